@@ -81,7 +81,7 @@ def build(config: Config, resume_from: Optional[Checkpoint] = None) -> Any:
     step = TrainStep(inputs, step_input, loss, optimizer, lm.weights, rate, metrics)
     return job.Job(
         lm.transformer.model, step, batches, evaluate,
-        {**data.tokenizer.assets, "bert_config.json": lm.architecture()}, resolved,
+        {**data.assets, "bert_config.json": lm.architecture()}, resolved,
         identity=data.fingerprints,
     )  # fmt: skip
 

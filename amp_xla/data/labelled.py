@@ -11,10 +11,11 @@ import numpy as np
 from amp_xla.data.batches.protocol import Batch, MappedBatches
 from amp_xla.data.batches.token_dropout import token_dropout
 from amp_xla.data.text.labels import Labels
+from amp_xla.data.text.layout import LAYOUT
 from amp_xla.data.text.options import Files, VocabularyOptions
 from amp_xla.data.text.readers import Dataset, split
 from amp_xla.data.text.tokenizer import Encoded, Tokenizer
-from amp_xla.errors import SettingsError
+from amp_xla.errors import DataError, SettingsError
 
 
 class Labelled(NamedTuple):
@@ -41,7 +42,10 @@ class Labelled(NamedTuple):
     @property
     def assets(self) -> Dict[str, bytes]:
         """File name -> content of the files needed for prediction."""
-        return {**self.tokenizer.assets, "labels.json": self.labels.encoded()}
+        files = {} if self.labels is None else {"labels.json": self.labels.encoded()}
+        # Training of unsupervised SimCSE reads single texts, but its dev file has pairs.
+        layout = max((self.train.columns, self.dev.columns), key=lambda each: len(each.places))
+        return {**self.tokenizer.assets, **files, LAYOUT: layout.encoded()}
 
     @property
     def fingerprints(self) -> Dict[str, str]:
@@ -97,7 +101,7 @@ class Preparation(NamedTuple):
             batches, dev_batches = map(MappedBatches, (batches, dev_batches), changes)
         batches = token_dropout(batches, self.token_dropout, tokenizer, self.seed)
         description = (
-            f"{counts}, {tokenizer.vocab_size} tokens; {batches.describe()}"
+            f"{_columns(train, dev)}{counts}, {tokenizer.vocab_size} tokens; {batches.describe()}"
             f"{train.warnings()}{dev.warnings()}{tokenizer.warnings(encoded[0])}{warnings}"
         )
         return Labelled(
@@ -105,18 +109,32 @@ class Preparation(NamedTuple):
         )  # fmt: skip
 
 
+def _columns(train: Dataset, dev: Dataset) -> str:
+    """Return how the training file was read, and the dev file if it has other columns."""
+    lines = dict.fromkeys(str(part.layout) for part in (train, dev) if part.layout is not None)
+    return "".join(f"{name}{line}\n" for name, line in zip(("", "dev "), lines))
+
+
 def read(files: Files, how: Preparation) -> Labelled:
     """Read the files, or the built-in corpus if there are none."""
     parts = train, dev = files.read(how.seed)
+    if (train.pairs is None) != (dev.pairs is None):
+        kinds = ["single texts" if part.pairs is None else "pairs of texts" for part in parts]
+        raise DataError(
+            f"{files.train} has {kinds[0]}, {files.dev} has {kinds[1]}; allowed: one kind"
+        )
     separator = files.separator
     names, dev_names = (
         [[label] if separator is None else split(label, separator) for label in part.labels or []]
         for part in parts
     )
+    share = files.train_fraction
     labels = Labels.fit(list(itertools.chain.from_iterable(names)))
-    tokenizer = how.vocabulary.tokenizer(train.texts, how.bert)
+    tokenizer = how.vocabulary.tokenizer(train.all_texts, how.bert)
     answers = [
-        labels.ids([label for (label,) in part]) if separator is None else labels.multi_hot(part)
+        labels.ids([label for (label,) in part], share)
+        if separator is None
+        else labels.multi_hot(part, share)
         for part in (names, dev_names)
     ]
     return how.labelled(
@@ -169,19 +187,3 @@ def questions(lines: Sequence[str], tokenizer: Tokenizer, max_length: int) -> En
     split = [line.partition("\t") for line in lines]
     pairs = [second if tab else None for _, tab, second in split]
     return tokenizer.encode([first for first, _, _ in split], pairs, max_length)
-
-
-def warning(lines: Sequence[str], labels: Labels) -> str:
-    """Return a warning if the last column has names of labels, else an empty string.
-
-    The first line is not examined, because it may be a header.
-    """
-    rows = [line.split("\t") for line in lines[1:] or lines]
-    columns, last = {len(row) for row in rows}, {row[-1] for row in rows}
-    if len(columns) != 1 or columns == {1} or not last <= set(labels.names):
-        return ""
-    (number,) = columns
-    return (
-        f"warning: column {number} looks like labels, such as {min(last)!r}, and is read as part "
-        f"of the text; if these are labels, remove the column (cut -f -{number - 1})"
-    )

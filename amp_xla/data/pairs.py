@@ -11,9 +11,10 @@ from typing_extensions import Literal
 
 from amp_xla.data.labelled import Labelled, Preparation
 from amp_xla.data.slots.lines import LineError
+from amp_xla.data.text.layout import LABELLED_PAIRS
 from amp_xla.data.text.lines import read_bytes
 from amp_xla.data.text.options import PairFiles
-from amp_xla.data.text.readers import LABELLED_PAIRS, Dataset
+from amp_xla.data.text.readers import Dataset
 from amp_xla.errors import DataError
 
 Method = Literal["cross-encoder", "cosent", "simcse", "unsupervised-simcse"]
@@ -82,7 +83,7 @@ def read(method: Method, files: PairFiles, how: Preparation) -> Labelled:
         scale = dataclasses.replace(scale, binary=False)
     train = _examples(method, train, scale)
     parts = train, dev
-    tokenizer = how.vocabulary.tokenizer([*train.texts, *(train.pairs or [])], how.bert)
+    tokenizer = how.vocabulary.tokenizer(train.all_texts, how.bert)
     together = tokenizer.encode_apart if apart(method) else tokenizer.encode
     kind = "labels 0 and 1" if scale.binary else f"scores from {scale.low:g} to {scale.high:g}"
     used = "" if len(train) == lines else f" (of {lines:,} lines)"
@@ -100,7 +101,7 @@ def read(method: Method, files: PairFiles, how: Preparation) -> Labelled:
 def _examples(method: Method, train: Dataset, scale: Scale) -> Dataset:
     """Return the training pairs of a method: all, only similar ones, or each text with itself."""
     if method == "unsupervised-simcse":
-        texts = list(dict.fromkeys([*train.texts, *(train.pairs or [])]))
+        texts = list(dict.fromkeys(train.all_texts))
         return dataclasses.replace(train, texts=texts, pairs=texts, labels=None)
     if method == "simcse" and train.labels is not None:
         similar = np.flatnonzero(scale.values(train.labels) >= POSITIVE)

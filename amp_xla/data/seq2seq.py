@@ -107,7 +107,7 @@ def encode(
 def read(files: TargetFiles, how: Preparation) -> Labelled:
     """Read the files, or the built-in corpus if there are none, as ``labelled.read`` does."""
     parts = train, dev = files.read(how.seed)
-    tokenizer = how.vocabulary.tokenizer([*train.texts, *(train.pairs or [])], how.bert)
+    tokenizer = how.vocabulary.tokenizer(train.all_texts, how.bert)
     encoded, longest, cut = zip(
         *(
             encode(part, tokenizer, how.options, kind)

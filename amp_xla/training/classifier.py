@@ -115,9 +115,6 @@ class Questions:
         self.labels = Labels.load(checkpoint.file("labels.json"))
         self._batch_size, self._length = config.batches.batch_size, config.batches.max_length
         self._separator: Optional[str] = config.files.separator
-        warning = labelled.warning(lines, self.labels)
-        if warning:
-            note(warning)
         self._encoded = labelled.questions(lines, self.tokenizer, self._length)
 
     def answers(

@@ -12,6 +12,7 @@ import numpy as np
 from amp_xla.config import fields, flat
 from amp_xla.data.batches.protocol import BatchSource
 from amp_xla.data.batches.rank_shard import whole
+from amp_xla.data.text.layout import LAYOUT
 from amp_xla.errors import AmpXlaError
 from amp_xla.training.engine import Engine
 from amp_xla.training.options import RunOptions
@@ -71,8 +72,9 @@ def may_change(config: Any) -> List[str]:
 
 
 def digests(assets: Mapping[str, bytes]) -> Dict[str, str]:
-    """Return file name -> SHA-256 (hex) of its content."""
-    return {name: hashlib.sha256(data).hexdigest() for name, data in assets.items()}
+    """Return file name -> SHA-256 (hex) of its content, except of the texts' layout."""
+    files = {name: data for name, data in assets.items() if name != LAYOUT}
+    return {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
 
 
 def _batches(batches: BatchSource) -> Dict[str, Any]:

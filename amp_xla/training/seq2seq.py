@@ -16,7 +16,6 @@ from amp_xla.models import dropout
 from amp_xla.models.decoding import CachedDecoder, TextGenerator
 from amp_xla.models.language_model import LanguageModel
 from amp_xla.models.options import EncoderOptions, GenerationOptions
-from amp_xla.process.progress import note
 from amp_xla.report.texts import rouge_l, words
 from amp_xla.training import distributed
 from amp_xla.training.checkpoint import Checkpoint
@@ -75,11 +74,6 @@ def answers(
     options: GenerationOptions,
 ) -> List[str]:
     """Return the text that the checkpoint's model generates for each line."""
-    if all("\t" in line for line in lines):
-        note(
-            "warning: each line has a tab, and what follows it is read as part of the source; if "
-            "these are targets, remove them (cut -f 1)"
-        )
     tokenizer = Tokenizer.of_folder(str(checkpoint.path))
     sources = framed(tokenizer, lines, batches.max_source)
     longest = max(map(len, sources))

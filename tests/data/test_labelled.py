@@ -56,15 +56,6 @@ def test_a_line_to_predict_is_independent_of_other_lines(files: TextFiles) -> No
     assert ids_of(encoded, 3) == ids_of(tokenizer.encode(["text " * 20], max_length=16), 0)
 
 
-def test_labels_in_the_last_column_cause_a_warning() -> None:
-    labels = Labels(("no", "yes"))
-    for lines in (["a\tyes", "b\tno"], ["text\tlabel", "a\tyes", "b\tno"], ["a\tno"]):
-        assert "column 2 looks like labels, such as 'no'" in labelled.warning(lines, labels)
-    assert "(cut -f -2)" in labelled.warning(["a\tb\tyes", "c\td\tno"], labels)
-    for lines in (["a", "b"], ["c", "a\tyes", "b"], ["a\tyes", "b\tperhaps"], ["a", "yes"]):
-        assert labelled.warning(lines, labels) == ""
-
-
 @pytest.mark.parametrize("packed", [False, True])
 def test_a_text_has_any_number_of_labels(tmp_path: Path, packed: bool) -> None:
     (tmp_path / "train.tsv").write_text("a cat\tpet, small\nno animal\t\na dog\tpet\n" * 9)

@@ -16,8 +16,15 @@ from typing import Any, Dict, FrozenSet, Iterator, List, NamedTuple, Tuple
 from typing_extensions import Literal
 
 from amp_xla.data.pretraining import wikipedia
-from amp_xla.data.text.lines import decoded, opened, plain_name, refuse_utf16, text_problem
-from amp_xla.data.text.readers import JSON_SUFFIXES, json_object
+from amp_xla.data.text.lines import (
+    JSON_SUFFIXES,
+    decoded,
+    json_object,
+    opened,
+    plain_name,
+    refuse_utf16,
+    text_problem,
+)
 from amp_xla.errors import DataError
 
 TEXT_SUFFIXES = (".txt", ".text", ".tsv", ".data")

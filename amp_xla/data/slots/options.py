@@ -5,7 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import re
-from typing import Dict, List, Optional, Set, Tuple
+from typing import Any, Dict, List, Optional, Set, Tuple
 
 import numpy as np
 from typing_extensions import Annotated
@@ -14,7 +14,7 @@ from amp_xla.config import MAY_CHANGE, within
 from amp_xla.data.slots.batches import block_of
 from amp_xla.data.slots.lines import Lines
 from amp_xla.data.text import corpora
-from amp_xla.data.text.lines import read_lines
+from amp_xla.data.text.lines import Table
 from amp_xla.errors import DataError
 
 _CRITEO_NUMBERS = 13
@@ -52,9 +52,9 @@ class SlotFiles:
         train = Lines(self.train, numbers, block)
         return train, Lines(self.dev, numbers, block, columns=train.columns), self.values or 1
 
-    def examples(self, path: str) -> Tuple[List[str], List[str]]:
+    def examples(self, path: str, _: Any = None) -> Tuple[List[str], List[str]]:
         """Return input lines for ``predict``, and their labels."""
-        lines = [text for _, text in read_lines(path)[0]]
+        lines = [text for _, text in Table.read(path).rows]
         return lines, [line.partition("\t")[0] for line in lines]
 
 

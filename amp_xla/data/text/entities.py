@@ -6,8 +6,8 @@ import json
 import re
 from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Sequence, Tuple
 
-from amp_xla.data.text.lines import BadLine, every_line
-from amp_xla.data.text.readers import Dataset, collected, is_json, json_object, text_value
+from amp_xla.data.text.lines import BadLine, Table, every_line, json_object
+from amp_xla.data.text.readers import Dataset, collected, text_value
 from amp_xla.errors import DataError
 
 DOCUMENT = "-DOCSTART-"  # separates documents in CoNLL 2003
@@ -74,11 +74,11 @@ def read(path: str, nested: bool = True, on_bad_line: str = "error") -> Dataset:
       The texts; the label of a text is its entities as ``pack`` writes them.
     """
     lines, bad = every_line(path)
-    numbered = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
+    table = Table.of(path, lines, bad)
     read_one: Callable[[Any], Tuple[str, List[Entity]]] = _joined
     places: Iterable[Tuple[int, Any]] = _columns(path, lines, bad)
-    if numbered and is_json(path, numbered[0][1]):
-        read_one, places = _from_json, numbered
+    if table.format == "json":
+        read_one, places = _from_json, table.rows
 
     def sample(content: Any) -> Tuple[str, None, str]:
         text, entities = read_one(content)
@@ -94,8 +94,8 @@ def read(path: str, nested: bool = True, on_bad_line: str = "error") -> Dataset:
     return collected(path, places, sample, bad, on_bad_line)
 
 
-def _from_json(line: str) -> Tuple[str, List[Entity]]:
-    record = json_object(line)
+def _from_json(content: Any) -> Tuple[str, List[Entity]]:
+    record = json_object(content)
     text = text_value(record, "text", "text")
     entities = record.get("entities")
     if not isinstance(entities, list):

@@ -7,10 +7,12 @@ import contextlib
 import csv
 import gzip
 import io
+import json
 import os
+import re
 import sys
 import zlib
-from typing import Any, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Type
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Type
 
 from amp_xla.data.extras import extra
 from amp_xla.errors import DataError
@@ -19,6 +21,9 @@ GZIP_MAGIC = b"\x1f\x8b"
 COMPRESSED = (".gz", ".bz2", ".zst")
 UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 UTF8_MARK = b"\xef\xbb\xbf"
+JSON_SUFFIXES = (".json", ".jsonl", ".ndjson")
+JSON = re.compile(r"\s*([{]\s*(\"|$)|\[\s*([{]|$))")  # how JSON begins in a file of any name
+_BETWEEN = re.compile(r"[\s,\[\]]*")  # around the objects of an array
 
 Line = Tuple[int, str]
 
@@ -45,14 +50,14 @@ def opened(path: str) -> Iterator[Any]:
     try:
         with _raw(path) as raw:
             file: Any = raw
-            if path.endswith(".bz2"):
+            if path.lower().endswith(".bz2"):
                 kind, file = "bz2", bz2.BZ2File(raw)
-            elif path.endswith(".zst"):
+            elif path.lower().endswith(".zst"):
                 zstandard = extra("zstandard", f"{path}: reading .zst")
                 damage += (zstandard.ZstdError,)
                 stream = zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True)
                 kind, file = "zst", io.BufferedReader(stream)
-            elif raw.peek(2)[:2] == GZIP_MAGIC or path.endswith(".gz"):
+            elif raw.peek(2)[:2] == GZIP_MAGIC or path.lower().endswith(".gz"):
                 kind, file = "gzip", gzip.GzipFile(fileobj=raw)
             yield file
     except FileNotFoundError:
@@ -82,16 +87,43 @@ def read_bytes(path: str) -> bytes:
         return content
 
 
-def read_lines(path: str) -> Tuple[List[Line], List[BadLine]]:
-    """Return the lines that are not blank, as (number from 1, text), and the bad lines.
+class Table(NamedTuple):
+    """The rows of a file that are not blank.
 
-    Commas of a ``.csv`` file become tabs, unless there is a tab in its first line.
+    Attributes:
+      path: name of the file, for messages.
+      format: ``tab`` or ``comma``: what separates the columns; or ``json``.
+      rows: number of each row's line, and its columns with tabs between, or JSON.
+      bad: the lines that are not UTF-8 text.
     """
-    lines, bad = every_line(path)
-    numbered: Iterable[Line] = enumerate(lines, start=1)
-    if is_csv(path) and "\t" not in "".join(lines[:1]):
-        numbered = _rows(path, lines)
-    return [(number, text) for number, text in numbered if text.strip()], bad
+
+    path: str
+    format: str
+    rows: List[Tuple[int, Any]]
+    bad: List[BadLine]
+
+    @classmethod
+    def read(cls, path: str) -> Table:
+        """Read a file; ``-`` is standard input."""
+        return cls.of(path, *every_line(path))
+
+    @classmethod
+    def of(
+        cls, path: str, lines: Sequence[str], bad: List[BadLine], comma: bool = False
+    ) -> Table:  # fmt: skip
+        """Return the table in ``lines``; ``comma``: commas separate them, whatever the name."""
+        rows: List[Tuple[int, Any]]
+        rows = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
+        name, first = plain_name(path).lower(), rows[0][1] if rows else ""
+        if rows and (name.endswith(JSON_SUFFIXES) or JSON.match(first)):
+            return cls(path, "json", _json_rows(path, lines, rows, bad), bad)
+        # Most rows of a file with tabs between columns have the same number of them.
+        tabs = first.count("\t")
+        as_first = sum(line.count("\t") == tabs for _, line in rows)
+        if comma or (name.endswith(".csv") and not (tabs and 2 * as_first > len(rows))):
+            rows = [row for row in _rows(path, lines) if row[1].strip()]
+            return cls(path, "comma", rows, bad)
+        return cls(path, "tab", rows, bad)
 
 
 def _rows(path: str, lines: Sequence[str]) -> Iterator[Line]:
@@ -102,6 +134,47 @@ def _rows(path: str, lines: Sequence[str]) -> Iterator[Line]:
             yield rows.line_num, "\t".join(cell.replace("\t", " ") for cell in row)
     except csv.Error as error:
         raise DataError(f"{path}:{rows.line_num}: {error}; is a quotation mark missing?") from None
+
+
+def _json_rows(
+    path: str, lines: Sequence[str], rows: List[Line], bad: Sequence[BadLine]
+) -> List[Tuple[int, Any]]:
+    """Return JSON lines as they are; else the values of an array, or objects over several lines."""
+    with contextlib.suppress(ValueError):
+        json_object(rows[0][1])
+        return list(rows)
+    text = "\n".join(lines)
+    values: List[Tuple[int, Any]] = []
+    decode, at, counted, number = json.JSONDecoder().raw_decode, 0, 0, 1
+    while True:
+        begin = _BETWEEN.match(text, at).end()  # type: ignore[union-attr]
+        number += text.count("\n", counted, begin)
+        if begin == len(text):
+            break
+        try:
+            value, at = decode(text, begin)
+        except (ValueError, RecursionError) as error:
+            if not values:
+                return list(rows)  # JSON lines, and the first is bad
+            raise DataError(f"{path}:{number}: not JSON: {error}") from None
+        values.append((number, value))
+        counted = begin
+    if bad:
+        raise DataError(str(bad[0]))
+    if text.lstrip().startswith("[") and not text.rstrip().endswith("]"):
+        raise DataError(f"{path}:{number}: the JSON array has no end; is the file complete?")
+    return values
+
+
+def json_object(content: Any) -> Dict[str, Any]:
+    """Return the object of a line, or a parsed one; raise ``ValueError`` if it is not one."""
+    try:
+        record = json.loads(content) if isinstance(content, str) else content
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"not JSON: {error}") from None
+    if not isinstance(record, dict):
+        raise ValueError(f"JSON, but not an object: {json.dumps(record, ensure_ascii=False)[:40]}")
+    return record
 
 
 def every_line(path: str) -> Tuple[List[str], List[BadLine]]:
@@ -154,12 +227,7 @@ def text_problem(text: str) -> Optional[str]:
 
 def plain_name(path: str) -> str:
     """Return a file name without .gz, .bz2 or .zst."""
-    return os.path.splitext(path)[0] if path.endswith(COMPRESSED) else path
-
-
-def is_csv(path: str) -> bool:
-    """Return whether the name says that commas separate the columns."""
-    return plain_name(path).endswith(".csv")
+    return os.path.splitext(path)[0] if path.lower().endswith(COMPRESSED) else path
 
 
 def called(path: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import re
 from typing import Any, ClassVar, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
@@ -13,10 +12,12 @@ from typing_extensions import Annotated, Literal
 
 from amp_xla.config import MAY_CHANGE, within
 from amp_xla.data.text import corpora, documented, entities, pretrained_vocabulary, readers
-from amp_xla.data.text.lines import every_line
+from amp_xla.data.text.layout import LABELLED, LABELLED_PAIRS, TARGETS, USUAL, Known, Layout
+from amp_xla.data.text.lines import Table
 from amp_xla.data.text.readers import Dataset
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.errors import DataError, SettingsError
+from amp_xla.process.progress import note
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +35,8 @@ class Files:
     train_fraction: Annotated[float, within(above=0, at_most=1)] = 1.0
     """share of the training data to use; the seed decides which"""
 
+    known: ClassVar[Known] = USUAL  # names of columns
+
     @property
     def separator(self) -> Optional[str]:
         """Text between the labels of a sample; None = one label per sample."""
@@ -43,8 +46,8 @@ class Files:
         """Return the built-in training and dev texts."""
         raise NotImplementedError
 
-    def dataset(self, path: str) -> Dataset:
-        """Return the texts of a file; raise ``DataError`` if it cannot be read."""
+    def dataset(self, path: str, run: Optional[Layout] = None) -> Dataset:
+        """Return the texts of a file; ``run``: layout of the training file, None = it is this."""
         raise NotImplementedError
 
     def read(self, seed: int, **training: Any) -> Tuple[Dataset, Dataset]:
@@ -59,20 +62,31 @@ class Files:
         if self.train is None or self.dev is None:
             train, dev = self.built_in()
         else:
-            train, dev = self.dataset(self.train, **training), self.dataset(self.dev)
+            train = self.dataset(self.train, **training)
+            dev = self.dataset(self.dev, train.layout)
         if self.train_fraction < 1.0:
             chosen = np.random.RandomState(seed).permutation(len(train))
             train = train.take(np.sort(chosen[: max(1, int(len(train) * self.train_fraction))]))
         return train, dev
 
-    def examples(self, path: str) -> Tuple[List[str], List[str]]:
+    def examples(self, path: str, run: Optional[Layout]) -> Tuple[List[str], List[str]]:
         """Return input lines for ``predict``, and the correct answers: labels or targets."""
-        data = self.dataset(path)
+        data = self.dataset(path, run)
+        note(str(data.columns))
         columns = [data.texts]
         if data.pairs and data.labels:  # without labels, the second texts are the targets
             columns.append(data.pairs)
-        lines = ["\t".join(re.sub(r"[\t\r\n]", " ", t) for t in row) for row in zip(*columns)]
+        lines = ["\t".join(map(readers.one_line, row)) for row in zip(*columns)]
         return lines, data.labels or data.pairs or []
+
+    def questions(
+        self, path: str, lines: List[str], run: Layout, single: bool = False
+    ) -> Tuple[List[str], Optional[Layout]]:
+        """Return the inputs of ``predict``, see ``readers.questions``; ``single``: no pairs."""
+        # Without labels, the second texts are the targets.
+        one = single or run.pair is None or run.label is None
+        fields = ("text",) if one else ("text", "pair")
+        return readers.questions(path, lines, run, fields, self.known)
 
     def count(self) -> int:
         """Estimate the number of training texts; 0 = unknown."""
@@ -86,14 +100,14 @@ class Files:
 
     def texts_in(self, path: str) -> int:
         """Estimate the number of texts in a file."""
-        return len(every_line(path)[0])
+        return len(Table.read(path).rows)
 
 
 @dataclasses.dataclass(frozen=True)
 class TextFiles(Files):
     """Training texts and dev texts."""
 
-    needs: ClassVar[Sequence[str]] = readers.LABELLED
+    needs: ClassVar[Sequence[str]] = LABELLED
     numbers: ClassVar[bool] = False  # labels are numbers
 
     text_field: Optional[str] = None
@@ -102,15 +116,19 @@ class TextFiles(Files):
     """name of the second text's column or field, for text pairs"""
     label_field: Optional[str] = None
     """name of the label's column or field; none = guess"""
+    header: Annotated[Optional[Literal["yes", "no"]], MAY_CHANGE] = None
+    """is the first line of columns a header? none = detect it, and stop if it is not clear"""
 
     def built_in(self) -> Tuple[Dataset, Dataset]:
         return corpora.pydoc()
 
-    def dataset(self, path: str, needs: Optional[Sequence[str]] = None) -> Dataset:
+    def dataset(
+        self, path: str, run: Optional[Layout] = None, needs: Optional[Sequence[str]] = None
+    ) -> Dataset:
         """Return the texts of a file; ``needs`` as in ``readers.read`` (None = ``self.needs``)."""
         return readers.read(
             path, self.text_field, self.pair_field, self.label_field, self.on_bad_line,
-            needs or self.needs, self.numbers, self.separator,
+            needs or self.needs, self.numbers, self.separator, header=self.header, run=run,
         )  # fmt: skip
 
 
@@ -137,7 +155,7 @@ class MultiLabelTextFiles(TextFiles):
 class PairFiles(TextFiles):
     """Training pairs and dev pairs."""
 
-    needs: ClassVar[Sequence[str]] = readers.LABELLED_PAIRS
+    needs: ClassVar[Sequence[str]] = LABELLED_PAIRS
     numbers: ClassVar[bool] = True
 
     train: Annotated[Optional[str], MAY_CHANGE] = None
@@ -154,6 +172,8 @@ class PairFiles(TextFiles):
 class TargetFiles(Files):
     """Training texts and dev texts with a target each."""
 
+    known: ClassVar[Known] = TARGETS
+
     train: Annotated[Optional[str], MAY_CHANGE] = None
     """training file: source<TAB>target, TSV or CSV with a header, or JSON lines, also .gz; none =
     built-in"""
@@ -161,15 +181,17 @@ class TargetFiles(Files):
     """name of the source's column or JSON field; none = guess"""
     pair_field: Optional[str] = None
     """name of the target's column or JSON field; none = guess"""
+    header: Annotated[Optional[Literal["yes", "no"]], MAY_CHANGE] = None
+    """is the first line of columns a header? none = detect it, and stop if it is not clear"""
 
     def built_in(self) -> Tuple[Dataset, Dataset]:
         return documented.names()
 
-    def dataset(self, path: str) -> Dataset:
+    def dataset(self, path: str, run: Optional[Layout] = None) -> Dataset:
         """Return the texts of a file, with their targets as ``pairs``."""
         return readers.read(
             path, self.text_field, self.pair_field, None, self.on_bad_line, ("text", "pair"),
-            known=readers.TARGETS,
+            known=self.known, header=self.header, run=run,
         )  # fmt: skip
 
 
@@ -188,9 +210,16 @@ class TaggedFiles(Files):
     def built_in(self) -> Tuple[Dataset, Dataset]:
         return documented.texts()
 
-    def dataset(self, path: str, nested: bool = True) -> Dataset:
+    def dataset(self, path: str, run: Optional[Layout] = None, nested: bool = True) -> Dataset:
         """Return the texts of a file; see ``entities.read``."""
         return entities.read(path, nested, self.on_bad_line)
+
+    def questions(
+        self, path: str, lines: List[str], run: Layout, single: bool = False
+    ) -> Tuple[List[str], Optional[Layout]]:
+        if Table.of(path, lines, []).format != "json":
+            return lines, None  # each line is a text, with tabs or without
+        return super().questions(path, lines, run, single)
 
     def texts_in(self, path: str) -> int:
         return len(entities.read(path, on_bad_line="skip"))

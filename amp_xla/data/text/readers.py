@@ -2,87 +2,36 @@
 
 from __future__ import annotations
 
-import contextlib
+import collections
 import dataclasses
-import functools
 import hashlib
 import json
 import math
-from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
+import re
+from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tuple
 
-from amp_xla.data.text.lines import (
-    BadLine,
-    Line,
-    called,
-    is_csv,
-    plain_name,
-    read_lines,
-    text_problem,
-)  # fmt: skip
+from amp_xla.data.text.columns import Request, decide
+from amp_xla.data.text.layout import LABELLED, USUAL, Fields, Known, Layout, numbers
+from amp_xla.data.text.lines import BadLine, Table, called, text_problem
 from amp_xla.errors import DataError
 
-JSON_SUFFIXES = (".json", ".jsonl", ".ndjson")
-EXAMINED = 100  # keys of this many JSON lines are collected: the first line may lack a key
 SHOWN_BAD_LINES = 5
-# Number of columns in a file without a header -> their names
-WITHOUT_HEADER = {1: ["text"], 2: ["text", "label"], 3: ["text", "pair", "label"]}
-LABELLED, LABELLED_PAIRS = ("text", "label"), ("text", "pair", "label")  # required fields
-KNOWN_OTHERS = ("index", "id", "idx")
-
-
-class Known(NamedTuple):
-    """Names of fields that are recognized without a flag.
-
-    Attributes:
-      texts: (name of the text, name of the second text or ""); the first pair in a file is used.
-      labels: names of the label.
-    """
-
-    texts: Sequence[Tuple[str, str]]
-    labels: Sequence[str] = ()
-
-
-def _names(listed: str) -> List[Tuple[str, str]]:
-    return [(name.partition("/")[0], name.partition("/")[2]) for name in listed.split(", ")]
-
-
-# GLUE's (MRPC has "#1 String") and CLUE's, then usual names.
-USUAL = Known(
-    _names(
-        "text/pair, sentence1/sentence2, question1/question2, premise/hypothesis, "
-        "question/sentence, #1 string/#2 string, text_a/text_b, text1/text2, query/title, "
-        "sentence, text, review, content, question, text_a, 文本, 内容, 评论"
-    ),
-    "label gold_label is_duplicate quality score labels class category sentiment 标签 类别".split(),
-)
-# Source and target: CSL's titles, LCSTS, then usual names. The first is the longer text.
-TARGETS = Known(
-    _names(
-        "text/pair, source/target, abst/title, abstract/title, content/title, text/title, "
-        "text/summary, content/summary, article/summary, document/summary"
-    )
-)
-
-
-class Fields(NamedTuple):
-    """Names of the fields to read; None = there is no such field, or no flag names it."""
-
-    text: Optional[str]
-    pair: Optional[str]
-    label: Optional[str]
 
 
 @dataclasses.dataclass(frozen=True)
 class Dataset:
     """Texts in file order, with second texts and labels if the file has them.
 
-    ``bad_lines`` were left out.
+    ``bad_lines`` were left out. ``layout``: what the file's columns are; None = built-in texts.
+    ``remark``: a line break and a warning, or an empty string.
     """
 
     texts: List[str]
     pairs: Optional[List[str]] = None
     labels: Optional[List[str]] = None
     bad_lines: List[BadLine] = dataclasses.field(default_factory=list)
+    layout: Optional[Layout] = None
+    remark: str = ""
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -98,11 +47,24 @@ class Dataset:
                 digest.update(data)
         return digest.hexdigest()
 
+    @property
+    def columns(self) -> Layout:
+        """The layout, also of built-in texts."""
+        values = zip(Fields._fields, (self.texts, self.pairs, self.labels))
+        fields = [field for field, column in values if column is not None]
+        places = {field: i for i, field in enumerate(fields)}
+        return self.layout or Layout("tab", False, numbers(fields), **places)
+
+    @property
+    def all_texts(self) -> List[str]:
+        """All texts: a vocabulary is learned from them."""
+        return [*self.texts, *(self.pairs or [])]
+
     def warnings(self) -> str:
-        """Return a line break and a warning if lines were left out, else an empty string."""
-        if not self.bad_lines:
-            return ""
-        return f"\nwarning: {len(self.bad_lines):,} lines left out, such as {self.bad_lines[0]}"
+        """Return ``remark``, and a line break and a warning if lines were left out."""
+        bad = self.bad_lines
+        left = f"\nwarning: {len(bad):,} lines left out, such as {bad[0]}" if bad else ""
+        return self.remark + left
 
     def take(self, indices: Iterable[int]) -> Dataset:
         """Return the samples at ``indices``, in that order."""
@@ -125,13 +87,16 @@ def read(
     numbers: bool = False,
     separator: Optional[str] = None,
     known: Known = USUAL,
+    header: Optional[str] = None,
+    run: Optional[Layout] = None,
 ) -> Dataset:
     """Read a file of texts and labels; its name and its first line show the format.
 
     - ``text<TAB>label`` or ``text<TAB>pair<TAB>label`` without a header;
     - tab separated with a header (GLUE, CLUE);
     - the same columns separated by commas (``.csv``);
-    - one JSON object per line (``.jsonl``, ``.json``, or a first line that starts with ``{``).
+    - JSON objects, one per line or in an array (``.jsonl``, ``.json``, or a first line that starts
+      with ``{"`` or ``[{``).
 
     Each may be compressed. Labels may be text, numbers or booleans; they become text. Blank lines
     are skipped.
@@ -146,39 +111,27 @@ def read(
       separator: text between the labels of a sample, which in JSON may be a list; a sample may have
         no label. None = each sample has one label.
       known: names of fields that are recognized without a flag.
+      header: ``"yes"`` or ``"no"``: whether the first line is a header; None = detect it.
+      run: layout of the training file; see ``columns.decide``.
     """
-    lines, bad = read_lines(path)
-    if not lines:
-        return collected(path, (), list, bad, on_bad_line)  # raises
-    requested = Fields(text_field, pair_field, label_field)
-    if is_json(path, lines[0][1]):
-        columns = _keys(path, lines)
-        parse = json_object
-    else:
-        columns, has_header = _columns(path, lines[0], requested, needs, known)
-        lines = lines[1:] if has_header else lines
-        parse = functools.partial(_cells, columns)
-    fields = _choose(path, columns, requested, needs, known)
+    table = Table.read(path)
+    if not table.rows:
+        return collected(path, (), list, table.bad, on_bad_line)  # raises
+    fields = Fields(text_field, pair_field, label_field)
+    layout = decide(table, Request(fields, header, needs, known), run)
 
-    def sample(line: str) -> List[Optional[str]]:
-        record = parse(line)
-        names = fields._asdict().items()
-        values = [name and text_value(record, name, kind, separator) for kind, name in names]
+    def sample(content: Any) -> List[Optional[str]]:
+        record, names = layout.values(content), layout.names
+        values = [
+            text_value(record, names[kind], kind, separator) if kind in names else None
+            for kind in Fields._fields
+        ]
         if numbers and values[2] is not None:
-            values[2] = _number(values[2], fields.label)
+            values[2] = _number(values[2], names["label"])
         return values
 
-    return collected(path, lines, sample, bad, on_bad_line)
-
-
-def is_json(path: str, first: str) -> bool:
-    """Return whether a file is JSON lines, by its name or its first line; raise for an array."""
-    named = plain_name(path).endswith(JSON_SUFFIXES)
-    if named and first.lstrip().startswith("["):
-        raise DataError(
-            f"{path} is one JSON array; one object per line is needed (jq -c '.[]' converts it)"
-        )
-    return named or first.lstrip().startswith("{")
+    data = collected(path, table.rows[layout.header :], sample, table.bad, on_bad_line)
+    return dataclasses.replace(data, layout=layout)
 
 
 def collected(
@@ -210,70 +163,6 @@ def collected(
     columns: Any = [None if values[0] is None else list(values) for values in zip(*samples)]
     texts, pairs, labels = columns
     return Dataset(texts, pairs, labels, bad)
-
-
-def _columns(
-    path: str, first: Line, requested: Fields, needs: Sequence[str], known: Known
-) -> Tuple[List[str], bool]:
-    """Return the names of the columns, and whether the first line is a header."""
-    number, line = first
-    cells = [name.strip() for name in line.split("\t")]
-    header = _is_header(cells, known)
-    names = [name for name in requested if name is not None]
-    if names and not header and all(map(str.isdigit, names)):
-        return [str(i) for i in range(len(cells))], False
-    if names or header:
-        return cells, True
-    usual = WITHOUT_HEADER.get(len(cells), [])
-    usual = ["text", "pair"] if len(cells) == 2 and "pair" in needs else usual
-    if set(needs) <= set(usual) and (known.labels or "label" not in usual):
-        return usual, False
-    marks, mark = ("commas", ",") if is_csv(path) else ("tabs", "<TAB>")
-    forms = dict.fromkeys(mark.join(form) for form in (needs, known.labels and LABELLED_PAIRS))
-    listed = ", or ".join(filter(None, forms)).replace("pair", "second text")
-    flags = " and ".join(f"--{name}-field" for name in needs)
-    raise DataError(
-        f"{path}:{number}: {_count(cells)} between {marks}, and no known header. Needed: {listed}; "
-        f"or a header line, with {flags} if its names are unusual; or {flags} with column numbers "
-        f"from 0. First line: {line[:80]!r}"
-    )
-
-
-def _cells(columns: Sequence[str], line: str) -> Dict[str, Any]:
-    """Return the value of each column. Quotation marks have no meaning, as in GLUE."""
-    cells = line.split("\t")
-    if len(cells) != len(columns):
-        raise ValueError(f"{_count(cells)}, not {len(columns)}")
-    return dict(zip(reversed(columns), reversed(cells)))  # the first of two equal names
-
-
-def _count(columns: Sequence[str]) -> str:
-    return "1 column" if len(columns) == 1 else f"{len(columns)} columns"
-
-
-def _keys(path: str, lines: Sequence[Line]) -> List[str]:
-    """Return the keys of the first JSON objects."""
-    number, first = lines[0]
-    keys: Dict[str, None] = {}
-    for _, line in lines[:EXAMINED]:
-        with contextlib.suppress(ValueError):  # reported later, with the line number
-            keys.update(dict.fromkeys(json_object(line)))
-    if not keys:
-        raise DataError(
-            f"{path}:{number}: not a JSON object: {first[:60]!r}; one object per line is needed"
-        )
-    return list(keys)
-
-
-def json_object(line: str) -> Dict[str, Any]:
-    """Return the object of a line; raise ``ValueError`` with the reason if it is not one."""
-    try:
-        record = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"not JSON: {error}") from None
-    if not isinstance(record, dict):
-        raise ValueError(f"JSON, but not an object: {line.strip()[:40]}")
-    return record
 
 
 def text_value(
@@ -308,13 +197,69 @@ def text_value(
     return value.strip() if kind == "label" else value
 
 
+def one_line(text: str) -> str:
+    """Return a text with spaces in place of tabs and line breaks, as an input of ``predict``."""
+    return re.sub(r"[\t\r\n]", " ", text)
+
+
+def questions(
+    path: str, lines: List[str], run: Layout, fields: Sequence[str], known: Known
+) -> Tuple[List[str], Optional[Layout]]:
+    """Return an input of ``predict`` for each line of a file, or for each object in JSON.
+
+    A header and a sample with a blank text have an empty input.
+
+    Args:
+      path, lines: name and content of the file.
+      run: layout of the run's training file, which this file has too, with or without a label.
+      fields: fields that make an input: ``text``, or ``text`` and ``pair``.
+      known: names of fields that are recognized in a file with other columns.
+
+    Returns:
+      The inputs; and the layout, or None if each line is an input as it is.
+    """
+    alone = [(name, "") for name, _ in known.texts] * (len(fields) == 1)  # a source, no target
+    known = known._replace(texts=[*known.texts, *alone])
+    table, request = Table.of(path, lines, []), Request(needs=fields, known=known, ask=False)
+    if table.format == "tab" and run.format == "comma" and run.header and lines:
+        commas = Table.of(path, lines, [], comma=True)  # standard input has no name
+        found = run.applied(commas, fields) if commas.rows else None
+        table = commas if found is not None and found.header else table
+    if not table.rows:
+        return lines, None
+    try:
+        layout = decide(table, request, run)
+    except DataError as error:
+        raise DataError(f"{error}; the run has: {run}") from None
+    is_plain = len(layout.columns) == len(fields) and table.format == "tab" and not layout.header
+    fits = is_plain or layout.named or (not run.named and layout == run.applied(table, fields))
+    if not fits or (layout.pair is not None and run.pair is None):
+        raise DataError(f"{called(path)} has other columns ({layout}); the run has: {run}")
+    if is_plain and (len(fields) > 1 or not any("\t" in line for line in lines)):
+        return lines, None  # the recipe checks pairs
+    rows, inputs = table.rows[layout.header :], dict.fromkeys(range(1, len(lines) + 1), "")
+    if not isinstance(table.rows[0][1], str):  # of an array, several objects may be in a line
+        rows, inputs = [(i, row) for i, (_, row) in enumerate(rows)], {}
+    for number, content in rows:
+        try:
+            record, names = layout.values(content), layout.names
+            filled = all(str(record.get(names[field]) or "").strip() for field in fields)
+            texts = [text_value(record, names[field], field) for field in fields if filled]
+            inputs[number] = "\t".join(map(one_line, texts))
+        except ValueError as reason:
+            raise DataError(f"{called(path)}, line {number}: {reason}") from None
+    used = {field: layout.places[field] for field in fields}
+    shown = Layout(layout.format, layout.header, layout.columns, **used)
+    return list(inputs.values()), shown
+
+
 def split(labels: Any, separator: str) -> List[Any]:
     """Split a text into labels, without blank ones; a number is one label."""
     parts = labels.split(separator) if isinstance(labels, str) else [labels]
     return [part for part in parts if not isinstance(part, str) or part.strip()]
 
 
-def _number(value: str, field: Optional[str]) -> str:
+def _number(value: str, field: str) -> str:
     """Return a finite number as text, in the shortest form."""
     try:
         number = float(value)
@@ -326,51 +271,21 @@ def _number(value: str, field: Optional[str]) -> str:
 
 
 def unusable(path: str, bad: Sequence[BadLine], total: int) -> DataError:
-    """Return the error that lists the first bad lines of a file of ``total`` lines."""
-    listed = [str(line) for line in bad[:SHOWN_BAD_LINES]]
-    if len(bad) > len(listed):
-        listed.append(f"and {len(bad) - len(listed):,} more")
-    advice = (
-        "no line is left: is it the right file, in UTF-8 (iconv -f GB18030 -t UTF-8 converts GBK), "
-        "and are the field names right?"
-    )
-    if len(bad) < total:
-        advice = "correct them, or leave them out with --on-bad-line skip"
-    return DataError(
-        f"{path}: {len(bad):,} of {total:,} lines cannot be used: {'; '.join(listed)}; {advice}"
-    )
-
-
-def _choose(
-    path: str, columns: Sequence[str], requested: Fields, needs: Sequence[str], known: Known
-) -> Fields:
-    """Return the fields that flags name (``requested``), or else those with known names."""
-    names = ", ".join(map(repr, columns))
-    for kind, name in zip(Fields._fields, requested):
-        if name is not None and name not in columns:
-            raise DataError(f"{path}: no field {name!r} for --{kind}-field; found: {names}")
-    lower = {name.strip().lower(): name for name in reversed(columns)}
-    text, pair, label = requested
-    if text is None:
-        for usual, known_pair in known.texts:
-            if usual in lower and (not known_pair or known_pair in lower):
-                text = lower[usual]
-                if pair is None and known_pair:
-                    pair = lower[known_pair]
-                break
-    if label is None:
-        label = next((lower[usual] for usual in known.labels if usual in lower), None)
-    for kind, name in (("text", text), ("pair", pair), ("label", label)):
-        if name is None and kind in needs:
-            raise DataError(
-                f"{path}: which field is the {'second text' if kind == 'pair' else kind}? found: "
-                f"{names}; name it with --{kind}-field"
-            )
-    return Fields(text, pair, label)
-
-
-def _is_header(columns: Sequence[str], known: Known) -> bool:
-    """Return whether the cells of a first line look like names of columns."""
-    names = {name.strip().lower() for name in columns}
-    texts = names & {name for pair in known.texts for name in pair if name}
-    return bool(texts) and (len(texts) > 1 or bool(names & {*known.labels, *KNOWN_OTHERS}))
+    """Return the error that lists the reasons for the bad lines of a file of ``total`` lines."""
+    first = {line.reason: line.line for line in reversed(bad)}
+    times = collections.Counter(line.reason for line in bad)
+    reasons = sorted(first, key=lambda reason: first[reason])
+    listed = [
+        f"line {first[reason]}: {reason}{f' ({times[reason]:,} times)' * (times[reason] > 1)}"
+        for reason in reasons[:SHOWN_BAD_LINES]
+    ]
+    listed[0] = f"{path}:{first[reasons[0]]}: {listed[0].partition(': ')[2]}"
+    if len(reasons) > len(listed):
+        listed.append(f"and {len(reasons) - len(listed):,} more reasons")
+    advice = "correct them, or leave them out with --on-bad-line skip"
+    if len(bad) == total:
+        advice = "no line is left: is it the right file, and are the field names right?"
+    if any("not UTF-8" in reason for reason in reasons):
+        advice += " UTF-8 is needed (iconv -f GB18030 -t UTF-8 converts GBK)"
+    counts = f"{len(bad):,} of {total:,} lines cannot be used"
+    return DataError(f"{called(path)}: {counts}: {'; '.join(listed)}; {advice}")

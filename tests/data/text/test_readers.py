@@ -11,8 +11,9 @@ from typing import Any, List
 
 import pytest
 
+from amp_xla.data.text.layout import TARGETS
 from amp_xla.data.text.options import TextFiles
-from amp_xla.data.text.readers import TARGETS, Dataset, read
+from amp_xla.data.text.readers import Dataset, read
 from amp_xla.errors import DataError
 
 pytestmark = pytest.mark.once
@@ -132,6 +133,23 @@ def test_bad_lines_are_named_with_file_and_number(tmp_path: Path, line: bytes, r
     assert data.warnings().startswith(f"\nwarning: 1 lines left out, such as {path}:3: ")
 
 
+def test_a_reason_is_given_once(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.tsv", "a\t1\nb\t0\n" + "c\n" * 40 + "d\t \n")
+    with pytest.raises(DataError) as error:
+        read(path)
+    assert str(error.value) == (
+        f"{path}: 41 of 43 lines cannot be used: {path}:3: 1 column, not 2 (40 times); "
+        "line 43: label is empty; correct them, or leave them out with --on-bad-line skip"
+    )
+    objects = '{"text": 1, "label": 1}\n' * 9
+    with pytest.raises(DataError, match="no line is left: is it the right file") as error:
+        read(write(tmp_path / "a.json", objects))
+    assert "UTF-8" not in str(error.value) and "(9 times)" in str(error.value)
+    gbk = "味道很好\t1\n送餐太慢\t0\n".encode("gbk")
+    with pytest.raises(DataError, match="not UTF-8.* UTF-8 is needed .iconv -f GB18030"):
+        read(write(tmp_path / "b.tsv", gbk))
+
+
 UNUSABLE = [
     ("a.tsv", b"", {}, "empty"),
     ("a.tsv", "text\tlabel\n", {}, "no sample below"),
@@ -140,7 +158,8 @@ UNUSABLE = [
     ("a.csv", b'review,label\n"never closed,1\n' + b"x\n" * 70_000, {}, "a.csv:.*quotation mark"),
     ("a.tsv", b"a\tb\tc\td\n", {}, "4 columns between tabs"),
     ("a.tsv", b"1\ta\tb\n", dict(needs=("text", "pair"), known=TARGETS), "3 columns between tabs"),
-    ("a.json", b'[{"text": "x", "label": 1}]', {}, "one JSON array"),
+    ("a.json", b'[{"text": "x", "label": 1},\n{"text"', {}, "a.json:2: not JSON"),
+    ("a.json", b'[{"text": "x", "label": 1},\n', {}, "a.json:1: the JSON array has no end"),
     ("a.json", b"hello\n", {}, "not a JSON object"),
     ("a.jsonl", b'{"x": "a", "y": 1}\n', {}, "found: 'x', 'y'"),
     ("a.jsonl", b'{"text": "a", "y": 1}\n', {"label_field": "z"}, "'z'.*found: 'text', 'y'"),

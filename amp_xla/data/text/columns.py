@@ -1,0 +1,256 @@
+"""Decide what the columns of a file are, or raise an error that names the ways to read it."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import operator
+import re
+import shlex
+from typing import Any, Dict, NamedTuple, Optional, Sequence
+
+from amp_xla.data.text.layout import (
+    LABELLED,
+    LABELLED_PAIRS,
+    TARGETS,
+    USUAL,
+    Fields,
+    Known,
+    Layout,
+    cells_of,
+    count,
+    keys,
+    numbers,
+)
+from amp_xla.data.text.lines import Table, called, json_object
+from amp_xla.errors import DataError
+
+EXAMINED = 10_000  # rows that decide what a column is
+ENOUGH = 5  # rows from which on a column of different numbers or codes is an id
+# Number of columns in a file without a header -> what they are
+WITHOUT_HEADER = {1: ["text"], 2: ["text", "label"], 3: ["text", "pair", "label"]}
+KNOWN_OTHERS = ("index", "id", "idx", "qid", "guid")
+_NAMES = {*USUAL.of_texts(), *TARGETS.of_texts(), *USUAL.labels, *KNOWN_OTHERS}
+_CODE = re.compile(r"[\x21-\x7e]+")
+_WORD = re.compile(r"[\x21-\x7e]+|\S{1,4}")  # rather the name of a class than a text
+_DIGIT, _LABELS = re.compile(r"\d"), re.compile("[,;|]")
+
+
+class Request(NamedTuple):
+    """What is needed of a file.
+
+    Attributes:
+      fields: names that flags give.
+      header: ``yes``, ``no``; None = the first line shows whether it is a header.
+      needs: names of ``Fields`` that the file must have.
+      known: names of fields that are recognized without a flag.
+      ask: raise an error if the first line may be a header; False = it is then a sample.
+    """
+
+    fields: Fields = Fields()
+    header: Optional[str] = None
+    needs: Sequence[str] = LABELLED
+    known: Known = USUAL
+    ask: bool = True
+
+
+def decide(table: Table, request: Request, run: Optional[Layout] = None) -> Layout:
+    """Return what the columns of a file are.
+
+    Args:
+      table: its rows.
+      request: what is needed, and what flags name.
+      run: layout of the training file, which applies if this file has the same columns.
+
+    Raises:
+      DataError: a field is missing, or the file can be read in two ways.
+    """
+    layout = run.applied(table, request.needs) if run else None
+    if layout is not None and layout.named:
+        return layout
+    if table.format == "json":
+        names = keys(table)
+        seconds = {pair for _, pair in request.known.texts}
+        empty = [name.lower() in seconds and not _has_values(table, name) for name in names]
+        kinds = ["empty" if each else "text" for each in empty]
+        return Layout("json", False, tuple(names), **_by_name(table, names, kinds, request))
+    first, *others = (cells_of(line) for _, line in table.rows[:EXAMINED])
+    others = [row for row in others if len(row) == len(first)]
+    # If the training file has no header, an unknown label shows that this file has one.
+    ask = request.ask and (run is None or run.header)
+    header = _has_header(table, first, others, request._replace(ask=ask))
+    names = first if header else list(numbers(first))
+    columns = list(zip(*(others if header else [first, *others]))) or [()] * len(first)
+    kinds = list(map(_kind, columns))
+    if run is not None and layout is not None and not header:
+        # If a column is missing, it is the label only if the unused ones are no texts.
+        unused = set(range(len(first))) - {*layout.places.values()}
+        other = len(first) < len(run.columns) and any(kinds[i] == "text" for i in unused)
+        if not other and kinds[layout.places["text"]] != "number":
+            return layout
+    if any(request.fields) or (header and _NAMES & set(map(str.lower, first))):
+        places = _by_name(table, names, kinds, request)
+    else:
+        places = _by_number(table, columns, kinds, request)
+    return Layout(table.format, header, tuple(names), **places)
+
+
+def _has_values(table: Table, name: str) -> bool:
+    """Return whether a JSON field has a text in any row."""
+    for _, content in table.rows:
+        with contextlib.suppress(ValueError):
+            if str(json_object(content).get(name) or "").strip():
+                return True
+    return False
+
+
+def _is_number(cell: str) -> bool:
+    with contextlib.suppress(ValueError):
+        return math.isfinite(float(cell))
+    return False
+
+
+def _kind(cells: Sequence[str]) -> str:
+    """Return what the values of a column are: empty, number, id or text."""
+    filled = [cell for cell in cells if cell]
+    if cells and not filled:
+        return "empty"
+    differ = len(set(cells)) == len(cells) >= ENOUGH
+    if filled and all(map(_is_number, filled)):
+        return "id" if differ and all(map(str.isdigit, filled)) else "number"
+    same_length = len(set(map(len, filled))) == 1 and len(filled[0]) >= ENOUGH
+    coded = differ and all(map(_CODE.fullmatch, filled))
+    return "id" if coded and (same_length or all(map(_DIGIT.search, filled))) else "text"
+
+
+def _has_header(
+    table: Table, first: Sequence[str], others: Sequence[Sequence[str]], request: Request
+) -> bool:
+    """Return whether the first row is a header; raise ``DataError`` if that is not clear."""
+    if request.header or any(name and not name.isdigit() for name in request.fields):
+        return request.header != "no"
+    columns = list(zip(*others)) or [()] * len(first)
+    values = set().union(*(row for row in others if row != first))  # joined files repeat a header
+    usual = [cell for cell in first if cell.lower() in _NAMES and cell not in values]
+    signs = list(filter(None, map(_sign, first, columns)))
+    if len(others) >= ENOUGH and not any(map(operator.contains, columns, first)):
+        lengths = [(len(name), min(map(len, column))) for name, column in zip(first, columns)]
+        if any(2 * own < least for own, least in lengths) or all(a < b for a, b in lengths):
+            signs.append("its values never occur again and are shorter than others")
+    if len(usual) > 1 or (usual and (signs or len(first) == 1)):
+        return True
+    signs += [f"{name!r} is a usual name of a column" for name in usual]
+    if signs and request.ask:
+        number, line = table.rows[0]
+        raise DataError(
+            f"{called(table.path)}:{number}: is {line[:60]!r} a header? {signs[-1]}. If it is, "
+            f"give --header yes, or its names: {_flags(request.needs, ['NAME'] * 3)}; if it is a "
+            "sample, --header no"
+        )
+    return False
+
+
+def _sign(cell: str, column: Sequence[str]) -> str:
+    """Return why the first cell of a column seems to be its name; empty if it does not."""
+    numbers = set(map(_is_number, column))
+    if cell and len(column) > 1 and numbers == {not _is_number(cell)}:
+        return f"of its column, only {cell[:40]!r} is {'a' if _is_number(cell) else 'no'} number"
+    # A sample may have several labels.
+    own, parts = (
+        {p.strip() for c in cells for p in _LABELS.split(c)} for cells in ([cell], column)
+    )
+    recur = len(column) > 2 and len(column) >= 2 * len(set(column))
+    return f"{cell[:40]!r} never occurs again" if cell and recur and not own & parts else ""
+
+
+def _flags(fields: Sequence[str], names: Sequence[Any]) -> str:
+    """Return flags that name columns, for a message."""
+    return " ".join(f"--{f}-field {shlex.quote(str(name))}" for f, name in zip(fields, names))
+
+
+def _by_name(
+    table: Table, columns: Sequence[str], kinds: Sequence[str], request: Request
+) -> Dict[str, int]:
+    """Return the columns that flags or known names choose, or that alone are left."""
+    wanted, needs, known = request.fields, request.needs, request.known
+    is_json, places = table.format == "json", {}
+    listed = ", ".join(map(repr, columns))
+
+    def error(problem: str) -> DataError:
+        return DataError(f"{called(table.path)}: {problem}")
+
+    for field, name in wanted._asdict().items():
+        if name in columns:
+            places[field] = columns.index(name)
+        elif name and name.isdigit() and int(name) < len(columns) and not is_json:
+            places[field] = int(name)
+        elif name is not None:
+            raise error(f"no field {name!r} for --{field}-field; found: {listed}")
+    free = [i for i, k in enumerate(kinds) if i not in places.values() and k != "empty"]
+    lower = {columns[i].lower(): i for i in reversed(free) if columns[i]}
+    pairs = [(a, b) for a, b in known.texts if a in lower and (not b or b in lower)]
+    if "text" not in places and pairs:
+        found = {"text": lower[pairs[0][0]], "pair": lower.get(pairs[0][1])}
+        places = {**{field: i for field, i in found.items() if i is not None}, **places}
+    labels = [name for name in known.labels if name in lower]
+    if "label" not in places and labels:
+        if len(labels) > 1:
+            raise error(f"{' and '.join(labels)} may be the label; name it with --label-field")
+        places["label"] = lower[labels[0]]
+    free = [i for i in free if i not in places.values() and kinds[i] != "id"]
+    free = [i for i in free if columns[i].lower() not in KNOWN_OTHERS]
+    texts = [i for i in free if kinds[i] == "text"]
+    if not is_json and not any(wanted):
+        alike = len({re.sub("[12ab]$", "", columns[i].lower()) for i in texts}) == 1
+        if "text" not in places and ("label" in places or "label" not in needs):
+            if len(texts) == 1 or (len(texts) == 2 and (alike or "pair" in needs)):
+                places.update(zip(("text", "pair"), texts))
+        elif "text" in places and "label" not in places and len(free) == 1:
+            places["label"] = free[0]
+    rivals = [columns[i] for i in texts if columns[i].lower() in known.of_texts()]
+    if rivals and pairs and "pair" not in places and wanted.text is None:
+        text = columns[places["text"]]
+        both = _flags(("text", "pair"), (rivals[0], text))
+        raise error(f"found: {listed}; name the text: {_flags(['text'], [text])}, or both: {both}")
+    for field in Fields._fields:
+        if field in needs and field not in places:
+            kind = "second text" if field == "pair" else field
+            raise error(f"which field is the {kind}? found: {listed}; name it with --{field}-field")
+    return places
+
+
+def _by_number(
+    table: Table, columns: Sequence[Sequence[str]], kinds: Sequence[str], request: Request
+) -> Dict[str, int]:
+    """Return the columns by their order, without empty ones and ids."""
+    needs, known, last = request.needs, request.known, len(kinds) - 1
+    ids = kinds[last] == "id" and all(map(_is_number, columns[last]))  # or labels
+    free = list(range(len(kinds)))
+    if len(free) > len(needs):
+        free = [i for i in free if kinds[i] not in ("id", "empty") or (ids and i == last)]
+    usual = WITHOUT_HEADER.get(len(free), [])
+    usual = ["text", "pair"] if len(free) == 2 and "pair" in needs else usual
+    if not (set(needs) <= set(usual) and (known.labels or "label" not in usual)):
+        marks, mark = ("commas", ",") if table.format == "comma" else ("tabs", "<TAB>")
+        both = dict.fromkeys(mark.join(form) for form in (needs, known.labels and LABELLED_PAIRS))
+        forms = ", or ".join(filter(None, both)).replace("pair", "second text")
+        flags = " and ".join(f"--{name}-field" for name in needs)
+        number, line = table.rows[0]
+        raise DataError(
+            f"{table.path}:{number}: {count(columns)} between {marks}, and no known header. "
+            f"Needed: {forms}; or a header line, with {flags} if its names are unusual; or {flags} "
+            f"with column numbers from 0. First line: {line[:80]!r}"
+        )
+    places = dict(zip(usual, free))
+    texts = [places[field] for field in ("text", "pair") if field in places]
+    doubtful = [i for i in texts if kinds[i] == "number"]
+    if "pair" in places and "pair" not in needs:
+        doubtful += [i for i in texts if all(map(_WORD.fullmatch, columns[i]))] + [last] * ids
+    if doubtful and len(free) > 1:
+        other = [i for i in free if i != doubtful[0]] + doubtful[:1]
+        raise DataError(
+            f"{called(table.path)}: column {doubtful[0]} ({columns[doubtful[0]][0][:40]!r}, ...) "
+            f"may be no {'text' if doubtful[0] in texts else 'label'}; name the columns to read, "
+            f"such as {_flags(usual, free)}, or {_flags(needs, other)}"
+        )
+    return places

@@ -1,0 +1,187 @@
+"""What the columns of a file are: decided once from the training file, and stored in the run."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+from amp_xla.data.text.lines import Table, called, json_object, read_bytes
+from amp_xla.errors import DataError
+
+LAYOUT = "layout.json"
+EXAMINED = 100  # JSON objects whose keys are collected: the first may lack a key
+LABELLED, LABELLED_PAIRS = ("text", "label"), ("text", "pair", "label")  # required fields
+
+
+class Known(NamedTuple):
+    """Names of fields that are recognized without a flag.
+
+    Attributes:
+      texts: (name of the text, name of the second text or ""); the first pair in a file is used.
+      labels: names of the label.
+    """
+
+    texts: Sequence[Tuple[str, str]]
+    labels: Sequence[str] = ()
+
+    def of_texts(self) -> List[str]:
+        """Return the names of texts and second texts."""
+        return [name for pair in self.texts for name in pair if name]
+
+
+def _names(listed: str) -> List[Tuple[str, str]]:
+    return [(name.partition("/")[0], name.partition("/")[2]) for name in listed.split(", ")]
+
+
+# GLUE's (MRPC has "#1 String") and CLUE's, then usual names.
+USUAL = Known(
+    _names(
+        "text/pair, sentence1/sentence2, question1/question2, premise/hypothesis, "
+        "question/sentence, #1 string/#2 string, text_a/text_b, text1/text2, query/title, "
+        "sentence, text, review, content, question, comment, message, tweet, utterance, text_a, "
+        "文本, 内容, 评论, 评论内容"
+    ),
+    "label gold_label is_duplicate quality score labels class category sentiment intent emotion "
+    "标签 类别 情感 意图".split(),
+)
+# Source and target: CSL's titles, LCSTS, then usual names. The first is the longer text.
+TARGETS = Known(
+    _names(
+        "text/pair, source/target, abst/title, abstract/title, content/title, text/title, "
+        "text/summary, content/summary, article/summary, document/summary, question/answer, "
+        "input/output, prompt/response"
+    )
+)
+
+
+class Fields(NamedTuple):
+    """Names of the fields to read; None = there is no such field, or no flag names it."""
+
+    text: Optional[str] = None
+    pair: Optional[str] = None
+    label: Optional[str] = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """What the columns of a file are.
+
+    Attributes:
+      format: as in ``Table``, or ``conll``.
+      header: the first line has the names of the columns.
+      columns: their names or, without a header, their numbers from 0.
+      text, pair, label: indices into ``columns``; None = there is no such column.
+    """
+
+    format: str
+    header: bool
+    columns: Tuple[str, ...]
+    text: Optional[int] = None
+    pair: Optional[int] = None
+    label: Optional[int] = None
+
+    @property
+    def named(self) -> bool:
+        """Whether columns have names."""
+        return self.header or self.format == "json"
+
+    @property
+    def places(self) -> Dict[str, int]:
+        """Field -> index of its column."""
+        places = {field: getattr(self, field) for field in Fields._fields}
+        return {field: place for field, place in places.items() if place is not None}
+
+    @property
+    def names(self) -> Dict[str, str]:
+        """Field -> name of its column; without names, the field's."""
+        return {f: self.columns[i] if self.named else f for f, i in self.places.items()}
+
+    def __str__(self) -> str:
+        """Return the line to print at the start of a run."""
+        shown = list(self.columns)
+        if self.named:
+            shown = [json.dumps(name, ensure_ascii=False) for name in shown]
+        if self.header:
+            shown = [f"{i} {name}" for i, name in enumerate(shown)]
+        used = ", ".join(f"{field} = {shown[i]}" for field, i in self.places.items())
+        unused = ", ".join(name for i, name in enumerate(shown) if i not in self.places.values())
+        kind = {"json": "JSON", "conll": "CoNLL"}.get(self.format, "header")
+        kind = kind if self.header or kind != "header" else "no header"
+        return f"columns: {used} ({kind})" + (f"; {unused} unused" if unused else "")
+
+    def values(self, content: Any) -> Dict[str, Any]:
+        """Return a row's values by name; raise ``ValueError`` if it has other columns."""
+        if self.format == "json":
+            return json_object(content)
+        cells = content.split("\t")
+        if len(cells) != len(self.columns):
+            raise ValueError(f"{count(cells)}, not {len(self.columns)}")
+        if self.header and tuple(map(str.strip, cells)) == self.columns:
+            raise ValueError("the header again")
+        return {name: cells[self.places[field]] for field, name in self.names.items()}
+
+    def encoded(self) -> bytes:
+        """Return the layout as JSON, the content of ``layout.json``."""
+        return json.dumps(dataclasses.asdict(self), ensure_ascii=False).encode() + b"\n"
+
+    @classmethod
+    def load(cls, path: str) -> Layout:
+        """Read a file that ``encoded`` wrote; raise ``DataError`` if it cannot be used."""
+        try:
+            stored = json.loads(read_bytes(path).decode("utf-8"))
+            layout = cls(**{**stored, "columns": tuple(map(str, stored["columns"]))})
+            str(layout)  # its indices exist
+            return layout
+        except (ValueError, TypeError, LookupError) as error:
+            raise DataError(f"cannot use {path}: {error}") from None
+
+    def applied(self, table: Table, needs: Sequence[str]) -> Optional[Layout]:
+        """Return the layout of another file with the same columns; None if it has others.
+
+        Columns are found by name, in any order, or by number if there is no header; a label that
+        is not needed may be missing.
+        """
+        columns = keys(table) if table.format == "json" else cells_of(table.rows[0][1])
+        if self.named and {self.names[f] for f in needs if f in self.names} <= set(columns):
+            found = {f: columns.index(name) for f, name in self.names.items() if name in columns}
+            return Layout(table.format, table.format != "json", tuple(columns), **found)
+        places = self.places
+        if "label" not in needs and self.label == len(columns) == len(self.columns) - 1:
+            del places["label"]
+        elif len(columns) != len(self.columns):
+            return None
+        if "json" in (self.format, table.format):
+            return None
+        return Layout(table.format, False, numbers(columns), **places)
+
+
+def cells_of(line: str) -> List[str]:
+    """Return the cells of a row."""
+    return [cell.strip() for cell in line.split("\t")]
+
+
+def numbers(cells: Sequence[Any]) -> Tuple[str, ...]:
+    """Return the numbers of columns, which are their names without a header."""
+    return tuple(map(str, range(len(cells))))
+
+
+def count(cells: Sequence[Any]) -> str:
+    """Return the number of columns as words."""
+    return "1 column" if len(cells) == 1 else f"{len(cells)} columns"
+
+
+def keys(table: Table) -> List[str]:
+    """Return the keys of the first JSON objects."""
+    found: Dict[str, None] = {}
+    for _, content in table.rows[:EXAMINED]:
+        with contextlib.suppress(ValueError):  # reported later, with the line number
+            found.update(dict.fromkeys(json_object(content)))
+    if not found:
+        number, content = table.rows[0]
+        raise DataError(
+            f"{called(table.path)}:{number}: not a JSON object: {str(content)[:60]!r}; objects are "
+            "needed, one per line or in an array"
+        )
+    return list(found)

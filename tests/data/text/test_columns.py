@@ -1,0 +1,263 @@
+"""What the columns of a file are: no header is read as a sample, no id as a text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Dict, List, Optional, Tuple
+
+import pytest
+
+from amp_xla.data.batches.options import BatchOptions
+from amp_xla.data.labelled import Preparation
+from amp_xla.data.labelled import read as read_labelled
+from amp_xla.data.text.layout import LABELLED_PAIRS, TARGETS, Layout
+from amp_xla.data.text.options import TargetFiles, TextFiles, VocabularyOptions
+from amp_xla.data.text.readers import Dataset, questions, read
+from amp_xla.errors import DataError
+
+pytestmark = pytest.mark.once
+
+TARGET = dict(needs=("text", "pair"), known=TARGETS)
+PAIR = dict(needs=LABELLED_PAIRS, numbers=True)
+
+
+def rows(kinds: str, count: int = 12, separator: str = "\t") -> str:
+    """Rows of columns: t a text, l a label of two, n a number from 0 to 4, i an id, e nothing."""
+    cell = {
+        "t": lambda i, j: f"some words {i * 7} and more {j}",
+        "l": lambda i, j: "good" if i % 2 else "bad",
+        "n": lambda i, j: str(i * 3 % 5),
+        "i": lambda i, j: str(1001 + i),
+        "c": lambda i, j: f"eeb{i * 37 % 1000:03d}x",
+        "w": lambda i, j: "sports" if i % 3 else "news",
+        "e": lambda i, j: "",
+    }
+    table = ([cell[k](i, j) for j, k in enumerate(kinds)] for i in range(count))
+    return "".join(separator.join(row) + "\n" for row in table)
+
+
+def written(tmp_path: Path, name: str, content: str) -> str:
+    (tmp_path / name).write_text(content, encoding="utf-8")
+    return str(tmp_path / name)
+
+
+# (header, kinds of its columns, arguments): 36 headers, most of them of public files.
+HEADERS: List[Tuple[str, str, Dict[str, Any]]] = [
+    ("comment,label", "tl", {}), ("comment,sentiment", "tl", {}), ("text,intent", "tl", {}),
+    ("评论内容,标签", "tl", {}), ("s1,s2,label", "ttl", {}), ("class,message,,,", "lteee", {}),
+    ("v1,v2,,,", "lteee", {}), ("label,review", "lt", {}), ("utterance,goal", "tl", {}),
+    ("id,comment_text,toxic", "itn", {}), ("tweet,airline_sentiment", "tl", {}),
+    ("Summary,Score", "tn", {}), ("Überschrift,Klasse", "tl", {}), ("文章,分类", "tl", {}),
+    ("q1,q2,same", "ttn", {}), ("q1,q2,same", "ttn", PAIR), ("sent_a,sent_b,gold", "ttl", {}),
+    (",text,label", "itl", {}), ("0,1", "tl", {}), ("text,label", "tl", {}),
+    ("headline,is_sarcastic", "tn", {}), ("Message,Category", "tl", {}), ("body,stars", "tn", {}),
+    ("question,answer", "tt", TARGET), ("frage,antwort", "tt", TARGET), ("en,de", "tt", TARGET),
+    ("input,output", "tt", TARGET), ("dialogue,headline", "tt", TARGET),
+    ("原文,摘要", "tt", TARGET),
+    ("sentence1,sentence2,similarity", "ttn", PAIR), ("a,b,score", "ttn", PAIR),
+    ("premise,hypothesis,label", "ttl", {}), ("index,sentence1,sentence2,score", "ittn", PAIR),
+    ("qid,label,text_a", "ilt", {}), ("title,content,label", "ttl", {}),
+    ("text,label,category", "tll", {}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("end", [".csv", ".tsv", ".CSV"])
+@pytest.mark.parametrize("number", range(len(HEADERS)))
+def test_no_header_is_a_sample(tmp_path: Path, number: int, end: str) -> None:
+    header, kinds, how = HEADERS[number]
+    separator = "\t" if end == ".tsv" else ","
+    header = header.replace(",", separator)
+    path = written(tmp_path, f"a{end}", f"{header}\n{rows(kinds, separator=separator)}")
+    try:
+        data = read(path, **how)
+    except DataError as error:
+        assert "--header no" in str(error) or "-field" in str(error)
+        assert "\n" not in str(error)
+        return
+    assert len(data) == 12 and data.layout is not None and data.layout.header
+    assert set(data.labels or []) <= {"good", "bad", *"01234"}
+    assert all(text.startswith("some words") for text in data.all_texts)
+
+
+@pytest.mark.parametrize("name, kinds, how, columns", [
+    ("a.tsv", "itl", {}, "columns: text = 1, label = 2 (no header); 0 unused"),
+    ("a.tsv", "ttl", {}, "columns: text = 0, pair = 1, label = 2 (no header)"),
+    ("a.tsv", "ittl", {}, "columns: text = 1, pair = 2, label = 3 (no header); 0 unused"),
+    ("a.csv", "tlee", {}, "columns: text = 0, label = 1 (no header); 2, 3 unused"),
+    ("a.tsv", "tlc", {}, "columns: text = 0, label = 1 (no header); 2 unused"),
+    ("a.tsv", "itt", TARGET, "columns: text = 1, pair = 2 (no header); 0 unused"),
+    ("a.tsv", "ittn", PAIR, "columns: text = 1, pair = 2, label = 3 (no header); 0 unused"),
+    ("a.tsv", "ntl", {}, None), ("a.tsv", "lt", {}, None), ("a.tsv", "twl", {}, None),
+    ("a.tsv", "tli", {}, None), ("a.tsv", "nt", {}, None),
+])  # fmt: skip
+def test_without_a_header_ids_are_not_texts(
+    tmp_path: Path, name: str, kinds: str, how: Any, columns: Optional[str]
+) -> None:
+    separator = "," if name == "a.csv" else "\t"
+    path = written(tmp_path, name, rows(kinds, separator=separator))
+    if columns is not None:
+        assert str(read(path, **how).layout) == columns
+    elif kinds == "lt":  # two columns are text and label; the labels are checked later
+        assert read(path).texts[0] == "bad"
+    else:
+        with pytest.raises(DataError, match=r"--text-field . .*, or --text-field . "):
+            read(path, **how)
+
+
+def test_flags_decide(tmp_path: Path) -> None:
+    lines = rows("lt")
+    path = written(tmp_path, "a.tsv", "class\tmessage\n" + lines)
+    data = read(path, text_field="1", label_field="0")
+    assert len(data) == 12 and set(data.labels or []) == {"good", "bad"}
+    assert str(data.layout) == 'columns: text = 1 "message", label = 0 "class" (header)'
+    assert len(read(path, text_field="1", label_field="0", header="no")) == 13
+    path = written(tmp_path, "a.tsv", "utterance\tgoal\n" + rows("tl"))
+    assert len(read(path, header="yes")) == 12 and len(read(path, header="no")) == 13
+    data = read(path, text_field="utterance", label_field="goal")
+    assert str(data.layout) == 'columns: text = 0 "utterance", label = 1 "goal" (header)'
+    header = "text\tlabel\n"  # of two files that were joined
+    path = written(tmp_path, "a.tsv", header + rows("tl") + header + rows("tl"))
+    with pytest.raises(DataError, match="the header again"):
+        read(path)
+    assert len(read(path, on_bad_line="skip")) == 24
+
+
+@pytest.mark.parametrize("content, columns, count", [
+    ('[{"text": "x", "label": 1},\n {"text": "y", "label": 0}]\n', "text = \"text\"", 2),
+    ('{\n "text": "x",\n "label": 1\n}\n{\n "text": "y",\n "label": 0\n}\n', "text = \"text\"", 2),
+    ('{"text": "x", "label": 1}{"text": "y", "label": 0}', "text = \"text\"", 2),
+    ('{"id": 1, "text_a": "x", "text_b": "", "label": 1}\n' * 3, '"id", "text_b" unused', 3),
+    ('{"text_a": "x", "text_b": null, "label": 1}\n' * 3, '"text_b" unused', 3),
+    ('{"text": "x", "label": 1}\n' * 2 + '{"text": "x", "label": 1, "pair": "z"}\n', "", 0),
+])  # fmt: skip
+def test_json(tmp_path: Path, content: str, columns: str, count: int) -> None:
+    path = written(tmp_path, "a.json", content)
+    if not count:
+        with pytest.raises(DataError, match="a.json:1: no field 'pair'"):
+            read(path)
+        return
+    data = read(path)
+    assert len(data) == count and data.pairs is None and columns in str(data.layout)
+
+
+def layout_of(tmp_path: Path, name: str, content: str, **how: Any) -> Layout:
+    data: Dataset = read(written(tmp_path, name, content), **how)
+    assert data.layout is not None
+    path = written(tmp_path, "layout.json", data.layout.encoded().decode())
+    assert Layout.load(path) == data.layout
+    return data.layout
+
+
+@pytest.mark.parametrize("stored", [
+    "", "[]", "{}", '{"format": "tab", "header": false, "columns": ["0"], "text": 1}',
+    '{"format": "tab", "header": false, "columns": ["0"], "text": "0"}',
+    '{"format": "tab", "header": false, "columns": 7, "other": 1}',
+])  # fmt: skip
+def test_a_layout_that_somebody_made_up_is_one_line(tmp_path: Path, stored: str) -> None:
+    with pytest.raises(DataError, match="cannot use .*layout.json: "):
+        Layout.load(written(tmp_path, "layout.json", stored))
+
+
+ONE, TWO = ("text",), ("text", "pair")
+QUESTIONS = [
+    # training file, its kinds, file to predict, its inputs
+    ("a.tsv", "", "tl", "x.txt", "a text\n\nanother\n", ["a text", "", "another"]),
+    ("a.tsv", "", "tl", "x.txt", " a\x0cb \x1b\n", [" a\x0cb \x1b"]),
+    ("a.tsv", "", "tl", "x.tsv", "a text\tgood\nb\tbad\n", ["a text", "b"]),
+    ("a.tsv", "", "itl", "x.tsv", "7\ta text\tgood\n", ["a text"]),
+    ("a.tsv", "", "itl", "x.tsv", "7\ta text\n8\tanother\n", ["a text", "another"]),
+    ("a.csv", "label,review", "lt", "x.csv", 'label,review\n1,"a, b"\n0,c\n', ["", "a, b", "c"]),
+    ("a.csv", "label,review", "lt", "-", 'label,review\n1,"a, b"\n0,c\n', ["", "a, b", "c"]),
+    ("a.csv", "label,review", "lt", "x.csv", ',review\n0,"a\nb"\n1,\n', ["", "", "a b", ""]),
+    ("a.csv", "label,review", "lt", "x.txt", "a, b\n2023\n", ["a, b", "2023"]),
+    ("a.csv", "label,review", "lt", "x.json", '[{"review": "x"}, {"review": ""}]', ["x", ""]),
+    ("a.csv", "label,review", "lt", "x.jsonl", '{"id": 3, "text": "x"}\n\n', ["x", ""]),
+    ("a.tsv", "index,sentence1,sentence2,label", "ittl", "x.tsv",
+     "index\tsentence1\tsentence2\n0\ta\tb\n", ["", "a\tb"]),
+    ("a.tsv", "index,sentence1,sentence2,label", "ittl", "x.tsv", "a\tb\n", ["a\tb"]),
+    ("a.tsv", "", "ttl", "x.tsv", "a\tb\tgood\n", ["a\tb"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("train, header, kinds, name, content, inputs", QUESTIONS)
+def test_a_file_to_predict_is_read_as_the_training_file(
+    tmp_path: Path, train: str, header: str, kinds: str, name: str, content: str, inputs: List[str]
+) -> None:
+    separator = "," if train.endswith("csv") else "\t"
+    header = header.replace(",", separator) + "\n" * bool(header)
+    run = layout_of(tmp_path, train, header + rows(kinds, separator=separator))
+    fields = ONE if run.pair is None else TWO
+    found, layout = questions(
+        name, content.split("\n")[:-1] or [content], run, fields, TextFiles.known
+    )
+    assert found == inputs
+    assert (layout is None) == (name == "x.txt" or content == "a\tb\n")
+
+
+@pytest.mark.parametrize("kinds, name, content, message", [
+    ("tl", "x.txt", "a text\nwith\ttab\n", "x.txt, line 2: 2 columns, not 1"),
+    ("tl", "x.tsv", "a\tb\tc\td\n", "x.tsv:1: 4 columns between tabs"),
+    ("tl", "x.tsv", "a b\tc d\tgood\n", "x.tsv has other columns .columns: text = 0, pair = 1"),
+    ("itl", "x.csv", "a, b\n", "x.csv has other columns .*; the run has: columns: text = 1"),
+    ("itl", "x.csv", "a,b,c,d,e\n", "x.csv:.*; the run has: columns: text = 1"),
+    ("tl", "x.jsonl", '{"other": "x"}\n', "which field is the text. found: 'other'"),
+    ("ttl", "x.txt", "one text\n", "x.txt:1: 1 column between tabs, .* Needed: text<TAB>second"),
+])  # fmt: skip
+def test_what_does_not_fit_the_run_is_refused(
+    tmp_path: Path, kinds: str, name: str, content: str, message: str
+) -> None:
+    run = layout_of(tmp_path, "a.tsv", rows(kinds))
+    fields = ONE if run.pair is None else TWO
+    with pytest.raises(DataError, match=message):
+        questions(name, content.split("\n")[:-1] or [content], run, fields, TextFiles.known)
+
+
+@pytest.mark.parametrize("content", ["a text, and more\n", "1,good\n0,bad\n", "a,b,c\n"])
+def test_a_table_without_the_names_of_the_run_is_refused(tmp_path: Path, content: str) -> None:
+    run = layout_of(tmp_path, "a.csv", "label,review\n" + rows("lt", separator=","))
+    with pytest.raises(
+        DataError, match='the run has: columns: text = 1 "review", label = 0 "label"'
+    ):
+        questions("x.csv", content.splitlines(), run, ONE, TextFiles.known)
+
+
+def prepared(tmp_path: Path, train: str, dev: str) -> Any:
+    files = TextFiles(
+        train=written(tmp_path, "train.tsv", train), dev=written(tmp_path, "dev.tsv", dev)
+    )
+    vocabulary = VocabularyOptions(vocab_size=500)
+    return read_labelled(files, Preparation(vocabulary, BatchOptions(max_length=16), None, 0.0, 1))
+
+
+def test_the_dev_file_is_read_as_the_training_file(tmp_path: Path) -> None:
+    train = "label\ttext_a\n" + rows("lt")
+    data = prepared(tmp_path, train, "qid\tlabel\ttext_a\n" + rows("ilt", 4))
+    assert len(data.dev) == 4 and data.dev.labels == ["bad", "good"] * 2
+    assert data.description.startswith(
+        'columns: text = 1 "text_a", label = 0 "label" (header)\n'
+        'dev columns: text = 2 "text_a", label = 1 "label" (header); 0 "qid" unused\n'
+    )
+    stored = written(tmp_path, "x", data.assets["layout.json"].decode())
+    assert Layout.load(stored) == data.train.layout
+    data = prepared(tmp_path, rows("itl"), rows("itl", 2))
+    assert data.description.startswith("columns: text = 1, label = 2 (no header); 0 unused\n12 tr")
+    with pytest.raises(DataError, match="has single texts, .*dev.tsv has pairs of texts"):
+        prepared(tmp_path, rows("tl"), rows("ttl"))
+    with pytest.raises(DataError, match="never seen in training: 'goal'"):
+        prepared(tmp_path, rows("tl"), "frage\tgoal\n" + rows("tl"))
+
+
+def test_a_vocabulary_is_learned_from_both_texts(tmp_path: Path) -> None:
+    lines = "".join(f"the same words\tother{i} thing{i}\t{i % 2}\n" for i in range(10))
+    data = prepared(tmp_path, lines, lines)
+    unknown = data.tokenizer.encode(data.train.texts, data.train.pairs).token_ids
+    assert not (unknown == data.tokenizer.unk_id).any()
+
+
+def test_targets_are_not_read_by_predict(tmp_path: Path) -> None:
+    run = layout_of(tmp_path, "a.tsv", "question\tanswer\n" + rows("tt"), **TARGET)
+    files = TargetFiles()
+    assert files.questions("x", ["a", "", "b"], run)[0] == ["a", "", "b"]
+    assert files.questions("x", ["answer\tquestion", "a\tb"], run)[0] == ["", "b"]
+    for record in ('{"text": "a"}', '{"source": "a", "target": "b"}', '{"content": "a", "id": 3}'):
+        assert files.questions("x.json", [record], run)[0] == ["a"]
