@@ -15,10 +15,12 @@ import numpy as np
 from amp_xla.config import parse
 from amp_xla.data.slots.lines import LineError
 from amp_xla.data.text.entities import TAG
+from amp_xla.data.text.layout import LAYOUT, Layout
 from amp_xla.data.text.lines import called, every_line
 from amp_xla.errors import AmpXlaError
 from amp_xla.models.options import GenerationOptions
 from amp_xla.process import output
+from amp_xla.process.progress import note
 from amp_xla.recipe import own_recipe, recipe_module
 from amp_xla.training.checkpoint import Checkpoint, find
 from amp_xla.training.classifier import Answers
@@ -50,6 +52,13 @@ class SavedOptions:
                 f"model: predict or save there"
             )
         return saved, recipe_module(self.recipe or own_recipe(saved.recipe))
+
+    def files(self, saved: Checkpoint) -> Tuple[Any, Optional[Layout]]:
+        """Return a run's options of files, if it has any, and how its training file was read."""
+        config = saved.config(recipe_module(self.recipe or own_recipe(saved.recipe)).Config)
+        path = saved.path / LAYOUT
+        layout = Layout.load(str(path)) if path.is_file() else None
+        return getattr(config, "files", None), layout
 
     def open(self, run: str, function: str, advice: str) -> Tuple[Checkpoint, Any]:
         """Return the checkpoint and a function of the recipe's module.
@@ -104,7 +113,7 @@ def main(argv: List[str]) -> int:
             f"{config.run} is a {saved.recipe} run; --beams, --top-k and the other options of text "
             f"generation need a seq2seq run"
         )
-    lines = lines_of(config.file)
+    lines = _inputs(saved, config)
     numbers = [number for number, line in enumerate(lines, 1) if line.strip()]
     texts = [lines[number - 1] for number in numbers]
     rows: List[Row] = []
@@ -123,6 +132,20 @@ def main(argv: List[str]) -> int:
     ranked = sorted(zip(rows, texts), key=lambda pair: -pair[0][1]["score"])
     output.lines(answer(text, row) for row, text in ranked)
     return 0
+
+
+def _inputs(saved: Checkpoint, config: Config) -> List[str]:
+    """Return what to predict, read as the training file was; a line without it is empty."""
+    if not (saved.path / LAYOUT).is_file():
+        return lines_of(config.file)  # a run of an older version
+    files, run = config.saved.files(saved)
+    path, lines = config.file or "-", _lines(config.file)
+    inputs, layout = files.questions(path, lines, run, single=config.query is not None)
+    if layout is None:
+        _warn(path, inputs)
+    elif config.file is not None or layout.format != "json":  # evaluate writes objects
+        note(str(layout))
+    return inputs
 
 
 def _rows(answers: Any, texts: Sequence[str]) -> List[Row]:
@@ -180,6 +203,12 @@ def lines_of(file: Optional[str]) -> List[str]:
     Raises:
       AmpXlaError: a line is not UTF-8 text.
     """
+    lines = _lines(file)
+    _warn(file or "-", lines)
+    return lines
+
+
+def _lines(file: Optional[str]) -> List[str]:
     if file is None and sys.stdin is not None and sys.stdin.isatty():
         print("type texts, one per line; end with Ctrl-D", file=sys.stderr)
     path = "-" if file is None else file
@@ -189,6 +218,11 @@ def lines_of(file: Optional[str]) -> List[str]:
             f"{called(path)}, line {bad[0].line}: {bad[0].reason} ({len(bad):,} such lines); text "
             f"in UTF-8 is needed"
         )
+    return lines
+
+
+def _warn(path: str, lines: Sequence[str]) -> None:
+    """Print a warning if the lines have no text, or do not look like texts."""
     texts, problem = [line for line in lines if line.strip()], ""
     if not texts:
         problem = "has no text"
@@ -198,4 +232,3 @@ def lines_of(file: Optional[str]) -> List[str]:
         problem = "looks like tokens and tags as in CoNLL; each line is read as a text"
     if problem:
         print(f"warning: {output.printable(called(path))} {problem}", file=sys.stderr)
-    return lines

@@ -26,7 +26,6 @@ from amp_xla.errors import AmpXlaError
 from amp_xla.process import durable, output
 from amp_xla.process.progress import note
 from amp_xla.process.typed import ROOT
-from amp_xla.recipe import own_recipe, recipe_module
 from amp_xla.report import page, record
 from amp_xla.report.texts import rouge
 from amp_xla.training import json_files
@@ -68,8 +67,7 @@ def score(
 
 def _answered(run: Path, file: str, saved: SavedOptions) -> Answers:
     checkpoint, _ = saved.open(str(run), "predict", "evaluate --file needs a run that can")
-    config = checkpoint.config(recipe_module(saved.recipe or own_recipe(checkpoint.recipe)).Config)
-    files: Any = getattr(config, "files", None)
+    files, layout = saved.files(checkpoint)
     if not hasattr(files, "examples"):
         raise AmpXlaError(f"{run}: its recipe has no labelled files, so --file cannot be scored")
     if getattr(files, "separator", None) is not None:
@@ -77,7 +75,7 @@ def _answered(run: Path, file: str, saved: SavedOptions) -> Answers:
             f"{run} predicts several labels per text; evaluate --file scores only runs that "
             f"predict one label per text"
         )
-    texts, wanted = files.examples(file)
+    texts, wanted = files.examples(file, layout)
     if not texts:
         raise AmpXlaError(f"{file} has no samples")
     for sample, text in enumerate(texts, 1):
@@ -93,7 +91,7 @@ def _answered(run: Path, file: str, saved: SavedOptions) -> Answers:
             f"{', '.join(names[:20])}{', ...' if len(names) > 20 else ''}"
         )
     note(f"{run}: {checkpoint.path.name} predicts {len(texts):,} samples of {file} ...")
-    answers = _predicted(run, texts, saved, checkpoint)
+    answers = _predicted(run, texts, saved, checkpoint, as_json=layout is not None)
     first, known = answers[0], (run, checkpoint.path.name, texts, wanted)
     if "generated" in first:
         found = [answer["generated"] for answer in answers]
@@ -120,7 +118,7 @@ def _labels(checkpoint: Checkpoint, files: Files) -> Tuple[str, ...]:
 
 
 def _predicted(
-    run: Path, texts: List[str], saved: SavedOptions, checkpoint: Checkpoint
+    run: Path, texts: List[str], saved: SavedOptions, checkpoint: Checkpoint, as_json: bool
 ) -> List[Dict[str, Any]]:
     """Return the output of ``amp-xla predict --json``, in the runtime of the run if possible."""
     launcher = ROOT / "amp-xla"
@@ -129,6 +127,9 @@ def _predicted(
         program = [str(launcher)]  # it chooses the runtime that trained the run
     words = ["predict", "--run", str(run), "--json", "--checkpoint", checkpoint.path.name]
     words += ["--recipe", saved.recipe] if saved.recipe else []
+    if as_json:  # no text can look like a header
+        named = (zip(("text", "pair"), text.split("\t")) for text in texts)
+        texts = [json.dumps(dict(pairs)) for pairs in named]
     data = "".join(f"{text}\n" for text in texts).encode("utf-8")
     done = subprocess.run([*program, *words], input=data, stdout=subprocess.PIPE)
     if done.returncode:

@@ -63,8 +63,9 @@ def test_it_learns_and_answers_each_line(command: Commands, run: Path) -> None:
         done = command(PREDICT, "--run", run, "--file", "new.txt", *flags)
         assert done.out.splitlines() == ["eve leaves lima", "", "bob founds oslo"], done.err
     (command.folder / "labelled.tsv").write_text("yesterday eve left lima\teve leaves lima\n")
-    said = command(PREDICT, "--run", run, "--file", "labelled.tsv").err
-    assert "warning: each line has a tab" in said and "(cut -f 1)" in said
+    done = command(PREDICT, "--run", run, "--file", "labelled.tsv")
+    assert done.out == "eve leaves lima\n"
+    assert "columns: text = 0 (no header); 1 unused" in done.err
     draw = (PREDICT, "--run", run, "--file", "new.txt", "--json", "--top-p", "1")
     drawn = [command(*draw, "--temperature", "9", "--seed", seed).out for seed in (1, 1, 2)]
     assert drawn[0] == drawn[1] != drawn[2]
