@@ -68,6 +68,58 @@ def test_one_text_in_each_format(tmp_path: Any, content: str) -> None:
     assert data.texts == [TEXT] and entities.unpack(data.labels[0]) == ENTITIES
 
 
+CHINESE, NAMES = "患者张三有糖尿病", [Entity(2, 4, "name"), Entity(5, 8, "dis")]
+
+
+@pytest.mark.parametrize("record", [
+    {"label": {"name": {"张三": [[2, 3]]}, "dis": {"糖尿病": [[5, 7]]}}},  # CLUENER
+    {"entities": [{"start_idx": 2, "end_idx": 3, "type": "name", "entity": "张三"},
+                  {"start_idx": 5, "end_idx": 7, "type": "dis", "entity": "糖尿病"}]},  # CMeEE
+    {"entities": [{"start_idx": 2, "end_idx": 4, "type": "name", "entity": "张三"},
+                  {"start_idx": 5, "end_idx": 8, "type": "dis", "entity": "糖尿病"}]},  # excluded
+    {"id": 3, "label": [[5, 8, "dis"], [2, 4, "name"]], "Comments": []},  # doccano
+    {"labels": [[5, 8, "dis"], [2, 4, "name"]]},
+    {"entities": [{"id": 0, "label": "name", "start_offset": 2, "end_offset": 4},
+                  {"id": 1, "label": "dis", "start_offset": 5, "end_offset": 8}], "relations": []},
+    {"entities": [{"start": 2, "end": 4, "label": "name"}, {"start": 5, "end": 8, "label": "dis"}]},
+])  # fmt: skip
+@pytest.mark.parametrize("form", ["lines", "array", "pretty"])
+def test_entities_in_the_forms_of_public_files(tmp_path: Any, record: Any, form: str) -> None:
+    records = [{"text": CHINESE, **record}] * 2
+    content = {
+        "lines": "".join(json.dumps(each, ensure_ascii=False) + "\n" for each in records),
+        "array": json.dumps(records),
+        "pretty": "\n".join(json.dumps(each, indent=2) for each in records),
+    }[form]
+    data = read(tmp_path, content)
+    assert data.texts == [CHINESE] * 2
+    assert [entities.unpack(label) for label in data.labels] == [NAMES] * 2
+    assert data.layout is not None and 'text = "text"' in str(data.layout)
+
+
+@pytest.mark.parametrize("content,text,found", [
+    ("张\tB-x\n \tI-x\n三\tI-x\n", "张 三", "张 三"),
+    ("张 B-x\n  I-x\n三 I-x\n", "张 三", "张 三"),
+    ("\u3000\tO\n张\tB-x\n三\tI-x\n", "\u3000张三", "张三"),
+    ("张 B-x\n\u3000 I-x\n三 I-x\n", "张\u3000三", "张\u3000三"),
+    ("\xa0 O\n张 B-x\n", "\xa0张", "张"),
+])  # fmt: skip
+def test_a_space_may_be_a_token(tmp_path: Any, content: str, text: str, found: str) -> None:
+    data = read(tmp_path, content)
+    (entity,) = entities.unpack(data.labels[0])
+    assert data.texts == [text] and text[entity.start : entity.end] == found
+
+
+def test_positions_behind_tokens_cause_a_warning(tmp_path: Any) -> None:
+    with_positions = "张0\tB-x\n三1\tI-x\n来0\tO\n\n北0\tB-y\n京1\tI-y\n"
+    for content in (with_positions, with_positions.replace("\t", " "), with_positions + "!0\tO\n"):
+        assert (
+            "warning: tokens such as '张0' end with a digit" in read(tmp_path, content).warnings()
+        )
+    for content in (CONLL, re.sub("\\d", "", with_positions), "A4 O\npaper O\n"):
+        assert read(tmp_path, content).warnings() == ""
+
+
 @pytest.mark.parametrize("content,message", [
     ("EU B-ORG\nrejects\n", r"data:2: 1 column; needed: a token and its tag: O, or B-"),
     ("EU ORG\n", r"data:1: 'EU', 'ORG'; needed: a token and its tag"),
@@ -78,6 +130,15 @@ def test_one_text_in_each_format(tmp_path: Any, content: str) -> None:
     ('{"text": "ab"}', r"data:1: no list 'entities'; found: 'text'"),
     ('{"text": "abc", "entities": [[0, 2, "x"], [1, 3, "x"]]}',
      r"data:1: entities 0:2 and 1:3 overlap, which this .* --head global_pointer"),
+    ('{"text": "abc", "entities": [{"start_idx": 0, "end_idx": 1, "type": "x"}]}',
+     r"data:1: entity .* without its words, is end_idx included\?"),
+    ('{"text": "abc", "label": {"x": {"bc": [[0, 1]]}}}',
+     r"data:1: entity .*: these characters are 'ab'"),
+    ('{"text": "abc", "label": {"x": {"ab": [0, 1]}}}', "data:1: no list 'entities'"),
+    ('{"text": "abc", "label": 1}', "data:1: no list 'entities'; found: 'text', 'label'"),
+    ('{"text": "abc", "spo_list": []}', "data:1: no list 'entities'; found: 'text', 'spo_list'"),
+    (" \tO\n", "data:1: the text is blank"),
+    ("\tO\n", "data:1: '', 'O'; needed: a token and its tag"),
     ("", r"data: the file is empty"),
 ])  # fmt: skip
 def test_errors_name_file_and_line(tmp_path: Any, content: str, message: str) -> None:

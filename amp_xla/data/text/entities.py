@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import json
 import re
 from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Sequence, Tuple
 
+from amp_xla.data.text.layout import Layout, keys, numbers
 from amp_xla.data.text.lines import BadLine, Table, every_line, json_object
 from amp_xla.data.text.readers import Dataset, collected, text_value
 from amp_xla.errors import DataError
@@ -13,6 +16,13 @@ from amp_xla.errors import DataError
 DOCUMENT = "-DOCSTART-"  # separates documents in CoNLL 2003
 TAG = re.compile(r"O|[BIESM]-.*\S")
 SCHEMES = ("BI", "BIES", "BMES")
+POSITION = re.compile(r".\d")
+FIELDS = ["entities", "label", "labels"]  # names of the list of entities
+# Names of an entity's start, end, label and words
+KEYS = (
+    ("start", "start_idx", "start_offset"), ("end", "end_idx", "end_offset"),
+    ("label", "type", "entity_type"), ("text", "entity", "word", "mention"),
+)  # fmt: skip
 
 
 class Entity(NamedTuple):
@@ -60,8 +70,9 @@ def read(path: str, nested: bool = True, on_bad_line: str = "error") -> Dataset:
 
     - columns separated by tabs or spaces: first the token, last its tag (BIO, BIOES or BMES); a
       blank line ends a text.
-    - one JSON object per line (``.jsonl``, ``.json``, or a first line that starts with ``{``):
-      ``{"text": ..., "entities": [[start, end, label], ...]}``, positions in characters.
+    - JSON objects, one per line or in an array: ``{"text": ..., "entities": [[start, end, label],
+      ...]}``, positions in characters. The list may be named ``label``, as in doccano; an entity
+      may be an object with its words, as in CMeEE; or the words may be keys, as in CLUENER.
 
     Tokens are joined by spaces, or without spaces if each token is one character, as in Chinese.
 
@@ -77,8 +88,17 @@ def read(path: str, nested: bool = True, on_bad_line: str = "error") -> Dataset:
     table = Table.of(path, lines, bad)
     read_one: Callable[[Any], Tuple[str, List[Entity]]] = _joined
     places: Iterable[Tuple[int, Any]] = _columns(path, lines, bad)
+    layout, remark = None, ""
     if table.format == "json":
+        names = keys(table)
+        places_of = {"text": ["text"], "label": FIELDS}
+        found = {f: [names.index(n) for n in each if n in names] for f, each in places_of.items()}
+        layout = Layout("json", False, tuple(names), **{f: i[0] for f, i in found.items() if i})
         read_one, places = _from_json, table.rows
+    elif table.rows:
+        cells = numbers(split(table.rows[0][1]))
+        layout = Layout("conll", False, cells, 0, label=len(cells) - 1)
+        remark = _positions(table.rows)
 
     def sample(content: Any) -> Tuple[str, None, str]:
         text, entities = read_one(content)
@@ -91,27 +111,63 @@ def read(path: str, nested: bool = True, on_bad_line: str = "error") -> Dataset:
                 )
         return text, None, pack(entities)
 
-    return collected(path, places, sample, bad, on_bad_line)
+    data = collected(path, places, sample, bad, on_bad_line)
+    return dataclasses.replace(data, layout=layout, remark=remark)
+
+
+def split(line: str) -> List[str]:
+    """Return the cells of a line; spaces at its beginning are a token."""
+    return line.split("\t") if "\t" in line else re.split(" +", line.rstrip())
+
+
+def _positions(rows: Sequence[Tuple[int, str]]) -> str:
+    """Return a warning if most tokens are a character and a digit, such as its place in a word."""
+    tokens = [split(line)[0] for _, line in rows]
+    numbered = [token for token in tokens if POSITION.fullmatch(token)]
+    if 10 * len(numbered) < 9 * len(tokens):
+        return ""
+    return (
+        f"\nwarning: tokens such as {numbered[0]!r} end with a digit, which becomes a part of the "
+        "text; if it is the position in a word, as in Weibo NER's second edition, remove it"
+    )
 
 
 def _from_json(content: Any) -> Tuple[str, List[Entity]]:
     record = json_object(content)
     text = text_value(record, "text", "text")
-    entities = record.get("entities")
-    if not isinstance(entities, list):
-        raise ValueError(f"no list 'entities'; found: {', '.join(map(repr, record))[:60]}")
-    for entity in entities:
-        if not (
-            isinstance(entity, list)
-            and [type(value) for value in entity] == [int, int, str]
-            and 0 <= entity[0] < entity[1] <= len(text)
-            and entity[2].strip()
-        ):
-            raise ValueError(
-                f"entity {json.dumps(entity, ensure_ascii=False)[:60]}; needed: [start, end, "
-                f"label] with 0 <= start < end <= {len(text)}, the length of the text in characters"
-            )
-    return text, [Entity(*entity) for entity in entities]
+    given = next((record[name] for name in FIELDS if name in record), None)
+    with contextlib.suppress(AttributeError, TypeError, ValueError):
+        if isinstance(given, dict):  # CLUENER: {label: {words: [[first, last], ...]}}
+            given = [
+                {"start": first, "end": last, "label": label, "text": words}
+                for label, entities in given.items()
+                for words, places in entities.items()
+                for first, last in places
+            ]
+    if not isinstance(given, list):
+        raise ValueError(f"no list {FIELDS[0]!r}; found: {', '.join(map(repr, record))[:60]}")
+    return text, [_entity(text, each) for each in given]
+
+
+def _entity(text: str, given: Any) -> Entity:
+    """Return an entity of a text; its words, if given, show whether its end is included."""
+    shown, values, words = json.dumps(given, ensure_ascii=False)[:60], given, None
+    if isinstance(given, dict):
+        *values, words = (next((given[k] for k in names if k in given), None) for names in KEYS)
+        if words is None and "end_idx" in given:
+            raise ValueError(f"entity {shown}: without its words, is end_idx included?")
+    if isinstance(values, list) and [type(value) for value in values] == [int, int, str]:
+        start, end, label = values
+        if words not in (None, text[start:end]):
+            if text[start : end + 1] != words:
+                raise ValueError(f"entity {shown}: these characters are {text[start : end + 1]!r}")
+            end += 1
+        if 0 <= start < end <= len(text) and label.strip():
+            return Entity(start, end, label)
+    raise ValueError(
+        f"entity {shown}; needed: [start, end, label] with 0 <= start < end <= {len(text)}, the "
+        "length of the text in characters"
+    )
 
 
 def _columns(
@@ -124,20 +180,20 @@ def _columns(
     tags: List[str] = []
     begin, broken = 1, False
     for number, line in enumerate([*lines, ""], 1):
-        cells = line.split("\t") if "\t" in line else line.split()
+        cells = split(line)
         if number in refused:
             broken = True
         elif not line.strip() or cells[0] == DOCUMENT:
             if tokens and not broken:
                 yield begin, (tokens, tags)
             tokens, tags, begin, broken = [], [], number + 1, False
-        elif len(cells) < 2 or not cells[0].strip() or not TAG.fullmatch(cells[-1].strip()):
+        elif len(cells) < 2 or (line[0] == "\t") or not TAG.fullmatch(cells[-1].strip()):
             shown = f"{cells[0][:40]!r}, {cells[-1][:40]!r}" if len(cells) > 1 else "1 column"
             needed = "a token and its tag: O, or B-, I-, E-, S- or M- and a label"
             bad.append(BadLine(path, number, f"{shown}; needed: {needed}"))
             broken = True
         else:
-            tokens.append(cells[0].strip())
+            tokens.append(cells[0].strip() or cells[0] or " ")  # a space may be a token
             tags.append(cells[-1].strip())
             first_line.setdefault(tags[-1][0], number)
     kinds = set(first_line) - {"O"}
@@ -149,6 +205,8 @@ def _columns(
 def _joined(content: Tuple[List[str], List[str]]) -> Tuple[str, List[Entity]]:
     """Return the text of tokens and tags, and its entities in characters."""
     tokens, tags = content
+    if not "".join(tokens).strip():
+        raise ValueError("the text is blank")
     space = "" if all(len(token) == 1 for token in tokens) else " "
     ends, end = [], -len(space)
     for token in tokens:
