@@ -82,8 +82,12 @@ def decide(table: Table, request: Request, run: Optional[Layout] = None) -> Layo
     names = first if header else list(numbers(first))
     columns = list(zip(*(others if header else [first, *others]))) or [()] * len(first)
     kinds = list(map(_kind, columns))
-    if layout is not None and not header and kinds[layout.places["text"]] != "number":
-        return layout
+    if run is not None and layout is not None and not header:
+        # If a column is missing, it is the label only if the unused ones are no texts.
+        unused = set(range(len(first))) - {*layout.places.values()}
+        other = len(first) < len(run.columns) and any(kinds[i] == "text" for i in unused)
+        if not other and kinds[layout.places["text"]] != "number":
+            return layout
     if any(request.fields) or (header and _NAMES & set(map(str.lower, first))):
         places = _by_name(table, names, kinds, request)
     else:

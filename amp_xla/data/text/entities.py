@@ -16,7 +16,7 @@ from amp_xla.errors import DataError
 DOCUMENT = "-DOCSTART-"  # separates documents in CoNLL 2003
 TAG = re.compile(r"O|[BIESM]-.*\S")
 SCHEMES = ("BI", "BIES", "BMES")
-POSITION = re.compile(r"\D\d")
+POSITION = re.compile(r".\d")
 FIELDS = ["entities", "label", "labels"]  # names of the list of entities
 # Names of an entity's start, end, label and words
 KEYS = (

@@ -227,10 +227,14 @@ def questions(
         table = commas if found is not None and found.header else table
     if not table.rows:
         return lines, None
-    layout = decide(table, request, run)
-    if layout.pair is not None and run.pair is None:
-        raise DataError(f"{called(path)} has pairs of texts ({layout}); the run has: {run}")
+    try:
+        layout = decide(table, request, run)
+    except DataError as error:
+        raise DataError(f"{error}; the run has: {run}") from None
     is_plain = len(layout.columns) == len(fields) and table.format == "tab" and not layout.header
+    fits = is_plain or layout.named or (not run.named and layout == run.applied(table, fields))
+    if not fits or (layout.pair is not None and run.pair is None):
+        raise DataError(f"{called(path)} has other columns ({layout}); the run has: {run}")
     if is_plain and (len(fields) > 1 or not any("\t" in line for line in lines)):
         return lines, None  # the recipe checks pairs
     rows, inputs = table.rows[layout.header :], dict.fromkeys(range(1, len(lines) + 1), "")

@@ -197,7 +197,9 @@ def test_a_file_to_predict_is_read_as_the_training_file(
 @pytest.mark.parametrize("kinds, name, content, message", [
     ("tl", "x.txt", "a text\nwith\ttab\n", "x.txt, line 2: 2 columns, not 1"),
     ("tl", "x.tsv", "a\tb\tc\td\n", "x.tsv:1: 4 columns between tabs"),
-    ("tl", "x.tsv", "a b\tc d\tgood\n", "x.tsv has pairs of texts .columns: text = 0, pair = 1"),
+    ("tl", "x.tsv", "a b\tc d\tgood\n", "x.tsv has other columns .columns: text = 0, pair = 1"),
+    ("itl", "x.csv", "a, b\n", "x.csv has other columns .*; the run has: columns: text = 1"),
+    ("itl", "x.csv", "a,b,c,d,e\n", "x.csv:.*; the run has: columns: text = 1"),
     ("tl", "x.jsonl", '{"other": "x"}\n', "which field is the text. found: 'other'"),
     ("ttl", "x.txt", "one text\n", "x.txt:1: 1 column between tabs, .* Needed: text<TAB>second"),
 ])  # fmt: skip
@@ -208,6 +210,15 @@ def test_what_does_not_fit_the_run_is_refused(
     fields = ONE if run.pair is None else TWO
     with pytest.raises(DataError, match=message):
         questions(name, content.split("\n")[:-1] or [content], run, fields, TextFiles.known)
+
+
+@pytest.mark.parametrize("content", ["a text, and more\n", "1,good\n0,bad\n", "a,b,c\n"])
+def test_a_table_without_the_names_of_the_run_is_refused(tmp_path: Path, content: str) -> None:
+    run = layout_of(tmp_path, "a.csv", "label,review\n" + rows("lt", separator=","))
+    with pytest.raises(
+        DataError, match='the run has: columns: text = 1 "review", label = 0 "label"'
+    ):
+        questions("x.csv", content.splitlines(), run, ONE, TextFiles.known)
 
 
 def prepared(tmp_path: Path, train: str, dev: str) -> Any:
