@@ -96,14 +96,16 @@ def main() -> int:
     own = list(plan_rows.measured(ROOT / config.record)) if (ROOT / config.record).exists() else []
     note(f"{len(rows)} published rows, {len(own)} of {config.record}")
     constants = fit([*rows, *own])
-    left_out, own_errors = {}, np.zeros(0)
+    left_out = {}
     for gpu in sorted({row.gpu.name for row in [*rows, *own]}):
         others = fit([row for row in [*rows, *own] if row.gpu.name != gpu])
         left_out[gpu] = others
         note(f"without {gpu}: {summary(errors([r for r in rows if r.gpu.name == gpu], others))}")
     residuals = np.array([errors([row], left_out[row.gpu.name])[0] for row in rows])
     own_errors = np.array([errors([row], left_out[row.gpu.name])[0] for row in own])
-    constants["ranges"] = ranges([*rows, *own], np.concatenate([residuals, own_errors]))
+    everything = [*rows, *own]
+    in_fit = errors(everything, constants)
+    constants["ranges"] = ranges(everything, in_fit, np.concatenate([residuals, own_errors]))
     text = json.dumps(constants, indent=1) + "\n"
     durable.replace(forecast.CONSTANTS, text.encode())
     parts = page(rows, residuals, own, own_errors, constants)
@@ -158,27 +160,28 @@ def fit(rows: Sequence[Row]) -> Constants:
     return assemble(np.exp(x))
 
 
-def ranges(rows: Sequence[Row], residuals: np.ndarray) -> Dict[str, Tuple[float, float]]:
-    """Return GPU -> 10th and 90th percentile of measured / forecast time, GPU left out.
+def ranges(
+    rows: Sequence[Row], in_fit: np.ndarray, left_out: np.ndarray
+) -> Dict[str, Tuple[float, float]]:
+    """Return GPU -> 10th and 90th percentile of measured / forecast time.
 
-    ``other`` is of all TensorFlow rows. A GPU with fewer than ten of these gets the wider of
-    ``other`` and the range of all its rows.
+    A GPU with at least ten TensorFlow rows has the range of these. Another has the wider of the
+    range of all its rows and ``other``, that of all TensorFlow rows, each with its GPU left out.
     """
 
     def of(chosen: Sequence[float]) -> Tuple[float, float]:
         low, high = np.quantile(chosen, (0.1, 0.9))
         return round(math.exp(low), 3), round(math.exp(high), 3)
 
-    found = {"other": of([d for row, d in zip(rows, residuals) if row.tensorflow])}
+    found = {"other": of([d for row, d in zip(rows, left_out) if row.tensorflow])}
     for gpu in sorted({row.gpu.name for row in rows}):
-        of_gpu = [(row, d) for row, d in zip(rows, residuals) if row.gpu.name == gpu]
-        tensorflow = [d for row, d in of_gpu if row.tensorflow]
+        of_gpu = [i for i, row in enumerate(rows) if row.gpu.name == gpu]
+        tensorflow = [in_fit[i] for i in of_gpu if rows[i].tensorflow]
         if len(tensorflow) >= 10:
             found[gpu] = of(tensorflow)
         else:
-            pairs = zip(found["other"], of([d for r, d in of_gpu if r.program != "autocast"]))
-            (low, low_of_gpu), (high, high_of_gpu) = pairs
-            found[gpu] = (min(low, low_of_gpu), max(high, high_of_gpu))
+            low, high = of([left_out[i] for i in of_gpu if rows[i].program != "autocast"])
+            found[gpu] = (min(low, found["other"][0]), max(high, found["other"][1]))
     return found
 
 

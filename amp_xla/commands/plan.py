@@ -20,6 +20,7 @@ from typing_extensions import Annotated
 from amp_xla.commands.recipe_job import Script, SubjectOptions
 from amp_xla.config import flat, parse, split_words, within
 from amp_xla.errors import SettingsError
+from amp_xla.plan.gpus import chosen
 from amp_xla.process.progress import note
 from amp_xla.recipe import recipe_module
 
@@ -46,9 +47,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     """Forecast, print and write plan.json and plan.svg."""
     own_words, words = split_words(argv)
     config = parse(Config, own_words, "amp-xla plan RECIPE")
-    from amp_xla.plan import gpus
-
-    chosen = gpus.chosen(config.gpu)
+    gpus = chosen(config.gpu)
     model, batches = config.open(words)
     from amp_xla.plan import count, report  # import TensorFlow, after `open` set the precision
     from amp_xla.plan.forecast import Mode
@@ -61,7 +60,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     steps = config.steps or flags.get("steps") or None
     if steps is None and flags.get("epochs"):
         steps = flags["epochs"] * model.batches.steps_per_epoch()
-    if work.samples % config.gpus and work.samples < config.gpus:
+    if work.samples < config.gpus:
         raise SettingsError(
             f"--gpus {config.gpus}: the batch has {work.samples} samples for all GPUs; allowed: at "
             f"most {work.samples}, or a larger batch"
@@ -72,7 +71,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         report.option(
             own, ratio, gpu, Mode(precision, xla, config.gpus, accumulation), samples, config.price
         )
-        for gpu in chosen
+        for gpu in gpus
         for precision in ("fp32", "tf32", "amp")
         for xla in (False, True)
         if precision != "tf32" or gpu.tf32

@@ -112,7 +112,7 @@ class Report(JsonReport):
         """Return one line: the GPU and the mode to choose, and why."""
         fitting = [item for item in self.best() if item.verdict == "fits"]
         if not fitting:
-            largest = max(self.best(), key=lambda item: item.largest_batch)
+            largest = max(self.options, key=lambda item: item.largest_batch)
             return (
                 f"Advice: no GPU of these is sure to hold the batch; the largest that fits is "
                 f"{largest.largest_batch} per GPU, on {largest.gpu} with {largest.mode}"
@@ -126,10 +126,11 @@ class Report(JsonReport):
             if item.gpu == chosen.gpu and item.precision != "amp" and not item.xla
         ]  # fmt: skip
         gain = chosen.speed / max(plain, key=lambda item: item.speed).speed
+        end = "; a larger batch pays more than a faster GPU" if chosen.parts["fixed"] > 0.4 else ""
         flags = f"--precision {chosen.precision} --xla {'on' if chosen.xla else 'off'}"
         return (
             f"Advice: {chosen.gpu} with {flags}, {why}; about {gain:.1f} times as fast as without; "
-            f"a batch of up to {chosen.largest_batch} per GPU fits"
+            f"a batch of up to {chosen.largest_batch} per GPU fits{end}"
         )
 
     def svg(self) -> str:
@@ -161,7 +162,7 @@ def _rank(item: Option) -> Any:
 def _range(values: Optional[Range]) -> str:
     if values is None:
         return "-"
-    digits = 0 if values[0] >= 100 else 1 if values[0] >= 10 else 2
+    digits = 0 if values[0] >= 100 else 1 if values[0] >= 10 else 2 if values[0] >= 1 else 3
     low, high = (f"{value:.{digits}f}" for value in values)
     return low if low == high else f"{low} to {high}"
 

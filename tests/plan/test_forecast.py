@@ -35,6 +35,16 @@ def test_published_speeds(rows: List[Row], program: str, median: float, within: 
     assert np.median(errors) < median and np.mean(errors <= within) >= 0.9
 
 
+def test_ranges_hold_eight_of_ten(rows: List[Row]) -> None:
+    inside = [
+        low <= np.exp(residual) <= high
+        for row, residual in zip(rows, plan_fit.errors(rows, forecast.fitted()))
+        for low, high in [forecast.spread(row.gpu)]
+        if row.tensorflow
+    ]
+    assert np.mean(inside) >= 0.75
+
+
 @pytest.mark.parametrize("what, pairs", [("precision", 100), ("xla", 30)])
 def test_amp_and_xla_in_the_right_order(rows: List[Row], what: str, pairs: int) -> None:
     count, order, near = plan_fit.factors(rows, plan_fit.errors(rows, forecast.fitted()), what)
