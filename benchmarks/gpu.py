@@ -296,6 +296,7 @@ def cells(row: Row) -> List[str]:
             "-" if row.first_loss is None else f"{row.first_loss:.4f}",
         ]  # fmt: skip
     ran = f"{row.half_nodes}, {row.clusters}, {row.skipped}"
+    ran = "-" if row.first_loss is None else ran
     return [*measured, ran, f"{row.revision}, {row.date}", row.status]
 
 

@@ -17,7 +17,8 @@ from amp_xla.errors import DataError
 from amp_xla.plan.forecast import Mode
 from amp_xla.plan.gpus import GPUS, Gpu
 from amp_xla.plan.work import Product, Traffic, Work
-from benchmarks import gpu as gpu_record
+from benchmarks.gpu import read
+from benchmarks.gpu_rows import CONTESTANTS, SHAPES
 from benchmarks.harness import ROOT
 from benchmarks.masked_lm import MASKED_SHARE
 
@@ -190,11 +191,11 @@ def _row(raw: Dict[str, str]) -> Row:
 
 def measured(record: Path) -> Iterator[Row]:
     """Yield this project's rows of a record of ``benchmarks.gpu``, if its GPU is known."""
-    for row in gpu_record.read(record.with_suffix("")).values():
-        contestant, shape = gpu_record.CONTESTANTS[row.contestant], gpu_record.SHAPES.get(row.shape)
-        if contestant.side != "ours" or not row.seconds or shape is None or contestant.environ:
+    for row in read(record.with_suffix("")).values():
+        contestant, shape = CONTESTANTS[row.contestant], SHAPES.get(row.shape)
+        if contestant.side != "ours" or not row.seconds or shape is None:
             continue
-        known = gpu_named(row.machine["device"])
+        known = gpu_named(row.machine["card"])
         if known is not None and contestant.xla in ("off", "on"):
             model = "bert-large" if shape["layers"] == 24 else "bert-base"
             length = shape["max_length"]

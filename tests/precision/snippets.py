@@ -1,7 +1,7 @@
 """The Python blocks of README and the pages, by the mark above each.
 
 A mark names what runs the block: ``graph``, ``eager`` and ``jax`` in a process of tests, with the
-names that the block does not define; ``script`` as a program; ``transformers`` beside an export.
+names that the block does not define; ``script`` as a program; ``transformers`` beside an export; ``elsewhere`` needs packages that are not this project's.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tests.running import ROOT
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(
-    r"<!-- run: (graph|eager|jax|script|transformers) -->\n```python\n(.*?)```", re.DOTALL
+    r"<!-- run: (graph|eager|jax|script|transformers|elsewhere) -->\n```python\n(.*?)```", re.DOTALL
 )
 UNMARKED = re.compile(r"^ {4}(?:import|from) \w+|^ {4}def ", re.MULTILINE)
 
