@@ -149,7 +149,7 @@ def exportable(checkpoint: Checkpoint) -> Any:
     """Return the model for ``amp-xla export``."""
     config = checkpoint.config(Config)
     checkpoint.apply_precision(float32=True)
-    from amp_xla.export.text_models import classifier
+    from amp_xla.tasks.classification.export import classifier
 
     return classifier(config, checkpoint)
 

@@ -183,7 +183,7 @@ def predict(checkpoint: Checkpoint, lines: List[str]) -> Answers:
 def exportable(checkpoint: Checkpoint) -> Any:
     """Return the model for ``amp-xla export``, in float32 with the constants of the run."""
     checkpoint.apply_precision(float32=True)
-    from amp_xla.export.text_models import classifier
+    from amp_xla.tasks.classification.export import classifier
 
     return classifier(checkpoint.config(Config), checkpoint)
 

@@ -67,8 +67,9 @@ class Config(ClassifierConfig):
 
 def build(config: Config, context: RunContext) -> Any:
     """Build the job up to the first step."""
-    from amp_xla.models import dropout, losses, similarity
-    from amp_xla.training.similarity import evaluation, threshold_of
+    from amp_xla.models import dropout, losses
+    from amp_xla.tasks.similarity import model as similarity
+    from amp_xla.tasks.similarity.answers import evaluation, threshold_of
     from amp_xla.training.step import Inference
 
     # pairs -> batches
@@ -119,9 +120,9 @@ def predict(checkpoint: Checkpoint, lines: List[str]) -> Answers:
     config = checkpoint.config(Config)
     texts, others = pairs.split(lines)
     checkpoint.apply_precision()
-    from amp_xla.training import similarity
+    from amp_xla.tasks.similarity import answers
 
-    return similarity.answers(config, checkpoint, texts, others)
+    return answers.answers(config, checkpoint, texts, others)
 
 
 def rank(checkpoint: Checkpoint, lines: List[str], query: str) -> Answers:
@@ -134,9 +135,9 @@ def exportable(checkpoint: Checkpoint) -> Any:
     """Return the model for ``amp-xla export``."""
     config = checkpoint.config(Config)
     checkpoint.apply_precision(float32=True)
-    from amp_xla.export.text_models import similarity
+    from amp_xla.tasks.similarity.export import similarity
 
-    return similarity(config, config.method, checkpoint)
+    return similarity(config, checkpoint)
 
 
 if __name__ == "__main__":

@@ -65,11 +65,11 @@ class Config(ClassifierConfig):
 
     def tagger(self, vocab_size: int, labels: int, weights: bool) -> Any:
         """Build the ``Tagger``; ``weights=False`` reads only the configuration of ``--bert``."""
-        from amp_xla.models import tagging
+        from amp_xla.tasks.tagging import model
 
         encoder = self.encoder.transformer(vocab_size, self.batches.max_length, weights).model
         rate = self.update.learning_rate
-        return tagging.tagger(encoder, self.head, labels, self.encoder.dropout, rate)
+        return model.tagger(encoder, self.head, labels, self.encoder.dropout, rate)
 
 
 def build(config: Config, context: RunContext) -> Any:
@@ -127,9 +127,9 @@ def exportable(checkpoint: Checkpoint) -> Any:
     """Return the model for ``amp-xla export``."""
     config = checkpoint.config(Config)
     checkpoint.apply_precision(float32=True)
-    from amp_xla.export.text_models import tagger
+    from amp_xla.tasks.tagging.export import tagger
 
-    return tagger(config, config.head, checkpoint)
+    return tagger(config, checkpoint)
 
 
 if __name__ == "__main__":

@@ -9,8 +9,9 @@ import numpy as np
 from amp_xla.backend import K, tf
 from amp_xla.data.pairs import Method, Scale, apart
 from amp_xla.data.text.tokenizer import Tokenizer
-from amp_xla.models import dropout, similarity
+from amp_xla.models import dropout
 from amp_xla.report.scores import best_threshold, spearman
+from amp_xla.tasks.similarity import model as similarity
 from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.classifier import Answers
 from amp_xla.training.evaluation import Evaluation, Infer, in_order, per_sample
