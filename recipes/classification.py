@@ -25,8 +25,9 @@ from amp_xla.data.batches.options import PackedBatchOptions
 from amp_xla.data.text.options import MultiLabelTextFiles
 from amp_xla.errors import SettingsError
 from amp_xla.process.exits import exit_code
+from amp_xla.training.answers import LabelAnswers
 from amp_xla.training.checkpoint import Checkpoint
-from amp_xla.training.classifier import Answers, ClassifierConfig, Questions
+from amp_xla.training.classifier import ClassifierConfig, Questions
 from amp_xla.training.context import RunContext
 from amp_xla.training.options import (
     LoopOptions,
@@ -119,14 +120,14 @@ def main(argv: Optional[List[str]] = None) -> int:
     return train("classification", config, build, config.loop)
 
 
-def predict(checkpoint: Checkpoint, lines: List[str]) -> Answers:
+def predict(checkpoint: Checkpoint, lines: List[str]) -> LabelAnswers:
     """Return the label probabilities of each line, a text or two texts separated by a tab."""
     config = checkpoint.config(Config)
     checkpoint.apply_precision()
     return answers(config, checkpoint, lines)
 
 
-def answers(config: ClassifierConfig, checkpoint: Checkpoint, lines: List[str]) -> Answers:
+def answers(config: ClassifierConfig, checkpoint: Checkpoint, lines: List[str]) -> LabelAnswers:
     """Return the probability of each label for each line; precision is already set."""
     from amp_xla.backend import tf
     from amp_xla.models import dropout

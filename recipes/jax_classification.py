@@ -21,8 +21,9 @@ from amp_xla.config import parse
 from amp_xla.errors import SettingsError
 from amp_xla.process.exits import exit_code
 from amp_xla.training import json_files
+from amp_xla.training.answers import LabelAnswers
 from amp_xla.training.checkpoint import Checkpoint
-from amp_xla.training.classifier import Answers, ClassifierConfig, Questions
+from amp_xla.training.classifier import ClassifierConfig, Questions
 from amp_xla.training.context import RunContext
 
 
@@ -119,7 +120,7 @@ def main(argv: Optional[List[str]] = None) -> int:
     return train("jax_classification", config, build, config.loop, processes.join)
 
 
-def predict(checkpoint: Checkpoint, lines: List[str]) -> Answers:
+def predict(checkpoint: Checkpoint, lines: List[str]) -> LabelAnswers:
     """Return the label probabilities of each line, a text or two texts separated by a tab."""
     from amp_xla.jax import bert, processes, step  # first: one line if there is no JAX
     from amp_xla.jax.engine import restored

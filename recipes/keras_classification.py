@@ -26,8 +26,9 @@ from amp_xla.errors import SettingsError, UnsupportedError
 from amp_xla.process.exits import exit_code
 from amp_xla.process.typed import program
 from amp_xla.process.world import world
+from amp_xla.training.answers import LabelAnswers
 from amp_xla.training.checkpoint import Checkpoint
-from amp_xla.training.classifier import Answers, ClassifierConfig
+from amp_xla.training.classifier import ClassifierConfig
 from amp_xla.training.run import RunFolder
 from recipes import classification
 
@@ -172,7 +173,7 @@ def optimizer(config: Config, steps: int, scale: Any) -> Any:
     return LossScaleOptimizer(adamw, dynamic=False, initial_scale=float(scale))
 
 
-def predict(checkpoint: Checkpoint, lines: List[str]) -> Answers:
+def predict(checkpoint: Checkpoint, lines: List[str]) -> LabelAnswers:
     """Return the label probabilities of each line, a text or two texts separated by a tab."""
     config = checkpoint.config(Config)
     policy = checkpoint.identity["data"].get("policy")

@@ -27,8 +27,8 @@ from amp_xla.tasks.recommendation.data.batches import SlotBatches, batch_of
 from amp_xla.tasks.recommendation.data.lines import Columns, parse_line
 from amp_xla.tasks.recommendation.data.options import SlotFiles
 from amp_xla.training import json_files
+from amp_xla.training.answers import LabelAnswers
 from amp_xla.training.checkpoint import Checkpoint
-from amp_xla.training.classifier import Answers
 from amp_xla.training.context import RunContext
 from amp_xla.training.options import Intervals, PrecisionOptions, RunOptions, Seed, UpdateOptions
 
@@ -119,7 +119,7 @@ def main(argv: Optional[List[str]] = None) -> int:
     return train("recommendation", config, build, options)
 
 
-def predict(checkpoint: Checkpoint, lines: List[str]) -> Answers:
+def predict(checkpoint: Checkpoint, lines: List[str]) -> LabelAnswers:
     """Return the probabilities of 0 and 1 for each line; labels are ignored and may be empty."""
     config = checkpoint.config(Config)
     columns, values = _columns(checkpoint)
@@ -137,7 +137,7 @@ def predict(checkpoint: Checkpoint, lines: List[str]) -> Answers:
         batch = batch_of(some, columns, config.model.rows, values, np.arange(len(some)), len(some))
         chances += infer(batch)["probability"].tolist()
     clicked = np.array(chances, np.float64)
-    return Answers(("0", "1"), np.stack([1.0 - clicked, clicked], 1))
+    return LabelAnswers(("0", "1"), np.stack([1.0 - clicked, clicked], 1))
 
 
 def export(checkpoint: Checkpoint, folder: Path) -> str:

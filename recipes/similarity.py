@@ -26,12 +26,14 @@ from typing import Any, List, Optional
 from typing_extensions import Annotated
 
 from amp_xla.config import parse, within
-from amp_xla.data import pairs
 from amp_xla.data.text.options import PairFiles
 from amp_xla.errors import SettingsError
 from amp_xla.process.exits import exit_code
+from amp_xla.tasks.similarity import scores
+from amp_xla.tasks.similarity.data import Method, apart, read, split
+from amp_xla.training.answers import Answers
 from amp_xla.training.checkpoint import Checkpoint
-from amp_xla.training.classifier import Answers, ClassifierConfig
+from amp_xla.training.classifier import ClassifierConfig
 from amp_xla.training.context import RunContext
 from amp_xla.training.options import (
     ClassifierOptions,
@@ -50,7 +52,7 @@ class Config(ClassifierConfig):
     files: PairFiles = PairFiles()
     training: ClassifierOptions = ClassifierOptions(epochs=2)
     update: TransformerUpdateOptions = TransformerUpdateOptions()
-    method: pairs.Method = "cosent"
+    method: Method = "cosent"
     """cross-encoder encodes both texts together; the others encode each text as a vector. cosent
     trains the order of cosines; simcse takes the other texts of a micro-batch as negatives;
     unsupervised-simcse needs no labels and pairs each text with itself"""
@@ -61,7 +63,7 @@ class Config(ClassifierConfig):
     precision_options: PrecisionOptions = PrecisionOptions()
 
     def __post_init__(self) -> None:
-        if self.tricks.r_drop and pairs.apart(self.method):
+        if self.tricks.r_drop and apart(self.method):
             raise SettingsError(f"--r-drop excludes --method {self.method}; allowed: cross-encoder")
 
 
@@ -73,7 +75,7 @@ def build(config: Config, context: RunContext) -> Any:
     from amp_xla.training.step import Inference
 
     # pairs -> batches
-    data = context.shared(pairs.read(config.method, config.files, context.preparation()))
+    data = context.shared(read(config.method, config.files, context.preparation()))
 
     # batches -> logits or vectors
     model = similarity.network(
@@ -118,17 +120,20 @@ def main(argv: Optional[List[str]] = None) -> int:
 def predict(checkpoint: Checkpoint, lines: List[str]) -> Answers:
     """Return the scores of lines; each line is two texts with a tab between."""
     config = checkpoint.config(Config)
-    texts, others = pairs.split(lines)
+    texts, others = split(lines)
     checkpoint.apply_precision()
     from amp_xla.tasks.similarity import answers
 
-    return answers.answers(config, checkpoint, texts, others)
+    return answers.predict(config, checkpoint, texts, others)
 
 
 def rank(checkpoint: Checkpoint, lines: List[str], query: str) -> Answers:
     """Return the scores of a text with each line."""
     query, *lines = (re.sub(r"[\t\r\n]", " ", text) for text in [query, *lines])
     return predict(checkpoint, [f"{query}\t{line}" for line in lines])
+
+
+scored = scores.scored  # by `amp-xla evaluate --file`
 
 
 def exportable(checkpoint: Checkpoint) -> Any:

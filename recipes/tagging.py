@@ -22,12 +22,13 @@ from typing import Any, List, Optional
 from typing_extensions import Annotated, Literal
 
 from amp_xla.config import MAY_CHANGE, parse, within
-from amp_xla.data.spans import is_flat
-from amp_xla.data.text.entities import Entity
 from amp_xla.data.text.options import TaggedFiles, VocabularyOptions
 from amp_xla.errors import SettingsError
 from amp_xla.process.exits import exit_code
-from amp_xla.tasks.tagging import data as data_of
+from amp_xla.tasks.tagging import scores
+from amp_xla.tasks.tagging.data import read
+from amp_xla.tasks.tagging.spans import is_flat
+from amp_xla.training.answers import Answers
 from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.classifier import ClassifierConfig
 from amp_xla.training.context import RunContext
@@ -79,7 +80,7 @@ def build(config: Config, context: RunContext) -> Any:
     from amp_xla.training.step import Inference
 
     # texts -> batches
-    data = context.shared(data_of.read(config.files, context.preparation(), config.head))
+    data = context.shared(read(config.files, context.preparation(), config.head))
 
     # batches -> scores of tags or spans
     if config.tricks.r_drop and not is_flat(config.head):
@@ -114,13 +115,16 @@ def main(argv: Optional[List[str]] = None) -> int:
     return train("tagging", config, build, config.loop)
 
 
-def predict(checkpoint: Checkpoint, lines: List[str]) -> List[List[Entity]]:
+def predict(checkpoint: Checkpoint, lines: List[str]) -> Answers:
     """Return the entities of each line; a line is a text."""
     config = checkpoint.config(Config)
     checkpoint.apply_precision()
     from amp_xla.tasks.tagging import answers
 
-    return answers.answers(config, checkpoint, lines)
+    return answers.predict(config, checkpoint, lines)
+
+
+scored = scores.scored  # by `amp-xla evaluate --file`
 
 
 def exportable(checkpoint: Checkpoint) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Callable, ClassVar, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, ClassVar, Dict, List, Optional
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.models import fine_tuning
 from amp_xla.models.options import EncoderOptions
 from amp_xla.process.progress import note
+from amp_xla.training.answers import LabelAnswers
 from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.evaluation import in_order
 from amp_xla.training.options import (
@@ -29,23 +30,6 @@ from amp_xla.training.options import (
     Seed,
 )
 from amp_xla.training.run import resumed_settings
-
-
-class Answers(NamedTuple):
-    """Predictions for texts or pairs.
-
-    Attributes:
-      labels: names of the labels; none if the model predicts scores alone.
-      probabilities: probability of each label, float [texts, labels].
-      separator: None = the most probable label is predicted; otherwise all labels above 0.5 are,
-        joined by this text.
-      scores: score of each pair, float [texts]; None = the predictions are labels alone.
-    """
-
-    labels: Tuple[str, ...]
-    probabilities: np.ndarray
-    separator: Optional[str] = None
-    scores: Optional[np.ndarray] = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,7 +106,7 @@ class Questions:
 
     def answers(
         self, chances: Callable[[Batch], np.ndarray], batch_size: Optional[int] = None
-    ) -> Answers:
+    ) -> LabelAnswers:
         """Return the probability of each label for each line.
 
         Args:
@@ -130,4 +114,4 @@ class Questions:
           batch_size: texts per batch; None = ``--batch-size`` of the run.
         """
         rows = in_order(self._encoded, self._length, batch_size or self._batch_size, chances)
-        return Answers(self.labels.names, np.stack(rows), self._separator)
+        return LabelAnswers(self.labels.names, np.stack(rows), self._separator)
