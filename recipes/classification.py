@@ -27,7 +27,7 @@ from amp_xla.errors import SettingsError
 from amp_xla.process.exits import exit_code
 from amp_xla.training.answers import LabelAnswers
 from amp_xla.training.checkpoint import Checkpoint
-from amp_xla.training.classifier import ClassifierConfig, Questions
+from amp_xla.training.classifier import ClassifierConfig
 from amp_xla.training.context import RunContext
 from amp_xla.training.options import (
     LoopOptions,
@@ -124,26 +124,9 @@ def predict(checkpoint: Checkpoint, lines: List[str]) -> LabelAnswers:
     """Return the label probabilities of each line, a text or two texts separated by a tab."""
     config = checkpoint.config(Config)
     checkpoint.apply_precision()
-    return answers(config, checkpoint, lines)
+    from amp_xla.tasks.classification import answers
 
-
-def answers(config: ClassifierConfig, checkpoint: Checkpoint, lines: List[str]) -> LabelAnswers:
-    """Return the probability of each label for each line; precision is already set."""
-    from amp_xla.backend import tf
-    from amp_xla.models import dropout
-    from amp_xla.training.step import Inference
-    from amp_xla.training.variables import restore_weights
-
-    questions = Questions(config, checkpoint, lines)
-    with dropout.inference():
-        model = config.encoder.classifier(
-            questions.tokenizer.vocab_size, len(questions.labels), config.batches.max_length,
-            weights=False)  # fmt: skip
-    restore_weights(checkpoint, model.weights)
-    inputs = {"token_ids": model.inputs[0], "segment_ids": model.inputs[1]}
-    chances = tf.nn.softmax if config.files.separator is None else tf.sigmoid
-    infer = Inference(inputs, {"chances": chances(model.output)})
-    return questions.answers(lambda batch: infer(batch)["chances"])
+    return answers.predict(config, checkpoint, lines)
 
 
 def exportable(checkpoint: Checkpoint) -> Any:

@@ -30,7 +30,6 @@ from amp_xla.training.answers import LabelAnswers
 from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.classifier import ClassifierConfig
 from amp_xla.training.run import RunFolder
-from recipes import classification
 
 
 @dataclasses.dataclass(frozen=True)
@@ -178,7 +177,9 @@ def predict(checkpoint: Checkpoint, lines: List[str]) -> LabelAnswers:
     config = checkpoint.config(Config)
     policy = checkpoint.identity["data"].get("policy")
     precision(dataclasses.replace(config, policy=policy, xla="off", loss_scale=None))
-    return classification.answers(config, checkpoint, lines)
+    from amp_xla.tasks.classification import answers
+
+    return answers.predict(config, checkpoint, lines)
 
 
 def exportable(checkpoint: Checkpoint) -> Any:

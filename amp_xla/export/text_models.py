@@ -12,7 +12,6 @@ from amp_xla.models import encoders
 from amp_xla.models.options import EncoderOptions, LanguageModelOptions
 from amp_xla.models.weights import google
 from amp_xla.training.checkpoint import Checkpoint
-from amp_xla.training.classifier import ClassifierConfig
 
 
 def language_model(
@@ -34,7 +33,7 @@ def language_model(
     return exportable(checkpoint, build, length, kind=kind)
 
 
-def encoder_of(config: ClassifierConfig, checkpoint: Checkpoint, folder: Optional[str]) -> Any:
+def encoder_of(config: Any, checkpoint: Checkpoint, folder: Optional[str]) -> Any:
     """Build bert4keras' encoder of a run; load the weights in ``folder``, unless that is None."""
     vocab_size = Tokenizer.of_folder(str(checkpoint.path)).vocab_size
     options = dataclasses.replace(config.encoder, bert=folder or config.encoder.bert)

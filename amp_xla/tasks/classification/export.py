@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Optional
+from typing import Any, Optional
 
 from amp_xla.backend import tf
 from amp_xla.data.text.labels import Labels
@@ -10,10 +10,9 @@ from amp_xla.export.graph import Parts, exportable
 from amp_xla.export.model import MEAN_POOLING, Exportable
 from amp_xla.export.text_models import classifier_of, dense, encoder_of
 from amp_xla.training.checkpoint import Checkpoint
-from amp_xla.training.classifier import ClassifierConfig
 
 
-def classifier(config: ClassifierConfig, checkpoint: Checkpoint) -> Exportable:
+def classifier(config: Any, checkpoint: Checkpoint) -> Exportable:
     """Return the classifier of a run."""
     labels = Labels.load(checkpoint.file("labels.json"))
     several = config.files.separator is not None
