@@ -1,26 +1,18 @@
-"""Configuration, data and predictions of the text classifiers in TensorFlow, Keras and JAX."""
+"""Configuration of the recipes that train on labelled texts."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Callable, ClassVar, Dict, List, Optional
-
-import numpy as np
+from typing import Any, ClassVar, Dict
 
 from amp_xla.config import flat
 from amp_xla.data import labelled
 from amp_xla.data.batches.options import BatchOptions
-from amp_xla.data.batches.protocol import Batch
 from amp_xla.data.labelled import Labelled, Preparation
-from amp_xla.data.text.labels import Labels
 from amp_xla.data.text.options import TextFiles, VocabularyOptions
-from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.models import fine_tuning
 from amp_xla.models.options import EncoderOptions
 from amp_xla.process.progress import note
-from amp_xla.training.answers import LabelAnswers
-from amp_xla.training.checkpoint import Checkpoint
-from amp_xla.training.evaluation import in_order
 from amp_xla.training.options import (
     ClassifierOptions,
     Intervals,
@@ -89,29 +81,3 @@ class ClassifierConfig:
         steps = self.training.epochs * int(batches.steps_per_epoch())
         note(fine_tuning.describe(flat(self), self.defaults(), steps))
         return steps
-
-
-class Questions:
-    """Texts to classify with a checkpoint's vocabulary and labels; a tab separates pairs."""
-
-    def __init__(self, config: ClassifierConfig, checkpoint: Checkpoint, lines: List[str]) -> None:
-        self.tokenizer = Tokenizer.of_folder(str(checkpoint.path))
-        self.labels = Labels.load(checkpoint.file("labels.json"))
-        self._batch_size, self._length = config.batches.batch_size, config.batches.max_length
-        self._separator: Optional[str] = config.files.separator
-        warning = labelled.warning(lines, self.labels)
-        if warning:
-            note(warning)
-        self._encoded = labelled.questions(lines, self.tokenizer, self._length)
-
-    def answers(
-        self, chances: Callable[[Batch], np.ndarray], batch_size: Optional[int] = None
-    ) -> LabelAnswers:
-        """Return the probability of each label for each line.
-
-        Args:
-          chances: batch -> probability of each label, float [B, labels].
-          batch_size: texts per batch; None = ``--batch-size`` of the run.
-        """
-        rows = in_order(self._encoded, self._length, batch_size or self._batch_size, chances)
-        return LabelAnswers(self.labels.names, np.stack(rows), self._separator)

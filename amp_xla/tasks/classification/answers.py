@@ -6,9 +6,9 @@ from typing import Any, List
 
 from amp_xla.backend import tf
 from amp_xla.models import dropout
+from amp_xla.tasks.classification.questions import Questions
 from amp_xla.training.answers import LabelAnswers
 from amp_xla.training.checkpoint import Checkpoint
-from amp_xla.training.classifier import Questions
 from amp_xla.training.step import Inference
 from amp_xla.training.variables import restore_weights
 

@@ -16,9 +16,9 @@ from amp_xla.jax.engine import restored
 from amp_xla.jax.weights import load, pretrained
 from amp_xla.precision.policy import get_policy
 from amp_xla.settings import Settings, default_loss_scale
+from amp_xla.tasks.classification.questions import Questions
 from amp_xla.training.answers import LabelAnswers
 from amp_xla.training.checkpoint import Checkpoint
-from amp_xla.training.classifier import Questions
 
 
 def precision(config: Any) -> Tuple[Any, Any]:

@@ -41,7 +41,7 @@ class EntityScores(SampleScores):
         return spans.f1(rows)
 
     def details(self) -> Dict[str, Any]:
-        each = scores.per_entity(spans.counted(self.found, self.gold, self.names))
+        each = scores.of_counts(spans.counted(self.found, self.gold, self.names))
         return {"unit": "entities", "per_label": scores.rows(self.names, each)}
 
     def errors(self, most: int) -> List[Dict[str, Any]]:

@@ -1,0 +1,42 @@
+"""Texts to classify, for the classifiers in TensorFlow, Keras and JAX. Imports no TensorFlow."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, List, Optional
+
+import numpy as np
+
+from amp_xla.data import labelled
+from amp_xla.data.batches.protocol import Batch
+from amp_xla.data.text.labels import Labels
+from amp_xla.data.text.tokenizer import Tokenizer
+from amp_xla.process.progress import note
+from amp_xla.training.answers import LabelAnswers
+from amp_xla.training.checkpoint import Checkpoint
+from amp_xla.training.evaluation import in_order
+
+
+class Questions:
+    """Texts to classify with a checkpoint's vocabulary and labels; a tab separates pairs."""
+
+    def __init__(self, config: Any, checkpoint: Checkpoint, lines: List[str]) -> None:
+        self.tokenizer = Tokenizer.of_folder(str(checkpoint.path))
+        self.labels = Labels.load(checkpoint.file("labels.json"))
+        self._batch_size, self._length = config.batches.batch_size, config.batches.max_length
+        self._separator: Optional[str] = config.files.separator
+        warning = labelled.warning(lines, self.labels)
+        if warning:
+            note(warning)
+        self._encoded = labelled.questions(lines, self.tokenizer, self._length)
+
+    def answers(
+        self, chances: Callable[[Batch], np.ndarray], batch_size: Optional[int] = None
+    ) -> LabelAnswers:
+        """Return the probability of each label for each line.
+
+        Args:
+          chances: batch -> probability of each label, float [B, labels].
+          batch_size: texts per batch; None = ``--batch-size`` of the run.
+        """
+        rows = in_order(self._encoded, self._length, batch_size or self._batch_size, chances)
+        return LabelAnswers(self.labels.names, np.stack(rows), self._separator)
