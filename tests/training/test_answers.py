@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from amp_xla.commands import predict
 from amp_xla.errors import AmpXlaError
 from amp_xla.training.answers import LabelAnswers, answers_of
 from amp_xla.training.sample_scores import Samples
@@ -41,3 +42,8 @@ def test_an_unknown_label_is_named_before_anything_is_predicted() -> None:
     samples = Samples(Path("run"), "step-1", "a.tsv", ["a"], ["tol"])
     with pytest.raises(AmpXlaError, match="a.tsv has the label 'tol'.* of run; .*: tool, food"):
         samples.check(samples.wanted, ("tool", "food"))
+
+
+def test_options_of_two_kinds_of_answers_exclude_each_other() -> None:
+    with pytest.raises(AmpXlaError, match="--query excludes --beams"):
+        predict.main(["--query", "a text", "--beams", "2"])
