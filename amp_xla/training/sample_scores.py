@@ -5,18 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from pathlib import Path
-from typing import (
-    Any,
-    Callable,
-    ClassVar,
-    Collection,
-    Dict,
-    Iterable,
-    List,
-    NamedTuple,
-    Sequence,
-    Tuple,
-)
+from typing import Any, Callable, ClassVar, Dict, Iterable, List, NamedTuple, Sequence, Tuple
 
 import numpy as np
 
@@ -43,7 +32,7 @@ class Samples(NamedTuple):
     texts: List[str]
     wanted: Sequence[Any]
 
-    def check(self, labels: Collection[str], names: Sequence[str]) -> None:
+    def check(self, labels: Iterable[str], names: Sequence[str]) -> None:
         """Raise AmpXlaError if one of the file's ``labels`` is not among the run's ``names``."""
         unknown = sorted(set(labels) - set(names))
         if unknown:
