@@ -22,29 +22,38 @@ from typing_extensions import Annotated
 from amp_xla.config import MAY_CHANGE, parse, within
 from amp_xla.data import labelled
 from amp_xla.data.batches.options import PackedBatchOptions
-from amp_xla.data.text.options import MultiLabelTextFiles
+from amp_xla.data.text.options import MultiLabelTextFiles, VocabularyOptions
 from amp_xla.errors import SettingsError
+from amp_xla.models.options import EncoderOptions
 from amp_xla.process.exits import exit_code
 from amp_xla.training.answers import LabelAnswers
 from amp_xla.training.checkpoint import Checkpoint
-from amp_xla.training.classifier import ClassifierConfig
-from amp_xla.training.context import RunContext
+from amp_xla.training.context import RunContext, loop_options, text_defaults
 from amp_xla.training.options import (
-    LoopOptions,
+    ClassifierOptions,
+    Intervals,
     PrecisionOptions,
+    RunOptions,
+    Seed,
     TransformerUpdateOptions,
     TrickOptions,
 )
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(ClassifierConfig):
+class Config:
     """Train a text classifier."""
 
-    recipe = "classification"
+    seed: Seed = 1
+    """seed of weights, order and dropout"""
     files: MultiLabelTextFiles = MultiLabelTextFiles()
+    vocabulary: VocabularyOptions = VocabularyOptions()
+    encoder: EncoderOptions = EncoderOptions()
     batches: PackedBatchOptions = PackedBatchOptions()
+    training: ClassifierOptions = ClassifierOptions()
     update: TransformerUpdateOptions = TransformerUpdateOptions()
+    intervals: Intervals = Intervals()
+    run: RunOptions = RunOptions()
     accumulate: Annotated[int, within(at_least=1), MAY_CHANGE] = 1
     """micro-batches per update; each has --batch-size samples"""
     class_weights: Optional[str] = None
@@ -53,15 +62,10 @@ class Config(ClassifierConfig):
     precision_options: PrecisionOptions = PrecisionOptions()
 
     def defaults(self) -> Dict[str, Any]:
-        """Return the defaults of ``ClassifierConfig``; without label smoothing for --multilabel."""
+        """Return the settings of a resumed run, or the defaults of ``--bert`` and multilabel."""
         several = self.files.multilabel is not None
-        return {**super().defaults(), **({"label_smoothing": 0.0} if several else {})}
-
-    @property
-    def loop(self) -> LoopOptions:
-        """The loop's options; accuracy (or micro-F1) decides which checkpoint is best."""
-        several = self.files.multilabel is not None
-        return dataclasses.replace(super().loop, monitor="micro_f1" if several else self.monitor)
+        smoothing = {"label_smoothing": 0.0} if several else {}
+        return {**text_defaults("classification", self), **smoothing}
 
 
 def build(config: Config, context: RunContext) -> Any:
@@ -117,7 +121,8 @@ def main(argv: Optional[List[str]] = None) -> int:
     config = parse(Config, argv, "amp-xla train classification")
     from amp_xla.training.launch import train
 
-    return train("classification", config, build, config.loop)
+    monitor = "accuracy" if config.files.multilabel is None else "micro_f1"
+    return train("classification", config, build, loop_options(config, monitor))
 
 
 def predict(checkpoint: Checkpoint, lines: List[str]) -> LabelAnswers:

@@ -16,27 +16,41 @@ from __future__ import annotations
 import dataclasses
 import shlex
 import sys
-from typing import Any, List, Optional
+from typing import Any, Dict, List, Optional
 
 from typing_extensions import Literal
 
 from amp_xla.config import parse
+from amp_xla.data import labelled
+from amp_xla.data.batches.options import BatchOptions
+from amp_xla.data.text.options import TextFiles, VocabularyOptions
 from amp_xla.errors import SettingsError
+from amp_xla.models.options import EncoderOptions
 from amp_xla.process.exits import exit_code
 from amp_xla.process.typed import program
 from amp_xla.process.world import world
 from amp_xla.tasks.classification.keras_model import keras_batch, optimizer, precision
 from amp_xla.training.answers import LabelAnswers
 from amp_xla.training.checkpoint import Checkpoint
-from amp_xla.training.classifier import ClassifierConfig
+from amp_xla.training.context import RunContext, loop_options, text_defaults
+from amp_xla.training.options import ClassifierOptions, Intervals, RateOptions, RunOptions, Seed
 from amp_xla.training.run import RunFolder
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(ClassifierConfig):
+class Config:
     """Train a text classifier by Keras' model.fit."""
 
-    recipe = "keras_classification"
+    seed: Seed = 1
+    """seed of weights, order and dropout"""
+    files: TextFiles = TextFiles()
+    vocabulary: VocabularyOptions = VocabularyOptions()
+    encoder: EncoderOptions = EncoderOptions()
+    batches: BatchOptions = BatchOptions()
+    training: ClassifierOptions = ClassifierOptions()
+    update: RateOptions = RateOptions()
+    intervals: Intervals = Intervals()
+    run: RunOptions = RunOptions()
     policy: Optional[Literal["float32", "mixed_float16", "mixed_bfloat16"]] = None
     """Keras policy; none = float32 if AMP_XLA_PRECISION is not amp, else mixed_float16 on a GPU or
     mixed_bfloat16 on a CPU"""
@@ -46,6 +60,10 @@ class Config(ClassifierConfig):
     xla: Optional[Literal["off", "on", "no_lazy", "lite"]] = None
     """XLA mode; none = environment variable AMP_XLA_XLA, or off if that is not set"""
 
+    def defaults(self) -> Dict[str, Any]:
+        """Return the settings of a resumed run, or the defaults of ``--bert``."""
+        return text_defaults("keras_classification", self)
+
 
 def main(argv: Optional[List[str]] = None) -> int:
     """Train."""
@@ -54,7 +72,7 @@ def main(argv: Optional[List[str]] = None) -> int:
         raise SettingsError(
             "NP: this recipe trains in one process; RECIPE=classification trains on several ranks"
         )
-    folder = RunFolder(config.recipe, config.run.name, resume=config.run.resume)
+    folder = RunFolder("keras_classification", config.run.name, resume=config.run.resume)
     try:
         fit(config, folder)
     finally:
@@ -65,7 +83,8 @@ def main(argv: Optional[List[str]] = None) -> int:
 def fit(unpinned: Config, folder: RunFolder) -> None:
     """Build the model and train it; a resumed run uses the vocabulary of its checkpoint."""
     resume_from = folder.newest()
-    config = resume_from.pinned(unpinned) if resume_from else unpinned
+    context = RunContext(unpinned, resume_from)
+    config = context.config
     policy, scale = precision(config)
     from amp_xla.backend import tf
     from amp_xla.callbacks.recipe import RecipeRun
@@ -76,12 +95,14 @@ def fit(unpinned: Config, folder: RunFolder) -> None:
     from amp_xla.training.step import Inference
 
     job.seed_everything(config.seed)
-    data = config.read()
+    data = context.shared(labelled.read(config.files, context.preparation()))
     note(f"Keras policy {policy}, loss scale {scale}")
     step_input = dropout.install(config.seed)
     vocab, length = data.tokenizer.vocab_size, config.batches.max_length
-    model = config.encoder.classifier(vocab, len(data.labels), length, weights=not resume_from)
-    steps = config.steps(data.batches)
+    model = config.encoder.classifier(
+        vocab, len(data.labels), length, weights=context.reads_weights
+    )
+    steps = context.steps(data.batches)
 
     def loss(target: Any, logits: Any) -> Any:
         number = tf.cast(tf.reshape(target, [-1]), tf.int32)
@@ -97,7 +118,7 @@ def fit(unpinned: Config, folder: RunFolder) -> None:
         logits = model(model.inputs)
     outputs = {"logits": logits, "loss": losses.cross_entropy(inputs["labels"], logits)}
     run = RecipeRun(
-        folder, unpinned, config.loop, data.batches, keras_batch, step_input,
+        folder, unpinned, loop_options(config), data.batches, keras_batch, step_input,
         evaluate=scores(Inference(inputs, outputs), data.dev_batches, len(data.labels)),
         assets={**data.assets, "bert_config.json": config.encoder.architecture(vocab, length)},
         identity={**data.fingerprints, "policy": policy, "loss scale": str(scale)},

@@ -20,37 +20,50 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from typing import Any, List, Optional
+from typing import Any, Dict, List, Optional
 
 from typing_extensions import Annotated
 
 from amp_xla.config import MAY_CHANGE, parse, within
 from amp_xla.data.text.options import TargetFiles, VocabularyOptions
-from amp_xla.models.options import GenerationOptions
+from amp_xla.models.options import EncoderOptions, GenerationOptions
 from amp_xla.process.exits import exit_code
 from amp_xla.tasks.seq2seq import scores
 from amp_xla.tasks.seq2seq.data import TargetBatchOptions, read
 from amp_xla.training.answers import Answers
 from amp_xla.training.checkpoint import Checkpoint
-from amp_xla.training.classifier import ClassifierConfig
-from amp_xla.training.context import RunContext
-from amp_xla.training.options import ClassifierOptions, PrecisionOptions, TransformerUpdateOptions
+from amp_xla.training.context import RunContext, loop_options, text_defaults
+from amp_xla.training.options import (
+    ClassifierOptions,
+    Intervals,
+    PrecisionOptions,
+    RunOptions,
+    Seed,
+    TransformerUpdateOptions,
+)
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(ClassifierConfig):
+class Config:
     """Train a model that generates a target text for each source text."""
 
-    recipe = "seq2seq"
-    monitor = "rouge_l"
-    files: TargetFiles = TargetFiles()  # type: ignore[assignment]
+    seed: Seed = 1
+    """seed of weights, order and dropout"""
+    files: TargetFiles = TargetFiles()
     vocabulary: VocabularyOptions = VocabularyOptions(vocab_size=3000)
+    encoder: EncoderOptions = EncoderOptions()
     batches: TargetBatchOptions = TargetBatchOptions(max_length=64, batch_size=32)
     training: ClassifierOptions = ClassifierOptions(epochs=10)
     update: TransformerUpdateOptions = TransformerUpdateOptions(learning_rate=1e-3)
+    intervals: Intervals = Intervals()
+    run: RunOptions = RunOptions()
     accumulate: Annotated[int, within(at_least=1), MAY_CHANGE] = 1
     """micro-batches per update; each has --batch-size samples"""
     precision_options: PrecisionOptions = PrecisionOptions()
+
+    def defaults(self) -> Dict[str, Any]:
+        """Return the settings of a resumed run, or the defaults of ``--bert``."""
+        return text_defaults("seq2seq", self)
 
 
 def build(config: Config, context: RunContext) -> Any:
@@ -81,7 +94,7 @@ def main(argv: Optional[List[str]] = None) -> int:
     config = parse(Config, argv, "amp-xla train seq2seq")
     from amp_xla.training.launch import train
 
-    return train("seq2seq", config, build, config.loop)
+    return train("seq2seq", config, build, loop_options(config, "rouge_l"))
 
 
 def predict(checkpoint: Checkpoint, lines: List[str]) -> Answers:

@@ -21,37 +21,46 @@ from __future__ import annotations
 import dataclasses
 import re
 import sys
-from typing import Any, List, Optional
+from typing import Any, Dict, List, Optional
 
 from typing_extensions import Annotated
 
 from amp_xla.config import parse, within
-from amp_xla.data.text.options import PairFiles
+from amp_xla.data.batches.options import BatchOptions
+from amp_xla.data.text.options import PairFiles, VocabularyOptions
 from amp_xla.errors import SettingsError
+from amp_xla.models.options import EncoderOptions
 from amp_xla.process.exits import exit_code
 from amp_xla.tasks.similarity import scores
 from amp_xla.tasks.similarity.data import Method, apart, read, split
 from amp_xla.training.answers import Answers
 from amp_xla.training.checkpoint import Checkpoint
-from amp_xla.training.classifier import ClassifierConfig
-from amp_xla.training.context import RunContext
+from amp_xla.training.context import RunContext, loop_options, text_defaults
 from amp_xla.training.options import (
     ClassifierOptions,
+    Intervals,
     PrecisionOptions,
+    RunOptions,
+    Seed,
     TransformerUpdateOptions,
     TrickOptions,
 )
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(ClassifierConfig):
+class Config:
     """Train a model of sentence similarity."""
 
-    recipe = "similarity"
-    monitor = "spearman"
+    seed: Seed = 1
+    """seed of weights, order and dropout"""
     files: PairFiles = PairFiles()
+    vocabulary: VocabularyOptions = VocabularyOptions()
+    encoder: EncoderOptions = EncoderOptions()
+    batches: BatchOptions = BatchOptions()
     training: ClassifierOptions = ClassifierOptions(epochs=2)
     update: TransformerUpdateOptions = TransformerUpdateOptions()
+    intervals: Intervals = Intervals()
+    run: RunOptions = RunOptions()
     method: Method = "cosent"
     """cross-encoder encodes both texts together; the others encode each text as a vector. cosent
     trains the order of cosines; simcse takes the other texts of a micro-batch as negatives;
@@ -65,6 +74,10 @@ class Config(ClassifierConfig):
     def __post_init__(self) -> None:
         if self.tricks.r_drop and apart(self.method):
             raise SettingsError(f"--r-drop excludes --method {self.method}; allowed: cross-encoder")
+
+    def defaults(self) -> Dict[str, Any]:
+        """Return the settings of a resumed run, or the defaults of ``--bert``."""
+        return text_defaults("similarity", self)
 
 
 def build(config: Config, context: RunContext) -> Any:
@@ -114,7 +127,7 @@ def main(argv: Optional[List[str]] = None) -> int:
     config = parse(Config, argv, "amp-xla train similarity")
     from amp_xla.training.launch import train
 
-    return train("similarity", config, build, config.loop)
+    return train("similarity", config, build, loop_options(config, "spearman"))
 
 
 def predict(checkpoint: Checkpoint, lines: List[str]) -> Answers:

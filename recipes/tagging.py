@@ -17,39 +17,47 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from typing import Any, List, Optional
+from typing import Any, Dict, List, Optional
 
 from typing_extensions import Annotated, Literal
 
 from amp_xla.config import MAY_CHANGE, parse, within
+from amp_xla.data.batches.options import BatchOptions
 from amp_xla.data.text.options import TaggedFiles, VocabularyOptions
 from amp_xla.errors import SettingsError
+from amp_xla.models.options import EncoderOptions
 from amp_xla.process.exits import exit_code
 from amp_xla.tasks.tagging import scores
 from amp_xla.tasks.tagging.data import read
 from amp_xla.tasks.tagging.spans import is_flat
 from amp_xla.training.answers import Answers
 from amp_xla.training.checkpoint import Checkpoint
-from amp_xla.training.classifier import ClassifierConfig
-from amp_xla.training.context import RunContext
+from amp_xla.training.context import RunContext, loop_options, text_defaults
 from amp_xla.training.options import (
     ClassifierOptions,
+    Intervals,
     PrecisionOptions,
+    RunOptions,
+    Seed,
     TransformerUpdateOptions,
     TrickOptions,
 )
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(ClassifierConfig):
+class Config:
     """Train a model that finds named entities."""
 
-    recipe = "tagging"
-    monitor = "f1"
-    files: TaggedFiles = TaggedFiles()  # type: ignore[assignment]
+    seed: Seed = 1
+    """seed of weights, order and dropout"""
+    files: TaggedFiles = TaggedFiles()
     vocabulary: VocabularyOptions = VocabularyOptions(lowercase=False)
+    encoder: EncoderOptions = EncoderOptions()
+    batches: BatchOptions = BatchOptions()
     training: ClassifierOptions = ClassifierOptions(label_smoothing=0.0, epochs=5)
     update: TransformerUpdateOptions = TransformerUpdateOptions()
+    intervals: Intervals = Intervals()
+    run: RunOptions = RunOptions()
     head: Literal["softmax", "crf", "global_pointer", "efficient_global_pointer"] = "crf"
     """softmax and crf predict BIO tags; the global pointers predict spans, which may be nested"""
     accumulate: Annotated[int, within(at_least=1), MAY_CHANGE] = 1
@@ -63,6 +71,10 @@ class Config(ClassifierConfig):
             raise SettingsError(
                 f"--label-smoothing {smoothing:g}, --head {self.head}: allowed with softmax only"
             )
+
+    def defaults(self) -> Dict[str, Any]:
+        """Return the settings of a resumed run, or the defaults of ``--bert``."""
+        return text_defaults("tagging", self)
 
     def tagger(self, vocab_size: int, labels: int, weights: bool) -> Any:
         """Build the ``Tagger``; ``weights=False`` reads only the configuration of ``--bert``."""
@@ -112,7 +124,7 @@ def main(argv: Optional[List[str]] = None) -> int:
     config = parse(Config, argv, "amp-xla train tagging")
     from amp_xla.training.launch import train
 
-    return train("tagging", config, build, config.loop)
+    return train("tagging", config, build, loop_options(config, "f1"))
 
 
 def predict(checkpoint: Checkpoint, lines: List[str]) -> Answers:

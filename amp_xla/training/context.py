@@ -15,6 +15,7 @@ from amp_xla.models import fine_tuning
 from amp_xla.process.progress import note
 from amp_xla.training import distributed
 from amp_xla.training.checkpoint import ARCHITECTURE, Checkpoint
+from amp_xla.training.options import LoopOptions
 from amp_xla.training.run import resumed_settings
 
 
@@ -164,3 +165,9 @@ def text_defaults(recipe: str, config: Any) -> Dict[str, Any]:
     return resumed or {
         **fine_tuning.defaults(bert, texts), **config.vocabulary.defaults(bert)
     }  # fmt: skip
+
+
+def loop_options(config: Any, monitor: str = "accuracy") -> LoopOptions:
+    """Return the loop's options; ``monitor`` is the dev metric that decides which step is best."""
+    length = config.training
+    return config.intervals.loop(monitor=monitor, epochs=length.epochs, patience=length.patience)
