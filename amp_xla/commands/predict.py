@@ -16,7 +16,7 @@ from amp_xla.errors import AmpXlaError
 from amp_xla.models.options import GenerationOptions
 from amp_xla.process import output
 from amp_xla.recipe import own_recipe, recipe_module
-from amp_xla.training.answers import Answers, Row, answers_of
+from amp_xla.training.answers import Answers, Row, rows_of
 from amp_xla.training.checkpoint import Checkpoint, find
 from amp_xla.training.run import ScriptFolder
 
@@ -106,8 +106,8 @@ def main(argv: List[str]) -> int:
     blank: Row = [], Answers().blank()
     try:
         if numbers:
-            answers = answers_of(predict(saved, texts))
-            rows, blank = answers.rows(texts), ([], answers.blank())
+            rows, fields = rows_of(predict(saved, texts), texts)
+            blank = [], fields
     except LineError as error:
         path = called(config.file or "-")
         raise AmpXlaError(f"{path}, line {numbers[error.index]}: {error.reason}") from error

@@ -43,7 +43,7 @@ class LabelAnswers(Answers):
 
     def rows(self, lines: Sequence[str]) -> List[Row]:
         row_of = self._most_probable if self.separator is None else self._above_half
-        return [row_of(line, row) for line, row in zip(lines, self.probabilities)]
+        return list(map(row_of, lines, self.probabilities))
 
     def blank(self) -> Dict[str, Any]:
         return {"label" if self.separator is None else "labels": None}
@@ -64,18 +64,25 @@ class LabelAnswers(Answers):
         return {name: float(f"{value:.7g}") for name, value in zip(self.labels, row)}
 
 
-def answers_of(predicted: Any) -> Answers:
-    """Return what a recipe's ``predict`` returned; a pair is labels and their probabilities.
+def rows_of(predicted: Any, lines: Sequence[str]) -> Tuple[List[Row], Dict[str, Any]]:
+    """Return the answer to each line, and the JSON fields of a blank line.
+
+    Args:
+      predicted: what a recipe's ``predict`` returned; a pair is labels and their probabilities.
+      lines: the lines that it answers.
 
     Raises:
-      AmpXlaError: it is something else.
+      AmpXlaError: it returned something else, or too few or too many answers.
     """
-    if isinstance(predicted, Answers):
-        return predicted
     if isinstance(predicted, tuple) and len(predicted) == 2:
-        return LabelAnswers(*predicted)
-    raise AmpXlaError(
-        f"the recipe's predict returned {type(predicted).__name__}; allowed: Answers (see "
-        f"amp_xla/training/answers.py), or the pair of labels and their probabilities, float "
-        f"[lines, labels]"
-    )
+        predicted = LabelAnswers(*predicted)
+    if not isinstance(predicted, Answers):
+        raise AmpXlaError(
+            f"the recipe's predict returned {type(predicted).__name__}; allowed: Answers (see "
+            f"amp_xla/training/answers.py), or the pair of labels and their probabilities, float "
+            f"[lines, labels]"
+        )
+    rows = predicted.rows(lines)
+    if len(rows) != len(lines):
+        raise AmpXlaError(f"the recipe's predict gave {len(rows)} answers to {len(lines)} lines")
+    return rows, predicted.blank()

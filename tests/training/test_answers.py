@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, List, Sequence
 
 import numpy as np
 import pytest
 
 from amp_xla.commands import predict
 from amp_xla.errors import AmpXlaError
-from amp_xla.training.answers import LabelAnswers, answers_of
+from amp_xla.training.answers import Answers, LabelAnswers, Row, rows_of
 from amp_xla.training.sample_scores import Samples
 
 pytestmark = pytest.mark.once
@@ -18,16 +18,15 @@ CHANCES = np.array([[0.75, 0.25], [0.625, 0.5001], [0.1, 0.2]])
 
 
 def test_a_pair_is_labels_and_their_probabilities() -> None:
-    answers = answers_of((("tool", "food"), CHANCES[:1]))
-    assert answers.blank() == {"label": None}
+    rows, blank = rows_of((("tool", "food"), CHANCES[:1]), ["a pan"])
     fields = {"label": "tool", "probability": 0.75, "probabilities": {"tool": 0.75, "food": 0.25}}
-    assert answers.rows(["a pan"]) == [(["tool", "0.7500", "a pan"], fields)]
+    assert rows == [(["tool", "0.7500", "a pan"], fields)] and blank == {"label": None}
 
 
 def test_several_labels_are_joined_by_the_separator() -> None:
-    answers = LabelAnswers(("tool", "food"), CHANCES, ",")
-    assert answers.blank() == {"labels": None} and answers_of(answers) is answers
-    cells, fields = zip(*answers.rows(["a", "b", "c"]))
+    rows, blank = rows_of(LabelAnswers(("tool", "food"), CHANCES, ","), ["a", "b", "c"])
+    assert blank == {"labels": None}
+    cells, fields = zip(*rows)
     assert cells == (["tool", "0.7500", "a"], ["tool,food", "0.6250,0.5001", "b"], ["", "", "c"])
     assert [each["labels"] for each in fields] == [["tool"], ["tool", "food"], []]
 
@@ -35,7 +34,18 @@ def test_several_labels_are_joined_by_the_separator() -> None:
 @pytest.mark.parametrize("returned", [["a text"], CHANCES, None, (1, 2, 3)])
 def test_other_results_of_predict_are_one_clear_error(returned: Any) -> None:
     with pytest.raises(AmpXlaError, match="allowed: Answers .* or the pair of labels"):
-        answers_of(returned)
+        rows_of(returned, ["a"])
+
+
+@pytest.mark.parametrize("lines", [["a", "b"], ["a", "b", "c", "d"]])
+def test_an_answer_to_each_line_is_needed(lines: List[str]) -> None:
+    with pytest.raises(AmpXlaError, match=f"answers to {len(lines)} lines"):
+        rows_of(Reversed(), lines)
+
+
+class Reversed(Answers):
+    def rows(self, lines: Sequence[str]) -> List[Row]:
+        return [([line[::-1]], {}) for line in ("a", "b", "c")]
 
 
 def test_an_unknown_label_is_named_before_anything_is_predicted() -> None:
