@@ -26,8 +26,8 @@ from amp_xla.data.text.options import MultiLabelTextFiles, VocabularyOptions
 from amp_xla.errors import SettingsError
 from amp_xla.models.options import EncoderOptions
 from amp_xla.process.exits import exit_code
+from amp_xla.training.answers import LabelAnswers
 from amp_xla.training.checkpoint import Checkpoint
-from amp_xla.training.classifier import Answers, Questions
 from amp_xla.training.context import RunContext, loop_options, text_defaults
 from amp_xla.training.options import (
     ClassifierOptions,
@@ -127,37 +127,20 @@ def main(argv: Optional[List[str]] = None) -> int:
     return train("classification", config, build, loop_options(config, monitor))
 
 
-def predict(checkpoint: Checkpoint, lines: List[str]) -> Answers:
+def predict(checkpoint: Checkpoint, lines: List[str]) -> LabelAnswers:
     """Return the label probabilities of each line, a text or two texts separated by a tab."""
     config = checkpoint.config(Config)
     checkpoint.apply_precision()
-    return answers(config, checkpoint, lines)
+    from amp_xla.tasks.classification import answers
 
-
-def answers(config: Any, checkpoint: Checkpoint, lines: List[str]) -> Answers:
-    """Return the probability of each label for each line; precision is already set."""
-    from amp_xla.backend import tf
-    from amp_xla.models import dropout
-    from amp_xla.training.step import Inference
-    from amp_xla.training.variables import restore_weights
-
-    questions = Questions(config, checkpoint, lines)
-    with dropout.inference():
-        model = config.encoder.classifier(
-            questions.tokenizer.vocab_size, len(questions.labels), config.batches.max_length,
-            weights=False)  # fmt: skip
-    restore_weights(checkpoint, model.weights)
-    inputs = {"token_ids": model.inputs[0], "segment_ids": model.inputs[1]}
-    chances = tf.nn.softmax if config.files.separator is None else tf.sigmoid
-    infer = Inference(inputs, {"chances": chances(model.output)})
-    return questions.answers(lambda batch: infer(batch)["chances"])
+    return answers.predict(config, checkpoint, lines)
 
 
 def exportable(checkpoint: Checkpoint) -> Any:
     """Return the model for ``amp-xla export``."""
     config = checkpoint.config(Config)
     checkpoint.apply_precision(float32=True)
-    from amp_xla.export.text_models import classifier
+    from amp_xla.tasks.classification.export import classifier
 
     return classifier(config, checkpoint)
 

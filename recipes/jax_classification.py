@@ -12,21 +12,18 @@ EPYC, load 4; 2026-11-26. Any precision can be chosen:
 from __future__ import annotations
 
 import dataclasses
-import json
 import sys
-from pathlib import Path
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional
 
 from amp_xla.config import parse
 from amp_xla.data import labelled
 from amp_xla.data.batches.options import BatchOptions
 from amp_xla.data.text.options import TextFiles, VocabularyOptions
-from amp_xla.errors import SettingsError
 from amp_xla.models.options import EncoderOptions
 from amp_xla.process import json_files
 from amp_xla.process.exits import exit_code
+from amp_xla.training.answers import LabelAnswers
 from amp_xla.training.checkpoint import Checkpoint
-from amp_xla.training.classifier import Answers, Questions
 from amp_xla.training.context import RunContext, loop_options, text_defaults
 from amp_xla.training.options import ClassifierOptions, Intervals, RunOptions, Seed, UpdateOptions
 
@@ -61,6 +58,7 @@ def build(config: Config, context: RunContext) -> Any:
     from amp_xla.jax import processes, step
     from amp_xla.jax.engine import Job
     from amp_xla.process.progress import note
+    from amp_xla.tasks.classification.jax_model import architecture, new_model, precision
 
     processes.check_rows(config.batches.batch_size)
     data = context.shared(labelled.read(config.files, context.preparation()))
@@ -86,46 +84,6 @@ def build(config: Config, context: RunContext) -> Any:
     )  # fmt: skip
 
 
-def precision(config: Config) -> Tuple[Any, Any]:
-    """Return the policy and the loss scale."""
-    import jax
-
-    from amp_xla.precision.policy import get_policy
-    from amp_xla.settings import Settings, default_loss_scale
-
-    here = {"gpu": "p=f32,c=f16,o=f32", "tpu": "p=f32,c=bf16,o=f32"}
-    try:
-        policy = get_policy(config.policy or here.get(jax.default_backend(), "float32"))
-    except ValueError as error:
-        raise SettingsError(f"--policy {config.policy}: {error}") from error
-    scale = Settings(loss_scale=config.loss_scale).loss_scale
-    return policy, scale or default_loss_scale(policy.names[1])
-
-
-def architecture(config: Config, vocab_size: int) -> Dict[str, Any]:
-    """Return the content of ``bert_config.json``, from ``--bert`` or from the options."""
-    from amp_xla.jax import weights
-
-    bert, length = config.encoder.bert, config.batches.max_length
-    if bert is None:
-        return config.encoder.config(vocab_size, length)
-    pretrained = weights.pretrained(bert)
-    pretrained.check_sizes(vocab_size, length)
-    return pretrained.config
-
-
-def new_model(config: Config, shape: Dict[str, Any], classes: int, weights: bool) -> Any:
-    """Return the classifier, with the weights of ``--bert`` if ``weights`` is true."""
-    from amp_xla.jax import bert
-    from amp_xla.jax.weights import load
-
-    model = bert.new_classifier(bert.Shape.of(shape), classes, config.seed)
-    if weights and config.encoder.bert is not None:
-        loaded = load(model.bert, config.encoder.bert)
-        model = dataclasses.replace(model, bert=loaded)
-    return model
-
-
 def main(argv: Optional[List[str]] = None) -> int:
     """Train."""
     config = parse(Config, argv, "amp-xla train jax_classification")
@@ -135,28 +93,12 @@ def main(argv: Optional[List[str]] = None) -> int:
     return train("jax_classification", config, build, loop_options(config), processes.join)
 
 
-def predict(checkpoint: Checkpoint, lines: List[str]) -> Answers:
+def predict(checkpoint: Checkpoint, lines: List[str]) -> LabelAnswers:
     """Return the label probabilities of each line, a text or two texts separated by a tab."""
-    from amp_xla.jax import bert, processes, step  # first: one line if there is no JAX
-    from amp_xla.jax.engine import restored
+    import amp_xla.jax  # noqa: F401  # first: one line if there is no JAX
+    from amp_xla.tasks.classification import jax_model
 
-    config = checkpoint.config(Config)
-    import jax
-    import numpy as np
-
-    questions = Questions(config, checkpoint, lines)
-    shape = bert.Shape.of(json.loads(Path(checkpoint.file("bert_config.json")).read_text()))
-    policy, _ = precision(config)
-    like = bert.new_classifier(shape, len(questions.labels), config.seed)
-    model = restored(checkpoint, policy.cast_to_param(like), ".model")
-    infer = step.inference(policy)
-
-    def chances(batch: Any) -> Any:
-        texts = processes.share({name: batch[name] for name in ("token_ids", "segment_ids")})
-        return np.asarray(jax.nn.softmax(infer(model, texts)))
-
-    devices = jax.device_count()
-    return questions.answers(chances, -(-config.batches.batch_size // devices) * devices)
+    return jax_model.predict(checkpoint.config(Config), checkpoint, lines)
 
 
 def exportable(checkpoint: Checkpoint) -> Any:

@@ -14,10 +14,9 @@ The same in a script: examples/keras_fit.py; a loop of your own: docs/precision.
 from __future__ import annotations
 
 import dataclasses
-import os
 import shlex
 import sys
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional
 
 from typing_extensions import Literal
 
@@ -25,16 +24,16 @@ from amp_xla.config import parse
 from amp_xla.data import labelled
 from amp_xla.data.batches.options import BatchOptions
 from amp_xla.data.text.options import TextFiles, VocabularyOptions
-from amp_xla.errors import SettingsError, UnsupportedError
+from amp_xla.errors import SettingsError
 from amp_xla.models.options import EncoderOptions
 from amp_xla.process.exits import exit_code
 from amp_xla.process.world import world
+from amp_xla.tasks.classification.keras_model import keras_batch, optimizer, precision
+from amp_xla.training.answers import LabelAnswers
 from amp_xla.training.checkpoint import Checkpoint
-from amp_xla.training.classifier import Answers
 from amp_xla.training.context import RunContext, loop_options, text_defaults
 from amp_xla.training.options import ClassifierOptions, Intervals, RunOptions, Seed, UpdateOptions
 from amp_xla.training.run import RunFolder
-from recipes import classification
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,84 +126,20 @@ def fit(unpinned: Config, folder: RunFolder) -> None:
     note(f"predict with: amp-xla predict {shlex.quote(str(folder.path))} FILE")
 
 
-def keras_batch(batch: Any) -> Tuple[List[Any], Any, Any]:
-    """Return inputs, labels and weights for ``fit``.
-
-    Keras divides the loss by the number of rows, which includes padding rows of weight 0. The
-    weights are scaled so that the loss is the mean over the other rows.
-    """
-    weights = batch["weights"]
-    weights = weights * (len(weights) / max(float(weights.sum()), 1e-6))
-    return [batch["token_ids"], batch["segment_ids"]], batch["labels"], weights
-
-
-def precision(config: Config) -> Tuple[str, Any]:
-    """Apply the settings and set the Keras policy; return the policy and the loss scale."""
-    from amp_xla import backend
-    from amp_xla.backend import configuring
-    from amp_xla.settings import Settings, default_loss_scale
-
-    switches = {"xla": config.xla, "loss_scale": config.loss_scale}
-    requested = Settings.from_environment(os.environ, **switches).precision
-    if config.policy is not None:
-        requested = "amp" if config.policy != "float32" else "fp32"
-    # The policy replaces the graph rewrite, which is off in tf32.
-    resolved = configuring.resolve(
-        **switches, precision="tf32" if requested == "amp" else requested
-    )
-    if backend.kind() == "tf1":
-        raise UnsupportedError(
-            "RECIPE=keras_classification needs the Keras policies of TensorFlow 2, found 1.15: use "
-            "RUNTIME=tf2, or stay here with RECIPE=classification, the same job"
-        )
-    half = resolved.machine_half
-    name = config.policy or (f"mixed_{half}" if requested == "amp" and half else "float32")
-    if name == "mixed_float16":  # bert4keras' 1e12 and Keras' 1e-7 do not fit float16
-        resolved = configuring.resolve(**switches, precision="tf32", infinity=1e4, epsilon=1e-5)
-    from amp_xla.backend import keras  # noqa: F401  # sets graph mode before the policy
-    from amp_xla.precision.compat.keras import set_policy
-
-    set_policy(name)
-    scale = resolved.settings.loss_scale or default_loss_scale(name.rpartition("_")[2])
-    return name, scale
-
-
-def optimizer(config: Config, steps: int, scale: Any) -> Any:
-    """Return bert4keras' Adam with weight decay inside our LossScaleOptimizer."""
-    from amp_xla import backend
-    from amp_xla.backend import keras
-    from amp_xla.optimizers.schedule import warmup_decay
-    from amp_xla.precision.compat.keras import LossScaleOptimizer
-
-    update = config.update
-
-    class Schedule(keras.optimizers.schedules.LearningRateSchedule):
-        def __call__(self, step: Any) -> Any:
-            return warmup_decay(step, update.learning_rate, int(update.warmup * steps), steps)
-
-    optimizers = backend.bert4keras("optimizers")
-    adamw = optimizers.extend_with_weight_decay(optimizers.Adam)(
-        learning_rate=Schedule(), weight_decay_rate=update.weight_decay,
-        exclude_from_weight_decay=["bias", "gamma", "beta", "Norm"],
-        global_clipnorm=update.clip_norm or None, name="AdamW",
-    )  # fmt: skip
-    if scale == "dynamic":
-        return LossScaleOptimizer(adamw)
-    return LossScaleOptimizer(adamw, dynamic=False, initial_scale=float(scale))
-
-
-def predict(checkpoint: Checkpoint, lines: List[str]) -> Answers:
+def predict(checkpoint: Checkpoint, lines: List[str]) -> LabelAnswers:
     """Return the label probabilities of each line, a text or two texts separated by a tab."""
     config = checkpoint.config(Config)
     policy = checkpoint.identity["data"].get("policy")
     precision(dataclasses.replace(config, policy=policy, xla="off", loss_scale=None))
-    return classification.answers(config, checkpoint, lines)
+    from amp_xla.tasks.classification import answers
+
+    return answers.predict(config, checkpoint, lines)
 
 
 def exportable(checkpoint: Checkpoint) -> Any:
     """Return the model for ``amp-xla export``, in float32 with the constants of the run."""
     checkpoint.apply_precision(float32=True)
-    from amp_xla.export.text_models import classifier
+    from amp_xla.tasks.classification.export import classifier
 
     return classifier(checkpoint.config(Config), checkpoint)
 

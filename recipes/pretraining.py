@@ -26,13 +26,12 @@ from typing import Any, Dict, List, Optional
 from typing_extensions import Annotated, Literal
 
 from amp_xla.config import MAY_CHANGE, flat, parse, within
-from amp_xla.data.pretraining.masking import Masking
-from amp_xla.data.pretraining.prepared import Manifest, Sequences
+from amp_xla.data.pretraining.prepared import Sequences
 from amp_xla.models.options import Filling, LanguageModelOptions, training_flops
 from amp_xla.models.weights import pretrained
 from amp_xla.process.exits import exit_code
-from amp_xla.tasks.pretraining import presets
-from amp_xla.tasks.pretraining.data import prepare
+from amp_xla.tasks.pretraining import corpus, masked_texts, presets
+from amp_xla.tasks.pretraining.data.masking import Masking
 from amp_xla.tasks.pretraining.data.stream import LengthOptions, Phases, read
 from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.context import RunContext
@@ -94,19 +93,6 @@ class Config:
         return resumed or presets.settings(self.preset, self.encoder.model)
 
 
-def get_data(config: Config) -> Manifest:
-    """Return the prepared text of ``--data``; without it, prepare the built-in corpus once."""
-    if config.data is not None:
-        return Manifest.load(config.data)
-    from amp_xla.training import distributed
-
-    out = f".cache/pretraining/docstrings-{prepare.FORMAT}-python{sys.version.split()[0]}"
-    ranks = distributed.current()
-    # A result must fit into JSON.
-    ranks.all_do(lambda: ranks.first and bool(prepare.prepare(prepare.Config(out=out, length=96))))
-    return Manifest.load(out)
-
-
 def build(config: Config, context: RunContext) -> Any:
     """Build the job up to the first step."""
     from amp_xla.backend import tf
@@ -117,7 +103,7 @@ def build(config: Config, context: RunContext) -> Any:
     from amp_xla.training.evaluation import held_out
 
     # prepared text -> batches
-    data, length = get_data(config), config.length
+    data, length = corpus.prepared(config.data), config.length
     tokenizer = data.tokenizer()
     note(f"{data.describe()}{data.warnings(tokenizer)}")
     note(presets.described(flat(config), flat(Config())))
@@ -185,6 +171,9 @@ def fill(checkpoint: Checkpoint, texts: List[str], top: int) -> List[List[Fillin
     from amp_xla.tasks.pretraining import answers
 
     return answers.fill(checkpoint, config.objective, config.encoder, texts, top)
+
+
+evaluate = masked_texts.evaluate  # by `amp-xla evaluate` without --file
 
 
 def exportable(checkpoint: Checkpoint) -> Any:

@@ -14,25 +14,19 @@ from __future__ import annotations
 import dataclasses
 import sys
 from pathlib import Path
-from typing import Any, List, Optional, Tuple
+from typing import Any, List, Optional
 
-import numpy as np
 from typing_extensions import Annotated, Literal
 
 from amp_xla.config import parse, within
-from amp_xla.errors import DataError
 from amp_xla.models.options import TowerOptions
-from amp_xla.process import json_files
 from amp_xla.process.exits import exit_code
-from amp_xla.tasks.recommendation.data.batches import SlotBatches, batch_of
-from amp_xla.tasks.recommendation.data.lines import Columns, parse_line
+from amp_xla.tasks.recommendation.data.batches import SlotBatches
 from amp_xla.tasks.recommendation.data.options import SlotFiles
+from amp_xla.training.answers import LabelAnswers
 from amp_xla.training.checkpoint import Checkpoint
-from amp_xla.training.classifier import Answers
 from amp_xla.training.context import RunContext
 from amp_xla.training.options import Intervals, PrecisionOptions, RunOptions, Seed, UpdateOptions
-
-_COLUMNS = "columns.json"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +57,8 @@ def build(config: Config, context: RunContext) -> Any:
     from amp_xla.process.progress import note
     from amp_xla.sok import optimizers
     from amp_xla.sok.saver import TableShards
-    from amp_xla.tasks.recommendation.model import losses
+    from amp_xla.tasks.recommendation import answers
+    from amp_xla.tasks.recommendation.model import losses, network
     from amp_xla.training.evaluation import ranking
     from amp_xla.training.step import Inference
 
@@ -80,7 +75,7 @@ def build(config: Config, context: RunContext) -> Any:
     )
 
     # batches -> logits -> loss
-    inputs, model, logits = _model(config, columns, values)
+    inputs, model, logits = network(config, columns, values)
     inputs["labels"] = tf.placeholder(tf.float32, [None], name="labels")
     inputs["weights"] = tf.placeholder(tf.float32, [None], name="weights")
     loss, accuracy, each = losses(inputs["labels"], logits, inputs["weights"])
@@ -105,7 +100,7 @@ def build(config: Config, context: RunContext) -> Any:
     evaluate = ranking(Inference(inputs, {"logits": logits, "loss": each}), dev_batches, len(dev))
     return context.job(
         model, step, batches, evaluate,
-        {_COLUMNS: json_files.encode({**columns._asdict(), "values": values})},
+        answers.assets(columns, values),
         {"train": train.fingerprint(), "dev": dev.fingerprint()}, sharded=tables,
     )  # fmt: skip
 
@@ -119,78 +114,22 @@ def main(argv: Optional[List[str]] = None) -> int:
     return train("recommendation", config, build, options)
 
 
-def predict(checkpoint: Checkpoint, lines: List[str]) -> Answers:
-    """Return the probabilities of 0 and 1 for each line; labels are ignored and may be empty."""
+def predict(checkpoint: Checkpoint, lines: List[str]) -> LabelAnswers:
+    """Return the probabilities of 0 and 1 for each line."""
     config = checkpoint.config(Config)
-    columns, values = _columns(checkpoint)
-    parsed = []
-    for index, line in enumerate(lines):
-        features = b"\t" + line.encode().partition(b"\t")[2]
-        features = features if "\t" in line else line.encode()
-        parsed.append(parse_line(features, columns, values, index))
-    inputs, outputs = _inference(checkpoint, columns, values)
-    from amp_xla.training.step import Inference
+    checkpoint.apply_precision()
+    from amp_xla.tasks.recommendation import answers
 
-    infer, chances = Inference(inputs, outputs), []
-    for first in range(0, len(parsed), config.batch_size):
-        some = parsed[first : first + config.batch_size]
-        batch = batch_of(some, columns, config.model.rows, values, np.arange(len(some)), len(some))
-        chances += infer(batch)["probability"].tolist()
-    clicked = np.array(chances, np.float64)
-    return Answers(("0", "1"), np.stack([1.0 - clicked, clicked], 1))
+    return answers.predict(config, checkpoint, lines)
 
 
 def export(checkpoint: Checkpoint, folder: Path) -> str:
     """Write a SavedModel with the whole table; return its signature for the user."""
-    columns, values = _columns(checkpoint)
-    inputs, outputs = _inference(checkpoint, columns, values)
-    from amp_xla.backend import session, tf
-
-    tf.saved_model.simple_save(session(), str(folder), inputs, outputs)
-    return (
-        f"numbers float32 [B, {columns.numbers}] and ids int64 [B, {columns.slots}, {values}] -> "
-        f"probability float32 [B]; amp_xla.tasks.recommendation.data.batches.batch_of makes such "
-        f"arrays from lines"
-    )
-
-
-def _columns(checkpoint: Checkpoint) -> Tuple[Columns, int]:
-    try:
-        known = json_files.read(Path(checkpoint.file(_COLUMNS)))
-        json_files.require(known, {"numbers": int, "slots": int, "values": int})
-    except ValueError as error:
-        raise DataError(f"cannot use {checkpoint.path / _COLUMNS}: {error}") from error
-    return Columns(known["numbers"], known["slots"]), known["values"]
-
-
-def _inference(checkpoint: Checkpoint, columns: Columns, values: int) -> Tuple[Any, Any]:
-    """Return inputs and outputs by name of a model with the weights of a checkpoint."""
     config = checkpoint.config(Config)
     checkpoint.apply_precision()
-    from amp_xla.backend import tf
-    from amp_xla.sok.saver import TableShards
-    from amp_xla.training.variables import restore_weights
+    from amp_xla.tasks.recommendation import answers
 
-    inputs, model, logits = _model(config, columns, values, "zeros")
-    tables = TableShards([model.table.embedding_variable])
-    tables.read(checkpoint.path, weights_only=True)
-    restore_weights(checkpoint, [v for v in model.weights if not tables.holds(v)])
-    return inputs, {"probability": tf.sigmoid(logits)}
-
-
-def _model(config: Config, columns: Columns, values: int, rows: Optional[str] = None) -> Any:
-    """Return placeholders by name, model and logits; ``rows`` is the initializer of the table."""
-    from amp_xla.backend import tf
-    from amp_xla.sok.layers import new_table
-    from amp_xla.tasks.recommendation.model import Recommender
-
-    inputs = {
-        "numbers": tf.placeholder(tf.float32, [None, columns.numbers], name="numbers"),
-        "ids": tf.placeholder(tf.int64, [None, columns.slots, values], name="ids"),
-    }
-    table = new_table(config.model, columns.slots, values, config.seed, rows)
-    model = Recommender(table, columns.slots, config.model, config.seed)
-    return inputs, model, model.call(inputs["numbers"], inputs["ids"])
+    return answers.export(config, checkpoint, folder)
 
 
 if __name__ == "__main__":

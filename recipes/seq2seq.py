@@ -25,8 +25,9 @@ from amp_xla.config import MAY_CHANGE, parse, within
 from amp_xla.data.text.options import TargetFiles, VocabularyOptions
 from amp_xla.models.options import EncoderOptions, GenerationOptions
 from amp_xla.process.exits import exit_code
-from amp_xla.tasks.seq2seq import data as data_of
-from amp_xla.tasks.seq2seq.data import TargetBatchOptions
+from amp_xla.tasks.seq2seq import scores
+from amp_xla.tasks.seq2seq.data import TargetBatchOptions, read
+from amp_xla.training.answers import Answers
 from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.context import RunContext, loop_options, text_defaults
 from amp_xla.training.options import (
@@ -69,7 +70,7 @@ def build(config: Config, context: RunContext) -> Any:
     from amp_xla.tasks.seq2seq import answers
 
     # sources and targets -> batches
-    data = context.shared(data_of.read(config.files, context.preparation()))
+    data = context.shared(read(config.files, context.preparation()))
 
     # batches -> logits -> loss -> update
     lm = config.encoder.language_model(
@@ -95,15 +96,21 @@ def main(argv: Optional[List[str]] = None) -> int:
     return train("seq2seq", config, build, loop_options(config, "rouge_l"))
 
 
-def predict(
-    checkpoint: Checkpoint, lines: List[str], generation: GenerationOptions = GenerationOptions()
-) -> List[str]:
+def predict(checkpoint: Checkpoint, lines: List[str]) -> Answers:
+    """Return the text for each line by greedy search."""
+    return generate(checkpoint, lines, GenerationOptions())
+
+
+def generate(checkpoint: Checkpoint, lines: List[str], generation: GenerationOptions) -> Answers:
     """Return the generated text for each line."""
     config = checkpoint.config(Config)
     checkpoint.apply_precision()
     from amp_xla.tasks.seq2seq import answers
 
-    return answers.answers(checkpoint, config.encoder, config.batches, lines, generation)
+    return answers.predict(checkpoint, config.encoder, config.batches, lines, generation)
+
+
+scored = scores.scored  # by `amp-xla evaluate --file`
 
 
 def exportable(checkpoint: Checkpoint) -> Any:

@@ -23,14 +23,15 @@ from typing import Any, Dict, List, Optional
 from typing_extensions import Annotated
 
 from amp_xla.config import parse, within
-from amp_xla.data import pairs
 from amp_xla.data.batches.options import BatchOptions
 from amp_xla.data.text.options import PairFiles, VocabularyOptions
 from amp_xla.errors import SettingsError
 from amp_xla.models.options import EncoderOptions
 from amp_xla.process.exits import exit_code
+from amp_xla.tasks.similarity import scores
+from amp_xla.tasks.similarity.data import Method, apart, read, split
+from amp_xla.training.answers import Answers
 from amp_xla.training.checkpoint import Checkpoint
-from amp_xla.training.classifier import Answers
 from amp_xla.training.context import RunContext, loop_options, text_defaults
 from amp_xla.training.options import (
     ClassifierOptions,
@@ -59,7 +60,7 @@ class Config:
     memory: MemoryOptions = MemoryOptions()
     intervals: Intervals = Intervals()
     run: RunOptions = RunOptions()
-    method: pairs.Method = "cosent"
+    method: Method = "cosent"
     """cross-encoder encodes both texts together; the others encode each text as a vector. cosent
     trains the order of cosines; simcse takes the other texts of a micro-batch as negatives;
     unsupervised-simcse needs no labels and pairs each text with itself"""
@@ -70,7 +71,7 @@ class Config:
     precision_options: PrecisionOptions = PrecisionOptions()
 
     def __post_init__(self) -> None:
-        if self.tricks.r_drop and pairs.apart(self.method):
+        if self.tricks.r_drop and apart(self.method):
             raise SettingsError(f"--r-drop excludes --method {self.method}; allowed: cross-encoder")
 
     def defaults(self) -> Dict[str, Any]:
@@ -80,12 +81,13 @@ class Config:
 
 def build(config: Config, context: RunContext) -> Any:
     """Build the job up to the first step."""
-    from amp_xla.models import dropout, losses, similarity
-    from amp_xla.training.similarity import evaluation, threshold_of
+    from amp_xla.models import dropout, losses
+    from amp_xla.tasks.similarity import model as similarity
+    from amp_xla.tasks.similarity.answers import evaluation, threshold_of
     from amp_xla.training.step import Inference
 
     # pairs -> batches
-    data = context.shared(pairs.read(config.method, config.files, context.preparation()))
+    data = context.shared(read(config.method, config.files, context.preparation()))
 
     # batches -> logits or vectors
     model = similarity.network(
@@ -130,11 +132,11 @@ def main(argv: Optional[List[str]] = None) -> int:
 def predict(checkpoint: Checkpoint, lines: List[str]) -> Answers:
     """Return the scores of lines; each line is two texts with a tab between."""
     config = checkpoint.config(Config)
-    texts, others = pairs.split(lines)
+    texts, others = split(lines)
     checkpoint.apply_precision()
-    from amp_xla.training import similarity
+    from amp_xla.tasks.similarity import answers
 
-    return similarity.answers(config, checkpoint, texts, others)
+    return answers.predict(config, checkpoint, texts, others)
 
 
 def rank(checkpoint: Checkpoint, lines: List[str], query: str) -> Answers:
@@ -143,13 +145,16 @@ def rank(checkpoint: Checkpoint, lines: List[str], query: str) -> Answers:
     return predict(checkpoint, [f"{query}\t{line}" for line in lines])
 
 
+scored = scores.scored  # by `amp-xla evaluate --file`
+
+
 def exportable(checkpoint: Checkpoint) -> Any:
     """Return the model for ``amp-xla export``."""
     config = checkpoint.config(Config)
     checkpoint.apply_precision(float32=True)
-    from amp_xla.export.text_models import similarity
+    from amp_xla.tasks.similarity.export import similarity
 
-    return similarity(config, config.method, checkpoint)
+    return similarity(config, checkpoint)
 
 
 if __name__ == "__main__":

@@ -22,13 +22,14 @@ from typing_extensions import Annotated, Literal
 
 from amp_xla.config import MAY_CHANGE, parse, within
 from amp_xla.data.batches.options import BatchOptions
-from amp_xla.data.spans import is_flat
-from amp_xla.data.text.entities import Entity
 from amp_xla.data.text.options import TaggedFiles, VocabularyOptions
 from amp_xla.errors import SettingsError
 from amp_xla.models.options import EncoderOptions
 from amp_xla.process.exits import exit_code
-from amp_xla.tasks.tagging import data as data_of
+from amp_xla.tasks.tagging import scores
+from amp_xla.tasks.tagging.data import read
+from amp_xla.tasks.tagging.spans import is_flat
+from amp_xla.training.answers import Answers
 from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.context import RunContext, loop_options, text_defaults
 from amp_xla.training.options import (
@@ -78,11 +79,11 @@ class Config:
 
     def tagger(self, vocab_size: int, labels: int, weights: bool) -> Any:
         """Build the ``Tagger``; ``weights=False`` reads only the configuration of ``--bert``."""
-        from amp_xla.models import tagging
+        from amp_xla.tasks.tagging import model
 
         encoder = self.encoder.transformer(vocab_size, self.batches.max_length, weights).model
         rate = self.update.learning_rate
-        return tagging.tagger(encoder, self.head, labels, self.encoder.dropout, rate)
+        return model.tagger(encoder, self.head, labels, self.encoder.dropout, rate)
 
 
 def build(config: Config, context: RunContext) -> Any:
@@ -92,7 +93,7 @@ def build(config: Config, context: RunContext) -> Any:
     from amp_xla.training.step import Inference
 
     # texts -> batches
-    data = context.shared(data_of.read(config.files, context.preparation(), config.head))
+    data = context.shared(read(config.files, context.preparation(), config.head))
 
     # batches -> scores of tags or spans
     if config.tricks.r_drop and not is_flat(config.head):
@@ -127,22 +128,25 @@ def main(argv: Optional[List[str]] = None) -> int:
     return train("tagging", config, build, loop_options(config, "f1"))
 
 
-def predict(checkpoint: Checkpoint, lines: List[str]) -> List[List[Entity]]:
+def predict(checkpoint: Checkpoint, lines: List[str]) -> Answers:
     """Return the entities of each line; a line is a text."""
     config = checkpoint.config(Config)
     checkpoint.apply_precision()
     from amp_xla.tasks.tagging import answers
 
-    return answers.answers(config, checkpoint, lines)
+    return answers.predict(config, checkpoint, lines)
+
+
+scored = scores.scored  # by `amp-xla evaluate --file`
 
 
 def exportable(checkpoint: Checkpoint) -> Any:
     """Return the model for ``amp-xla export``."""
     config = checkpoint.config(Config)
     checkpoint.apply_precision(float32=True)
-    from amp_xla.export.text_models import tagger
+    from amp_xla.tasks.tagging.export import tagger
 
-    return tagger(config, config.head, checkpoint)
+    return tagger(config, checkpoint)
 
 
 if __name__ == "__main__":

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Dict, List, Optional
+from typing import List, Optional
 
 from typing_extensions import Annotated
 
 from amp_xla.commands.predict import SavedOptions, lines_of
 from amp_xla.config import parse, within
-from amp_xla.data.pretraining.masking import MaskedTexts, Masking
 from amp_xla.data.text import corpora
-from amp_xla.data.text.pretrained_vocabulary import json_file
-from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.errors import AmpXlaError
-from amp_xla.models.weights import pretrained
 from amp_xla.process import output
-from amp_xla.process.progress import note
-from amp_xla.training.checkpoint import folder_of
+from amp_xla.recipe import recipe_module
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,47 +56,18 @@ def main(argv: List[str]) -> int:
 
         seed, errors = config.seed, config.errors
         return score(folders, config.file, config.saved, seed, errors, config.json)
-    tokenizers = [_tokenizer(folder, config.lowercase) for folder in folders]
     if config.text_file is None:
         texts = corpora.pydoc()[1].texts
     else:
         texts = [line for line in lines_of(config.text_file) if line.strip()]
     if not texts:
         raise AmpXlaError(f"{config.text_file} has no text")
-    if any(tokenizer.tokens != tokenizers[0].tokens for tokenizer in tokenizers):
-        note("warning: losses of models with different vocabularies cannot be compared")
-    from amp_xla.backend import configuring
-
-    configuring.resolve(precision="fp32", xla="off")
-    rows = [["model", "masked tokens", "loss", "accuracy"], ["---", "---:", "---:", "---:"]]
-    for folder, tokenizer in zip(folders, tokenizers):
-        masking = Masking(tokenizer, config.mask_rate, seed=config.seed)
-        masked = MaskedTexts(texts[: config.texts], config.length, masking)
-        means = _score(str(folder), tokenizer, config.length, masked)
-        scores = [f"{means[name]:.4f}" for name in ("loss", "accuracy")]
-        rows.append([str(folder), f"{masked.tokens:,}", *scores])
-    output.lines(f"| {' | '.join(row)} |" for row in rows)
+    table = recipe_module("pretraining").evaluate(
+        folders, texts[: config.texts], config.length, config.mask_rate, config.lowercase,
+        config.seed,
+    )  # fmt: skip
+    output.lines(f"| {' | '.join(row)} |" for row in table)
     return 0
-
-
-def _score(
-    folder: str, tokenizer: Tokenizer, length: int, masked: MaskedTexts
-) -> Dict[str, float]:  # fmt: skip
-    """Return the means over masked tokens of the language model in a folder."""
-    from amp_xla.backend import K
-    from amp_xla.models import dropout
-    from amp_xla.models.language_model import LanguageModel
-    from amp_xla.models.weights import google
-    from amp_xla.training.evaluation import held_out
-
-    K.clear_session()
-    weights = google.pretrained(folder)
-    weights.check_sizes(tokenizer.vocab_size, length)
-    if not weights.has_head():
-        raise AmpXlaError(f"{folder} has no head that predicts tokens, so it cannot be evaluated")
-    with dropout.inference():
-        language_model = LanguageModel(weights.config, length, bert=folder)
-    return held_out(language_model, language_model.placeholders(), masked)()
 
 
 def folders_of(names: str) -> List[Path]:
@@ -114,17 +80,3 @@ def folders_of(names: str) -> List[Path]:
     if not folders:
         raise AmpXlaError(f"--run {names!r} names no folder")
     return folders
-
-
-def _tokenizer(folder: Path, lowercase: bool) -> Tokenizer:
-    """Return the tokenizer of a folder of weights, or of a pretraining run with masks."""
-    objective = json_file(str(folder / "config.json")).get("objective", "mlm")
-    if objective != "mlm":
-        raise AmpXlaError(f"{folder} was trained with --objective {objective}; mlm is needed")
-    if folder_of(folder).is_dir() and not list(folder.glob("*.index")):
-        raise AmpXlaError(
-            f"{folder} is no run of pretraining; to score a run on labelled samples, name them "
-            "with --file"
-        )
-    pretrained.check(str(folder))
-    return Tokenizer.of_folder(str(folder), None if lowercase else False)

@@ -1,16 +1,13 @@
-"""``amp-xla predict``: predict labels, entities, scores or texts for new text."""
+"""``amp-xla predict``: the answers of a trained model to new text."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import inspect
 import json
 import sys
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Sequence, Tuple
-
-import numpy as np
+from typing import Any, List, Optional, Sequence, Tuple
 
 from amp_xla.commands import OF_A_SCRIPT
 from amp_xla.config import parse
@@ -22,12 +19,9 @@ from amp_xla.models.options import GenerationOptions
 from amp_xla.process import output
 from amp_xla.process.progress import note
 from amp_xla.recipe import own_recipe, recipe_module
+from amp_xla.training.answers import Answers, Row, rows_of
 from amp_xla.training.checkpoint import Checkpoint, find
-from amp_xla.training.classifier import Answers
 from amp_xla.training.run import ScriptFolder
-
-# Prediction for one text: columns, and fields of a JSON object.
-Row = Tuple[List[str], Dict[str, Any]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,6 +33,10 @@ class SavedOptions:
     recipe: Optional[str] = None
     """path of the recipe's file, if you wrote it; none = the recipe of the run"""
 
+    def module(self, saved: Checkpoint) -> Any:
+        """Return the recipe's module."""
+        return recipe_module(self.recipe or own_recipe(saved.recipe))
+
     def load(self, run: str) -> Tuple[Checkpoint, Any]:
         """Return the checkpoint and the recipe's module.
 
@@ -48,11 +46,11 @@ class SavedOptions:
         saved = find(Path(run), self.checkpoint)
         if saved.recipe == ScriptFolder.RECIPE:
             raise AmpXlaError(f"{run}: {OF_A_SCRIPT}")
-        return saved, recipe_module(self.recipe or own_recipe(saved.recipe))
+        return saved, self.module(saved)
 
     def files(self, saved: Checkpoint) -> Tuple[Any, Optional[Layout]]:
         """Return a run's options of files, if it has any, and how its training file was read."""
-        config = saved.config(recipe_module(self.recipe or own_recipe(saved.recipe)).Config)
+        config = saved.config(self.module(saved).Config)
         path = saved.path / LAYOUT
         layout = Layout.load(str(path)) if path.is_file() else None
         return getattr(config, "files", None), layout
@@ -81,7 +79,7 @@ class Config:
     """file with one text per line, or two separated by a tab; may be gzipped; none = standard
     input"""
     json: bool = False
-    """print one JSON object per line, with the probabilities of all labels, or the entities"""
+    """print one JSON object per line, with more fields, such as the probabilities of all labels"""
     query: Optional[str] = None
     """text to compare with each line: print the most similar lines first (similarity runs only)"""
     saved: SavedOptions = SavedOptions()
@@ -89,42 +87,43 @@ class Config:
 
 
 def main(argv: List[str]) -> int:
-    """Print label, probability and text, separated by tabs, or with ``--json`` as JSON lines.
+    """Print the recipe's answers: columns separated by tabs, or with ``--json`` JSON lines.
 
-    Taggers print entities as ``start:end label words``, separated by tabs. Seq2seq runs print the
-    generated text. Similarity runs print a score, after the label if there is one. Line i of the
-    output belongs to line i of the input; a blank line gives a blank line, or a JSON object with
-    the label null. Only ``--query`` changes the order: it sorts by score.
+    Line i of the output belongs to line i of the input; a blank line gives a blank line, or a JSON
+    object without an answer. Only ``--query`` changes the order: it sorts by score.
     """
     config = parse(Config, argv, "amp-xla predict RUN FILE")
-    if config.query is None:
-        advice = f"a classifier starts from it: amp-xla train classification --bert {config.run}"
-        saved, predict = config.saved.open(config.run, "predict", advice)
-    else:
+    generates = config.generation != GenerationOptions()
+    if config.query is not None and generates:
+        raise AmpXlaError("--query excludes --beams, --top-k and the other options of generation")
+    if config.query is not None:
         saved, rank = config.saved.open(config.run, "rank", "--query needs a similarity run")
         predict = functools.partial(rank, query=config.query)
-    if "generation" in inspect.signature(predict).parameters:
-        predict = functools.partial(predict, generation=config.generation)
-    elif config.generation != GenerationOptions():
-        raise AmpXlaError(
-            f"{config.run} is a {saved.recipe} run; --beams, --top-k and the other options of text "
-            f"generation need a seq2seq run"
-        )
+    elif generates:
+        advice = "--beams, --top-k and the other options of text generation need a seq2seq run"
+        saved, generate = config.saved.open(config.run, "generate", advice)
+        predict = functools.partial(generate, generation=config.generation)
+    else:
+        advice = f"a classifier starts from it: amp-xla train classification --bert {config.run}"
+        saved, predict = config.saved.open(config.run, "predict", advice)
     lines = _inputs(saved, config)
     numbers = [number for number, line in enumerate(lines, 1) if line.strip()]
     texts = [lines[number - 1] for number in numbers]
     rows: List[Row] = []
+    blank: Row = [], Answers().blank()
     try:
         if numbers:
-            rows = _rows(predict(saved, texts), texts)
+            rows, fields = rows_of(predict(saved, texts), texts)
+            blank = [], fields
     except LineError as error:
         path = called(config.file or "-")
         raise AmpXlaError(f"{path}, line {numbers[error.index]}: {error.reason}") from error
-    multi_label = bool(rows) and "labels" in rows[0][1]
-    answer = functools.partial(_json, multi_label=multi_label) if config.json else _text
+    answer = _json if config.json else _text
     if config.query is None:
         row_of = dict(zip(numbers, rows))
-        output.lines(answer(text, row_of.get(number)) for number, text in enumerate(lines, 1))
+        output.lines(
+            answer(text, row_of.get(number, blank)) for number, text in enumerate(lines, 1)
+        )
         return 0
     ranked = sorted(zip(rows, texts), key=lambda pair: -pair[0][1]["score"])
     output.lines(answer(text, row) for row, text in ranked)
@@ -145,50 +144,13 @@ def _inputs(saved: Checkpoint, config: Config) -> List[str]:
     return inputs
 
 
-def _rows(answers: Any, texts: Sequence[str]) -> List[Row]:
-    """Return the prediction for each text: a text, entities, or labels and scores."""
-    if isinstance(answers[0], str):
-        return [([output.printable(answer)], {"generated": answer}) for answer in answers]
-    if not isinstance(answers, tuple):
-        return [_tagged(entities, text) for entities, text in zip(answers, texts)]
-    return [_labelled(Answers(*answers), i, text) for i, text in enumerate(texts)]
+def _text(text: str, row: Row) -> str:
+    return "\t".join(row[0])
 
 
-def _tagged(entities: Any, text: str) -> Row:
-    words = (entity.shown(text).replace("\t", " ") for entity in entities)
-    return [output.printable(word) for word in words], {"entities": entities}
-
-
-def _labelled(answers: Answers, number: int, text: str) -> Row:
-    """Return the label, or with a separator all labels of probability > 0.5; and the score."""
-    names, row, separator = answers.labels, answers.probabilities[number], answers.separator
-    chances = {name: float(f"{chance:.7g}") for name, chance in zip(names, row)}
-    if separator:
-        chosen = np.flatnonzero(row > 0.5)
-        labels = separator.join(output.printable(names[i]) for i in chosen)
-        shown = separator.join(f"{row[i]:.4f}" for i in chosen)
-        fields = {"labels": [names[i] for i in chosen], "probabilities": chances}
-        return [labels, shown, text], fields
-    cells: List[str] = []
-    record: Dict[str, Any] = {}
-    if names:
-        label = names[int(row.argmax())]
-        cells = [output.printable(label), f"{row.max():.4f}"]
-        record = {"label": label, "probability": chances[label], "probabilities": chances}
-    if answers.scores is not None:
-        score = answers.scores[number]
-        cells, record = [*cells[:1], f"{score:.4f}"], {**record, "score": float(f"{score:.7g}")}
-    return [*cells, text], record
-
-
-def _text(text: str, row: Optional[Row]) -> str:
-    return "" if row is None else "\t".join(row[0])
-
-
-def _json(text: str, row: Optional[Row], multi_label: bool = False) -> str:
-    """Return a prediction as a JSON object; ``row`` is None for a blank text."""
-    blank = {"labels" if multi_label else "label": None}
-    record = {**(blank if row is None else row[1]), "text": text}
+def _json(text: str, row: Row) -> str:
+    """Return a prediction as a JSON object."""
+    record = {**row[1], "text": text}
     line = json.dumps(record, ensure_ascii=False)
     # ``output.lines`` would escape control characters as \x1b, which is not JSON.
     return line if line.isprintable() else json.dumps(record)

@@ -8,27 +8,20 @@ from __future__ import annotations
 
 import itertools
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Sequence, Tuple
-
-import numpy as np
+from typing import Any, Dict, Iterator, List, Sequence
 
 from amp_xla.commands.predict import SavedOptions
-from amp_xla.commands.score_answers import Answers, Generated, Labelled, Scored, Tagged
-from amp_xla.data.pairs import Scale
-from amp_xla.data.text.entities import Entity, unpack
-from amp_xla.data.text.labels import Labels
-from amp_xla.data.text.options import Files, PairFiles, TaggedFiles
 from amp_xla.errors import AmpXlaError
 from amp_xla.process import durable, json_files, output, regular
 from amp_xla.process.progress import note
 from amp_xla.process.typed import ROOT
 from amp_xla.report import page, record
-from amp_xla.report.texts import rouge
+from amp_xla.training import sample_scores
 from amp_xla.training.checkpoint import Checkpoint
+from amp_xla.training.sample_scores import Samples, SampleScores, Scorer
 
 
 def score(
@@ -44,14 +37,14 @@ def score(
       errors: maximum number of wrong predictions in ``errors.tsv``.
       as_json: print the results as JSON.
     """
-    every = [_answered(run, file, saved) for run in runs]
-    if len(set(map(type, every))) > 1:
+    every = [_scores(run, file, saved) for run in runs]
+    if len({one.columns for one in every}) > 1:
         raise AmpXlaError(
-            "the runs predict different things (labels, entities, ...), so they cannot be compared"
+            "the runs predict different things (labels, scores, ...), so they cannot be compared"
         )
-    results = [result_of(one, every, file, seed) for one in every]
+    results = [result_of(one, every, seed) for one in every]
     for one, result in zip(every, results):
-        write(one, result, file, errors)
+        write(one, result, errors)
     if as_json:
         output.lines(json.dumps(dict(zip(map(str, runs), results)), indent=1).splitlines())
     else:
@@ -64,7 +57,7 @@ def score(
     return 0
 
 
-def _answered(run: Path, file: str, saved: SavedOptions) -> Answers:
+def _scores(run: Path, file: str, saved: SavedOptions) -> SampleScores:
     checkpoint, _ = saved.open(str(run), "predict", "evaluate --file needs a run that can")
     files, layout = saved.files(checkpoint)
     if not hasattr(files, "examples"):
@@ -80,40 +73,12 @@ def _answered(run: Path, file: str, saved: SavedOptions) -> Answers:
     for sample, text in enumerate(texts, 1):
         if not text.strip():
             raise AmpXlaError(f"{file}: sample {sample} has a blank text; give each sample a text")
-    names, tagged = _labels(checkpoint, files), isinstance(files, TaggedFiles)
-    gold = [unpack(label) for label in wanted] if tagged else []
-    labels_of_file = {entity.label for text in gold for entity in text} if tagged else set(wanted)
-    unknown = sorted(labels_of_file - set(names)) if names else []
-    if unknown:
-        raise AmpXlaError(
-            f"{file} has the label {unknown[0]!r}, which is not a label of {run}; its labels are: "
-            f"{', '.join(names[:20])}{', ...' if len(names) > 20 else ''}"
-        )
+    samples = Samples(run, checkpoint.path.name, file, texts, wanted)
+    scored = getattr(saved.module(checkpoint), "scored", sample_scores.scored)
+    scorer: Scorer = scored(checkpoint, samples)
     note(f"{run}: {checkpoint.path.name} predicts {len(texts):,} samples of {file} ...")
     answers = _predicted(run, texts, saved, checkpoint, as_json=layout is not None)
-    first, known = answers[0], (run, checkpoint.path.name, texts, wanted)
-    if "generated" in first:
-        found = [answer["generated"] for answer in answers]
-        return Generated(*known, found, rouge(found, wanted))
-    values = np.array([a["score"] for a in answers], np.float64) if "score" in first else None
-    if values is not None and "probabilities" not in first:
-        return Scored(*known, values)
-    if tagged:
-        entities = [[Entity(*entity) for entity in answer["entities"]] for answer in answers]
-        return Tagged(*known, names, gold, entities)
-    names = names or tuple(first["probabilities"])
-    chances = np.array([[a["probabilities"][name] for name in names] for a in answers], np.float64)
-    return Labelled(*known, names, chances, values)
-
-
-def _labels(checkpoint: Checkpoint, files: Files) -> Tuple[str, ...]:
-    """Return the labels of a run; none if it predicts numbers or texts."""
-    path = str(checkpoint.path / "labels.json")
-    if not os.path.isfile(path):
-        return ()
-    if isinstance(files, PairFiles):
-        return ("0", "1") if Scale.load(path).binary else ()
-    return Labels.load(path).names
+    return scorer(answers)
 
 
 def _predicted(
@@ -136,21 +101,23 @@ def _predicted(
     return list(map(json.loads, done.stdout.decode("utf-8").splitlines()))
 
 
-def result_of(one: Answers, every: Sequence[Answers], file: str, seed: int) -> Dict[str, Any]:
+def result_of(one: SampleScores, every: Sequence[SampleScores], seed: int) -> Dict[str, Any]:
     """Return the content of ``result.json`` for one run."""
     against = [one.against(other, seed) for other in every if other is not one]
+    samples = one.samples
     return {
-        "run": str(one.run), "file": file, "checkpoint": one.checkpoint,
-        "samples": len(one.texts), "seed": seed, "per_label": [], "confusion": [],
+        "run": str(samples.run), "file": samples.file, "checkpoint": samples.checkpoint,
+        "samples": len(samples.texts), "seed": seed, "per_label": [], "confusion": [],
         "mistakes": [], "calibration": [], **one.result(seed), "errors": one.errors(20),
-        "against": [{**other, "verdict": _verdict(other)} for other in against],
+        "against": [{**other, "verdict": _verdict(one.metric, other)} for other in against],
     }  # fmt: skip
 
 
-def write(one: Answers, result: Dict[str, Any], file: str, errors: int) -> None:
+def write(one: SampleScores, result: Dict[str, Any], errors: int) -> None:
     """Write ``result.json`` and ``errors.tsv`` into the run folder; write its report again."""
-    name = "".join(c if c.isalnum() or c in "-_." else "_" for c in Path(file).name).strip(".")
-    folder = one.run / record.EVALUATIONS / (name or "file")
+    run, name = one.samples.run, Path(one.samples.file).name
+    name = "".join(c if c.isalnum() or c in "-_." else "_" for c in name).strip(".")
+    folder = run / record.EVALUATIONS / (name or "file")
     head = "\t".join(one.columns)
     rows = ["\t".join(map(_cell, error.values())) for error in one.errors(errors)]
     try:
@@ -158,10 +125,10 @@ def write(one: Answers, result: Dict[str, Any], file: str, errors: int) -> None:
         regular.not_linked(folder).mkdir(exist_ok=True)
         durable.replace(folder / "result.json", json_files.encode(result))
         durable.replace(folder / "errors.tsv", "\n".join([head, *rows, ""]).encode("utf-8"))
-        page.write_run(one.run)
+        page.write_run(run)
     except OSError as error:
         raise AmpXlaError(f"cannot write {folder}: {error.strerror}") from error
-    note(f"written: {folder}/result.json, errors.tsv; {one.run}/{page.REPORT}")
+    note(f"written: {folder}/result.json, errors.tsv; {run}/{page.REPORT}")
 
 
 def _cell(value: Any) -> str:
@@ -189,9 +156,8 @@ def _text(result: Dict[str, Any]) -> Iterator[str]:
         yield f"  most frequent mistakes: {', '.join(words)}"
 
 
-def _verdict(against: Dict[str, Any]) -> str:
-    """Return whether a run is better than another, from the differences of their scores."""
-    name = next(name for name in ("accuracy", "f1", "spearman", "rouge_l") if name in against)
+def _verdict(name: str, against: Dict[str, Any]) -> str:
+    """Return whether a run is better than another, from the difference of their scores ``name``."""
     p = against.get("p", 0.0)  # without McNemar's test, the interval alone decides
     points, low, high = (100 * against[name][key] for key in ("value", "low", "high"))
     interval = f"{name} {points:+.1f} points, 95%: {low:+.1f} to {high:+.1f}"

@@ -56,14 +56,14 @@ def per_label(confusion: np.ndarray) -> Dict[str, np.ndarray]:
     Args:
       confusion: int64 [classes, classes]: row = label, column = prediction.
     """
-    return per_entity(np.stack([np.diag(confusion), confusion.sum(0), confusion.sum(1)], 1))
+    return of_counts(np.stack([np.diag(confusion), confusion.sum(0), confusion.sum(1)], 1))
 
 
-def per_entity(counts: np.ndarray) -> Dict[str, np.ndarray]:
+def of_counts(counts: np.ndarray) -> Dict[str, np.ndarray]:
     """Return precision, recall, F1 and support of each label from counts, like ``per_label``.
 
     Args:
-      counts: correct, predicted and true entities, int64 [labels, 3].
+      counts: numbers of correct, of predicted and of true ones, int64 [labels, 3].
     """
     right, found, support = counts.T
     return {
@@ -75,7 +75,7 @@ def per_entity(counts: np.ndarray) -> Dict[str, np.ndarray]:
 
 
 def rows(names: Sequence[str], each: Mapping[str, np.ndarray]) -> List[Dict[str, Any]]:
-    """Return one dictionary per label from the result of ``per_label`` or ``per_entity``."""
+    """Return one dictionary per label from the result of ``per_label`` or ``of_counts``."""
     return [
         {"label": name, **{key: values[i].item() for key, values in each.items()}}
         for i, name in enumerate(names)

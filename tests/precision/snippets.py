@@ -1,7 +1,8 @@
 """The Python blocks of README and the pages, by the mark above each.
 
 A mark names what runs the block: ``graph``, ``eager`` and ``jax`` in a process of tests, with the
-names that the block does not define; ``script`` as a program; ``transformers`` beside an export; ``elsewhere`` needs packages that are not this project's.
+names that the block does not define; ``script`` as a program; ``transformers`` beside an export;
+``elsewhere`` needs packages that are not this project's.
 """
 
 from __future__ import annotations

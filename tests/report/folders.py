@@ -11,7 +11,8 @@ from typing import Any, Dict, Optional
 import numpy as np
 
 from amp_xla.commands import score
-from amp_xla.commands.score_answers import Answers, Labelled, Scored
+from amp_xla.tasks.similarity.scores import PairScores
+from amp_xla.training.sample_scores import LabelScores, Samples, SampleScores
 
 STEPS = 200
 
@@ -67,20 +68,23 @@ def scored(run: Path, label: str) -> None:
     labels = np.array([source.choice(3, p=row) for row in chances])
     texts = [f"{label} {number}" for number in range(200)]
     names = ("tool", "food", label)
-    answers = Labelled(run, "step-00000200", texts, [names[i] for i in labels], names, chances)
-    _evaluated(answers, "test.tsv")
+    wanted = [names[i] for i in labels]
+    samples = Samples(run, "step-00000200", "test.tsv", texts, wanted)
+    _evaluated(LabelScores(samples, names, chances))
 
 
 def ranked(run: Path) -> None:
     """Write the evaluation of a run that predicts similarities."""
     labels = np.arange(30.0)
     pairs = [f"a\tb{i}" for i in range(30)]
-    _evaluated(Scored(run, "step-00000200", pairs, labels, labels % 7), "pairs.tsv")
+    samples = Samples(run, "step-00000200", "pairs.tsv", pairs, labels)
+    _evaluated(PairScores(samples, labels % 7))
 
 
-def _evaluated(answers: Answers, file: str) -> None:
-    both = [answers, dataclasses.replace(answers, run=Path("other"))]
-    score.write(answers, score.result_of(answers, both, file, seed=1), file, 100)
+def _evaluated(answers: SampleScores) -> None:
+    other = answers.samples._replace(run=Path("other"))
+    both = [answers, dataclasses.replace(answers, samples=other)]
+    score.write(answers, score.result_of(answers, both, seed=1), 100)
 
 
 def diverged(folder: Path) -> Path:

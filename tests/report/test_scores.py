@@ -8,8 +8,8 @@ from typing import Tuple
 import numpy as np
 import pytest
 
-from amp_xla.commands.score_answers import Labelled
 from amp_xla.report import scores
+from amp_xla.training.sample_scores import LabelScores, Samples
 
 pytestmark = pytest.mark.once
 
@@ -25,11 +25,11 @@ def answers(samples: int, classes: int, right: float, seed: int) -> Tuple[np.nda
     return labels, predicted
 
 
-def labelled(labels: np.ndarray, predicted: np.ndarray) -> Labelled:
+def labelled(labels: np.ndarray, predicted: np.ndarray) -> LabelScores:
     """Return these predictions as the answers of a run."""
     names, classes = tuple("abcdefghijklmnopqrstuvwxyzABCD"), max(labels.max(), predicted.max()) + 1
-    texts, wanted = [""] * len(labels), [names[i] for i in labels]
-    return Labelled(Path("run"), "", texts, wanted, names[:classes], np.eye(classes)[predicted])
+    samples = Samples(Path("run"), "", "", [""] * len(labels), [names[i] for i in labels])
+    return LabelScores(samples, names[:classes], np.eye(classes)[predicted])
 
 
 # By scikit-learn 1.9.1 for `answers(400, classes, 0.6, seed)`, all labels, zero_division=0:

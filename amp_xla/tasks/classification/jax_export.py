@@ -16,10 +16,9 @@ from amp_xla.export.model import MEAN_POOLING, Exportable, Run, read_head
 from amp_xla.jax import bert, weights
 from amp_xla.jax.engine import restored
 from amp_xla.training.checkpoint import Checkpoint
-from amp_xla.training.classifier import ClassifierConfig
 
 
-def classifier(config: ClassifierConfig, checkpoint: Checkpoint) -> Exportable:
+def classifier(config: Any, checkpoint: Checkpoint) -> Exportable:
     """Return the classifier of a run."""
     labels = Labels.load(checkpoint.file("labels.json")).names
     shape = weights.pretrained(str(checkpoint.path)).config

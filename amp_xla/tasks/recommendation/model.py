@@ -7,12 +7,14 @@ second-order factorization machine and of a tower over all vectors.
 
 from __future__ import annotations
 
-from typing import Any, List, Tuple
+from typing import Any, List, Optional, Tuple
 
 import numpy as np
 
 from amp_xla.backend import keras, tf
 from amp_xla.models.losses import weighted_mean
+from amp_xla.sok.layers import new_table
+from amp_xla.tasks.recommendation.data.lines import Columns
 
 
 class Recommender(keras.Model):
@@ -100,3 +102,14 @@ def losses(labels: Any, logits: Any, weights: Any) -> Tuple[Any, Any, Any]:
     each = tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits)
     hits = tf.cast(tf.equal(logits > 0.0, labels > 0.5), tf.float32)
     return weighted_mean(each, weights), weighted_mean(hits, weights), each
+
+
+def network(config: Any, columns: Columns, values: int, rows: Optional[str] = None) -> Any:
+    """Return placeholders by name, model and logits; ``rows`` is the initializer of the table."""
+    inputs = {
+        "numbers": tf.placeholder(tf.float32, [None, columns.numbers], name="numbers"),
+        "ids": tf.placeholder(tf.int64, [None, columns.slots, values], name="ids"),
+    }
+    table = new_table(config.model, columns.slots, values, config.seed, rows)
+    model = Recommender(table, columns.slots, config.model, config.seed)
+    return inputs, model, model.call(inputs["numbers"], inputs["ids"])

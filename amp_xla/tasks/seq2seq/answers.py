@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any, Callable, Dict, List, Sequence
 
@@ -14,10 +15,12 @@ from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.models import dropout
 from amp_xla.models.language_model import LanguageModel
 from amp_xla.models.options import EncoderOptions, GenerationOptions
-from amp_xla.report.texts import rouge_l, words
+from amp_xla.process import output
 from amp_xla.tasks.seq2seq.data import TargetBatchOptions, framed
 from amp_xla.tasks.seq2seq.decoding import CachedDecoder, TextGenerator
+from amp_xla.tasks.seq2seq.scores import rouge_l, words
 from amp_xla.training import distributed
+from amp_xla.training.answers import Answers, Row
 from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.evaluation import Evaluation, held_out
 from amp_xla.training.variables import restore_weights
@@ -66,13 +69,23 @@ def evaluation(
     return evaluate
 
 
-def answers(
+@dataclasses.dataclass(frozen=True)
+class TextAnswers(Answers):
+    """The text generated for each line."""
+
+    texts: List[str]
+
+    def rows(self, lines: Sequence[str]) -> List[Row]:
+        return [([output.printable(text)], {"generated": text}) for text in self.texts]
+
+
+def predict(
     checkpoint: Checkpoint,
     encoder: EncoderOptions,
     batches: TargetBatchOptions,
     lines: Sequence[str],
     options: GenerationOptions,
-) -> List[str]:
+) -> TextAnswers:
     """Return the text that the checkpoint's model generates for each line."""
     tokenizer = Tokenizer.of_folder(str(checkpoint.path))
     sources = framed(tokenizer, lines, batches.max_source)
@@ -83,4 +96,5 @@ def answers(
         lm = encoder.language_model(tokenizer.vocab_size, batches.max_length, "unilm", False)
         decoder = CachedDecoder(lm, rows, options.beams, length, batches.max_target)
     restore_weights(checkpoint, lm.weights)
-    return list(map(writer(tokenizer), TextGenerator(decoder, tokenizer.sep_id, options)(sources)))
+    generate = TextGenerator(decoder, tokenizer.sep_id, options)
+    return TextAnswers(list(map(writer(tokenizer), generate(sources))))

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, Dict, List, Mapping, Sequence
 
 import numpy as np
 
-from amp_xla.data import spans
 from amp_xla.data.batches.protocol import Batch
 from amp_xla.data.labelled import Labelled
 from amp_xla.data.text.entities import Entity, unpack
 from amp_xla.data.text.labels import Labels
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.models import dropout
+from amp_xla.process import output
 from amp_xla.process.progress import note
+from amp_xla.tasks.tagging import spans
 from amp_xla.tasks.tagging.data import Placed
+from amp_xla.training.answers import Answers, Row
 from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.evaluation import Evaluation, Infer, in_order, summed
 from amp_xla.training.step import Inference
@@ -49,7 +52,22 @@ def evaluation(infer: Infer, batches: Any, data: Labelled, head: str) -> Evaluat
     return evaluate
 
 
-def answers(config: Any, checkpoint: Checkpoint, texts: Sequence[str]) -> List[List[Entity]]:
+@dataclasses.dataclass(frozen=True)
+class EntityAnswers(Answers):
+    """The entities of each text."""
+
+    entities: List[List[Entity]]
+
+    def rows(self, lines: Sequence[str]) -> List[Row]:
+        """Return a column ``start:end label words`` per entity."""
+        return [
+            ([output.printable(e.shown(line).replace("\t", " ")) for e in entities],
+             {"entities": entities})
+            for entities, line in zip(self.entities, lines)
+        ]  # fmt: skip
+
+
+def predict(config: Any, checkpoint: Checkpoint, texts: Sequence[str]) -> EntityAnswers:
     """Return the entities of each text by a checkpoint of a run with ``config``."""
     tokenizer = Tokenizer.of_folder(str(checkpoint.path))
     names = Labels.load(checkpoint.file("labels.json")).names
@@ -70,4 +88,4 @@ def answers(config: Any, checkpoint: Checkpoint, texts: Sequence[str]) -> List[L
         placed.encoded, length, config.batches.batch_size,
         lambda batch: spans.decode(config.head, infer(batch), batch["token_ids"]),
     )  # fmt: skip
-    return [placed.entities(text, row, names) for text, row in enumerate(rows)]
+    return EntityAnswers([placed.entities(text, row, names) for text, row in enumerate(rows)])

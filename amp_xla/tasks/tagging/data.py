@@ -9,12 +9,12 @@ import numpy as np
 
 from amp_xla.data.batches.protocol import Batch
 from amp_xla.data.labelled import Labelled, Preparation
-from amp_xla.data.spans import Span, is_flat, tags_of
 from amp_xla.data.text.entities import Entity, unpack
 from amp_xla.data.text.labels import Labels
 from amp_xla.data.text.options import TaggedFiles
 from amp_xla.data.text.tokenizer import Encoded, Tokenizer
 from amp_xla.errors import DataError
+from amp_xla.tasks.tagging.spans import Span, is_flat, tags_of
 
 
 class Placed(NamedTuple):

@@ -132,9 +132,9 @@ def test_bert4keras_loads_the_weights_and_predicts_the_same(place, trained):
 
     So the average of the weights, which differ from those trained, is evaluated and saved.
     """
-    from amp_xla.data.pretraining.masking import Masking
     from amp_xla.data.pretraining.prepared import Manifest, Sequences
     from amp_xla.data.text.tokenizer import Tokenizer
+    from amp_xla.tasks.pretraining.data.masking import Masking
     from amp_xla.tasks.pretraining.data.stream import Stream
     from recipes.pretraining import Config
 
@@ -161,8 +161,8 @@ def test_bert4keras_loads_the_weights_and_predicts_the_same(place, trained):
 
 
 def test_evaluate_prints_what_bert4keras_own_model_gives(place, trained):
-    from amp_xla.data.pretraining.masking import MaskedTexts, Masking
     from amp_xla.data.text.tokenizer import Tokenizer
+    from amp_xla.tasks.pretraining.data.masking import MaskedTexts, Masking
 
     run = place.folder / WHOLE
     texts = [f"north{i} goes with south{i} . north1 goes with south1 ." for i in range(20)]

@@ -9,7 +9,7 @@ from typing import Any, List, Tuple
 
 import pytest
 
-from amp_xla.report.texts import rouge_l, words
+from amp_xla.tasks.seq2seq.scores import rouge_l, words
 from tests.integration.commands import CLI, PREDICT, Commands
 from tests.integration.killing import metrics, state
 from tests.tasks.similarity.test_recipe import write

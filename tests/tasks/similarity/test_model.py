@@ -12,10 +12,11 @@ import scipy.stats
 
 from amp_xla.backend import K, tf
 from amp_xla.data.text.tokenizer import Tokenizer
-from amp_xla.models import dropout, similarity
+from amp_xla.models import dropout
 from amp_xla.models.options import EncoderOptions
 from amp_xla.report.scores import spearman
-from amp_xla.training.similarity import vectors
+from amp_xla.tasks.similarity import model as similarity
+from amp_xla.tasks.similarity.answers import vectors
 from scripts.environment.uv import uv
 from tests.running import ROOT
 

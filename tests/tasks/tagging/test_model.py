@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from amp_xla.backend import tf
-from amp_xla.models import tagging
+from amp_xla.tasks.tagging import model as tagging
 
 LENGTHS, SIZE, TAGS = (5, 3, 2, 0), 5, 3
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from amp_xla.data.pretraining.masking import Masking
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.data.text.vocabulary import SPECIAL_TOKENS
+from amp_xla.tasks.pretraining.data.masking import Masking
 
 pytestmark = pytest.mark.once
 

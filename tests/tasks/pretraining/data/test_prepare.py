@@ -15,11 +15,10 @@ import numpy as np
 import psutil
 import pytest
 
-from amp_xla.data.pretraining import words
 from amp_xla.data.pretraining.prepared import Manifest, Sequences
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.errors import DataError
-from amp_xla.tasks.pretraining.data import prepare
+from amp_xla.tasks.pretraining.data import prepare, words
 from amp_xla.tasks.pretraining.data.units import Reading
 
 pytestmark = pytest.mark.once

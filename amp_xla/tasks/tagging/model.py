@@ -10,9 +10,9 @@ from typing import Any, Dict, NamedTuple, Tuple
 
 from amp_xla import backend
 from amp_xla.backend import keras, tf
-from amp_xla.data.spans import is_flat
 from amp_xla.models import losses
 from amp_xla.models.derivatives import mask_bias
+from amp_xla.tasks.tagging.spans import is_flat
 
 POINTERS = {
     "global_pointer": "GlobalPointer", "efficient_global_pointer": "EfficientGlobalPointer",

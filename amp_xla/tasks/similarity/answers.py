@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Optional, Sequence
+import dataclasses
+from typing import Any, Dict, List, Optional, Sequence
 
 import numpy as np
 
 from amp_xla.backend import K, tf
-from amp_xla.data.pairs import Method, Scale, apart
 from amp_xla.data.text.tokenizer import Tokenizer
-from amp_xla.models import dropout, similarity
+from amp_xla.models import dropout
 from amp_xla.report.scores import best_threshold, spearman
+from amp_xla.tasks.similarity import model as similarity
+from amp_xla.tasks.similarity.data import Method, Scale, apart
+from amp_xla.training.answers import Answers, LabelAnswers, Row
 from amp_xla.training.checkpoint import Checkpoint
-from amp_xla.training.classifier import Answers
 from amp_xla.training.evaluation import Evaluation, Infer, in_order, per_sample
 from amp_xla.training.step import Inference
 from amp_xla.training.variables import restore_weights
@@ -59,9 +61,33 @@ def evaluation(
     return evaluate
 
 
-def answers(
+@dataclasses.dataclass(frozen=True)
+class PairAnswers(Answers):
+    """Scores of pairs.
+
+    Attributes:
+      scores: score of each pair, float [pairs].
+      similar: probability of the label 1; None if labels are not 0 and 1.
+    """
+
+    scores: np.ndarray
+    similar: Optional[np.ndarray] = None
+
+    def rows(self, lines: Sequence[str]) -> List[Row]:
+        """Return the label, if there is one, the score and the pair."""
+        labels: List[Row] = [([], {}) for _ in lines]
+        if self.similar is not None:
+            chances = np.stack([1.0 - self.similar, self.similar], 1)
+            labels = LabelAnswers(("0", "1"), chances).rows(lines)
+        return [
+            ([*cells[:1], f"{score:.4f}", line], {**fields, "score": float(f"{score:.7g}")})
+            for (cells, fields), score, line in zip(labels, self.scores, lines)
+        ]
+
+
+def predict(
     config: Any, checkpoint: Checkpoint, texts: Sequence[str], others: Sequence[str]
-) -> Answers:
+) -> PairAnswers:
     """Return the predictions for pairs by a checkpoint of a run with ``config``.
 
     Scores are cosines, or a cross-encoder's labels. If labels are 0 and 1, the probability of 1 is
@@ -84,9 +110,9 @@ def answers(
         first, second = (embedded[[place[text] for text in side]] for side in (texts, others))
         cosines = (first * second).sum(1, dtype=np.float64)
         if threshold is None:
-            return _scored(cosines)
+            return PairAnswers(cosines)
         excess = similarity.SCALE * (cosines - float(K.get_value(threshold)))
-        return _scored(cosines, 1.0 / (1.0 + np.exp(-excess)))
+        return PairAnswers(cosines, 1.0 / (1.0 + np.exp(-excess)))
     inputs = similarity.placeholders(method)
     with dropout.inference():
         output = model(similarity.model_inputs(method, inputs))
@@ -97,14 +123,7 @@ def answers(
     encoded = tokenizer.encode(texts, others, length)
     values = np.array(in_order(encoded, length, rows, lambda x: infer(x)["scores"]), np.float64)
     labels = scale.low + values * (scale.high - scale.low)
-    return _scored(labels, values if scale.binary else None)
-
-
-def _scored(scores: np.ndarray, similar: Optional[np.ndarray] = None) -> Answers:
-    """Return the predictions for scores and, if labels are 0 and 1, the probabilities of 1."""
-    if similar is None:
-        return Answers((), np.zeros((len(scores), 0)), scores=scores)
-    return Answers(("0", "1"), np.stack([1.0 - similar, similar], 1), scores=scores)
+    return PairAnswers(labels, values if scale.binary else None)
 
 
 def vectors(

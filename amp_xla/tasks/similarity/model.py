@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import Any, Dict, List, Mapping
 
 from amp_xla.backend import K, keras, tf
-from amp_xla.data.pairs import Method, apart
 from amp_xla.models import losses
 from amp_xla.models.encoders import pooled
 from amp_xla.models.options import EncoderOptions
+from amp_xla.tasks.similarity.data import Method, apart
 
 SCALE = 20.0  # of a cosine, as in CoSENT; 1 / 0.05, the temperature of SimCSE
 

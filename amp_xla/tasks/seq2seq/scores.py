@@ -1,13 +1,16 @@
-"""Scores of generated texts: ROUGE and BLEU."""
+"""Scores of generated texts: ROUGE and BLEU. Imports no TensorFlow."""
 
 from __future__ import annotations
 
+import dataclasses
 import re
-from typing import Any, List, Sequence
+from typing import Any, Dict, List, Sequence
 
 import numpy as np
 
 from amp_xla.data.extras import extra
+from amp_xla.training.checkpoint import Checkpoint
+from amp_xla.training.sample_scores import Samples, SampleScores, Scorer
 
 # Name here -> name in rouge_score.
 ROUGE = {"rouge_1": "rouge1", "rouge_2": "rouge2", "rouge_l": "rougeL"}
@@ -64,3 +67,42 @@ class _Words:
     """The tokenizer for rouge_score."""
 
     tokenize = staticmethod(words)
+
+
+@dataclasses.dataclass(frozen=True)
+class TextScores(SampleScores):
+    """Scores of generated texts; errors are sorted by ROUGE-L, the lowest first.
+
+    Attributes:
+      found: generated texts; the labels are the target texts.
+      each: F1 of ROUGE-1, -2 and -L per text; see ``rouge``.
+    """
+
+    found: Sequence[str]
+    each: np.ndarray
+    columns = ("sample", "label", "predicted", "rouge_l", "text")
+    metric = "rouge_l"
+
+    def rows(self) -> np.ndarray:
+        return self.each
+
+    def score(self, rows: np.ndarray) -> Dict[str, float]:
+        return dict(zip(ROUGE, rows.mean(0)))
+
+    def details(self) -> Dict[str, Any]:
+        return {"metrics": {"bleu": bleu(self.found, self.samples.wanted)}}
+
+    def errors(self, most: int) -> List[Dict[str, Any]]:
+        rouge_l = self.each[:, -1]
+        order = [i for i in np.argsort(rouge_l, kind="stable").tolist() if rouge_l[i] < 1.0]
+        return self._listed(order[:most], self.samples.wanted, self.found, rouge_l.tolist())
+
+
+def scored(checkpoint: Checkpoint, samples: Samples) -> Scorer:
+    """Return the function that scores the answers to samples."""
+
+    def score(answers: List[Dict[str, Any]]) -> SampleScores:
+        found = [answer["generated"] for answer in answers]
+        return TextScores(samples, found, rouge(found, samples.wanted))
+
+    return score

@@ -1,0 +1,185 @@
+"""What a recipe gives to ``evaluate --file``: scores of its answers to labelled samples."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+from typing import Any, Callable, ClassVar, Dict, Iterable, List, NamedTuple, Sequence, Tuple
+
+import numpy as np
+
+from amp_xla.data.text.labels import Labels
+from amp_xla.errors import AmpXlaError
+from amp_xla.report import scores
+from amp_xla.training.checkpoint import Checkpoint
+
+
+class Samples(NamedTuple):
+    """Labelled samples of a file, and the run that answers them.
+
+    Attributes:
+      run: run folder.
+      checkpoint: name of the checkpoint.
+      file: path of the file.
+      texts: input lines for ``predict``.
+      wanted: the correct labels, as read from the file.
+    """
+
+    run: Path
+    checkpoint: str
+    file: str
+    texts: List[str]
+    wanted: Sequence[Any]
+
+    def check(self, labels: Iterable[str], names: Sequence[str]) -> None:
+        """Raise AmpXlaError if one of the file's ``labels`` is not among the run's ``names``."""
+        unknown = sorted(set(labels) - set(names))
+        if unknown:
+            raise AmpXlaError(
+                f"{self.file} has the label {unknown[0]!r}, which is not a label of {self.run}; "
+                f"its labels are: {', '.join(names[:20])}{', ...' if len(names) > 20 else ''}"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class SampleScores:
+    """Scores of a run's answers to samples.
+
+    Attributes:
+      columns: column names of ``errors.tsv``; runs with the same columns can be compared.
+      metric: name of the score that decides which of two runs is better.
+    """
+
+    samples: Samples
+    columns: ClassVar[Tuple[str, ...]]
+    metric: ClassVar[str]
+
+    def rows(self) -> np.ndarray:
+        """Return the numbers from which scores are computed, one row per sample, [N, K]."""
+        raise NotImplementedError
+
+    def score(self, rows: np.ndarray) -> Dict[str, float]:
+        """Return name -> score, computed from ``rows`` alone."""
+        raise NotImplementedError
+
+    def details(self) -> Dict[str, Any]:
+        """Return more fields for ``result.json``, e.g. ``metrics``: scores without an interval."""
+        return {}
+
+    def errors(self, most: int) -> List[Dict[str, Any]]:
+        """Return at most ``most`` wrong predictions, the worst first."""
+        raise NotImplementedError
+
+    def result(self, seed: int) -> Dict[str, Any]:
+        """Return the scores for ``result.json``."""
+        details = self.details()
+        single = {name: {"value": value} for name, value in details.get("metrics", {}).items()}
+        return {**details, "metrics": {**scores.bootstrap(self.rows(), self.score, seed), **single}}
+
+    def against(self, other: Any, seed: int) -> Dict[str, Any]:
+        """Return the differences between these scores and another run's, with intervals."""
+        mine, others = self.samples, other.samples
+        if (mine.texts, list(mine.wanted)) != (others.texts, list(others.wanted)):
+            raise AmpXlaError(
+                f"{mine.run} and {others.run} read different columns of the file (--text-field and "
+                f"--label-field of their training), so they cannot be compared"
+            )
+        rows_of_this = self.rows()
+        width = rows_of_this.shape[1]
+
+        def gain(rows: np.ndarray) -> Dict[str, float]:
+            mine, other_scores = self.score(rows[:, :width]), other.score(rows[:, width:])
+            return {name: mine[name] - other_scores[name] for name in mine if name in other_scores}
+
+        both = np.concatenate([rows_of_this, other.rows()], 1)
+        return {"run": str(others.run), **scores.bootstrap(both, gain, seed)}
+
+    def _listed(self, order: Iterable[int], *values: Sequence[Any]) -> List[Dict[str, Any]]:
+        """Return the rows of ``errors.tsv`` for the samples in ``order``."""
+        cells = ((i + 1, *(column[i] for column in values), self.samples.texts[i]) for i in order)
+        return [dict(zip(self.columns, row)) for row in cells]
+
+
+# Function from the objects that ``predict --json`` prints to their scores.
+Scorer = Callable[[List[Dict[str, Any]]], SampleScores]
+
+
+@dataclasses.dataclass(frozen=True)
+class LabelScores(SampleScores):
+    """Scores of labels; errors are sorted by the probability of the correct label.
+
+    Attributes:
+      names: labels of the run.
+      chances: probability of each label, float64 [N, labels].
+    """
+
+    names: Sequence[str]
+    chances: np.ndarray
+    columns = ("sample", "label", "predicted", "probability", "probability_of_label", "text")
+    metric = "accuracy"
+
+    @classmethod
+    def of(cls, samples: Samples, names: Sequence[str], answers: Any, *others: Any) -> LabelScores:
+        """Return the scores of answers, JSON objects with ``probabilities``."""
+        names = names or tuple(answers[0]["probabilities"])
+        rows = [[answer["probabilities"][name] for name in names] for answer in answers]
+        return cls(samples, names, np.array(rows, np.float64), *others)
+
+    def rows(self) -> np.ndarray:
+        """Return label and prediction as indices into ``names``."""
+        number = {name: i for i, name in enumerate(self.names)}
+        labels = np.array([number[label] for label in self.samples.wanted])
+        return np.stack([labels, self.chances.argmax(1)], 1)
+
+    def score(self, rows: np.ndarray) -> Dict[str, float]:
+        return scores.classification(scores.confusion(rows[:, 0], rows[:, 1], len(self.names)))
+
+    def details(self) -> Dict[str, Any]:
+        labels, predicted = self.rows()[:, :2].T.astype(int)
+        matrix = scores.confusion(labels, predicted, len(self.names))
+        error, bins = scores.calibration(self.chances.max(1), predicted == labels)
+        chances = self.chances[np.arange(len(labels)), labels]
+        metrics = {"loss": float(-np.log(np.maximum(chances, 1e-12)).mean())}
+        if len(self.names) == 2:
+            metrics["auc"] = scores.auc(labels == 1, self.chances[:, 1])
+        mistakes = [
+            (int(matrix[i, j]), self.names[i], self.names[j])
+            for i, j in np.argwhere(matrix)
+            if i != j
+        ]
+        return {
+            "metrics": {**metrics, "calibration_error": error},
+            "per_label": scores.rows(self.names, scores.per_label(matrix)),
+            "confusion": matrix.tolist(),
+            "mistakes": sorted(mistakes, key=lambda mistake: -mistake[0])[:10],
+            "calibration": bins,
+        }
+
+    def errors(self, most: int) -> List[Dict[str, Any]]:
+        labels, predicted = self.rows()[:, :2].T.astype(int)
+        of_labels = self.chances[np.arange(len(labels)), labels]
+        order = np.argsort(of_labels, kind="stable").tolist()
+        wrong = [i for i in order if predicted[i] != labels[i]][:most]
+        names = [self.names[i] for i in predicted]
+        chances = self.chances.max(1).tolist(), of_labels.tolist()
+        return self._listed(wrong, self.samples.wanted, names, *chances)
+
+    def against(self, other: LabelScores, seed: int) -> Dict[str, Any]:
+        result = super().against(other, seed)
+        first, second = (rows[:, 0] == rows[:, 1] for rows in (self.rows(), other.rows()))
+        only = int((first & ~second).sum()), int((second & ~first).sum())
+        p = scores.mcnemar(*only)
+        return {**result, "only_first": only[0], "only_second": only[1], "p": p}
+
+
+def scored(checkpoint: Checkpoint, samples: Samples) -> Scorer:
+    """Check the labels of samples; return the function that scores the answers to them.
+
+    Recipes whose answers are not ``LabelAnswers`` have a function ``scored`` of their own.
+    """
+    path = str(checkpoint.path / "labels.json")
+    names = Labels.load(path).names if os.path.isfile(path) else ()
+    if names:
+        samples.check(samples.wanted, names)
+    return lambda answers: LabelScores.of(samples, names, answers)
