@@ -19,8 +19,8 @@ from amp_xla.training.options import RunOptions
 # Settings for the length of a run. A larger value extends the run.
 LENGTHS = ("epochs", "steps")
 _PARTS = {  # part of an identity -> word for its entries in messages
-    "config": "setting", "settings": "setting", "data": "data", "assets": "file",
-    "versions": "version",
+    "script": "script's", "config": "setting", "settings": "setting", "data": "data",
+    "assets": "file", "versions": "version",
 }  # fmt: skip
 _STEPS = "steps per epoch"
 
@@ -41,6 +41,7 @@ def describe(engine: Engine, config: Any, files: Mapping[str, bytes]) -> Dict[st
     """Return the JSON-able identity of a run, saved with each checkpoint."""
     return {
         "data": {**engine.job.identity, **_batches(whole(engine.job.batches))},
+        "script": getattr(engine.job, "script", {}),
         "assets": digests(files),
         "config": settings_of(config),
         "may change": may_change(config),
@@ -95,7 +96,9 @@ def differences(
       sides: words for the origin of both values.
     """
     old_parts = {part: dict(saved.get(part, {})) for part in _PARTS}
-    new_parts = {part: dict(current[part]) for part in _PARTS}
+    new_parts = {part: dict(current.get(part, {})) for part in _PARTS}
+    if "script" not in saved:  # a checkpoint from before this part
+        new_parts["script"] = {}
     longer = []
     for key in LENGTHS:
         old, new = old_parts["config"].get(key), new_parts["config"].get(key)
