@@ -12,7 +12,7 @@ import importlib
 import os
 import sys
 import warnings
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from amp_xla.backend import nvidia
 from amp_xla.errors import SetupOrderError, UnsupportedError
@@ -23,6 +23,7 @@ from amp_xla.process.typed import environment
 SAFE_MASKS = (0, 11, 5)
 CRF_LAYERS = ("ConditionalRandomField", "MaximumEntropyMarkovModel")
 _BFLOAT16 = "auto_mixed_precision_onednn_bfloat16"  # oneDNN's pass for CPUs
+_INITIALIZED = "_keras_initialized"  # Keras' own mark of a variable
 MIN_CAPABILITY = (7, 0)  # the rewrite pass skips older GPUs (no tensor cores)
 
 
@@ -241,6 +242,24 @@ def bert4keras_version() -> Tuple[int, ...]:
 def session() -> Any:
     """Return Keras' session for the default graph, with the options of ``amp_xla.setup``."""
     return _prepare()["K"].get_session()
+
+
+def uninitialized(variables: Sequence[Any]) -> List[Any]:
+    """Return those of ``variables`` that have no value in Keras' session."""
+    current, tf = session(), _prepare()["tf"]
+    with current.graph.as_default():
+        flags = current.run([tf.is_variable_initialized(v) for v in variables])
+    # On 1.15 the flag is False if an XLA cluster wrote the variable: each is initialized only once.
+    return [v for v, flag in zip(variables, flags) if not (flag or hasattr(v, _INITIALIZED))]
+
+
+def initialize(variables: Sequence[Any]) -> None:
+    """Initialize those of ``variables`` that have no value; loaded and trained weights stay."""
+    current, missing = session(), uninitialized(variables)
+    with current.graph.as_default():
+        current.run(_prepare()["tf"].variables_initializer(missing))
+    for variable in missing:
+        setattr(variable, _INITIALIZED, True)
 
 
 def set_graph_rewrite(half_dtype: Optional[str]) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 from amp_xla import backend
 from amp_xla.backend import configuring
 from amp_xla.callbacks.run import Run
+from amp_xla.errors import AmpXlaError
 from amp_xla.models import dropout
 from amp_xla.process.world import world
 from amp_xla.training import distributed
@@ -31,11 +32,15 @@ def _with_run(method: Any) -> Any:
     def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
         bound = signature.bind(self, *args, **kwargs)
         callbacks = bound.arguments.get("callbacks") or ()
-        run = next(
-            (c for c in getattr(callbacks, "callbacks", callbacks) if isinstance(c, Run)), None
-        )
-        if run is None or run.in_fit:
+        if isinstance(callbacks, Run):
+            raise AmpXlaError("callbacks=Run(...): give a list, callbacks=[Run(...)]")
+        callbacks = getattr(callbacks, "callbacks", callbacks)
+        runs = [callback for callback in callbacks if isinstance(callback, Run)]
+        if not runs or runs[0].in_fit:
             return method(self, *args, **kwargs)
+        if runs[1:]:
+            raise AmpXlaError(f"callbacks has {len(runs)} Run; one fit writes one run folder")
+        run = runs[0]
         bound.apply_defaults()
         arguments = {**bound.arguments, "callbacks": list(callbacks)}
         model = arguments.pop("self")

@@ -6,10 +6,11 @@ A position is the number of a batch, counted from 0 over the whole run. ``numpy.
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import random
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Dict, Iterator, Mapping, Optional, Tuple
+from typing import Any, Dict, Iterator, Mapping, Optional
 
 import numpy as np
 from typing_extensions import Protocol
@@ -33,10 +34,11 @@ class Source(Protocol):
         """Yield the batches from ``position`` on, as tuples for Keras."""
 
 
-def source(given: Mapping[str, Any]) -> Source:
+def source(model: Any, given: Mapping[str, Any]) -> Any:
     """Return the source of the batches that were passed to ``fit``.
 
     Args:
+      model: the compiled model.
       given: the arguments of ``fit`` or ``fit_generator`` by name.
 
     Raises:
@@ -52,17 +54,26 @@ def source(given: Mapping[str, Any]) -> Source:
         if not steps:
             raise UnsupportedError("fit with a generator needs steps_per_epoch")
         return Generator(data, steps)
-    arrays = (data, given.get("y"), given.get("sample_weight"))
-    leaves = backend.tensorflow().nest.flatten(data)
-    if leaves and all(isinstance(leaf, np.ndarray) for leaf in leaves) and not steps:
-        return Arrays(
-            arrays, given["batch_size"] or 32, bool(given["shuffle"]), given["validation_split"]
-        )
+    tf = backend.tensorflow()
+    leaves = [] if data is None else tf.nest.flatten(data)
+    arrays = all(isinstance(x, (int, float)) or hasattr(x, "__array__") for x in leaves)
+    if leaves and arrays and not steps and not any(map(tf.is_tensor, leaves)):
+        return Arrays(model, given)
     raise UnsupportedError(
         f"data of type {type(data).__name__}{' with steps_per_epoch' if steps else ''}; Run allows "
-        f"a keras.utils.Sequence, a generator with steps_per_epoch, or numpy arrays without "
+        f"a keras.utils.Sequence, a generator with steps_per_epoch, or arrays without "
         f"steps_per_epoch"
     )
+
+
+def digest(arrays: Any) -> str:
+    """Return the SHA-256 of nested arrays."""
+    total = hashlib.sha256()
+    for leaf in backend.tensorflow().nest.flatten(arrays):
+        array = np.ascontiguousarray([] if leaf is None else leaf)
+        total.update(f"{array.dtype}{array.shape}".encode())
+        total.update(repr(array.tolist()).encode() if array.dtype.hasobject else array.data)
+    return total.hexdigest()
 
 
 def _seed(*numbers: int) -> None:
@@ -70,7 +81,15 @@ def _seed(*numbers: int) -> None:
     random.seed("/".join(map(str, numbers)))
 
 
-class Sequences:
+class Batches:
+    """A ``Source`` whose batches Keras gets from a ``Feed``."""
+
+    def feed(self, seed: int, position: int, skip: int) -> Feed:
+        """Return the feed from ``position`` on; ``skip`` batches of its epoch come before."""
+        return Feed(self, seed, position, skip)  # type: ignore[arg-type]
+
+
+class Sequences(Batches):
     """Batches of a ``keras.utils.Sequence``; a resumed run does not read earlier batches again.
 
     Args:
@@ -81,6 +100,12 @@ class Sequences:
 
     def __init__(self, sequence: Any, steps: int, shuffle: bool) -> None:
         self._sequence, self.steps, self._shuffle = sequence, steps, shuffle
+
+    def identity(self, seed: int) -> Dict[str, Any]:
+        """Return what must be the same on resume: length, order, hash of the first batch."""
+        _seed(seed, 0, 0)
+        first = digest(self._sequence[0])
+        return {"batches": len(self._sequence), "shuffle": self._shuffle, "first batch": first}
 
     def batches(self, seed: int, position: int) -> Iterator[Any]:
         ended = 0
@@ -99,7 +124,7 @@ class Sequences:
             position += 1
 
 
-class Generator:
+class Generator(Batches):
     """Batches of a generator, which is seeded at the start of each epoch.
 
     bert4keras' ``DataGenerator.forfit()`` with ``steps`` batches per pass can start at any epoch. A
@@ -108,6 +133,10 @@ class Generator:
 
     def __init__(self, generator: Any, steps: int) -> None:
         self._generator, self.steps = generator, steps
+
+    def identity(self, seed: int) -> Dict[str, Any]:
+        """Return nothing: the first batch of a generator cannot be read twice."""
+        return {}
 
     def batches(self, seed: int, position: int) -> Iterator[Any]:
         number = position // self.steps * self.steps if self._starts_over() else 0
@@ -138,42 +167,83 @@ class Generator:
 
 
 class Arrays:
-    """Batches of NumPy arrays.
+    """Arrays, of which Keras itself cuts the batches; their rows are put in order for each epoch.
 
     Args:
-      arrays: inputs, targets and sample weights, each None, an array, or nested arrays.
-      size: samples per batch.
-      shuffle: whether each epoch takes the samples in a new order.
-      held_out: share of the samples, taken from the end, that is used for validation.
-
-    Attributes:
-      validation: arrays of the held-out samples; None if there are none.
+      model: the compiled model.
+      given: the arguments of ``fit`` by name.
     """
 
-    def __init__(
-        self, arrays: Tuple[Any, ...], size: int, shuffle: bool, held_out: float = 0.0
-    ) -> None:
-        while arrays[-1] is None:
-            arrays = arrays[:-1]
-        self._size, self._shuffle = size, shuffle
-        self._samples = int(len(backend.tensorflow().nest.flatten(arrays)[0]) * (1.0 - held_out))
-        self._arrays = _rows(arrays, slice(self._samples))
-        self.validation = _rows(arrays, slice(self._samples, None)) if held_out else None
+    def __init__(self, model: Any, given: Mapping[str, Any]) -> None:
+        size = model._validate_or_infer_batch_size(given["batch_size"], None, given["x"])
+        self._size, self._shuffle, self._model = size, bool(given["shuffle"]), model
+        split = given["validation_split"] or 0.0
+        # As in Keras' fit, which uses this result.
+        self._data = model._standardize_user_data(
+            given["x"], given["y"], sample_weight=given["sample_weight"],
+            class_weight=given["class_weight"], batch_size=size, check_steps=True,
+            steps_name="steps_per_epoch", validation_split=split, shuffle=given["shuffle"],
+        )  # fmt: skip
+        nest = backend.tensorflow().nest
+        self._arrays = [array for array in nest.flatten(self._data) if array is not None]
+        unknown = [type(array).__name__ for array in self._arrays if type(array) is not np.ndarray]
+        if unknown:
+            raise UnsupportedError(f"data of type {unknown[0]}; Run allows dense arrays")
+        held_out = split if 0.0 < split < 1.0 and not given["validation_data"] else 0.0
+        rows = len(self._arrays[0])
+        self._samples = int(rows * (1.0 - held_out))
+        if not self._samples:
+            part = f", validation_split={split}: none are left to train on" if rows else ""
+            raise DataError(f"fit got {rows} samples{part}")
         self.steps = -(-self._samples // size)
+        self._fed = self._arrays
+        if self._shuffle:
+            self._data = nest.map_structure(lambda a: a if a is None else a.copy(), self._data)
+            self._fed = [array for array in nest.flatten(self._data) if array is not None]
 
-    def batches(self, seed: int, position: int) -> Iterator[Any]:
-        while True:
-            epoch, index = divmod(position, self.steps)
-            order = np.arange(self._samples)
-            if self._shuffle:
-                np.random.RandomState([seed, epoch]).shuffle(order)
-            for first in range(index * self._size, self._samples, self._size):
-                yield _rows(self._arrays, order[first : first + self._size])
-            position = (epoch + 1) * self.steps
+    def identity(self, seed: int) -> Dict[str, Any]:
+        """Return what must be the same on resume: hash of the arrays, batch size, order."""
+        return {
+            "arrays": digest(self._arrays), "samples": self._samples, "batch_size": self._size,
+            "shuffle": self._shuffle,
+        }  # fmt: skip
 
+    def feed(self, seed: int, position: int, skip: int) -> Arrays:
+        """Return the batches: Keras starts each epoch with its first one."""
+        self._seed = seed
+        return self
 
-def _rows(arrays: Any, rows: Any) -> Any:
-    return backend.tensorflow().nest.map_structure(lambda array: array[rows], arrays)
+    def sample_weights(self, model: Any, class_weight: Any) -> Any:
+        """Return the sample weights as Keras has standardized them."""
+        return self._data[2]
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Put the rows in the order of ``epoch``."""
+        if not self._shuffle:
+            return
+        order = np.arange(self._samples)
+        np.random.RandomState([self._seed, epoch]).shuffle(order)
+        for array, fed in zip(self._arrays, self._fed):
+            np.take(array, order, axis=0, out=fed[: self._samples])
+
+    def arguments(self, given: Mapping[str, Any]) -> Dict[str, Any]:
+        """Return the arguments of ``fit``; its data are the arrays of this object."""
+
+        def standardized(*args: Any, **kwargs: Any) -> Any:
+            self.close()  # Keras standardizes the validation data next
+            return self._data
+
+        vars(self._model)["_standardize_user_data"] = standardized
+        return {**given, "shuffle": False}
+
+    def read_ahead(self) -> None:
+        """Do nothing: all rows are in memory."""
+
+    wait = read_ahead
+
+    def close(self) -> None:
+        """Restore the model's method."""
+        vars(self._model).pop("_standardize_user_data", None)
 
 
 class Feed:
@@ -183,31 +253,40 @@ class Feed:
       source: source of the batches.
       seed: seed of the run.
       position: position of the first batch to train on.
+      skip: batches of its epoch that were trained before.
 
     Attributes:
-      first: the batch at ``position``.
       batch: the batch of the current step.
     """
 
-    def __init__(self, source: Source, seed: int, position: int) -> None:
-        self._steps, self._position = source.steps, position
+    def __init__(self, source: Source, seed: int, position: int, skip: int) -> None:
+        self._steps, self._position, self._skip = source.steps, position, skip
         self._batches = source.batches(seed, position)
         self._pool = ThreadPoolExecutor(1)
         self._ahead: Optional[Future] = None
         self.batch = self._first = next(self._batches)
 
-    @property
-    def first(self) -> Tuple[Any, ...]:
-        """The first batch: inputs; targets and sample weights if there are any."""
-        return self._first if isinstance(self._first, tuple) else (self._first,)
+    def sample_weights(self, model: Any, class_weight: Any) -> Any:
+        """Return the sample weights of the first batch as Keras standardizes them."""
+        first = self._first if isinstance(self._first, tuple) else (self._first,)
+        return model._standardize_user_data(*first, class_weight=class_weight)[2]
 
-    def generator(self) -> Iterator[Any]:
+    def begin_epoch(self, epoch: int) -> None:
+        """Do nothing: the batches are in order."""
+
+    def arguments(self, given: Mapping[str, Any]) -> Dict[str, Any]:
+        """Return the arguments of ``fit``, changed so that it takes its batches from here."""
+        changes = {"workers": 0, "use_multiprocessing": False, "shuffle": False}
+        data = "generator" if "generator" in given else "x"
+        return {**given, **changes, data: self._generator(), "steps_per_epoch": self._steps}
+
+    def _generator(self) -> Iterator[Any]:
         """Yield the batches for ``fit``.
 
         Keras starts a resumed epoch with its first batch. In place of the batches that were trained
         before, this repeats the first one; ``FitStep.skip`` does not train on them.
         """
-        for _ in range(self._position % self._steps):
+        for _ in range(self._skip):
             yield self._first
         while True:
             yield self.batch
@@ -227,15 +306,3 @@ class Feed:
 
     def close(self) -> None:
         self._pool.shutdown()
-
-
-def arguments(source: Source, feed: Feed, given: Mapping[str, Any]) -> Dict[str, Any]:
-    """Return the arguments of ``fit``, changed so that it takes its batches from ``feed``."""
-    changes: Dict[str, Any] = {"workers": 0, "use_multiprocessing": False, "shuffle": False}
-    changes["steps_per_epoch"] = source.steps
-    none = {"y": None, "sample_weight": None, "batch_size": None, "validation_split": 0.0}
-    changes.update((name, value) for name, value in none.items() if name in given)
-    if getattr(source, "validation", None) is not None:
-        changes["validation_data"] = source.validation  # type: ignore[attr-defined]
-    changes["generator" if "generator" in given else "x"] = feed.generator()
-    return {**given, **changes}

@@ -1,22 +1,34 @@
-"""State of the other callbacks of ``fit``: attributes that are numbers, texts, lists or dicts.
+"""State of the other callbacks of ``fit``: numbers, texts, arrays, and containers of these.
 
-Attributes hold, for example, EarlyStopping's patience and an evaluator's best score. A checkpoint
+Attributes hold, for example, EarlyStopping's best weights and an evaluator's scores. A checkpoint
 has those that changed since ``fit`` began.
 """
 
 from __future__ import annotations
 
+import collections
 import json
-from typing import Any, Dict, List, Optional, Sequence, Set
+import re
+import types
+import zlib
+from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
 import numpy as np
 
-from amp_xla.backend import keras
 from amp_xla.process.progress import note
 
 _KERAS = ("model", "params", "validation_data", "_chief_worker_only", "_supports_tf_logs")
+_PLACE = re.compile(r"path|file|dir|folder")
 _BATCH_HOOKS = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end")
-_LARGEST = 1 << 16  # characters of JSON in an attribute
+_SEQUENCES: Dict[str, Any] = {
+    kind.__name__: kind for kind in (list, tuple, set, frozenset, collections.deque)
+}
+_MAPPINGS: Dict[str, Any] = {
+    kind.__name__: kind
+    for kind in (dict, collections.OrderedDict, collections.Counter, collections.defaultdict)
+}
+_FACTORIES: Dict[str, Any] = {kind.__name__: kind for kind in (int, float, str, list, dict, set)}
+Arrays = Dict[str, np.ndarray]
 
 
 class Others:
@@ -28,14 +40,16 @@ class Others:
 
     def __init__(self, callbacks: Sequence[Any]) -> None:
         self._callbacks = list(callbacks)
-        self._initial = [_attributes(callback) for callback in callbacks]
-        self._arrays = [_arrays(callback) for callback in callbacks]
+        self._named: List[str] = []
+        self._initial = [
+            {name: text for name, (text, _) in self._attributes(number).items()}
+            for number in range(len(self._callbacks))
+        ]
 
     @property
-    def early_stopped(self) -> bool:
-        """True if an EarlyStopping callback has ended the run."""
-        stopping = [c for c in self._callbacks if isinstance(c, keras.callbacks.EarlyStopping)]
-        return any(callback.stopped_epoch > 0 for callback in stopping)
+    def classes(self) -> List[str]:
+        """Names of the callbacks' classes."""
+        return [type(callback).__name__ for callback in self._callbacks]
 
     def silence(self) -> None:
         """Do not call the callbacks for batches, until ``rejoin``: these were trained before."""
@@ -47,71 +61,129 @@ class Others:
         for callback in self._callbacks:
             vars(callback).update(dict.fromkeys(_BATCH_HOOKS, lambda batch, logs=None: None))
 
-    def rejoin(self, states: Any) -> None:
+    def rejoin(self, states: Any, arrays: Mapping[str, np.ndarray]) -> None:
         """Call the callbacks for batches again; restore the ``states`` of a checkpoint."""
         for callback, hooks in zip(self._callbacks, self._hooks):
             for hook in _BATCH_HOOKS:
                 delattr(callback, hook)
             vars(callback).update(hooks)
-        self.restore(states)
+        self.restore(states, arrays)
 
-    def state(self) -> List[Dict[str, Any]]:
-        """Return class and state of each callback for JSON; None = the callback has new arrays."""
+    def state(self, arrays: Arrays) -> List[Dict[str, Any]]:
+        """Return class and changed attributes of each callback for JSON; add to ``arrays``."""
         states = []
-        for callback, initial, arrays in zip(self._callbacks, self._initial, self._arrays):
-            changed: Optional[Dict[str, Any]] = {
-                name: json.loads(text)
-                for name, text in _attributes(callback).items()
-                if initial.get(name) != text
-            }
-            if _arrays(callback) - arrays:
-                changed = None
-            states.append({"class": type(callback).__name__, "state": changed})
+        for number, initial in enumerate(self._initial):
+            changed = {}
+            for name, (text, found) in self._attributes(number).items():
+                if initial.get(name) != text:
+                    changed[name] = json.loads(text)
+                    arrays.update((key, np.array(array)) for key, array in found.items())
+            states.append({"class": self.classes[number], "state": changed})
         return states
 
-    def restore(self, states: Any) -> None:
-        """Restore the result of ``state``, by class and order; report callbacks with arrays."""
+    def restore(self, states: Any, arrays: Mapping[str, np.ndarray]) -> None:
+        """Restore the result of ``state``, by class and order."""
         left = list(states)
-        for callback, initial in zip(self._callbacks, self._initial):
+        for callback in self._callbacks:
             name = type(callback).__name__
             saved = next((state for state in left if state["class"] == name), None)
             if saved is None:
                 continue
             left.remove(saved)
-            if saved["state"] is None:
-                note(f"{name} is not restored: it holds arrays, which checkpoints do not save")
+            for attribute, value in (saved["state"] or {}).items():
+                decoded = _decoded(value, arrays)
+                if attribute not in _KERAS and not _is_place(attribute, decoded):
+                    setattr(callback, attribute, decoded)
+
+    def _attributes(self, number: int) -> Dict[str, Tuple[str, Arrays]]:
+        """Return name -> JSON and arrays of what can be restored; name the rest in a line."""
+        attributes, lost = {}, []
+        callback = self._callbacks[number]
+        for name, value in vars(callback).items():
+            if name in (*_KERAS, *_BATCH_HOOKS) or _is_place(name, value):
                 continue
-            for attribute, value in saved["state"].items():
-                if attribute in initial:
-                    setattr(callback, attribute, value)
+            arrays: Arrays = {}
+            try:
+                text = json.dumps(_encoded(value, f"callbacks/{number}/{name}", arrays))
+                attributes[name] = text, arrays
+            except (TypeError, RecursionError):
+                label = f"{type(callback).__name__}.{name} ({type(value).__name__})"
+                if _is_state(value) and label not in self._named:
+                    lost.append(label)
+        if lost:
+            self._named += lost
+            note(f"warning: checkpoints do not hold {', '.join(lost)}: a resume is not exact there")
+        return attributes
 
 
-def _attributes(callback: Any) -> Dict[str, str]:
-    """Return name -> JSON of each attribute that JSON can hold."""
-    texts = {}
-    for name, value in vars(callback).items():
-        if name in _KERAS:
-            continue
-        try:
-            text = json.dumps(value, default=_plain)
-        except (TypeError, ValueError):
-            continue
-        if len(text) <= _LARGEST:
-            texts[name] = text
-    return texts
+def _encoded(value: Any, name: str, arrays: Arrays) -> Any:
+    """Return a value for JSON; raise TypeError if it cannot be restored exactly.
 
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, np.generic):
-        return value.item()
+    Args:
+      name: name of the array if the value is one, and start of the names of those in it.
+      arrays: gets the arrays in the value.
+    """
+    kind = type(value)
+    if value is None or kind in (bool, float, str) or (kind is int and abs(value) < 2**63):
+        return value
+    if kind is np.ndarray and value.dtype.kind in "biuf":
+        arrays[name] = value
+        return {"array": name, "crc": zlib.crc32(np.ascontiguousarray(value).tobytes())}
+    if isinstance(value, np.generic) and kind.__module__ == "numpy" and value.dtype.kind in "biuf":
+        return {"scalar": value.dtype.name, "value": value.item()}
+    if _SEQUENCES.get(kind.__name__) is kind:
+        items = [_encoded(item, f"{name}/{i}", arrays) for i, item in enumerate(value)]
+        if kind is list:
+            return items
+        return {"type": kind.__name__, "items": items, "maxlen": getattr(value, "maxlen", None)}
+    if _MAPPINGS.get(kind.__name__) is kind:
+        pairs = [
+            [_encoded(key, name, arrays), _encoded(item, f"{name}/{i}", arrays)]
+            for i, (key, item) in enumerate(value.items())
+        ]
+        factory = getattr(value, "default_factory", None)
+        factory_name = getattr(factory, "__name__", "")
+        if factory is not None and _FACTORIES.get(factory_name) is not factory:
+            raise TypeError
+        return {"type": kind.__name__, "pairs": pairs, "factory": factory_name}
     raise TypeError
 
 
-def _arrays(callback: Any) -> Set[str]:
-    """Return the names of attributes that are arrays or lists of arrays."""
-    return {
-        name
-        for name, value in vars(callback).items()
-        for each in (value if isinstance(value, (list, tuple)) else [value])
-        if isinstance(each, np.ndarray)
-    }
+def _decoded(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
+    """Return the value that ``_encoded`` was called with, made anew."""
+    if isinstance(value, list):
+        return [_decoded(item, arrays) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if "array" in value:
+        return np.array(arrays[value["array"]])
+    if "scalar" in value:
+        return np.dtype(value["scalar"]).type(value["value"])
+    kind = value.get("type")
+    if kind in _SEQUENCES:
+        items = [_decoded(item, arrays) for item in value["items"]]
+        limit = {} if value["maxlen"] is None else {"maxlen": value["maxlen"]}
+        return _SEQUENCES[kind](items, **limit)
+    if kind in _MAPPINGS:
+        pairs = [(_decoded(key, arrays), _decoded(item, arrays)) for key, item in value["pairs"]]
+        if kind == "defaultdict":
+            return collections.defaultdict(_FACTORIES.get(value["factory"]), pairs)
+        return _MAPPINGS[kind](dict(pairs)) if kind == "Counter" else _MAPPINGS[kind](pairs)
+    return value  # a dictionary of a checkpoint from before these forms
+
+
+def _is_place(name: str, value: Any) -> bool:
+    """Return whether an attribute is a path: only the script decides where a callback writes."""
+    return isinstance(value, str) and _PLACE.search(name) is not None
+
+
+def _is_state(value: Any) -> bool:
+    """Return whether a value looks like state: a container, or an object of the script's own."""
+    if isinstance(value, (type, types.ModuleType)) or callable(value):
+        return False
+    if isinstance(value, (list, tuple, set, dict, collections.deque, np.ndarray)):
+        return True
+    library = type(value).__module__.partition(".")[0]
+    return hasattr(value, "__dict__") and library not in (
+        "amp_xla", "bert4keras", "keras", "tensorflow", "tensorflow_core", "tf_keras", "_io",
+    )  # fmt: skip

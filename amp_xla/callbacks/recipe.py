@@ -7,7 +7,7 @@ from typing import Any, Callable, Dict, Iterator, Mapping
 import numpy as np
 
 from amp_xla.backend import configuring
-from amp_xla.callbacks.data import Source
+from amp_xla.callbacks.data import Batches, Source
 from amp_xla.callbacks.run import Run
 from amp_xla.callbacks.step import FitJob, FitStep
 from amp_xla.data.batches.protocol import Batch, BatchSource
@@ -49,7 +49,7 @@ class RecipeRun(Run):
         self._convert, self.step_input, self.evaluate = convert, step_input, evaluate
         self._assets, self._identity = assets, identity
 
-    def source(self, given: Mapping[str, Any]) -> Source:
+    def source(self, model: Any, given: Mapping[str, Any]) -> Source:
         return _Converted(self._batches, self._convert)
 
     def options(self, given: Mapping[str, Any]) -> LoopOptions:
@@ -65,8 +65,11 @@ class RecipeRun(Run):
     def samples(self, rows: int) -> int:
         return int(np.count_nonzero(self._feed.batch[2]))
 
+    def script(self, model: Any, given: Mapping[str, Any]) -> Dict[str, Any]:
+        return {}
 
-class _Converted:
+
+class _Converted(Batches):
     """A recipe's batches, converted for ``fit``."""
 
     def __init__(self, batches: BatchSource, convert: Convert) -> None:

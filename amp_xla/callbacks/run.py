@@ -4,35 +4,39 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import time
 import types
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Union
+from typing import Any, Callable, Dict, Mapping, Optional, Union
 
 import numpy as np
 
 from amp_xla import backend
-from amp_xla.backend import configuring, keras
-from amp_xla.callbacks import data
-from amp_xla.callbacks.data import Feed, Source
-from amp_xla.callbacks.others import Others
-from amp_xla.callbacks.step import FitJob, FitStep
+from amp_xla.backend import configuring
+from amp_xla.callbacks import data, description
+from amp_xla.callbacks import monitor as monitors
+from amp_xla.callbacks.data import Source
+from amp_xla.callbacks.state import FitState, Last
+from amp_xla.callbacks.step import FitJob, FitStep, check, metric_variables, rates_of
 from amp_xla.config import fields
 from amp_xla.errors import AmpXlaError, RankLost
 from amp_xla.process.progress import note
 from amp_xla.process.stopping import SignalWatch, Stopped
 from amp_xla.training import distributed, run_metadata
+from amp_xla.training.checkpoint import CheckpointError
 from amp_xla.training.launch import newest, prepare, report
 from amp_xla.training.options import Intervals, LoopOptions, RunOptions
 from amp_xla.training.run import RunFolder, ScriptFolder
 from amp_xla.training.tensorflow_engine import TensorFlowEngine
 
-# Parts of the names of values for which lower is better.
-_LOWER = ("loss", "error", "mae", "mse", "perplexity")
 # State of ``fit`` in a checkpoint, at the start of a new run.
 _NEW: Dict[str, Any] = {
-    "seed": None, "monitor": "loss", "loss_sum": 0.0, "metrics": [], "callbacks": [],
+    "seed": None, "monitor": "loss", "losses": [0.0, 0], "metrics": [], "callbacks": [],
+    "ended": False,
 }  # fmt: skip
+# Folder -> description of the model, data, loss and optimizer with which this process ended a run.
+_ENDED: Dict[Path, Dict[str, Any]] = {}
 # Callbacks that write files. With several ranks, only the first rank calls them.
 _WRITERS = ("ModelCheckpoint", "CSVLogger", "TensorBoard")
 
@@ -44,7 +48,7 @@ class Script:
     run: RunOptions = RunOptions()
 
 
-class Run(keras.callbacks.Callback):
+class Run(FitState):
     """A callback that gives ``fit`` a run folder, checkpoints and an exact resume.
 
     It may be anywhere in the list of callbacks. ``fit`` begins with the first batch, or with the
@@ -93,12 +97,19 @@ class Run(keras.callbacks.Callback):
                 raise AmpXlaError(f"{name}={problem}")
         self._config: Any = Script(RunOptions(**options))
         self._monitor, self._log_every = monitor, log_every
+        self._place: Optional[Path] = None
         if not isinstance(folder, RunFolder):
-            folder = ScriptFolder(Path(folder), resume, distributed.current().first)
+            # Absolute, because the script may change its folder.
+            self._place = Path(os.path.abspath(str(Path(folder).expanduser())))
+            folder = self._opened()
+            folder.close()  # ``fit`` may never come
         self.folder: RunFolder = folder
         self._open = contextlib.ExitStack()
         self.in_fit = False
         self._validation: Dict[str, float] = {}
+        self._missing: Optional[str] = None  # what is wrong with the monitor
+        self._before: Optional[Any] = None
+        self._evaluation = contextlib.ExitStack()
         self._step: Any = None
         self._loop: Any = None
 
@@ -107,14 +118,21 @@ class Run(keras.callbacks.Callback):
     step_input: Optional[Any] = None  # placeholder of the step number
     evaluate: Optional[Callable[[], Mapping[str, float]]] = None
 
-    def source(self, given: Mapping[str, Any]) -> Source:
-        return data.source(given)
+    def source(self, model: Any, given: Mapping[str, Any]) -> Any:
+        return data.source(model, given)
+
+    def script(self, model: Any, given: Mapping[str, Any]) -> Dict[str, Any]:
+        """Return the description of data, model, loss and optimizer that is compared on resume."""
+        own = {} if self._ranks.several else self._source.identity(self._seed)
+        return description.describe(model, {**own, "class_weight": given["class_weight"]})
 
     def options(self, given: Mapping[str, Any]) -> LoopOptions:
         """Return the number of epochs, the intervals, and the monitor of the best checkpoint."""
         name = self._monitor or f"val_{self._saved['monitor']}"
         name = name[len("val_") :] if name.startswith("val_") else name
-        return LoopOptions(given["epochs"], self._log_every, 0, name, _higher_is_better(name))
+        return LoopOptions(
+            given["epochs"], self._log_every, 0, name, monitors.higher_is_better(name)
+        )
 
     def job(self, step: FitStep, source: Source) -> FitJob:
         batches: Any = types.SimpleNamespace(  # Keras reads the batches itself
@@ -123,11 +141,17 @@ class Run(keras.callbacks.Callback):
         return FitJob(
             step.model, step, batches,  # type: ignore[arg-type]
             self.evaluate or (lambda: self._validation), {}, configuring.current(),
+            script=self._script,
         )  # fmt: skip
 
     def samples(self, rows: int) -> int:
         """Return the number of samples in the current batch; ``rows`` counts padding rows, too."""
         return rows
+
+    def _opened(self) -> RunFolder:
+        assert self._place is not None
+        resume = self._config.run.resume
+        return ScriptFolder(self._place, resume, distributed.current().first)
 
     # -- fit ------------------------------------------------------------------------------------
 
@@ -150,7 +174,11 @@ class Run(keras.callbacks.Callback):
         self.in_fit = True
         try:
             with self._open:
-                history = fit(model, **self._begin(model, given))
+                try:
+                    history = fit(model, **self._begin(model, given))
+                except Stopped:
+                    self._save_before_evaluation()
+                    raise
                 self._end()
             return history
         except (Stopped, RankLost) as stopped:
@@ -162,6 +190,8 @@ class Run(keras.callbacks.Callback):
 
     def _begin(self, model: Any, given: Dict[str, Any]) -> Dict[str, Any]:
         """Start the run or restore its checkpoint; return the changed arguments of ``fit``."""
+        if self._place is not None:
+            self.folder = self._opened()
         self._open.callback(self.folder.close)
         self._watch = self._open.enter_context(SignalWatch())
         with self._watch.immediately("before the first step; nothing was lost", True):
@@ -174,37 +204,33 @@ class Run(keras.callbacks.Callback):
         if not self._ranks.first:
             others = [other for other in others if type(other).__name__ not in _WRITERS]
         return {
-            **data.arguments(self._source, self._feed, given),
-            "initial_epoch": self._loop.state.epoch,
-            "callbacks": [self, *others, _Last(self, others)],
+            **self._feed.arguments(given),
+            "initial_epoch": self._epoch,
+            "callbacks": [self, *others, Last(self, others)],
             "verbose": given["verbose"] if self._ranks.first else 0,
         }
 
     def _prepare(self, model: Any, given: Dict[str, Any]) -> None:
-        if getattr(model, "optimizer", None) is None:
-            raise AmpXlaError("the model is not compiled; call model.compile before fit")
-        if getattr(model, "_distribution_strategy", None) is not None:
-            raise AmpXlaError(
-                "Run does not train under a tf.distribute strategy; on several GPUs start the "
-                "script with horovodrun, without the strategy (docs/ranks.md)"
-            )
-        if configuring.current().half == "float16" and not hasattr(model.optimizer, "loss_scale"):
-            note(
-                f"warning: float16 without loss scaling loses small gradients; compile with "
-                f"LossScaleOptimizer({type(model.optimizer).__name__}(...))"
-            )
+        check(model)
         self._ranks = distributed.current()
-        self._source, resume_from = self.source(given), newest(self.folder, self._ranks)
+        self._source: Any = self.source(model, given)
+        resume_from = newest(self.folder, self._ranks)
         self._saved = {**_NEW, **(resume_from.state.get("fit", {}) if resume_from else {})}
+        self._arrays = resume_from.more_tensors() if resume_from else {}
+        self._losses, self._ended = list(self._saved["losses"]), bool(self._saved["ended"])
         state = None if resume_from is None else resume_from.loop
         epoch = given["initial_epoch"] if state is None else state.epoch
-        skip = 0 if state is None else state.step_in_epoch
+        skip, steps = 0 if state is None else state.step_in_epoch, self._source.steps
+        if state is not None and state.evaluate_due and self.evaluate is None:
+            epoch, skip = epoch - 1, steps  # all that is left of the epoch is its end
         drawn = self._ranks.from_first(lambda: int(np.random.randint(2**31 - 1)))
         self._seed = drawn if self._saved["seed"] is None else self._saved["seed"]
-        self._resumed_at = -1 if state is None else state.step
-        over = epoch >= given["epochs"]  # FitStep needs a batch even if none is left to train
-        position = 0 if over else epoch * self._source.steps + skip
-        self._feed = Feed(self._source, self._seed, position)
+        self._resumed_at = -1 if state is None or state.evaluate_due else state.step
+        self._monitor = monitors.known(self._monitor, model, given, self)
+        self._epoch, position = epoch, epoch * steps + skip
+        over = position >= given["epochs"] * steps  # FitStep needs a batch even if none is left
+        self._script = self.script(model, given)
+        self._feed = self._source.feed(self._seed, 0 if over else position, skip)
         self._open.callback(self._feed.close)
         self._step = FitStep(
             model, self._feed, given["class_weight"], self._seed,
@@ -212,50 +238,24 @@ class Run(keras.callbacks.Callback):
         )  # fmt: skip
         self._open.callback(self._step.close)
         engine = TensorFlowEngine(self.job(self._step, self._source))
-        self._loop = prepare(self.folder, self._config, engine, self.options(given), resume_from)
+        try:
+            self._loop = prepare(
+                self.folder, self._config, engine, self.options(given), resume_from
+            )
+        except CheckpointError as error:
+            ended = self.folder.path in _ENDED
+            reasons = description.reasons(resume_from, ended)
+            raise CheckpointError(f"{error}{reasons}") from error
         self._loop.more_state = self._more_state
+        engine.more_tensors = self._more_tensors
+        self._loop.evaluates = self.evaluate is not None
         if state is None:
             self._loop.state.epoch = epoch
-        if self.evaluate is None:  # Keras validates only at the end of an epoch
-            self._loop.state.evaluate_due = False
-        self._step.begin(skip, float(self._saved["loss_sum"]))
-        rates = _rates(model) if skip else []
+        self._step.skip = skip
+        rates = rates_of(model) if skip else []
         self._within_epoch = list(zip(rates, backend.K.batch_get_value(rates)))
-        if skip and len(self._saved["metrics"]) == len(_metric_variables(model)):
-            self._within_epoch += zip(_metric_variables(model), self._saved["metrics"])
-
-    def _more_state(self) -> Dict[str, Any]:
-        within = self._loop.state.step_in_epoch > 0
-        metrics = backend.K.batch_get_value(_metric_variables(self._step.model)) if within else []
-        return {
-            "fit": {
-                "seed": self._seed,
-                "monitor": self._loop.options.monitor,
-                "loss_sum": float(self._step.loss_sum) if within else 0.0,
-                "metrics": [value.tolist() for value in metrics],
-                "callbacks": self._others.state() if self._others else self._saved["callbacks"],
-            }
-        }
-
-    _others: Optional[Others] = None
-
-    def others_began(self, others: Sequence[Any]) -> None:
-        """Restore the state of the other callbacks, after their ``on_train_begin``."""
-        self._others = Others(others)
-        self._others.restore(self._saved["callbacks"])
-        if self._step.skip:
-            self._others.silence()
-        if self._others.early_stopped:
-            note("EarlyStopping has already ended this run")
-            self.model.stop_training = True
-        if self._loop.over:
-            self.model.stop_training = True
-
-    def _rejoin(self) -> None:
-        """Undo what Keras and callbacks changed at the start of an epoch that is resumed."""
-        backend.K.batch_set_value(self._within_epoch)
-        assert self._others is not None
-        self._others.rejoin(self._saved["callbacks"])
+        if skip and len(self._saved["metrics"]) == len(metric_variables(model)):
+            self._within_epoch += zip(metric_variables(model), self._saved["metrics"])
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Raise AmpXlaError unless Keras' graph-mode ``fit`` is running."""
@@ -266,9 +266,11 @@ class Run(keras.callbacks.Callback):
             )
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Set the sum of the epoch's losses to 0."""
-        if not self._step.skip:
-            self._step.begin(0, 0.0)
+        """Put the rows of arrays in order; set the sum of the epoch's losses to 0."""
+        self._feed.begin_epoch(epoch)
+        self._continued = self._step.skip > 0
+        if not self._continued:
+            self._losses = [0.0, 0]
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         """Set the step number."""
@@ -281,22 +283,45 @@ class Run(keras.callbacks.Callback):
             step.skip -= 1
             if not step.skip:
                 self._rejoin()
+                self._epoch_ends()
             return
-        if self.model.train_function is not step:
-            raise AmpXlaError(
-                "some batches have sample weights and the first one has none; give weights to all"
-            )
+        size = int(logs["size"])
+        self._losses = [float(self._losses[0] + logs["loss"] * size), self._losses[1] + size]
         result = step.result(logs["loss"])
         loop.engine.remember(step.fed, step.number, step.masks)
-        loop.after_step(result, self.samples(int(logs["size"])), self._source.steps)
+        loop.after_step(result, self.samples(size), self._source.steps)
         if self.evaluate or not loop.state.evaluate_due:
             loop.between(self._watch, result.flags)
+        self._epoch_ends()
         if loop.over:
             self.model.stop_training = True
+
+    def _epoch_ends(self) -> None:
+        """After the last batch, let a signal interrupt validation and the other callbacks.
+
+        They may take long, and may change the weights for a while. So the checkpoint that the
+        signal leads to is taken here, and a resumed run repeats them.
+        """
+        loop = self._loop
+        if self.evaluate is None and loop.state.evaluate_due and not self._ranks.several:
+            self._before = loop.document(), loop.engine.snapshot()
+            self._evaluation.enter_context(self._watch.immediately("during an evaluation"))
+
+    def _save_before_evaluation(self) -> None:
+        """Write the checkpoint of ``_epoch_ends``, if a signal came after it."""
+        if self._before is None:
+            return
+        loop = self._loop
+        loop.save_earlier(*self._before)
+        raise self._watch.stopped(
+            f"after step {loop.state.step}; {self.folder.resume_by} continues from there"
+        )
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Average the logs over ranks; add ``loss_scale`` and ``skipped_steps``."""
         logs = {} if logs is None else logs
+        if self._continued and self._losses[1]:  # Keras has not seen the first part of the epoch
+            logs["loss"] = self._losses[0] / self._losses[1]
         if self._ranks.several:
             values = self._ranks.gather({name: float(value) for name, value in logs.items()})
             logs.update((name, np.mean([each[name] for each in values])) for name in logs)
@@ -305,14 +330,19 @@ class Run(keras.callbacks.Callback):
     def after_epoch(self, logs: Mapping[str, Any]) -> None:
         """Read the values of Keras' validation, and save. Called after all other callbacks."""
         loop, model = self._loop, self.model
+        self._evaluation.close()
         model.stop_training = any(self._ranks.gather(bool(model.stop_training)))
+        self._ended = model.stop_training and not loop.over
         if loop.state.evaluate_due:
             self._validation = {n[4:]: float(v) for n, v in logs.items() if n.startswith("val_")}
-            if self._validation:
-                self._choose_monitor()
-            else:
+            if not self._validation:
                 loop.state.evaluate_due = False
                 loop.save()
+            else:
+                self._choose_monitor()
+                if not loop.evaluate(self._watch):
+                    raise self._watch.stopped("during an evaluation")
+            self._before = None
             loop.between(self._watch, [1])
         if loop.over:
             model.stop_training = True
@@ -320,56 +350,41 @@ class Run(keras.callbacks.Callback):
     def _choose_monitor(self) -> None:
         name = self._loop.options.monitor
         if name in self._validation:
+            self._missing = ""
             return
         if self._monitor is not None:
-            raise AmpXlaError(
-                f"Run(monitor={self._monitor!r}): the epoch logs have no such value; allowed: "
-                f"{', '.join(f'val_{name}' for name in self._validation)}"
-            )
+            if self._missing is None:
+                self._missing = (
+                    f"Run(monitor={self._monitor!r}): the epoch logs have no such value; allowed: "
+                    f"{', '.join(f'val_{name}' for name in self._validation)}"
+                )
+                note(f"warning: {self._missing}; so no checkpoint is the best one so far")
+            return
         name = next(iter(self._validation))
         self._loop.options = dataclasses.replace(
-            self._loop.options, monitor=name, higher_is_better=_higher_is_better(name)
+            self._loop.options, monitor=name, higher_is_better=monitors.higher_is_better(name)
         )
         run_metadata.write_status(self._loop, "running")
 
     def _end(self) -> None:
         state = self._loop.state
+        path, ended = self.folder.path, self.folder.path in _ENDED
+        _ENDED[path] = self._script
         if self._resumed_at == state.step:
-            note(f"{self.folder.path} is complete: {state.epoch} epochs; more epochs continue it")
+            note(
+                f"{path} is complete: {state.epoch} epochs; more epochs continue it"
+                f"{f'; {description.IN_A_LOOP}' if ended else ''}"
+            )
             return
         self._loop.save_if_needed()
         self._loop.checkpoints.wait()
         report(self._loop, time.monotonic() - self._began)
+        left = self._loop.engine.in_window
+        if left:
+            note(
+                f"the last {left} of {self._loop.engine.micro_batches} micro-batches made no "
+                f"update: accumulate does not divide {state.step} steps; more epochs use them"
+            )
+        if self._missing:
+            raise AmpXlaError(self._missing)
         self._watch.check("after the last step; the run is complete")
-
-
-class _Last(keras.callbacks.Callback):
-    """The last callback: calls ``Run`` after all other callbacks."""
-
-    def __init__(self, run: Run, others: Sequence[Any]) -> None:
-        super().__init__()
-        self._run, self._others = run, others
-
-    def on_train_begin(self, logs: Any = None) -> None:
-        self._run.others_began(self._others)
-
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        self._run.after_batch(logs)
-
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        self._run.after_epoch(logs)
-
-
-def _rates(model: Any) -> List[Any]:
-    """Return the optimizer's hyper-parameters, which callbacks set at the start of an epoch."""
-    inner = getattr(model.optimizer, "inner", model.optimizer)
-    return [v for v in getattr(inner, "_hyper", {}).values() if hasattr(v, "read_value")]
-
-
-def _metric_variables(model: Any) -> List[Any]:
-    """Return the variables of Keras' metrics, which are set to 0 at the start of an epoch."""
-    return [variable for metric in model.metrics for variable in metric.weights]
-
-
-def _higher_is_better(name: str) -> bool:
-    return not any(word in name.lower() for word in _LOWER)

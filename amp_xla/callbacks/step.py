@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any, Callable, Dict, List, Mapping, Optional
 
 import numpy as np
 
 from amp_xla import backend
-from amp_xla.backend import tf
-from amp_xla.callbacks.data import Feed
+from amp_xla.backend import configuring, tf
 from amp_xla.errors import AmpXlaError
 from amp_xla.graph import executed, training_graph
 from amp_xla.models import dropout
@@ -17,10 +17,27 @@ from amp_xla.precision.compat.keras.policy import global_policy
 from amp_xla.precision.inner import KerasInner, inner_of, is_keras_own
 from amp_xla.precision.optimizer import LossScaleOptimizer
 from amp_xla.precision.reduction import Reduction
+from amp_xla.process.progress import note
 from amp_xla.training import distributed
 from amp_xla.training.engine import StepResult
 from amp_xla.training.job import Job
 from amp_xla.training.step import counted
+
+
+def check(model: Any) -> None:
+    """Raise AmpXlaError unless ``Run`` can train a model; warn if it loses small gradients."""
+    if getattr(model, "optimizer", None) is None:
+        raise AmpXlaError("the model is not compiled; call model.compile before fit")
+    if getattr(model, "_distribution_strategy", None) is not None:
+        raise AmpXlaError(
+            "Run does not train under a tf.distribute strategy; on several GPUs start the "
+            "script with horovodrun, without the strategy (docs/ranks.md)"
+        )
+    if configuring.current().half == "float16" and not hasattr(model.optimizer, "loss_scale"):
+        note(
+            f"warning: float16 without loss scaling loses small gradients; compile with "
+            f"LossScaleOptimizer({type(model.optimizer).__name__}(...))"
+        )
 
 
 class FitStep:
@@ -28,7 +45,7 @@ class FitStep:
 
     Args:
       model: a compiled model.
-      feed: the batches of ``fit``; the first one shows whether they have sample weights.
+      feed: the batches of ``fit``, a ``Feed`` or ``Arrays``.
       class_weight: as given to ``fit``.
       seed: seed of dropout masks.
       flag: returns whether this rank has to stop or to save.
@@ -37,13 +54,12 @@ class FitStep:
     Attributes:
       number: number of the current step.
       skip: number of next batches that were trained before the run was resumed.
-      loss_sum: sum of the epoch's losses, as Keras adds it up.
     """
 
     def __init__(
         self,
         model: Any,
-        feed: Feed,
+        feed: Any,
         class_weight: Any,
         seed: int,
         flag: Callable[[], bool],
@@ -54,15 +70,13 @@ class FitStep:
         self.variables: List[Any] = model.trainable_weights
         self.executed: Optional[executed.ExecutedGraph] = None
         self.number, self.skip, self.scale = 0, 0, 1.0
-        self.loss_sum = self._sum_left = 0.0
         self.fed: Dict[str, Any] = {}
         self._feed, self._seed, self._flag = feed, seed, flag
         self._ranks = distributed.current()
         self._average_over_ranks()
         # Keras would create the optimizer's variables at the first batch, too late to restore them
         # from a checkpoint, and again at the first batch with sample weights.
-        _, _, weights = model._standardize_user_data(*feed.first, class_weight=class_weight)
-        model._update_sample_weight_modes(sample_weights=weights)
+        model._update_sample_weight_modes(feed.sample_weights(model, class_weight))
         model._make_train_function()
         self._whole, function = model.train_function, _inside(model)
         if function is None:
@@ -83,6 +97,8 @@ class FitStep:
         function.run_options = tf.RunOptions(output_partition_graphs=True)
         function.run_metadata = tf.RunMetadata()
         model.train_function = self
+        # Keras would build another function after each validation without sample weights.
+        vars(model)["_make_train_function"] = self._check_model
 
     # Attributes of Keras' train function that other code reads
     @property
@@ -156,15 +172,14 @@ class FitStep:
         self.function.fetch_callbacks[fetch] = lambda value: self._fetched.update({name: value})
 
     def __call__(self, inputs: Any) -> List[Any]:
-        """Run the step; return the result of Keras' train function.
-
-        Batches that were trained before are skipped. Keras adds up the losses of an epoch, so the
-        first skipped batch returns the sum of the skipped batches' losses, and the others return 0.
-        """
+        """Run the step; return the result of Keras' train function, or 0 for a skipped batch."""
         function = self.function
         if self.skip:
-            sum_of_all, self._sum_left = self._sum_left, 0.0
-            return [np.float64(sum_of_all)] + [np.zeros(())] * (len(function.outputs) - 1)
+            return [np.float64(0.0)] + [np.zeros(())] * (len(function.outputs) - 1)
+        if len(inputs) != len(self._own[0]):
+            raise AmpXlaError(
+                "some batches have sample weights and others have none; give weights to all"
+            )
         values = [*inputs, self.masks]
         if self._ranks.several:
             values.append(np.array([self._flag()], np.float32))
@@ -183,7 +198,6 @@ class FitStep:
         self.fed = {t.op.name: value for t, value in fed if t.dtype.base_dtype != tf.bool}
         if self._ranks.several:
             outputs = [self._fetched["figures"][0], *outputs[1:]]
-        self.loss_sum += outputs[0]
         return outputs
 
     def _count(self) -> None:
@@ -193,9 +207,12 @@ class FitStep:
         function.run_options = function.run_metadata = None
         function._callable_fn = None  # otherwise Keras would keep tracing
 
-    def begin(self, skip: int, loss_sum: float) -> None:
-        """Continue an epoch after ``skip`` batches whose losses add up to ``loss_sum``."""
-        self.skip, self.loss_sum, self._sum_left = skip, loss_sum, loss_sum
+    def _check_model(self) -> None:
+        if self.model.train_function is not self:
+            raise AmpXlaError(
+                "model.train_function was replaced during fit, e.g. by model.compile in a "
+                "callback; call fit again, with another Run, after such a change"
+            )
 
     def result(self, loss: float) -> StepResult:
         """Return the result of the last step, whose loss Keras computed."""
@@ -217,6 +234,7 @@ class FitStep:
         """Restore the model's original train function."""
         self.function.inputs, self.function.fetches = self._own
         self.function._callable_fn = None
+        vars(self.model).pop("_make_train_function", None)
         self.model.train_function = self._whole
 
 
@@ -246,8 +264,26 @@ def _rate(optimizer: Any, steps: int) -> Any:
         inner._iterations = iterations
 
 
+def rates_of(model: Any) -> List[Any]:
+    """Return the optimizer's hyper-parameters, which callbacks set at the start of an epoch."""
+    inner = getattr(model.optimizer, "inner", model.optimizer)
+    return [v for v in getattr(inner, "_hyper", {}).values() if hasattr(v, "read_value")]
+
+
+def metric_variables(model: Any) -> List[Any]:
+    """Return the variables of Keras' metrics, which are set to 0 at the start of an epoch."""
+    return [variable for metric in model.metrics for variable in metric.weights]
+
+
+@dataclasses.dataclass(frozen=True)
 class FitJob(Job):
-    """A job whose step is a ``FitStep``."""
+    """A job whose step is a ``FitStep``.
+
+    Attributes:
+      script: description of data, model, loss and optimizer, compared on resume.
+    """
+
+    script: Dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def training_graph(self) -> training_graph.TrainingGraph:
         return training_graph.from_model(self.model)

@@ -135,8 +135,8 @@ class TrainingGraph:
         """Return variable op name -> value for all initialized variables."""
         with self.graph.as_default():
             session, variables = backend.session(), tf.global_variables()
-            flags = session.run([tf.is_variable_initialized(v) for v in variables])
-            ready = [v for v, flag in zip(variables, flags) if flag]
+            missing = {id(v) for v in backend.uninitialized(variables)}
+            ready = [v for v in variables if id(v) not in missing]
             return {v.op.name: x for v, x in zip(ready, session.run(ready))}
 
 
@@ -171,7 +171,7 @@ def from_step(step: Any, model: Any = None) -> TrainingGraph:
         gradients=[(names[id(v)], _dense_name(g)) for g, v in step.gradients if g is not None],
         loss_scale=step.optimizer.loss_scale.op.name,
         finite=step.optimizer.gradients_finite.op.name,
-        layers=_layers(model),
+        layers=layers_of(model),
     )
 
 
@@ -212,7 +212,7 @@ def from_model(model: Any) -> TrainingGraph:
         gradients=gradients,
         loss_scale=loss_scale.op.name,
         finite=None if finite is None else finite.op.name,
-        layers=_layers(model),
+        layers=layers_of(model),
         model=model,
     )
 
@@ -249,7 +249,8 @@ def _dense_name(gradient: Any) -> str:
         return tf.identity(values, name="rehearsal/gradient").op.name
 
 
-def _layers(model: Any) -> Dict[str, Any]:
+def layers_of(model: Any) -> Dict[str, Any]:
+    """Return name -> layer, also of nested models."""
     layers: Dict[str, Any] = {}
     stack = [] if model is None else [model]
     while stack:

@@ -145,6 +145,19 @@ class SignalWatch:
         return self._ending or any(nothing for _, nothing in self._immediately)
 
 
+def _forget_in_child() -> None:
+    """Restore the usual handlers in a forked process: a pool ends its workers by SIGTERM."""
+    for name in EXIT_CODES:
+        number = getattr(signal, name)
+        if isinstance(getattr(signal.getsignal(number), "__self__", None), SignalWatch):
+            usual = signal.default_int_handler if name == "SIGINT" else signal.SIG_DFL
+            signal.set_wakeup_fd(-1)
+            signal.signal(number, usual)
+
+
+os.register_at_fork(after_in_child=_forget_in_child)
+
+
 def _end(code: int, text: str) -> None:
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):  # the stream may be in use or closed

@@ -34,6 +34,7 @@ from amp_xla.training.manifest import MANIFEST, STATE, TENSORS, problems, read_m
 from amp_xla.training.state import LoopState, read_state
 
 ARCHITECTURE = "bert_config.json"
+MORE = "more/"  # start of the names of tensors that are not variables of every checkpoint
 __all__ = ["MANIFEST", "STATE", "TENSORS", "problems", "read_manifest", "read_state"]
 _NAME = re.compile(r"step-(\d{8,18})(?:\.(\d{1,4}))?")
 
@@ -144,7 +145,15 @@ class Checkpoint:
         return str(self.path / name)
 
     def tensors(self) -> Dict[str, np.ndarray]:
-        """Return all tensors by name. A bfloat16 variable is stored as float32."""
+        """Return all variables by name. A bfloat16 variable is stored as float32."""
+        return {name: array for name, array in self._load().items() if not name.startswith(MORE)}
+
+    def more_tensors(self) -> Dict[str, np.ndarray]:
+        """Return sums of an accumulation window, and arrays of callbacks, if there are any."""
+        tensors = self._load().items()
+        return {name[len(MORE) :]: array for name, array in tensors if name.startswith(MORE)}
+
+    def _load(self) -> Dict[str, np.ndarray]:
         try:
             return dict(safetensors.numpy.load_file(str(self.path / TENSORS)))
         except (OSError, SafetensorError) as error:
@@ -216,7 +225,7 @@ def write(
         for name, array in tensors.items()
     }
     for name, array in sorted(stored.items()):
-        if not _is_finite(array):
+        if not name.startswith(MORE) and not _is_finite(array):
             raise CheckpointError(f"{name} is not finite, so {path.name} was not written")
     temporary = folder / f"{durable.TEMPORARY}{path.name}"
     try:

@@ -22,8 +22,8 @@ from amp_xla.training.options import RunOptions
 # Settings for the length of a run. A larger value extends the run.
 LENGTHS = ("epochs", "steps")
 _PARTS = {  # part of an identity -> word for its entries in messages
-    "config": "setting", "settings": "setting", "data": "data", "assets": "file",
-    "versions": "version",
+    "script": "script's", "config": "setting", "settings": "setting", "data": "data",
+    "assets": "file", "versions": "version",
 }  # fmt: skip
 _STEPS = "steps per epoch"
 
@@ -44,6 +44,7 @@ def describe(engine: Engine, config: Any, files: Mapping[str, bytes]) -> Dict[st
     """Return the JSON-able identity of a run, saved with each checkpoint."""
     return {
         "data": {**engine.job.identity, **_batches(whole(engine.job.batches))},
+        "script": getattr(engine.job, "script", {}),
         "assets": digests(files),
         "config": settings_of(config),
         "may change": may_change(config),
@@ -102,13 +103,15 @@ def differences(
       sides: words for the origin of both values.
     """
     old_parts = {part: dict(saved.get(part, {})) for part in _PARTS}
-    new_parts = {part: dict(current[part]) for part in _PARTS}
+    new_parts = {part: dict(current.get(part, {})) for part in _PARTS}
     for part in ("config", "settings"):
         sides_of = (old_parts[part], new_parts[part])
         for side, other, defaults in (
             (*sides_of, current["defaults"]), (*sides_of[::-1], saved.get("defaults", {}))
         ):  # fmt: skip
             side.update((key, defaults[key]) for key in {*other} - {*side} if key in defaults)
+    if "script" not in saved:  # a checkpoint from before this part
+        new_parts["script"] = {}
     longer = []
     for key in LENGTHS:
         old, new = old_parts["config"].get(key), new_parts["config"].get(key)

@@ -39,6 +39,7 @@ class Loop:
       config: the recipe's configuration; its field ``run`` has ``RunOptions``.
       identity: saved with each checkpoint; see ``amp_xla.training.identity``.
       more_state: returns further content of a checkpoint's ``state.json``.
+      evaluates: False if an evaluation that is due when the run continues comes later.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class Loop:
         self.options, self.config, self.identity = options, config, identity
         self.state = LoopState(log_sums=[0.0] * (1 + len(engine.metric_names)))
         self.reported_nonfinite = False
+        self.evaluates = True
         self.more_state: Callable[[], Dict[str, Any]] = dict
         self._log: Optional[MetricsLog] = None
         self._result: Optional[StepResult] = None
@@ -93,7 +95,8 @@ class Loop:
         """Open the log; make up for an evaluation that is due; at the end wait for the writer."""
         announce(self.engine.ranks.world)
         with recorded(self), self._logged():
-            self.between(watch)
+            if self.evaluates:
+                self.between(watch)
             if not self.over:
                 note("building and starting the graph (the first step is slow) ...")
             yield
@@ -188,7 +191,7 @@ class Loop:
         state, several = self.state, self.engine.ranks.several
         stop, due = (False, False) if several and not any(flags) else self._agree(watch)
         if state.evaluate_due and not stop:
-            stop = not self._evaluate(watch)
+            stop = not self.evaluate(watch)
         elif due:
             self.save()
         if state.step % _COMPARE_EVERY == 0:
@@ -278,7 +281,7 @@ class Loop:
             watch.received = signals[0]
         return bool(signals), votes[0][1]
 
-    def _evaluate(self, watch: SignalWatch) -> bool:
+    def evaluate(self, watch: SignalWatch) -> bool:
         """Evaluate and save; return False if a signal interrupted it. Then it stays due."""
         state, options, job = self.state, self.options, self.engine.job
         began = time.monotonic()
@@ -289,7 +292,7 @@ class Loop:
         self.engine.compare()
         state.evaluate_due = False
         seconds = time.monotonic() - began
-        better = state.judge(values[options.monitor], options.higher_is_better)
+        better = state.judge(values.get(options.monitor, math.nan), options.higher_is_better)
         if self.over and state.log_count:  # early stopping within a logging interval
             self._report()
         self._write("dev", {f"dev_{name}": value for name, value in values.items()})
@@ -323,10 +326,10 @@ class Loop:
         if self._saved_at != self.state.step and self.state.step:
             self.save()
 
-    def save(self) -> None:
-        """Write a checkpoint of the current state; all ranks call it, the first one writes."""
+    def document(self) -> Dict[str, Any]:
+        """Return the content of ``state.json`` for the current state."""
         ranks = self.engine.ranks
-        document: Dict[str, Any] = {
+        return {
             "recipe": self.run.recipe,
             "loop": dataclasses.asdict(self.state),
             "identity": self.identity,
@@ -337,9 +340,20 @@ class Loop:
                 "micro_batches": self.engine.micro_batches,
             },
         }
+
+    def save(self) -> None:
+        """Write a checkpoint of the current state; all ranks call it, the first one writes."""
+        ranks, document = self.engine.ranks, self.document()
         # The last checkpoint may still be in writing, and be using the folder of the shards.
         ranks.all_do(self.checkpoints.wait)
         shards = self.engine.write_shards(self.run.checkpoints)
         if ranks.first:
             self.checkpoints.save(self.state.step, self.engine.snapshot, document, shards)
         self._saved_at, self._saved_when = self.state.step, time.monotonic()
+
+    def save_earlier(self, document: Mapping[str, Any], tensors: Mapping[str, Any]) -> None:
+        """Write a checkpoint of what was read at the current step, unless there is one."""
+        self.checkpoints.wait()
+        if self._saved_at != self.state.step:
+            self.checkpoints.save(self.state.step, lambda: tensors, document)
+            self.checkpoints.wait()

@@ -94,9 +94,17 @@ class RunFolder:
         self._chosen = name is not None
         self.name = name or time.strftime("%Y%m%d-%H%M%S")
         self.continues = False
+        self._seen: List[str] = []
         # If the name is the date, ``begin`` finds a free one.
         if writes and self._chosen and os.path.lexists(str(self.path)):
-            self._look(resume)
+            # A refusal must not create the lock. If there is one, nobody writes from here on.
+            if os.path.lexists(str(self.path / _LOCK)):
+                self._acquire()
+            try:
+                self._look(resume)
+            except AmpXlaError:
+                self.close()
+                raise
 
     @property
     def path(self) -> Path:
@@ -140,7 +148,7 @@ class RunFolder:
         )
 
     def _look(self, resume: bool) -> None:
-        contents = _contents(self.path)
+        contents = self._seen = _contents(self.path)
         if contents and not resume:
             raise AmpXlaError(
                 f"{self.path} already holds a run; {self.choose}, continue it with "
@@ -152,8 +160,6 @@ class RunFolder:
                 f"{self.path} has files ({', '.join(contents)}) but no checkpoint: {self.choose}, "
                 f"delete the folder to start over, or, if its checkpoints are gone, restore them"
             )
-        if os.path.lexists(str(self.path / _LOCK)):  # a refusal must not create it
-            self._acquire()
 
     def _acquire(self) -> None:
         path = regular.not_linked(self.path / _LOCK)
@@ -197,6 +203,11 @@ class RunFolder:
         if self._lock is None:
             self._make()
             self._acquire()
+            if _contents(self.path) != self._seen:
+                raise AmpXlaError(
+                    f"{self.path} was written by another process meanwhile; {self.choose}, or "
+                    f"start again with {self.resume_by}"
+                )
         assert self._lock is not None
         os.ftruncate(self._lock, 0)
         holder = f"process {os.getpid()} on {socket.gethostname()}"

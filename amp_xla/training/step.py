@@ -210,9 +210,6 @@ class Inference:
 
 
 def initialize_variables() -> None:
-    """Initialize the variables that are not initialized; loaded weights stay."""
-    session = backend.session()
-    with session.graph.as_default():
-        variables = tf.global_variables()
-        flags = session.run([tf.is_variable_initialized(v) for v in variables])
-        session.run(tf.variables_initializer([v for v, done in zip(variables, flags) if not done]))
+    """Initialize the variables that have no value; loaded and trained weights stay."""
+    with backend.session().graph.as_default():
+        backend.initialize(tf.global_variables())

@@ -23,7 +23,7 @@ from amp_xla.process import durable
 from amp_xla.process.progress import note
 from amp_xla.sok.saver import TableShards
 from amp_xla.training import distributed
-from amp_xla.training.checkpoint import Checkpoint, CheckpointError, fitting
+from amp_xla.training.checkpoint import MORE, Checkpoint, CheckpointError, fitting
 from amp_xla.training.engine import Engine, StepResult
 from amp_xla.training.step import FLAG, initialize_variables
 from amp_xla.training.variables import Variables, restore_weights
@@ -55,6 +55,8 @@ class TensorFlowEngine(Engine):
         self._variables = Variables(
             [v for v in job.variables if not any(v is other for other in transient)]
         )
+        self._window, self._micro_step = Variables(transient), Variables(transient[:1])
+        self.more_tensors: Callable[[], Dict[str, np.ndarray]] = dict
         names = unrepeatable(job.step.train_op)
         if names:
             others = f" and {len(names) - 1} others draw" if names[1:] else " draws"
@@ -107,8 +109,14 @@ class TensorFlowEngine(Engine):
         self.job.verify(graph)
         return dataclasses.asdict(graph)
 
+    @property
+    def in_window(self) -> int:
+        """Number of micro-batches in the sums of an accumulation window; 0 between updates."""
+        return int(sum(self._micro_step.snapshot().values()))
+
     def snapshot(self) -> Mapping[str, np.ndarray]:
-        return self._variables.snapshot()
+        more = {**(self._window.snapshot() if self.in_window else {}), **self.more_tensors()}
+        return {**self._variables.snapshot(), **{MORE + n: array for n, array in more.items()}}
 
     def write_shards(self, folder: Path) -> Optional[Path]:
         tables = self.job.sharded
@@ -120,6 +128,8 @@ class TensorFlowEngine(Engine):
         else:
             if self.ranks.first:
                 self._variables.assign(fitting(checkpoint, self._variables.shapes()))
+                more, sums = checkpoint.more_tensors(), self._window.snapshot()
+                self._window.assign({n: more.get(n, np.zeros_like(a)) for n, a in sums.items()})
             self.start()
         if self.job.sharded:
             self.job.sharded.read(checkpoint.path, weights_only)

@@ -31,6 +31,8 @@ class Variables:
         On a CPU the arrays may share memory with resource variables: TensorFlow never writes into
         a tensor that is still referenced. Old reference variables are copied.
         """
+        if not self._variables:  # TensorFlow runs no empty list
+            return {}
         if self._read is None:
             self._read = backend.session().make_callable(self._reads)
         return {
@@ -41,6 +43,8 @@ class Variables:
     def assign(self, tensors: Mapping[str, np.ndarray]) -> None:
         """Set all variables; ``tensors`` has an array for each name."""
         session, variables = backend.session(), list(self._variables.values())
+        if not variables:
+            return
         if self._assign is None:
             with session.graph.as_default():
                 feeds = [tf.placeholder(v.dtype.base_dtype, v.shape) for v in variables]

@@ -1,0 +1,72 @@
+"""A small model and its data for tests of ``Run``."""
+
+from __future__ import annotations
+
+from typing import Any, List
+
+import numpy as np
+
+from amp_xla.backend import K, keras, tf
+from amp_xla.precision.optimizer import LossScaleOptimizer
+
+X = np.random.RandomState(0).randn(26, 4)
+Y = (X[:, :1] > 0).astype("float32")
+EPOCHS = 4
+
+
+class Killed(Exception):
+    """Ends ``fit`` like a bug in a script: only files on disk are left."""
+
+
+class KilledAfter(keras.callbacks.Callback):
+    """Ends ``fit`` after a number of batches, or in an epoch's end."""
+
+    def __init__(self, batches: int = 10**6, epoch: int = 10**6) -> None:
+        super().__init__()
+        self._left, self._epoch = batches, epoch
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self._left -= 1
+        if self._left < 0:
+            raise Killed
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        if epoch == self._epoch:
+            raise Killed
+
+
+def build(
+    rate: float = 0.01, activation: str = "tanh", dropout: float = 0.2, scale: Any = 1000.0,
+    loss: str = "mse", clear: bool = True, **optimizer: Any,
+) -> Any:  # fmt: skip
+    """Return a small model with the same weights each time."""
+    if clear:
+        K.clear_session()
+    tf.set_random_seed(1)
+    inputs = keras.layers.Input([4])
+    hidden = keras.layers.Dense(3, activation=activation)(inputs)
+    hidden = keras.layers.Dropout(dropout)(hidden)
+    model = keras.models.Model(inputs, keras.layers.Dense(1)(hidden))
+    random = np.random.RandomState(3)
+    model.set_weights([random.randn(*w.shape) for w in model.get_weights()])
+    adam = LossScaleOptimizer(keras.optimizers.Adam(rate), scale, **optimizer)
+    model.compile(adam, loss, metrics=["accuracy"])
+    return model
+
+
+def fit(model: Any, *callbacks: Any, **more: Any) -> Any:
+    """Fit on ``X`` and ``Y`` in batches of 4, the last one of 2; return the history."""
+    given = {"x": X, "y": Y, "batch_size": 4, "epochs": EPOCHS, "verbose": 0, **more}
+    np.random.seed(5)
+    return model.fit(callbacks=list(callbacks), **given).history
+
+
+def weights(model: Any) -> List[np.ndarray]:
+    """Return all weights, those of the optimizer included."""
+    inner = model.optimizer.inner
+    return model.get_weights() + list(K.batch_get_value(inner.weights))
+
+
+def equal(one: Any, other: Any) -> bool:
+    """Return whether two models have the same bits."""
+    return all(map(np.array_equal, weights(one), weights(other)))

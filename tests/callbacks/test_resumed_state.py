@@ -1,0 +1,201 @@
+"""What a resumed ``fit`` restores: windows, the end of a run, the state of other callbacks."""
+
+from __future__ import annotations
+
+import collections
+import multiprocessing
+import os
+import signal
+from pathlib import Path
+from typing import Any, Dict, List
+
+import numpy as np
+import pytest
+
+from amp_xla.backend import keras
+from amp_xla.callbacks import Run
+from amp_xla.training import checkpoint
+from tests.callbacks.small import EPOCHS, Killed, KilledAfter, X, Y, build, fit, weights
+
+pytestmark = pytest.mark.slow
+
+
+def states(model: Any) -> List[bytes]:
+    return [array.tobytes() for array in weights(model)]
+
+
+@pytest.mark.parametrize("accumulate", [2, 4, 5])
+@pytest.mark.parametrize("how", ["longer", "killed", "killed in an epoch"])
+def test_a_window_over_the_end_of_an_epoch_is_exact(
+    accumulate: int, how: str, tmp_path: Path, capfd: Any
+) -> None:
+    """An epoch has 7 micro-batches."""
+    whole = build(accumulate=accumulate)
+    fit(whole, Run(tmp_path / "whole"))
+    expected = states(whole)
+    left = 7 * EPOCHS % accumulate
+    said = f"the last {left} of {accumulate} micro-batches made no update"
+    assert (said in capfd.readouterr().err) == bool(left)
+    folder, model = tmp_path / "parts", build(accumulate=accumulate)
+    if how == "longer":
+        fit(model, Run(folder), epochs=1)
+    else:
+        stop = KilledAfter(epoch=2) if how == "killed" else KilledAfter(9)
+        with pytest.raises(Killed):
+            fit(model, Run(folder, checkpoint_every=1), stop)
+    model = build(accumulate=accumulate)
+    fit(model, Run(folder, resume=True))
+    assert states(model) == expected
+
+
+class Stops(keras.callbacks.Callback):
+    """Ends the run after two epochs, as an evaluator of a script's own may."""
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.model.stop_training = epoch == 1
+
+
+def early(baseline: Any = None) -> Any:
+    return keras.callbacks.EarlyStopping(
+        "val_loss", min_delta=10.0, patience=2, restore_best_weights=True, baseline=baseline
+    )
+
+
+@pytest.mark.parametrize("make", [early, Stops])
+def test_a_run_that_a_callback_has_ended_stays_ended(make: Any, tmp_path: Path) -> None:
+    found = []
+    for _ in range(2):
+        model = build()
+        epochs = fit(model, make(), Run(tmp_path / "run", resume=True), epochs=9,
+                     validation_data=(X, Y))  # fmt: skip
+        found.append(states(model))
+    assert found[0] == found[1] and not epochs
+    fit(model, Run(tmp_path / "run", resume=True), epochs=9, validation_data=(X, Y))
+    assert states(model) != found[0]  # without the callback the run continues
+
+
+def test_the_best_weights_of_early_stopping_survive_a_kill(tmp_path: Path) -> None:
+    def trained(*more: Any, folder: str, resume: bool = False) -> Any:
+        model = build()
+        run = Run(tmp_path / folder, resume=resume, checkpoint_every=1)
+        fit(model, early(), run, *more, epochs=9, validation_data=(X, Y))
+        return model
+
+    whole = states(trained(folder="whole"))
+    for stop in (KilledAfter(12), KilledAfter(epoch=2)):
+        folder = f"killed-{stop._left}"
+        with pytest.raises(Killed):
+            trained(stop, folder=folder)
+        assert states(trained(folder=folder, resume=True)) == whole
+
+
+class Scores(keras.callbacks.Callback):
+    """Keeps all kinds of values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.by_epoch: Dict[int, float] = {}
+        self.counted: Any = collections.Counter()
+        self.lists: Any = collections.defaultdict(list)
+        self.pairs, self.seen, self.last = [], set(), collections.deque(maxlen=2)  # type: Any
+        self.long: List[int] = []
+        self.began: List[int] = []
+        self.sums = np.zeros(3)
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        self.began.append(epoch)
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        self.sums += batch
+        self.long += list(range(5000))
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.later = (epoch, np.float32(logs["loss"]))  # an attribute that appears in training
+        self.by_epoch[epoch] = float(logs["loss"])
+        self.counted["epochs"] += 1
+        self.lists[epoch % 2].append(epoch)
+        self.pairs.append((epoch, None))
+        self.seen.add(epoch)
+        self.last.append(epoch)
+
+
+@pytest.mark.parametrize("stop", [KilledAfter(5), KilledAfter(17), KilledAfter(epoch=3)])
+def test_state_of_callbacks_is_restored_as_it_was(stop: Any, tmp_path: Path) -> None:
+    whole, again = Scores(), Scores()
+    fit(build(), whole, Run(tmp_path / "whole"))
+    with pytest.raises(Killed):
+        fit(build(), Run(tmp_path / "killed", checkpoint_every=1), Scores(), stop)
+    fit(build(), Run(tmp_path / "killed", resume=True), again)
+    for name, value in vars(whole).items():
+        if name not in ("model", "params"):
+            restored = getattr(again, name)
+            assert type(restored) is type(value), name
+            assert np.array_equal(restored, value) if name == "sums" else restored == value, name
+    assert again.lists.default_factory is list and again.last.maxlen == 2
+
+
+def test_state_that_cannot_be_restored_is_named_at_the_start(tmp_path: Path, capfd: Any) -> None:
+    class Meter:
+        def __init__(self) -> None:
+            self.total = 0
+
+    class Odd(keras.callbacks.Callback):
+        def __init__(self) -> None:
+            super().__init__()
+            self.meter, self.parts, self.log_path = Meter(), [Meter()], "here"
+
+    odd = Odd()
+    fit(build(), odd, Run(tmp_path / "run"), epochs=1)
+    said = "checkpoints do not hold Odd.meter (Meter), Odd.parts (list)"
+    assert capfd.readouterr().err.count(said) == 1
+
+
+def _square(number: int) -> int:
+    return number * number
+
+
+class Pools(keras.callbacks.Callback):
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        with multiprocessing.get_context("fork").Pool(2) as pool:
+            assert pool.map(_square, range(4)) == [0, 1, 4, 9]
+
+
+@pytest.mark.timeout(120)
+def test_a_pool_in_a_callback_ends(tmp_path: Path) -> None:
+    fit(build(), Pools(), Run(tmp_path / "run"))
+
+
+class Slow(keras.callbacks.Callback):
+    """Gets a signal in an evaluation that has changed the weights, as averages do."""
+
+    def __init__(self, epoch: int) -> None:
+        super().__init__()
+        self.epoch, self.ends = epoch, 0
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.ends += 1
+        logs["val_f1"] = 0.1 * epoch
+        if epoch == self.epoch:
+            weights = self.model.get_weights()
+            self.model.set_weights([w * 0 for w in weights])
+            os.kill(os.getpid(), signal.SIGTERM)
+            for _ in range(10**9):
+                pass
+            raise AssertionError("the evaluation went on")
+
+
+@pytest.mark.parametrize("epoch", [0, 1, EPOCHS - 1])
+def test_a_signal_in_an_evaluation_saves_what_came_before_it(epoch: int, tmp_path: Path) -> None:
+    whole, calm = build(), Slow(99)
+    fit(whole, calm, Run(tmp_path / "whole"))
+    expected = states(whole)
+    with pytest.raises(SystemExit) as ended:
+        fit(build(), Slow(epoch), Run(tmp_path / "run"))
+    newest = checkpoint.newest(tmp_path / "run/checkpoints")
+    assert ended.value.code == 143 and newest is not None and newest.step == 7 * (epoch + 1)
+    model, again = build(), Slow(99)
+    history = fit(model, again, Run(tmp_path / "run", resume=True))
+    assert states(model) == expected and again.ends == calm.ends
+    assert len(history["loss"]) == EPOCHS - epoch
+    lines = [(folder / "metrics.jsonl").read_text().count('"dev"') for folder in tmp_path.iterdir()]
+    assert lines == [EPOCHS, EPOCHS]
