@@ -8,7 +8,7 @@ import os
 import time
 import types
 from pathlib import Path
-from typing import Any, Callable, Dict, Mapping, Optional, Union
+from typing import Any, Callable, Dict, Mapping, Optional, Set, Union
 
 import numpy as np
 
@@ -35,8 +35,7 @@ _NEW: Dict[str, Any] = {
     "seed": None, "monitor": "loss", "losses": [0.0, 0], "metrics": [], "callbacks": [],
     "ended": False,
 }  # fmt: skip
-# Folder -> description of the model, data, loss and optimizer with which this process ended a run.
-_ENDED: Dict[Path, Dict[str, Any]] = {}
+_ENDED: Set[Path] = set()  # folders of the runs that this process has ended
 # Callbacks that write files. With several ranks, only the first rank calls them.
 _WRITERS = ("ModelCheckpoint", "CSVLogger", "TensorBoard")
 
@@ -368,13 +367,13 @@ class Run(FitState):
 
     def _end(self) -> None:
         state = self._loop.state
-        path, ended = self.folder.path, self.folder.path in _ENDED
-        _ENDED[path] = self._script
-        if self._resumed_at == state.step:
-            note(
-                f"{path} is complete: {state.epoch} epochs; more epochs continue it"
-                f"{f'; {description.IN_A_LOOP}' if ended else ''}"
-            )
+        path, complete = self.folder.path, self._resumed_at == state.step
+        words = f"{path} is complete: {state.epoch} epochs; more epochs continue it"
+        if complete and path in _ENDED:
+            raise AmpXlaError(f"{words}; {description.IN_A_LOOP}")
+        _ENDED.add(path)
+        if complete:
+            note(words)
             return
         self._loop.save_if_needed()
         self._loop.checkpoints.wait()

@@ -35,6 +35,20 @@ class KilledAfter(keras.callbacks.Callback):
             raise Killed
 
 
+class Batches(keras.utils.Sequence):
+    """The samples in batches of ``size``, with their labels flipped or not."""
+
+    def __init__(self, size: int, flip: bool = False) -> None:
+        self._size, self._labels = size, 1 - Y if flip else Y
+
+    def __len__(self) -> int:
+        return -(-len(X) // self._size)
+
+    def __getitem__(self, index: int) -> Any:
+        rows = slice(index * self._size, (index + 1) * self._size)
+        return X[rows], self._labels[rows]
+
+
 def build(
     rate: float = 0.01, activation: str = "tanh", dropout: float = 0.2, scale: Any = 1000.0,
     loss: str = "mse", clear: bool = True, **optimizer: Any,

@@ -1,0 +1,189 @@
+"""What a resumed ``fit`` compares with its checkpoint, and refusals of ``Run``."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from amp_xla.backend import keras
+from amp_xla.callbacks import Run
+from amp_xla.errors import AmpXlaError
+from amp_xla.process import json_files
+from amp_xla.training import checkpoint, manifest
+from tests.callbacks.small import Batches, X, Y, build, equal, fit
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a run of one epoch."""
+    folder = tmp_path_factory.mktemp("ended") / "run"
+    fit(build(), Run(folder), epochs=1)
+    return folder
+
+
+@pytest.mark.parametrize("model, given, words", [
+    ({"activation": "relu"}, {}, "layer dense activation: tanh in the checkpoint, relu now"),
+    ({"dropout": 0.5}, {}, "layer dropout rate: 0.2 in the checkpoint, 0.5 now"),
+    ({"rate": 1e-5}, {}, "learning_rate: 0.01"),
+    ({"scale": 10.0}, {}, "1000.0 in the checkpoint, 10.0 now"),
+    ({"loss": "mae"}, {}, "loss: mse in the checkpoint, mae now"),
+    ({}, {"batch_size": 2}, "data batch_size: 4 in the checkpoint, 2 now"),
+    ({}, {"y": 1 - Y}, "data arrays: "),
+    ({}, {"x": X[::-1].copy()}, "data arrays: "),
+    ({}, {"x": X[:25], "y": Y[:25]}, "data arrays: "),
+    ({}, {"shuffle": False}, "data shuffle: True in the checkpoint, False now"),
+    ({}, {"class_weight": {0: 1.0, 1: 2.0}}, "class_weight"),
+    ({}, {"x": Batches(4), "y": None, "batch_size": None}, "data batches: absent"),
+])  # fmt: skip
+def test_a_resume_names_what_differs(ended: Path, model: Any, given: Any, words: str) -> None:
+    before = sorted(path.name for path in ended.rglob("*"))
+    with pytest.raises(AmpXlaError) as error:
+        fit(build(**model), Run(ended, resume=True), **given)
+    assert words in str(error.value) and "force_resume=True" in str(error.value)
+    assert "\n" not in str(error.value)
+    assert sorted(path.name for path in ended.rglob("*")) == before
+
+
+@pytest.mark.parametrize("changed", [{"size": 2}, {"flip": True}])
+def test_a_sequence_is_compared_by_length_and_first_batch(changed: Any, tmp_path: Path) -> None:
+    sequence = {"y": None, "batch_size": None, "epochs": 1}
+    fit(build(), Run(tmp_path / "run"), x=Batches(4), **sequence)
+    with pytest.raises(AmpXlaError, match="data (batches|first batch): "):
+        fit(build(), Run(tmp_path / "run", resume=True), x=Batches(**{"size": 4, **changed}),
+            **{**sequence, "epochs": 2})  # fmt: skip
+
+
+def test_force_resume_and_checkpoints_without_a_description(tmp_path: Path, ended: Path) -> None:
+    """A checkpoint from before the comparison has none of its hashes."""
+    whole = build()
+    fit(whole, Run(tmp_path / "whole"), epochs=2)
+    newest = checkpoint.newest(ended / "checkpoints")
+    assert newest is not None
+    old = tmp_path / "old" / "checkpoints" / newest.path.name
+    old.mkdir(parents=True)
+    for path in newest.path.iterdir():
+        (old / path.name).write_bytes(path.read_bytes())
+    state = json_files.read(old / "state.json")
+    del state["identity"]["script"], state["fit"]["ended"]
+    (old / "state.json").write_bytes(json_files.encode(state))
+    files = {name: manifest.entry(old / name) for name in manifest.read_manifest(old)}
+    (old / "manifest.json").write_bytes(manifest.encode(old.name, files))
+    again = build()
+    fit(again, Run(tmp_path / "old", resume=True), epochs=2)
+    assert equal(whole, again)
+    forced = build(activation="relu")
+    history = fit(forced, Run(tmp_path / "whole", resume=True, force_resume=True), epochs=3)
+    assert len(history["loss"]) == 1
+
+
+def test_a_folder_in_a_loop_is_an_error_that_names_folds(tmp_path: Path) -> None:
+    for fold in range(3):
+        train = np.arange(len(X)) % 3 != fold
+        given = {"x": X[train], "y": Y[train], "epochs": 1}
+        if not fold:
+            fit(build(), Run(tmp_path / "run", resume=True), **given)
+            continue
+        with pytest.raises(AmpXlaError, match="such as over folds, give each run another folder"):
+            fit(build(), Run(tmp_path / "run", resume=True), **given)
+    train = np.arange(len(X)) % 3 != 0  # the first data again, as over seeds
+    with pytest.raises(AmpXlaError, match="such as over folds, give each run another folder"):
+        fit(build(), Run(tmp_path / "run", resume=True), x=X[train], y=Y[train], epochs=1)
+    history = fit(build(), Run(tmp_path / "run", resume=True), x=X[train], y=Y[train], epochs=2)
+    assert len(history["loss"]) == 1  # more epochs continue
+
+
+def test_a_model_built_twice_is_an_error_that_names_clear_session(ended: Path) -> None:
+    build()
+    with pytest.raises(AmpXlaError, match="clear_session"):
+        fit(build(clear=False), Run(ended, resume=True))
+
+
+def test_the_place_of_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``~`` is the home folder; a relative path belongs to the folder in which Run was made."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for name in ("home", "one", "other"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / "one")
+    runs = Run("~/runs/a"), Run("runs/b")
+    os.chdir(str(tmp_path / "other"))
+    for run in runs:
+        fit(build(), run, epochs=1)
+    assert (tmp_path / "home/runs/a/metrics.jsonl").is_file()
+    assert (tmp_path / "one/runs/b/metrics.jsonl").is_file()
+    assert not any((tmp_path / "other").iterdir())
+
+
+def test_an_unused_run_locks_nothing(tmp_path: Path) -> None:
+    """A run that was started meanwhile keeps its checkpoints."""
+    folder = tmp_path / "run"
+    early = Run(folder, resume=True), Run(folder)
+    assert not folder.exists()
+    fit(build(), Run(folder), epochs=1)
+    expected = sorted(path.name for path in (folder / "checkpoints").iterdir())
+    with pytest.raises(AmpXlaError, match="already holds a run"):
+        fit(build(), early[1], epochs=1)
+    assert sorted(path.name for path in (folder / "checkpoints").iterdir()) == expected
+    whole, again = build(), build()
+    fit(whole, Run(tmp_path / "whole"), epochs=2)
+    fit(again, early[0], epochs=2)
+    assert equal(whole, again)
+
+
+def test_one_run_in_a_list(tmp_path: Path) -> None:
+    model, run = build(), Run(tmp_path / "run")
+    given = {"x": X, "y": Y, "verbose": 0}
+    with pytest.raises(AmpXlaError, match=r"give a list, callbacks=\[Run\(\.\.\.\)\]"):
+        model.fit(callbacks=run, **given)
+    with pytest.raises(AmpXlaError, match="callbacks has 2 Run; one fit writes one run folder"):
+        model.fit(callbacks=[run, Run(tmp_path / "other")], **given)
+    model.fit(callbacks=(run,), **given)
+    with pytest.raises(AmpXlaError, match="has ended; create a new Run for another fit"):
+        model.fit(callbacks=[run], **given)
+
+
+class Writes(keras.callbacks.Callback):
+    """An evaluator of a script, which writes a score every second epoch, or never."""
+
+    def __init__(self, every: int) -> None:
+        super().__init__()
+        self.every = every
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        if epoch % self.every == self.every - 1:
+            logs["val_f1"] = 0.1 * epoch
+
+
+@pytest.mark.parametrize("monitor", ["val_accuracy", "val_acc", "accuracy", "acc"])
+def test_both_names_of_the_accuracy_are_allowed(monitor: str, tmp_path: Path) -> None:
+    fit(build(), Run(tmp_path / "run", monitor=monitor), epochs=1, validation_data=(X, Y))
+    status = json_files.read(tmp_path / "run" / "run.json")
+    assert status["monitor"] in ("dev_acc", "dev_accuracy")
+
+
+@pytest.mark.parametrize("monitor, given, allowed", [
+    ("val_f1", {"validation_data": (X, Y)}, "allowed: val_loss, val_acc"),
+    ("val_lose", {"validation_split": 0.5}, "allowed: val_loss, val_acc"),
+    ("val_loss", {}, "allowed: none without validation_data"),
+])  # fmt: skip
+def test_a_monitor_that_nothing_writes_is_refused_before_training(
+    monitor: str, given: Any, allowed: str, tmp_path: Path
+) -> None:
+    with pytest.raises(AmpXlaError) as error:
+        fit(build(), Run(tmp_path / "run", monitor=monitor), **given)
+    assert f"monitor='{monitor}'" in str(error.value) and allowed in str(error.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_monitor_that_comes_late_or_never_loses_no_checkpoint(tmp_path: Path) -> None:
+    given = {"validation_data": (X, Y), "epochs": 4}
+    fit(build(), Writes(2), Run(tmp_path / "late", monitor="val_f1"), **given)
+    newest = checkpoint.newest(tmp_path / "late/checkpoints")
+    assert newest is not None and newest.loop.best == pytest.approx(0.3)
+    with pytest.raises(AmpXlaError, match=r"monitor='val_f1'\): the epoch logs have no such value"):
+        fit(build(), Writes(9), Run(tmp_path / "never", monitor="val_f1"), **given)
+    newest = checkpoint.newest(tmp_path / "never/checkpoints")
+    assert newest is not None and newest.step == 28
