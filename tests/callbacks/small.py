@@ -7,6 +7,7 @@ from typing import Any, List
 import numpy as np
 
 from amp_xla.backend import K, keras, tf
+from amp_xla.callbacks import run
 from amp_xla.precision.optimizer import LossScaleOptimizer
 
 X = np.random.RandomState(0).randn(26, 4)
@@ -47,6 +48,11 @@ class Batches(keras.utils.Sequence):
     def __getitem__(self, index: int) -> Any:
         rows = slice(index * self._size, (index + 1) * self._size)
         return X[rows], self._labels[rows]
+
+
+def as_in_a_new_process() -> None:
+    """Forget which runs this process has ended: a new one knows none."""
+    run._ENDED.clear()
 
 
 def build(

@@ -7,7 +7,7 @@ import multiprocessing
 import os
 import signal
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Set
 
 import numpy as np
 import pytest
@@ -15,7 +15,17 @@ import pytest
 from amp_xla.backend import keras
 from amp_xla.callbacks import Run
 from amp_xla.training import checkpoint
-from tests.callbacks.small import EPOCHS, Killed, KilledAfter, X, Y, build, fit, weights
+from tests.callbacks.small import (
+    EPOCHS,
+    Killed,
+    KilledAfter,
+    X,
+    Y,
+    as_in_a_new_process,
+    build,
+    fit,
+    weights,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -65,6 +75,7 @@ def early(baseline: Any = None) -> Any:
 def test_a_run_that_a_callback_has_ended_stays_ended(make: Any, tmp_path: Path) -> None:
     found = []
     for _ in range(2):
+        as_in_a_new_process()
         model = build()
         epochs = fit(model, make(), Run(tmp_path / "run", resume=True), epochs=9,
                      validation_data=(X, Y))  # fmt: skip
@@ -97,7 +108,9 @@ class Scores(keras.callbacks.Callback):
         self.by_epoch: Dict[int, float] = {}
         self.counted: Any = collections.Counter()
         self.lists: Any = collections.defaultdict(list)
-        self.pairs, self.seen, self.last = [], set(), collections.deque(maxlen=2)  # type: Any
+        self.pairs: List[Any] = []
+        self.seen: Set[int] = set()
+        self.last: Any = collections.deque(maxlen=2)
         self.long: List[int] = []
         self.began: List[int] = []
         self.sums = np.zeros(3)

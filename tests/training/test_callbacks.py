@@ -19,6 +19,7 @@ from amp_xla.precision.optimizer import LossScaleOptimizer
 from amp_xla.report import record
 from amp_xla.report.page import render
 from amp_xla.training import checkpoint
+from tests.callbacks.small import as_in_a_new_process
 from tests.horovod import on_two_ranks
 from tests.integration.killing import repeatable
 from tests.running import run_python
@@ -257,6 +258,7 @@ class Score(keras.callbacks.Callback):
 
 def test_the_report_knows_which_value_decides(tmp_path: Path) -> None:
     for _ in range(2):  # the second time nothing is left to train
+        as_in_a_new_process()
         model = build(lambda: optimizers.Adam(1e-2))
         callbacks = [Score(), Run(tmp_path / "run", resume=True)]
         model.fit(InOrder(), epochs=EPOCHS, verbose=0, callbacks=callbacks)
