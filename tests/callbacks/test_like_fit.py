@@ -104,7 +104,7 @@ def named(draw: random.Random, arrays: List[Any], prefix: str) -> Any:
 
 
 def combination(number: int) -> Any:
-    """Return a function that trains once, with the callbacks it is given added; and words for it."""
+    """Return a function that trains with more callbacks, and words for the combination."""
     draw, array = random.Random(number), np.random.RandomState(number)
     outputs, inputs = draw.choice([1, 1, 2]), draw.choice([1, 1, 2])
     rows, size = draw.randrange(5, 40), draw.choice([1, 3, 8, 32])
