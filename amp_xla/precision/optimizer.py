@@ -60,7 +60,8 @@ class LossScaleOptimizer(OptimizerFace):
         gradient counts in the decision and is not reduced.
       accumulate: micro-batches per update. Each ``minimize`` or ``apply_gradients`` adds one; the
         last one of a window reduces the mean gradient over ranks, checks it and updates. The loss
-        scale is constant within a window. Checkpoints do not contain the sums of a window.
+        scale is constant within a window. Of checkpoints, only those of a script's ``Run`` contain
+        the sums of a window.
       recompute: compute bert4keras' transformer layers again in the backward pass, in v1 graphs;
         see ``amp_xla.graph.recompute``.
       warn_after: number of successive skipped steps at the minimum scale before a warning; 0 turns
