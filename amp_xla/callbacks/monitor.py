@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Mapping, Optional
 
+from amp_xla.backend import keras
 from amp_xla.errors import AmpXlaError
 
 # Parts of the names of values for which lower is better.
@@ -31,9 +32,15 @@ def known(name: Optional[str], model: Any, given: Mapping[str, Any], run: Any) -
         if name.endswith(one) and (written in values or f"val_{written}" in values):
             return written
     others = [callback for callback in given["callbacks"] if callback is not run]
-    if all(type(each).__module__.partition(".")[0] in _KERAS for each in others):
+    if not any(map(_writes, others)):
         raise AmpXlaError(
             f"Run(monitor={name!r}): fit has no such value; allowed: "
             f"{', '.join(values) or 'none without validation_data'}"
         )
     return name  # a callback may write it
+
+
+def _writes(callback: Any) -> bool:
+    """Return whether a callback may write values into the logs: it calls code of the script."""
+    is_own = type(callback).__module__.partition(".")[0] not in _KERAS
+    return is_own or isinstance(callback, keras.callbacks.LambdaCallback)

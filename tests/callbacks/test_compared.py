@@ -180,6 +180,10 @@ def test_a_monitor_that_nothing_writes_is_refused_before_training(
 
 def test_a_monitor_that_comes_late_or_never_loses_no_checkpoint(tmp_path: Path) -> None:
     given = {"validation_data": (X, Y), "epochs": 4}
+    writes = keras.callbacks.LambdaCallback(
+        on_epoch_end=lambda epoch, logs: logs.update(val_f1=0.1)
+    )
+    fit(build(), writes, Run(tmp_path / "lambda", monitor="val_f1"), **given)
     fit(build(), Writes(2), Run(tmp_path / "late", monitor="val_f1"), **given)
     newest = checkpoint.newest(tmp_path / "late/checkpoints")
     assert newest is not None and newest.loop.best == pytest.approx(0.3)

@@ -19,12 +19,11 @@ import numpy as np
 from bert4keras.backend import keras
 from amp_xla.precision.optimizer import LossScaleOptimizer
 
-x = np.random.RandomState(0).randn(256, 20).astype("f")
-y, seen = x[:, :1], {}
+x, seen = np.random.RandomState(0).randn(64, 8).astype("f"), {}
 
 
-def build(optimizer="adam"):
-    hidden = keras.layers.Dense(64, input_shape=(20,))
+def build(optimizer):
+    hidden = keras.layers.Dense(8, input_shape=(8,))
     model = keras.models.Sequential([hidden, keras.layers.Dense(1)])
     model.compile(optimizer, "mse")
     return model
@@ -35,21 +34,18 @@ class Look(keras.callbacks.Callback):
         self.weights = self.model.get_weights()
 
 
-def fit(name, model, *others):
-    before, look = [each.get_weights() for each in (model, *others)], Look()
+def fit(name, model, other):
+    before, look = model.get_weights() + other.get_weights(), Look()
     callbacks = [look, amp_xla.callbacks.Run(sys.argv[1] + "/" + name)]
-    history = model.fit(x, y, epochs=1, verbose=0, callbacks=callbacks).history
-    after = [look.weights] + [each.get_weights() for each in others]
-    same = [np.array_equal(*pair) for pair in zip(sum(before, []), sum(after, []))]
-    seen[name] = [all(same), float(history["loss"][0])]
+    model.fit(x, x[:, :1], verbose=0, callbacks=callbacks)
+    seen[name] = all(map(np.array_equal, before, look.weights + other.get_weights()))
 
 
-one = build()
-one.fit(x, y, epochs=20, verbose=0)
-fit("trained without Run", one)
+one = build("adam")
+one.fit(x, x[:, :1], verbose=0)
 two = build(LossScaleOptimizer(keras.optimizers.Adam(), 1000))
+fit("trained before", one, two)
 fit("a second model", two, one)
-fit("trained with Run", two, one)
 one.save_weights(sys.argv[1] + "/weights.h5")
 two.load_weights(sys.argv[1] + "/weights.h5")
 fit("loaded between", two, one)
@@ -60,7 +56,4 @@ print(json.dumps(seen))
 def test_weights_stay_when_the_next_fit_begins(tmp_path: Path) -> None:
     done = run_python("-c", SCRIPT, str(tmp_path), env={"AMP_XLA_XLA": "on"})
     assert done.code == 0, done.err
-    seen = json.loads(done.out.splitlines()[-1])
-    assert all(same for same, _ in seen.values()), seen
-    assert seen["trained without Run"][1] < 0.01 and seen["loaded between"][1] < 0.01
-    assert seen["a second model"][1] > seen["trained with Run"][1]
+    assert list(json.loads(done.out.splitlines()[-1]).values()) == [True] * 3, done.out
