@@ -1,0 +1,116 @@
+"""GPLinker: scores of subjects, objects and links between them; its loss from sparse targets.
+
+Source: Su, "GPLinker", kexue.fm/archives/8888; layers are bert4keras' EfficientGlobalPointer.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, NamedTuple, Tuple
+
+from amp_xla import backend
+from amp_xla.backend import keras, tf
+from amp_xla.models.derivatives import mask_bias
+
+HEAD_SIZE = 64
+BIAS = -4.0  # of all scores at the start: nearly all are below 0, where most of them belong
+POINTERS = ("Entities", "Heads", "Tails")
+
+
+class Linker(NamedTuple):
+    """A model that finds triples.
+
+    Attributes:
+      model: Keras model from token and segment ids to scores, float [B, 2 + 2 * predicates, L, L];
+        ``data.cells_of`` describes the planes.
+    """
+
+    model: Any
+
+    def inputs(self) -> Dict[str, Any]:
+        """Return the placeholders by name; labels as in ``data.with_targets``."""
+        return {
+            **dict(zip(("token_ids", "segment_ids"), self.model.inputs)),
+            "labels": tf.placeholder(tf.int32, [None] * 3, name="labels"),
+            "weights": tf.placeholder(tf.float32, [None], name="weights"),
+        }
+
+    def total_loss(self, inputs: Dict[str, Any], scores: Any) -> Any:
+        """Build the sum of the losses in a batch, multiplied by the weights; float32."""
+        # AMP converts neither this operation nor those that use its result.
+        scores = tf.ensure_shape(tf.cast(scores, tf.float32), scores.shape)
+        return tf.reduce_sum(sparse_loss(inputs["labels"], scores) * inputs["weights"])
+
+    def loss(self, inputs: Dict[str, Any], scores: Any) -> Tuple[Any, Dict[str, Any]]:
+        """Build the mean loss, a float32 scalar; there are no metrics of a step."""
+        total = tf.maximum(tf.reduce_sum(inputs["weights"]), 1e-6)
+        return self.total_loss(inputs, scores) / total, {}
+
+
+def linker(encoder: Any, predicates: int, dropout: float, bias: float = BIAS) -> Linker:
+    """Build a linker.
+
+    Args:
+      encoder: Keras model with output [B, L, hidden]; its first input is token ids [B, L].
+      predicates: number of predicates.
+      dropout: dropout rate before the head.
+      bias: what all scores start with.
+    """
+    vectors = keras.layers.Dropout(dropout, name="Head-Dropout")(encoder.output)
+    sizes = dict(zip(POINTERS, (2, predicates, predicates)))
+    planes = [_pointer(name, heads, bias)(vectors) for name, heads in sizes.items()]
+    scores = keras.layers.Concatenate(axis=1, name="Scores")(planes)
+    return Linker(keras.models.Model(encoder.inputs, scores))
+
+
+def _pointer(name: str, heads: int, bias: float) -> Any:
+    """Return bert4keras' layer; its mask is an added bias, as ONNX and half precision need.
+
+    [CLS] and padding are masked; for entities also cells whose last token is before the first.
+    """
+    original = backend.bert4keras("layers").EfficientGlobalPointer
+    spans = name == "Entities"
+
+    class Pointer(original):  # type: ignore[misc, valid-type]
+        def build(self, input_shape: Any) -> None:
+            super().build(input_shape)
+            # A score gets half of the bias of its row and half of that of its column.
+            self.q_dense = keras.layers.Dense(
+                2 * heads, kernel_initializer=self.kernel_initializer,
+                bias_initializer=keras.initializers.Constant(bias),
+            )  # fmt: skip
+
+        def call(self, inputs: Any, mask: Any = None) -> Any:
+            places = tf.range(tf.shape(inputs)[1])
+            inside = tf.logical_and(mask, places > 0)
+            allowed = tf.logical_and(inside[:, :, None], inside[:, None])
+            if spans:
+                allowed = tf.logical_and(allowed, places[:, None] <= places)
+            return super().call(inputs) + mask_bias(allowed)[:, None]
+
+    return Pointer(heads, HEAD_SIZE, RoPE=spans, tril_mask=False, name=name)
+
+
+def sparse_loss(targets: Any, scores: Any) -> Any:
+    """Build the sum over planes of ``losses.several_labels``, float32 [B].
+
+    bert4keras subtracts the positive terms from the sum of all, which float32 rounds to nothing
+    once a positive score is high. Here they become minus infinity.
+
+    Args:
+      targets: positive cells as row * L + column, int32 [B, planes, most]; 0 = none.
+      scores: float32 [B, planes, L, L]; the cell (0, 0) is masked.
+    """
+    shape = tf.shape(scores)
+    flat = tf.reshape(scores, [-1])
+    cells = shape[2] * shape[3]
+    offsets = tf.reshape(tf.range(shape[0] * shape[1]) * cells, [shape[0], shape[1], 1])
+    places = (targets + offsets)[..., None]
+    absent = tf.fill(tf.shape(targets), float("-inf"))
+    positive = tf.where(targets > 0, -tf.gather_nd(flat, places), absent)
+    others = tf.reshape(
+        tf.tensor_scatter_nd_update(flat, places, absent), [shape[0], shape[1], cells]
+    )
+    zero = tf.zeros_like(positive[..., :1])
+    loss = tf.reduce_logsumexp(tf.concat([zero, positive], -1), -1)
+    loss += tf.nn.softplus(tf.reduce_logsumexp(others, -1))
+    return tf.reduce_sum(loss, -1)
