@@ -24,40 +24,31 @@ from amp_xla.models.options import EncoderOptions
 from amp_xla.process.exits import exit_code
 from amp_xla.tasks.relations import scores
 from amp_xla.tasks.relations.data import RelationFiles, read
+from amp_xla.training import options
 from amp_xla.training.answers import Answers
 from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.context import RunContext, loop_options, text_defaults
-from amp_xla.training.options import (
-    ClassifierOptions,
-    Intervals,
-    MemoryOptions,
-    PrecisionOptions,
-    RunOptions,
-    Seed,
-    TrickOptions,
-    UpdateOptions,
-)
 
 
 @dataclasses.dataclass(frozen=True)
 class Config:
     """Train a model that finds triples (subject, predicate, object)."""
 
-    seed: Seed = 1
+    seed: options.Seed = 1
     """seed of weights, order and dropout"""
     files: RelationFiles = RelationFiles()
     vocabulary: VocabularyOptions = VocabularyOptions(lowercase=False)
     encoder: EncoderOptions = EncoderOptions()
     batches: BatchOptions = BatchOptions()
-    training: ClassifierOptions = ClassifierOptions(label_smoothing=0.0, epochs=5)
-    update: UpdateOptions = UpdateOptions()
-    memory: MemoryOptions = MemoryOptions()
-    intervals: Intervals = Intervals()
-    run: RunOptions = RunOptions()
+    training: options.ClassifierOptions = options.ClassifierOptions(label_smoothing=0.0, epochs=5)
+    update: options.UpdateOptions = options.UpdateOptions()
+    memory: options.MemoryOptions = options.MemoryOptions()
+    intervals: options.Intervals = options.Intervals()
+    run: options.RunOptions = options.RunOptions()
     accumulate: Annotated[int, within(at_least=1), MAY_CHANGE] = 1
     """micro-batches per update; each has --batch-size samples"""
-    tricks: TrickOptions = TrickOptions()
-    precision_options: PrecisionOptions = PrecisionOptions()
+    tricks: options.TrickOptions = options.TrickOptions()
+    precision_options: options.PrecisionOptions = options.PrecisionOptions()
 
     def __post_init__(self) -> None:
         if self.training.label_smoothing or self.tricks.r_drop:
@@ -67,43 +58,40 @@ class Config:
         """Return the settings of a resumed run, or the defaults of ``--bert``."""
         return text_defaults("relations", self)
 
-    def linker(self, vocab_size: int, predicates: int, weights: bool) -> Any:
-        """Build the ``Linker``; ``weights=False`` reads only the configuration of ``--bert``."""
-        from amp_xla.tasks.relations import model
-
-        encoder = self.encoder.transformer(vocab_size, self.batches.max_length, weights).model
-        return model.linker(encoder, predicates, self.encoder.dropout)
-
 
 def build(config: Config, context: RunContext) -> Any:
     """Build the job up to the first step."""
+    from amp_xla.backend import tf
     from amp_xla.models import dropout
-    from amp_xla.tasks.relations import answers
+    from amp_xla.tasks.relations import answers, model
     from amp_xla.training.step import Inference
 
     # texts -> batches
     data = context.shared(read(config.files, context.preparation()))
 
     # batches -> scores
-    size = data.tokenizer.vocab_size
-    linker = config.linker(size, len(data.labels), context.reads_weights)
-    inputs = linker.inputs()
+    size, length = data.tokenizer.vocab_size, config.batches.max_length
+    encoder = config.encoder.transformer(size, length, context.reads_weights).model
+    linker = model.linker(encoder, len(data.labels), config.encoder.dropout)
+    inputs = model.inputs_of(linker)
 
     # scores -> loss -> update
-    tricks = context.tricks(linker.model)
+    def objective(output: Any) -> Any:
+        samples = tf.maximum(tf.reduce_sum(inputs["weights"]), 1e-6)
+        return model.total_loss(inputs, output) / samples, {}
+
+    tricks = context.tricks(linker)
     optimizer = context.optimizer(context.steps(data.batches), tricks.rule)
-    loss, metrics = tricks.loss(
-        lambda output: linker.loss(inputs, output), inputs["weights"], optimizer.loss_scale
-    )
-    loss += sum(linker.model.losses)
+    loss, metrics = tricks.loss(objective, inputs["weights"], optimizer.loss_scale)
+    loss += sum(linker.losses)
     step = context.step(inputs, loss, optimizer, tricks.variables, metrics)
 
     # evaluation
     with dropout.inference():
-        output = linker.model(linker.model.inputs)
-    infer = Inference(inputs, {"scores": output, "loss": linker.total_loss(inputs, output)})
+        output = linker(linker.inputs)
+    infer = Inference(inputs, {"scores": output, "loss": model.total_loss(inputs, output)})
     evaluate = answers.evaluation(infer, data.dev_batches, data)
-    return context.text_job(linker.model, step, data, tricks.evaluation(evaluate, optimizer))
+    return context.text_job(linker, step, data, tricks.evaluation(evaluate, optimizer))
 
 
 def main(argv: Optional[List[str]] = None) -> int:

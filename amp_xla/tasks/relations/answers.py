@@ -18,7 +18,7 @@ from amp_xla.models import dropout
 from amp_xla.process import output
 from amp_xla.process.progress import note
 from amp_xla.tasks.relations import model, scores
-from amp_xla.tasks.relations.data import Placed, Triple, cells_of, unpack
+from amp_xla.tasks.relations.data import Placed, Triple, cells_of, gold_of
 from amp_xla.training.answers import Answers, Row
 from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.evaluation import Evaluation, Infer, in_order, summed
@@ -34,17 +34,16 @@ def evaluation(infer: Infer, batches: Any, data: Labelled) -> Evaluation:
       batches: this rank's part of ``data.dev_batches``.
       data: texts and labels.
     """
-    names, gold = data.labels.names, [unpack(label) for label in data.dev.labels or []]
+    names, gold = data.labels.names, gold_of(data.dev)
     cells, _ = cells_of(gold, data.placed, names, "dev")
-    sizes = data.placed.encoded.lengths
 
     def count(batch: Batch, out: Mapping[str, Any]) -> Any:
         counts = np.zeros(3 + len(scores.STAGES))
-        for sample, planes in zip(batch["sample_ids"].tolist(), out["scores"]):
-            if sample >= 0:
-                found, true = scores.triples_of(planes, data.placed, sample, names), gold[sample]
-                stage = scores.stage(planes, int(sizes[sample]), found, true, cells[sample])
-                counts += [*scores.counted(found, true)[:3], *stage]
+        for i, planes in zip(batch["sample_ids"].tolist(), out["scores"]):
+            if i >= 0:
+                found = scores.triples(planes, data.placed, i, names)
+                stage = scores.stage(planes, found, gold[i], cells[i])
+                counts += [*scores.counted(found, gold[i])[:3], *stage]
         return np.append(counts, [out["loss"], batch["weights"].sum()])
 
     def evaluate() -> Dict[str, float]:
@@ -66,7 +65,7 @@ class TripleAnswers(Answers):
     def rows(self, lines: Sequence[str]) -> List[Row]:
         """Return a column ``(subject, predicate, object)`` per triple."""
         return [
-            ([output.printable(triple.shown().replace("\t", " ")) for triple in triples],
+            ([output.printable(str(triple).replace("\t", " ")) for triple in triples],
              {"spo_list": [triple._asdict() for triple in triples]})
             for triples in self.triples
         ]  # fmt: skip
@@ -88,15 +87,14 @@ def predict(config: Any, checkpoint: Checkpoint, texts: Sequence[str]) -> Triple
             "tokens; names after them are not found"
         )
     with dropout.inference():
-        linker = config.linker(tokenizer.vocab_size, len(names), weights=False)
-    restore_weights(checkpoint, linker.model.weights)
-    inputs = dict(zip(("token_ids", "segment_ids"), linker.model.inputs))
-    infer = Inference(inputs, {"scores": linker.model.output})
+        encoder = config.encoder.transformer(tokenizer.vocab_size, length, weights=False)
+        linker = model.linker(encoder.model, len(names), 0.0)
+    restore_weights(checkpoint, linker.weights)
+    infer = Inference(dict(zip(("token_ids", "segment_ids"), linker.inputs)), {"s": linker.output})
 
     def triples(batch: Batch) -> List[List[Triple]]:
-        planes = infer(batch)["scores"]
-        pairs = zip(batch["sample_ids"].tolist(), planes)
-        return [scores.triples_of(p, placed, i, names) if i >= 0 else [] for i, p in pairs]
+        pairs = zip(batch["sample_ids"].tolist(), infer(batch)["s"])
+        return [scores.triples(planes, placed, i, names) if i >= 0 else [] for i, planes in pairs]
 
     return TripleAnswers(in_order(placed.encoded, length, config.batches.batch_size, triples))
 
@@ -107,16 +105,14 @@ def exported(config: Any, checkpoint: Checkpoint) -> Exportable:
 
     def build(folder: Optional[str]) -> Parts:
         encoder = encoder_of(config, checkpoint, folder)
-        built = model.linker(encoder.model, len(names), 0.0).model
-        layers = [(name, built.get_layer(name)) for name in model.POINTERS]
+        linker = model.linker(encoder.model, len(names), 0.0)
         kernels: Dict[str, Any] = {}
-        for name, layer in layers:
-            kernels.update(dense(f"{name.lower()}.p_dense", layer.p_dense))
-            kernels.update(dense(f"{name.lower()}.q_dense", layer.q_dense))
-        return Parts(encoder, {"scores": built.output}, kernels, built.weights)
+        for name in model.POINTERS:
+            for part in ("p_dense", "q_dense"):
+                layer = getattr(linker.get_layer(name), part)
+                kernels.update(dense(f"{name.lower()}.{part}", layer))
+        return Parts(encoder, {"scores": linker.output}, kernels, linker.weights)
 
-    formula = (
-        f"bert4keras' EfficientGlobalPointer(heads, {model.HEAD_SIZE}) of the vectors: entities "
-        "(2 heads: subject, object), heads and tails (RoPE=False; a head per predicate)"
-    )
+    formula = f"bert4keras' EfficientGlobalPointer(heads, {model.HEAD_SIZE}) of the vectors: "
+    formula += "entities (subject, object); heads and tails (RoPE=False), a head per predicate"
     return exportable(checkpoint, build, config.batches.max_length, names, None, formula)

@@ -6,7 +6,7 @@ import bisect
 import collections
 import dataclasses
 import json
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 import numpy as np
 from typing_extensions import Annotated
@@ -26,6 +26,8 @@ from amp_xla.tasks.relations import documented
 FIELDS = ["spo_list", "triple_list"]  # names of the list of triples
 ROLES = ("subject", "predicate", "object")
 VALUE = "@value"
+CUT, WITHIN = "cut off by --max-length", "beginning or ending where no token does"
+ABSENT = "not in their text"
 Cell = Tuple[int, int, int]  # plane, row and column of a score
 
 
@@ -36,19 +38,18 @@ class Triple(NamedTuple):
     predicate: str
     object: str
 
-    def shown(self) -> str:
-        """Return the triple for people to read."""
+    def __str__(self) -> str:
         return f"({self.subject}, {self.predicate}, {self.object})"
 
+    def touches(self, other: Triple) -> bool:
+        """Return whether the predicate is the same, and names contain each other."""
+        pairs = zip(self[::2], other[::2])
+        return self.predicate == other.predicate and all(a in b or b in a for a, b in pairs)
 
-def pack(triples: Sequence[Triple]) -> str:
-    """Return triples as JSON, sorted and without duplicates."""
-    return json.dumps(sorted(set(triples)), ensure_ascii=False)
 
-
-def unpack(label: str) -> List[Triple]:
-    """Return the triples that ``pack`` wrote."""
-    return [Triple(*triple) for triple in json.loads(label)]
+def gold_of(data: Dataset) -> List[List[Triple]]:
+    """Return the triples of each text; ``labels`` are lists of them in JSON."""
+    return [[Triple(*triple) for triple in json.loads(label)] for label in data.labels or []]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,19 +63,10 @@ class RelationFiles(Files):
     """dev file, in one of these formats; needed with --train"""
 
     def built_in(self) -> Tuple[Dataset, Dataset]:
-        parts = documented.relations()
-        train, dev = (
-            Dataset(texts, labels=[pack([Triple(*t) for t in triples]) for triples in each])
-            for texts, each in parts
-        )
-        return train, dev
+        return documented.relations()
 
     def dataset(self, path: str, run: Optional[Layout] = None) -> Dataset:
-        """Return the texts of a file; the label of a text is its triples as ``pack`` writes them.
-
-        Raises:
-          DataError: it is not JSON, or an object has no text or no list of triples.
-        """
+        """Return the texts of a file; the label of a text is its triples in JSON."""
         table = Table.read(path)
         if table.rows and table.format != "json":
             number, line = table.rows[0]
@@ -82,11 +74,10 @@ class RelationFiles(Files):
                 f"{called(path)}:{number}: not JSON: {line[:60]!r}; objects with text and "
                 f"{' or '.join(FIELDS)} are needed, one per line or in an array"
             )
-        names = keys(table) if table.rows else []
-        places = {"text": ["text"], "label": FIELDS}
-        found = {f: [names.index(n) for n in each if n in names] for f, each in places.items()}
-        layout = Layout("json", False, tuple(names), **{f: i[0] for f, i in found.items() if i})
         data = collected(path, table.rows, _sample, table.bad, self.on_bad_line)
+        names = keys(table)
+        label = next((names.index(name) for name in FIELDS if name in names), None)
+        layout = Layout("json", False, tuple(names), names.index("text"), label=label)
         return dataclasses.replace(data, layout=layout)
 
     def questions(
@@ -103,26 +94,25 @@ def _sample(content: Any) -> Tuple[str, None, str]:
     given = next((record[name] for name in FIELDS if name in record), None)
     if not isinstance(given, list):
         raise ValueError(f"no list {' or '.join(FIELDS)}; found: {', '.join(record)[:60]!r}")
-    return text, None, pack([triple for each in given for triple in _triples(each)])
+    triples = sorted({triple for each in given for triple in _triples(each)})
+    return text, None, json.dumps(triples, ensure_ascii=False)
 
 
-def _triples(given: Any) -> Iterator[Triple]:
-    """Yield the triple of an element, or several if its object has more parts than ``@value``."""
+def _triples(given: Any) -> List[Triple]:
+    """Return the triple of an element, or several if its object has more parts than ``@value``."""
     values = [given.get(role) for role in ROLES] if isinstance(given, dict) else given
+    triples: List[Any] = []
     if isinstance(values, list) and len(values) == 3:
         subject, predicate, parts = values
         for part, words in (parts if isinstance(parts, dict) else {VALUE: parts}).items():
             name = predicate if part == VALUE else f"{predicate}_{part}"
-            triple = (subject, name, words)
-            if not all(isinstance(word, str) and word.strip() for word in triple):
-                break
-            yield Triple(subject.strip(), name, words.strip())
-        else:
-            return
-    raise ValueError(
-        f"triple {json.dumps(given, ensure_ascii=False)[:80]}; needed: [subject, predicate, "
-        'object] or an object with these keys, each a text; "object" may be {"@value": text}'
-    )
+            triples.append((subject, name, words))
+    if not triples or not all(isinstance(x, str) and x.strip() for t in triples for x in t):
+        raise ValueError(
+            f"triple {json.dumps(given, ensure_ascii=False)[:80]}; needed: [subject, predicate, "
+            'object] or an object with these keys, all texts; "object" may be {"@value": text}'
+        )
+    return [Triple(*(x.strip() for x in triple)) for triple in triples]
 
 
 class Placed(NamedTuple):
@@ -148,9 +138,9 @@ class Placed(NamedTuple):
         return cls(texts, Encoded.of(rows), list(starts), list(ends))
 
     def span(self, text: int, words: str) -> Any:
-        """Return the first and last token of a text's first ``words``, or why there are none.
+        """Return the first and last token of ``words``, or why there are none.
 
-        The first occurrence that begins and ends where tokens do; else the first one decides why.
+        Of several occurrences, it is the first that begins and ends where tokens do.
         """
         starts, ends, reason = self.starts[text], self.ends[text], ""
         begin = self.texts[text].find(words)
@@ -168,10 +158,6 @@ class Placed(NamedTuple):
     def words(self, text: int, first: int, last: int) -> str:
         """Return the characters of tokens ``first`` to ``last``."""
         return self.texts[text][self.starts[text][first - 1] : self.ends[text][last - 1]]
-
-
-CUT, WITHIN = "are cut off by --max-length", "begin or end where no token does"
-ABSENT = "do not occur in their text"
 
 
 def cells_of(
@@ -206,12 +192,10 @@ def cells_of(
                 p = 2 + number[predicate]
                 positive |= {(0, sh, st), (1, oh, ot), (p, sh, oh), (p + len(names), st, ot)}
         cells.append(sorted(positive))
-    if not missed:
-        return cells, ""
-    reasons = [f"{len(words):,} {why}, such as {words[0]!r}" for why, words in missed.items()]
-    return cells, (
+    reasons = "; ".join(f"{len(w):,} {why}, such as {w[0]!r}" for why, w in missed.items())
+    return cells, reasons and (
         f"\nwarning: {sum(map(len, missed.values())):,} of {sum(map(len, gold)):,} {kind} triples "
-        f"cannot be found and count as missed: their names {'; '.join(reasons)}"
+        f"cannot be found and count as missed; names: {reasons}"
     )
 
 
@@ -233,7 +217,7 @@ def with_targets(batch: Batch, cells: List[List[Cell]], planes: int, most: int) 
 def read(files: RelationFiles, how: Preparation) -> Labelled:
     """Read the files, or the built-in corpus if there are none."""
     parts = train, dev = files.read(how.seed)
-    gold = [[unpack(label) for label in part.labels or []] for part in parts]
+    gold = list(map(gold_of, parts))
     names, dev_names = ([t.predicate for text in part for t in text] for part in gold)
     if not names:
         raise DataError(f"training data: none of the {len(train):,} texts has a triple")
@@ -241,15 +225,11 @@ def read(files: RelationFiles, how: Preparation) -> Labelled:
     labels.ids(dev_names, files.train_fraction)
     tokenizer = how.vocabulary.tokenizer(train.texts, how.bert)
     placed = [Placed.of(part.texts, tokenizer, how.options.max_length) for part in parts]
-    cells, warnings = zip(
-        *(
-            cells_of(triples, tokens, labels.names, kind)
-            for triples, tokens, kind in zip(gold, placed, ("training", "dev"))
-        )
-    )
+    kinds = ("training", "dev")
+    cells, warnings = zip(*(cells_of(*p, labels.names, k) for *p, k in zip(gold, placed, kinds)))
     planes = 2 + 2 * len(labels)
-    counts = (collections.Counter(c[0] for c in text) for part in cells for text in part)
-    most = max((max(count.values()) for count in counts if count), default=1)
+    counts = [collections.Counter(plane for plane, *_ in text) for part in cells for text in part]
+    most = max(max(count.values(), default=1) for count in counts)
     return how.labelled(
         parts, labels, tokenizer, [part.encoded for part in placed],
         changes=[

@@ -11,24 +11,24 @@ import functools
 import json
 import re
 import sysconfig
-from typing import Any, Dict, Iterator, List, Set, Tuple
+from typing import Any, Dict, Iterator, Set, Tuple
 
 from amp_xla.data.text.corpora import parsed, python_files, sides
 from amp_xla.data.text.documented import MARKUP, NO_NAMES, Definition
 from amp_xla.data.text.lines import text_problem
+from amp_xla.data.text.readers import Dataset
 
 WORDS = range(6, 61)  # allowed numbers of words of a text
 NAME = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
-Part = Tuple[List[str], List[List[List[str]]]]
 
 
 @functools.lru_cache(maxsize=None)
-def relations() -> Tuple[Part, Part]:
-    """Return (texts, triples of each text) of the training part and of the dev part.
+def relations() -> Tuple[Dataset, Dataset]:
+    """Return training and dev texts; labels are lists of triples in JSON.
 
     A text is the name of a function or class and a paragraph of its docstring, without markup. The
-    SHA-256 of a text decides whether it is a dev text. A text with several lists of triples is left
-    out.
+    SHA-256 of a text decides whether it is a dev text. Texts without a triple, or with
+    several lists of them, are left out.
     """
     found: Dict[str, Set[str]] = {}
     for tree in filter(None, map(parsed, python_files(sysconfig.get_paths()["stdlib"]))):
@@ -41,9 +41,10 @@ def relations() -> Tuple[Part, Part]:
                 if ">>>" in text or len(text.split()) not in WORDS or text_problem(text):
                     continue
                 named = sorted({*NAME.findall(text)} & {*related})
-                triples = [(node.name, related[name], name) for name in named]
-                found.setdefault(text, set()).add(json.dumps(triples))
-    train, dev = ((texts, [json.loads(each) for each in values]) for texts, values in sides(found))
+                if named:
+                    triples = [(node.name, related[name], name) for name in named]
+                    found.setdefault(text, set()).add(json.dumps(triples))
+    train, dev = (Dataset(texts, labels=values) for texts, values in sides(found))
     return train, dev
 
 

@@ -5,7 +5,7 @@ Source: Su, "GPLinker", kexue.fm/archives/8888; layers are bert4keras' Efficient
 
 from __future__ import annotations
 
-from typing import Any, Dict, NamedTuple, Tuple
+from typing import Any, Dict
 
 from amp_xla import backend
 from amp_xla.backend import keras, tf
@@ -16,53 +16,25 @@ BIAS = -4.0  # of all scores at the start: nearly all are below 0, where most of
 POINTERS = ("Entities", "Heads", "Tails")
 
 
-class Linker(NamedTuple):
-    """A model that finds triples.
-
-    Attributes:
-      model: Keras model from token and segment ids to scores, float [B, 2 + 2 * predicates, L, L];
-        ``data.cells_of`` describes the planes.
-    """
-
-    model: Any
-
-    def inputs(self) -> Dict[str, Any]:
-        """Return the placeholders by name; labels as in ``data.with_targets``."""
-        return {
-            **dict(zip(("token_ids", "segment_ids"), self.model.inputs)),
-            "labels": tf.placeholder(tf.int32, [None] * 3, name="labels"),
-            "weights": tf.placeholder(tf.float32, [None], name="weights"),
-        }
-
-    def total_loss(self, inputs: Dict[str, Any], scores: Any) -> Any:
-        """Build the sum of the losses in a batch, multiplied by the weights; float32."""
-        # AMP converts neither this operation nor those that use its result.
-        scores = tf.ensure_shape(tf.cast(scores, tf.float32), scores.shape)
-        return tf.reduce_sum(sparse_loss(inputs["labels"], scores) * inputs["weights"])
-
-    def loss(self, inputs: Dict[str, Any], scores: Any) -> Tuple[Any, Dict[str, Any]]:
-        """Build the mean loss, a float32 scalar; there are no metrics of a step."""
-        total = tf.maximum(tf.reduce_sum(inputs["weights"]), 1e-6)
-        return self.total_loss(inputs, scores) / total, {}
-
-
-def linker(encoder: Any, predicates: int, dropout: float, bias: float = BIAS) -> Linker:
-    """Build a linker.
+def linker(encoder: Any, predicates: int, dropout: float) -> Any:
+    """Return a Keras model from token and segment ids to scores.
 
     Args:
       encoder: Keras model with output [B, L, hidden]; its first input is token ids [B, L].
       predicates: number of predicates.
       dropout: dropout rate before the head.
-      bias: what all scores start with.
+
+    Returns:
+      The model; its output is [B, 2 + 2 * predicates, L, L], with the planes of ``data.cells_of``.
     """
     vectors = keras.layers.Dropout(dropout, name="Head-Dropout")(encoder.output)
-    sizes = dict(zip(POINTERS, (2, predicates, predicates)))
-    planes = [_pointer(name, heads, bias)(vectors) for name, heads in sizes.items()]
+    sizes = zip(POINTERS, (2, predicates, predicates))
+    planes = [_pointer(name, heads)(vectors) for name, heads in sizes]
     scores = keras.layers.Concatenate(axis=1, name="Scores")(planes)
-    return Linker(keras.models.Model(encoder.inputs, scores))
+    return keras.models.Model(encoder.inputs, scores)
 
 
-def _pointer(name: str, heads: int, bias: float) -> Any:
+def _pointer(name: str, heads: int) -> Any:
     """Return bert4keras' layer; its mask is an added bias, as ONNX and half precision need.
 
     [CLS] and padding are masked; for entities also cells whose last token is before the first.
@@ -76,7 +48,7 @@ def _pointer(name: str, heads: int, bias: float) -> Any:
             # A score gets half of the bias of its row and half of that of its column.
             self.q_dense = keras.layers.Dense(
                 2 * heads, kernel_initializer=self.kernel_initializer,
-                bias_initializer=keras.initializers.Constant(bias),
+                bias_initializer=keras.initializers.Constant(BIAS),
             )  # fmt: skip
 
         def call(self, inputs: Any, mask: Any = None) -> Any:
@@ -90,6 +62,22 @@ def _pointer(name: str, heads: int, bias: float) -> Any:
     return Pointer(heads, HEAD_SIZE, RoPE=spans, tril_mask=False, name=name)
 
 
+def inputs_of(model: Any) -> Dict[str, Any]:
+    """Return the placeholders of training by name; labels as in ``data.with_targets``."""
+    return {
+        **dict(zip(("token_ids", "segment_ids"), model.inputs)),
+        "labels": tf.placeholder(tf.int32, [None] * 3, name="labels"),
+        "weights": tf.placeholder(tf.float32, [None], name="weights"),
+    }
+
+
+def total_loss(inputs: Dict[str, Any], scores: Any) -> Any:
+    """Build the sum of the losses in a batch, multiplied by the weights; float32."""
+    # AMP converts neither this operation nor those that use its result.
+    scores = tf.ensure_shape(tf.cast(scores, tf.float32), scores.shape)
+    return tf.reduce_sum(sparse_loss(inputs["labels"], scores) * inputs["weights"])
+
+
 def sparse_loss(targets: Any, scores: Any) -> Any:
     """Build the sum over planes of ``losses.several_labels``, float32 [B].
 
@@ -101,16 +89,17 @@ def sparse_loss(targets: Any, scores: Any) -> Any:
       scores: float32 [B, planes, L, L]; the cell (0, 0) is masked.
     """
     shape = tf.shape(scores)
-    flat = tf.reshape(scores, [-1])
-    cells = shape[2] * shape[3]
+    flat, cells = tf.reshape(scores, [-1]), shape[2] * shape[3]
     offsets = tf.reshape(tf.range(shape[0] * shape[1]) * cells, [shape[0], shape[1], 1])
     places = (targets + offsets)[..., None]
     absent = tf.fill(tf.shape(targets), float("-inf"))
     positive = tf.where(targets > 0, -tf.gather_nd(flat, places), absent)
-    others = tf.reshape(
-        tf.tensor_scatter_nd_update(flat, places, absent), [shape[0], shape[1], cells]
-    )
-    zero = tf.zeros_like(positive[..., :1])
-    loss = tf.reduce_logsumexp(tf.concat([zero, positive], -1), -1)
-    loss += tf.nn.softplus(tf.reduce_logsumexp(others, -1))
-    return tf.reduce_sum(loss, -1)
+    others = tf.tensor_scatter_nd_update(flat, places, absent)
+    others = tf.reshape(others, [shape[0], shape[1], cells])
+    losses = (tf.nn.softplus(tf.reduce_logsumexp(others, -1)), _log_sum(positive))
+    return tf.reduce_sum(tf.add_n(losses), -1)
+
+
+def _log_sum(terms: Any) -> Any:
+    """Build log(1 + sum of exp(terms)); all terms may be minus infinity."""
+    return tf.reduce_logsumexp(tf.concat([tf.zeros_like(terms[..., :1]), terms], -1), -1)
