@@ -11,10 +11,10 @@ from typing import Any, Iterable, Iterator
 
 from amp_xla.errors import AmpXlaError
 
-# Characters that ``lines`` escapes: controls, line separators and those that change the direction
-# of text. Joiners of emoji and of Persian are printed unchanged.
+# Characters that ``lines`` escapes: controls, and those that change the direction of text. Joiners
+# of emoji and of Persian are printed unchanged.
 _CONTROLS = re.compile(
-    "[\x00-\x08\x0a-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+    "[\x00-\x08\x0a-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 )
 
 

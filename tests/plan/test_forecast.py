@@ -15,7 +15,7 @@ from amp_xla.plan.forecast import Mode
 from amp_xla.plan.gpus import GPUS, chosen
 from benchmarks import gpu as gpu_record
 from benchmarks import plan_fit, plan_rows
-from benchmarks.gpu_rows import Row
+from benchmarks.gpu_rows import Row as GpuRow
 from benchmarks.plan_rows import Row
 
 pytestmark = pytest.mark.once
@@ -136,8 +136,8 @@ def test_devices(device: str, name: Any) -> None:
 def test_rows_of_the_gpu_benchmark(tmp_path: Path) -> None:
     made = dict(machine={"card": "NVIDIA H100 80GB HBM3"}, date="2026-01-01", revision="a")
     made.update(batch=96, status="ok", windows=[960.0])
-    row = Row("BERT-base at 384", "amp + xla on", seconds=[0.1], **made)
-    other = Row("BERT-base at 384", "PyTorch bf16", seconds=[0.2], **made)
+    row = GpuRow("BERT-base at 384", "amp + xla on", seconds=[0.1], **made)
+    other = GpuRow("BERT-base at 384", "PyTorch bf16", seconds=[0.2], **made)
     rows = {each.key: each for each in (row, other)}
     gpu_record.write(rows, tmp_path / "gpu", trial=True)
     (found,) = plan_rows.measured(tmp_path / "gpu.json")

@@ -8,11 +8,12 @@ from typing import Any, Dict
 
 import pytest
 
-from amp_xla.data import labelled, pairs
+from amp_xla.data import labelled
 from amp_xla.data.batches.options import BatchOptions
 from amp_xla.data.labelled import Preparation
 from amp_xla.data.text.entities import unpack
 from amp_xla.data.text.options import PairFiles, TaggedFiles, TextFiles, VocabularyOptions
+from amp_xla.tasks.similarity import data as pairs
 from amp_xla.tasks.tagging import data as tagged
 from tests.data.public_layouts import DEV, LAYOUTS, TEST, TRAIN, WITH_PAIRS, samples, texts
 
