@@ -2,10 +2,7 @@
 
     make train RECIPE=relations
 
-trains a small BERT from scratch: what does the function or class that a docstring documents take,
-raise or extend?
-
-    make train RECIPE=relations ARGS="--train a.json --dev b.json --bert chinese_L-12_H-768_A-12"
+trains a small BERT from scratch: what does the function or class of a docstring take, raise, extend?
 """
 
 from __future__ import annotations
@@ -40,7 +37,7 @@ class Config:
     vocabulary: VocabularyOptions = VocabularyOptions(lowercase=False)
     encoder: EncoderOptions = EncoderOptions()
     batches: BatchOptions = BatchOptions()
-    training: options.ClassifierOptions = options.ClassifierOptions(label_smoothing=0.0, epochs=5)
+    training: options.ClassifierOptions = options.ClassifierOptions(label_smoothing=0.0, epochs=8)
     update: options.UpdateOptions = options.UpdateOptions()
     memory: options.MemoryOptions = options.MemoryOptions()
     intervals: options.Intervals = options.Intervals()
@@ -61,8 +58,7 @@ class Config:
 
 def build(config: Config, context: RunContext) -> Any:
     """Build the job up to the first step."""
-    from amp_xla.backend import tf
-    from amp_xla.models import dropout
+    from amp_xla.models import dropout, losses
     from amp_xla.tasks.relations import answers, model
     from amp_xla.training.step import Inference
 
@@ -70,15 +66,14 @@ def build(config: Config, context: RunContext) -> Any:
     data = context.shared(read(config.files, context.preparation()))
 
     # batches -> scores
-    size, length = data.tokenizer.vocab_size, config.batches.max_length
-    encoder = config.encoder.transformer(size, length, context.reads_weights).model
+    sizes = data.tokenizer.vocab_size, config.batches.max_length
+    encoder = config.encoder.transformer(*sizes, context.reads_weights).model
     linker = model.linker(encoder, len(data.labels), config.encoder.dropout)
     inputs = model.inputs_of(linker)
 
     # scores -> loss -> update
     def objective(output: Any) -> Any:
-        samples = tf.maximum(tf.reduce_sum(inputs["weights"]), 1e-6)
-        return model.total_loss(inputs, output) / samples, {}
+        return losses.weighted_mean(model.loss(inputs, output), inputs["weights"]), {}
 
     tricks = context.tricks(linker)
     optimizer = context.optimizer(context.steps(data.batches), tricks.rule)
@@ -89,7 +84,7 @@ def build(config: Config, context: RunContext) -> Any:
     # evaluation
     with dropout.inference():
         output = linker(linker.inputs)
-    infer = Inference(inputs, {"scores": output, "loss": model.total_loss(inputs, output)})
+    infer = Inference(inputs, {"scores": output, "loss": model.loss(inputs, output)})
     evaluate = answers.evaluation(infer, data.dev_batches, data)
     return context.text_job(linker, step, data, tricks.evaluation(evaluate, optimizer))
 

@@ -30,7 +30,7 @@ def evaluation(infer: Infer, batches: Any, data: Labelled) -> Evaluation:
     """Return F1, precision, recall (micro averages) and mean loss; print why F1 is 0.
 
     Args:
-      infer: outputs ``scores``, and ``loss``: the sum over the batch.
+      infer: outputs ``scores`` and ``loss`` of each text.
       batches: this rank's part of ``data.dev_batches``.
       data: texts and labels.
     """
@@ -44,7 +44,7 @@ def evaluation(infer: Infer, batches: Any, data: Labelled) -> Evaluation:
                 found = scores.triples(planes, data.placed, i, names)
                 stage = scores.stage(planes, found, gold[i], cells[i])
                 counts += [*scores.counted(found, gold[i])[:3], *stage]
-        return np.append(counts, [out["loss"], batch["weights"].sum()])
+        return np.append(counts, [out["loss"] @ batch["weights"], batch["weights"].sum()])
 
     def evaluate() -> Dict[str, float]:
         sums = summed(infer, batches, count)

@@ -76,9 +76,13 @@ class RelationFiles(Files):
             )
         data = collected(path, table.rows, _sample, table.bad, self.on_bad_line)
         names = keys(table)
-        label = next((names.index(name) for name in FIELDS if name in names), None)
-        layout = Layout("json", False, tuple(names), names.index("text"), label=label)
-        return dataclasses.replace(data, layout=layout)
+        text, label = (
+            next((i for i, name in enumerate(names) if name in each), None)
+            for each in (["text"], FIELDS)
+        )
+        return dataclasses.replace(
+            data, layout=Layout("json", False, tuple(names), text, None, label)
+        )
 
     def questions(
         self, path: str, lines: List[str], run: Layout, single: bool = False
@@ -183,14 +187,13 @@ def cells_of(
     for text, triples in enumerate(gold):
         positive: Set[Cell] = set()
         for subject, predicate, obj in triples:
-            spans = [(words, placed.span(text, words)) for words in (subject, obj)]
-            lost = [(reason, words) for words, reason in spans if isinstance(reason, str)]
-            for reason, words in lost[:1]:
-                missed[reason].append(words)
-            if not lost:
-                (_, (sh, st)), (_, (oh, ot)) = spans
-                p = 2 + number[predicate]
-                positive |= {(0, sh, st), (1, oh, ot), (p, sh, oh), (p + len(names), st, ot)}
+            first, second = placed.span(text, subject), placed.span(text, obj)
+            if isinstance(first, str) or isinstance(second, str):
+                lost = (first, subject) if isinstance(first, str) else (second, obj)
+                missed[lost[0]].append(lost[1])
+                continue
+            (sh, st), (oh, ot), p = first, second, 2 + number[predicate]
+            positive |= {(0, sh, st), (1, oh, ot), (p, sh, oh), (p + len(names), st, ot)}
         cells.append(sorted(positive))
     reasons = "; ".join(f"{len(w):,} {why}, such as {w[0]!r}" for why, w in missed.items())
     return cells, reasons and (

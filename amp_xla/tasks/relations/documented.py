@@ -26,9 +26,9 @@ NAME = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
 def relations() -> Tuple[Dataset, Dataset]:
     """Return training and dev texts; labels are lists of triples in JSON.
 
-    A text is the name of a function or class and a paragraph of its docstring, without markup. The
-    SHA-256 of a text decides whether it is a dev text. Texts without a triple, or with
-    several lists of them, are left out.
+    A text is the name of a function or class and a paragraph of its docstring, without markup. Its
+    SHA-256 decides whether it is a dev text. Texts without a triple, or with several lists of them,
+    are left out.
     """
     found: Dict[str, Set[str]] = {}
     for tree in filter(None, map(parsed, python_files(sysconfig.get_paths()["stdlib"]))):
@@ -63,8 +63,7 @@ def _related(node: Any) -> Iterator[Tuple[str, str]]:
     for function in functions:
         given = function.args
         names = [arg.arg for arg in given.args]
-        first_optional = len(names) - len(given.defaults)
-        keywords = zip(given.kwonlyargs, given.kw_defaults)
-        optional = {*names[first_optional:], *(a.arg for a, default in keywords if default)}
+        optional = names[len(names) - len(given.defaults) :]
+        optional += [a.arg for a, value in zip(given.kwonlyargs, given.kw_defaults) if value]
         for name in {*names, *(arg.arg for arg in given.kwonlyargs)} - NO_NAMES:
             yield name, "may take" if name in optional else "takes"

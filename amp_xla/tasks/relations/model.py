@@ -71,11 +71,11 @@ def inputs_of(model: Any) -> Dict[str, Any]:
     }
 
 
-def total_loss(inputs: Dict[str, Any], scores: Any) -> Any:
-    """Build the sum of the losses in a batch, multiplied by the weights; float32."""
+def loss(inputs: Dict[str, Any], scores: Any) -> Any:
+    """Build the loss of each text, float32 [B]."""
     # AMP converts neither this operation nor those that use its result.
     scores = tf.ensure_shape(tf.cast(scores, tf.float32), scores.shape)
-    return tf.reduce_sum(sparse_loss(inputs["labels"], scores) * inputs["weights"])
+    return sparse_loss(inputs["labels"], scores)
 
 
 def sparse_loss(targets: Any, scores: Any) -> Any:
@@ -96,10 +96,6 @@ def sparse_loss(targets: Any, scores: Any) -> Any:
     positive = tf.where(targets > 0, -tf.gather_nd(flat, places), absent)
     others = tf.tensor_scatter_nd_update(flat, places, absent)
     others = tf.reshape(others, [shape[0], shape[1], cells])
-    losses = (tf.nn.softplus(tf.reduce_logsumexp(others, -1)), _log_sum(positive))
-    return tf.reduce_sum(tf.add_n(losses), -1)
-
-
-def _log_sum(terms: Any) -> Any:
-    """Build log(1 + sum of exp(terms)); all terms may be minus infinity."""
-    return tf.reduce_logsumexp(tf.concat([tf.zeros_like(terms[..., :1]), terms], -1), -1)
+    positive = tf.concat([tf.zeros_like(positive[..., :1]), positive], -1)
+    negative = tf.nn.softplus(tf.reduce_logsumexp(others, -1))
+    return tf.reduce_sum(negative + tf.reduce_logsumexp(positive, -1), -1)

@@ -131,26 +131,20 @@ class TripleScores(SampleScores):
         return {**f1(sums[:3]), "partial_f1": float(partial)}
 
     def details(self) -> Dict[str, Any]:
-        pairs = [(set(found), set(gold)) for found, gold in zip(self.found, self.gold)]
-        counts = [
-            [sum(t.predicate == name for each in part for t in each) for part in parts]
-            for parts in [list(zip(*((f & g, f, g) for f, g in pairs)))]
-            for name in self.names
-        ]
-        each = scores.of_counts(np.array(counts))
-        return {"unit": "triples", "per_label": scores.rows(self.names, each)}
+        counts = np.zeros((len(self.names), 3), np.int64)
+        for found, gold in zip(map(set, self.found), map(set, self.gold)):
+            for column, triples in enumerate((found & gold, found, gold)):
+                for triple in triples:
+                    counts[self.names.index(triple.predicate), column] += 1
+        return {"unit": "triples", "per_label": scores.rows(self.names, scores.of_counts(counts))}
 
     def errors(self, most: int) -> List[Dict[str, Any]]:
-        wrong = [
-            (i, triple, triple in self.gold[i])
-            for i in range(len(self.gold))
-            for triple in sorted(set(self.gold[i]) ^ set(self.found[i]))
+        errors = [
+            (i + 1, str(triple) * (triple in gold), str(triple) * (triple not in gold), text)
+            for i, (gold, found, text) in enumerate(zip(self.gold, self.found, self.samples.texts))
+            for triple in sorted({*gold} ^ {*found})
         ]
-        return [
-            dict(zip(self.columns, (i + 1, *(str(triple), "")[:: 1 if missed else -1],
-                                    self.samples.texts[i])))
-            for i, triple, missed in wrong[:most]
-        ]  # fmt: skip
+        return [dict(zip(self.columns, error)) for error in errors[:most]]
 
 
 def scored(checkpoint: Checkpoint, samples: Samples) -> Scorer:
