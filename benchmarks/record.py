@@ -34,6 +34,7 @@ RESULTS: Dict[str, Any] = {
     "tagging": ("dev_f1", "dev F1", max),
     "similarity": ("dev_spearman", "dev Spearman", max),
     "seq2seq": ("dev_rouge_l", "dev ROUGE-L", max),
+    "relations": ("dev_f1", "dev F1", max),
     "pretraining": ("dev_loss", "held-out loss", min),
 }
 
@@ -42,9 +43,9 @@ RESULTS: Dict[str, Any] = {
 class Config:
     """Train a recipe with its defaults and record the result."""
 
-    recipe: Literal["classification", "tagging", "similarity", "seq2seq", "pretraining"] = (
-        "classification"
-    )
+    recipe: Literal[
+        "classification", "tagging", "similarity", "seq2seq", "relations", "pretraining"
+    ] = "classification"
     """recipe to train"""
 
 

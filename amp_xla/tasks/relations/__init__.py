@@ -1,0 +1,1 @@
+"""Relations between entities: what only this task needs."""

@@ -1,0 +1,101 @@
+"""GPLinker: scores of subjects, objects and links between them; its loss from sparse targets.
+
+Source: Su, "GPLinker", kexue.fm/archives/8888; layers are bert4keras' EfficientGlobalPointer.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict
+
+from amp_xla import backend
+from amp_xla.backend import keras, tf
+from amp_xla.models.derivatives import mask_bias
+
+HEAD_SIZE = 64
+BIAS = -4.0  # of all scores at the start: nearly all are below 0, where most of them belong
+POINTERS = ("Entities", "Heads", "Tails")
+
+
+def linker(encoder: Any, predicates: int, dropout: float) -> Any:
+    """Return a Keras model from token and segment ids to scores.
+
+    Args:
+      encoder: Keras model with output [B, L, hidden]; its first input is token ids [B, L].
+      predicates: number of predicates.
+      dropout: dropout rate before the head.
+
+    Returns:
+      The model; its output is [B, 2 + 2 * predicates, L, L], with the planes of ``data.cells_of``.
+    """
+    vectors = keras.layers.Dropout(dropout, name="Head-Dropout")(encoder.output)
+    sizes = zip(POINTERS, (2, predicates, predicates))
+    planes = [_pointer(name, heads)(vectors) for name, heads in sizes]
+    scores = keras.layers.Concatenate(axis=1, name="Scores")(planes)
+    return keras.models.Model(encoder.inputs, scores)
+
+
+def _pointer(name: str, heads: int) -> Any:
+    """Return bert4keras' layer; its mask is an added bias, as ONNX and half precision need.
+
+    [CLS] and padding are masked; for entities also cells whose last token is before the first.
+    """
+    original = backend.bert4keras("layers").EfficientGlobalPointer
+    spans = name == "Entities"
+
+    class Pointer(original):  # type: ignore[misc, valid-type]
+        def build(self, input_shape: Any) -> None:
+            super().build(input_shape)
+            # A score gets half of the bias of its row and half of that of its column.
+            self.q_dense = keras.layers.Dense(
+                2 * heads, kernel_initializer=self.kernel_initializer,
+                bias_initializer=keras.initializers.Constant(BIAS),
+            )  # fmt: skip
+
+        def call(self, inputs: Any, mask: Any = None) -> Any:
+            places = tf.range(tf.shape(inputs)[1])
+            inside = tf.logical_and(mask, places > 0)
+            allowed = tf.logical_and(inside[:, :, None], inside[:, None])
+            if spans:
+                allowed = tf.logical_and(allowed, places[:, None] <= places)
+            return super().call(inputs) + mask_bias(allowed)[:, None]
+
+    return Pointer(heads, HEAD_SIZE, RoPE=spans, tril_mask=False, name=name)
+
+
+def inputs_of(model: Any) -> Dict[str, Any]:
+    """Return the placeholders of training by name; labels as in ``data.with_targets``."""
+    return {
+        **dict(zip(("token_ids", "segment_ids"), model.inputs)),
+        "labels": tf.placeholder(tf.int32, [None] * 3, name="labels"),
+        "weights": tf.placeholder(tf.float32, [None], name="weights"),
+    }
+
+
+def loss(inputs: Dict[str, Any], scores: Any) -> Any:
+    """Build the loss of each text, float32 [B]."""
+    # AMP converts neither this operation nor those that use its result.
+    scores = tf.ensure_shape(tf.cast(scores, tf.float32), scores.shape)
+    return sparse_loss(inputs["labels"], scores)
+
+
+def sparse_loss(targets: Any, scores: Any) -> Any:
+    """Build the sum over planes of ``losses.several_labels``, float32 [B].
+
+    bert4keras subtracts the positive terms from the sum of all, which float32 rounds to nothing
+    once a positive score is high. Here they become minus infinity.
+
+    Args:
+      targets: positive cells as row * L + column, int32 [B, planes, most]; 0 = none.
+      scores: float32 [B, planes, L, L]; the cell (0, 0) is masked.
+    """
+    shape = tf.shape(scores)
+    flat, cells = tf.reshape(scores, [-1]), shape[2] * shape[3]
+    offsets = tf.reshape(tf.range(shape[0] * shape[1]) * cells, [shape[0], shape[1], 1])
+    places = (targets + offsets)[..., None]
+    absent = tf.fill(tf.shape(targets), float("-inf"))
+    positive = tf.where(targets > 0, -tf.gather_nd(flat, places), absent)
+    others = tf.tensor_scatter_nd_update(flat, places, absent)
+    others = tf.reshape(others, [shape[0], shape[1], cells])
+    positive = tf.concat([tf.zeros_like(positive[..., :1]), positive], -1)
+    negative = tf.nn.softplus(tf.reduce_logsumexp(others, -1))
+    return tf.reduce_sum(negative + tf.reduce_logsumexp(positive, -1), -1)

@@ -1,0 +1,213 @@
+"""Files with triples, their positions in tokens, decoding and counts."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from pathlib import Path
+from typing import Any, List
+
+import numpy as np
+import pytest
+
+from amp_xla.data.batches.buckets import Batches
+from amp_xla.data.text.tokenizer import Tokenizer
+from amp_xla.errors import DataError
+from amp_xla.tasks.relations import documented, scores
+from amp_xla.tasks.relations.data import (
+    Placed,
+    RelationFiles,
+    Triple,
+    cells_of,
+    gold_of,
+    with_targets,
+)
+
+TEXT, GOLD = "Ann leads Ann Corp in Rome", [("Ann", "leads", "Ann Corp"), ("Ann", "in", "Rome")]
+OBJECTS = [{"subject": s, "predicate": p, "object": o} for s, p, o in GOLD]
+VALUES = [
+    {"subject": s, "predicate": p, "object": {"@value": o}, "object_type": {"@value": "x"}}
+    for s, p, o in GOLD
+]
+
+
+@pytest.mark.parametrize(
+    "field, listed", [("spo_list", GOLD), ("spo_list", OBJECTS), ("spo_list", VALUES),
+                      ("triple_list", GOLD)],
+)  # fmt: skip
+@pytest.mark.parametrize("form", ["lines", "array", "indented"])
+def test_layouts_of_public_sets(tmp_path: Path, field: str, listed: Any, form: str) -> None:
+    records = [{"text": TEXT, field: listed}, {field: [], "text": "nothing"}]
+    path = tmp_path / "train.json"
+    lines = "".join(json.dumps(record) + "\n" for record in records)
+    indent = 1 if form == "indented" else None
+    path.write_text(lines if form == "lines" else json.dumps(records, indent=indent))
+    data = RelationFiles().dataset(str(path))
+    assert gold_of(data) == [sorted(Triple(*t) for t in GOLD), []]
+    assert data.texts == [TEXT, "nothing"]
+    assert data.layout is not None and data.layout.names == {"text": "text", "label": field}
+
+
+def test_each_part_of_an_object_is_a_triple(tmp_path: Path) -> None:
+    path = tmp_path / "duie2.json"
+    parts = {"@value": "a song", "inWork": "a film"}
+    spo = {"subject": "Ann", "predicate": "sings", "object": parts}
+    path.write_text(json.dumps({"text": "Ann sings a song in a film", "spo_list": [spo]}))
+    (triples,) = gold_of(RelationFiles().dataset(str(path)))
+    assert triples == [("Ann", "sings", "a song"), ("Ann", "sings_inWork", "a film")]
+
+
+@pytest.mark.parametrize(
+    "record, message",
+    [
+        ({"text": "a"}, "no list spo_list or triple_list"),
+        ({"text": "a", "spo_list": "x"}, "no list spo_list or triple_list"),
+        ({"text": "a", "spo_list": [["x", "y"]]}, 'triple ["x", "y"]'),
+        ({"text": "a", "spo_list": [{"subject": "x", "object": "y"}]}, "these keys"),
+        ({"text": "a", "spo_list": [["x", "y", ""]]}, "all texts"),
+        ({"text": "a", "spo_list": [["x", "y", {}]]}, "all texts"),
+        ({"text": "a", "spo_list": [3]}, "triple 3"),
+        ({"spo_list": []}, "no field 'text'"),
+    ],
+)
+def test_a_bad_record_is_named_with_its_line(tmp_path: Path, record: Any, message: str) -> None:
+    path = tmp_path / "bad.jsonl"
+    good = json.dumps({"text": TEXT, "spo_list": GOLD})
+    path.write_text(f"{good}\n{json.dumps(record)}\n")
+    with pytest.raises(DataError, match=re.escape(message)) as error:
+        RelationFiles().dataset(str(path))
+    assert f"{path}:2:" in str(error.value)
+    assert len(RelationFiles(on_bad_line="skip").dataset(str(path))) == 1
+
+
+def test_a_file_that_is_not_json_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.tsv").write_text("Ann leads\tB-person\n")
+    with pytest.raises(DataError, match="a.tsv:1: not JSON.*spo_list or triple_list"):
+        RelationFiles().dataset(str(tmp_path / "a.tsv"))
+
+
+@pytest.fixture
+def tokenizer() -> Tokenizer:
+    words = "[PAD] [UNK] [CLS] [SEP] ann anna leads corp in rome an ##na a b c".split()
+    return Tokenizer(words)
+
+
+def test_a_name_is_its_first_occurrence_of_whole_tokens(tokenizer: Tokenizer) -> None:
+    placed = Placed.of(["Anna, Ann leads Ann"], tokenizer, 16)
+    first = placed.span(0, "Ann")
+    assert placed.words(0, *first) == "Ann" and first == (3, 3)
+    assert placed.span(0, "Ann leads") == (3, 4)
+    assert placed.span(0, "nn") == "beginning or ending where no token does"
+    assert placed.span(0, "Ann ") == "beginning or ending where no token does"
+    assert placed.span(0, "Rome") == "not in their text"
+    assert Placed.of(["a a a Ann"], tokenizer, 5).span(0, "Ann") == "cut off by --max-length"
+
+
+def test_what_cannot_be_found_is_counted_and_named(tokenizer: Tokenizer) -> None:
+    placed = Placed.of(["Ann leads a Corp in Rome", "a b"], tokenizer, 7)
+    gold = [
+        [Triple("Ann", "leads", "Corp"), Triple("Ann", "in", "Rome"), Triple("An", "in", "Oslo")],
+        [],
+    ]
+    cells, warning = cells_of(gold, placed, ("in", "leads"), "dev")
+    assert cells == [[(0, 1, 1), (1, 4, 4), (3, 1, 4), (5, 1, 4)], []]
+    assert "2 of 3 dev triples cannot be found" in warning
+    assert "1 cut off by --max-length, such as 'Rome'" in warning
+    assert "1 beginning or ending where no token does, such as 'An'" in warning
+
+
+def placed_of(text: str, tokenizer: Tokenizer) -> Placed:
+    return Placed.of([text, "a"], tokenizer, 32)
+
+
+CASES = {
+    "overlapping": [("ann", "p", "corp"), ("ann", "q", "corp"), ("ann", "p", "rome")],
+    "nested": [("ann leads", "p", "ann"), ("leads corp", "q", "ann leads corp")],
+    "of itself": [("ann", "p", "ann"), ("rome", "q", "rome")],
+    "reversed": [("rome", "p", "ann"), ("ann", "q", "rome")],
+    "none": [],
+}
+
+
+@pytest.mark.parametrize("case", sorted(CASES))
+def test_scores_of_the_targets_decode_to_the_triples(case: str, tokenizer: Tokenizer) -> None:
+    placed = placed_of("ann leads corp in rome", tokenizer)
+    gold = [[Triple(*t) for t in CASES[case]], []]
+    names = ("p", "q")
+    cells, warning = cells_of(gold, placed, names, "dev")
+    assert not warning
+    batches = Batches(placed.encoded, None, [16], 3, shuffle=False)
+    batch = with_targets(next(iter(batches.epoch(0))), cells, 6, 4)
+    scores_of = np.full((3, 6, 16 * 16), -3.0, np.float32)
+    for row, plane in np.ndindex(3, 6):
+        targets = batch["labels"][row, plane]
+        scores_of[row, plane, targets[targets > 0]] = 3.0
+    order = batch["sample_ids"].tolist()
+    for row, sample in enumerate(order):
+        if sample >= 0:
+            planes = scores_of[row].reshape(6, 16, 16)
+            assert scores.triples(planes, placed, sample, names) == sorted(gold[sample])
+
+
+def by_hand(planes: np.ndarray, length: int) -> List[Any]:
+    """GPLinker's decoding as its definition reads: every pair of spans, every predicate."""
+    count, found = (len(planes) - 2) // 2, []
+    places = range(1, length - 1)
+    spans = [
+        [(h, t) for h in places for t in places if h <= t and plane[h, t] > 0]
+        for plane in planes[:2]
+    ]
+    for p, (sh, st), (oh, ot) in itertools.product(range(count), *spans):
+        if planes[2 + p, sh, oh] > 0 and planes[2 + count + p, st, ot] > 0:
+            found.append((p, sh, st, oh, ot))
+    return sorted(found)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_decoding_is_its_definition(seed: int) -> None:
+    source = np.random.RandomState(seed)
+    planes = source.randn(8, 9, 9).astype(np.float32) - 0.5
+    for length in (2, 3, 7, 9):
+        assert sorted(scores.decode(planes, length)) == by_hand(planes, length)
+
+
+def test_counts_and_f1() -> None:
+    found = [Triple("a b", "p", "c"), Triple("x", "p", "y"), Triple("x", "q", "y")]
+    gold = [Triple("a", "p", "c d"), Triple("x", "p", "y"), Triple("m", "p", "n")]
+    assert scores.counted(found, gold) == [1, 3, 3, 2, 2]
+    assert scores.f1(np.array([1, 3, 3])) == pytest.approx(
+        {"f1": 1 / 3, "precision": 1 / 3, "recall": 1 / 3}
+    )
+    assert scores.f1(np.zeros(3)) == {"f1": 0.0, "precision": 0.0, "recall": 0.0}
+
+
+@pytest.mark.parametrize(
+    "planes, said",
+    [
+        ((-3, -5, -5), "the best of a text is -3.0 on average"),
+        ((3, -5, -5), "2 subjects and objects (2 right), but no predicate links them; the best"),
+        ((3, -5, 3), "1 triples of 2 subjects and objects (2 right); 1 have the right subject"),
+    ],
+)
+def test_an_f1_of_0_is_explained(tokenizer: Tokenizer, planes: Any, said: str) -> None:
+    placed = placed_of("ann leads corp", tokenizer)
+    gold = [Triple("ann", "p", "corp")]
+    ((*cells,), _), _ = cells_of([gold, []], placed, ("p", "q"), "dev")
+    entities, right, wrong = planes
+    values = np.full((6, 8, 8), -6.0)
+    for plane, row, column in cells:
+        values[plane, row, column] = entities if plane < 2 else right
+        values[plane + 1 if plane > 1 else plane, row, column] = entities if plane < 2 else wrong
+    found = scores.triples(values, placed, 0, ("p", "q"))
+    numbers = scores.stage(values, found, gold, cells)
+    assert said in scores.explained(dict(zip(scores.STAGES, numbers)))
+
+
+@pytest.mark.once
+def test_the_built_in_texts_have_triples_of_their_code() -> None:
+    train, dev = documented.relations()
+    assert len(train) > 2000 and not set(train.texts) & set(dev.texts)
+    for text, triples in zip(dev.texts, gold_of(dev)):
+        for subject, _, obj in triples:
+            assert text.startswith(f"{subject}: ") and obj in text

@@ -1,0 +1,163 @@
+"""The relations recipe as users run it: made-up sentences in DuIE's format."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any, Dict, List, Set, Tuple
+
+import numpy as np
+import pytest
+
+from amp_xla.data.text.tokenizer import Tokenizer
+from amp_xla.tasks.relations import scores
+from amp_xla.tasks.relations.data import Placed
+from tests.integration.commands import CLI, Commands
+from tests.integration.killing import state
+
+RECIPE = "recipes.relations"
+TINY = (
+    "--layers", "1", "--hidden", "64", "--max-length", "32", "--shapes", "1", "--batch-size", "16",
+    "--learning-rate", "4e-3", "--vocab-size", "200", "--log-every", "5", "--seed", "3",
+    "--token-dropout", "0",
+)  # fmt: skip
+DATA = (*TINY, "--train", "train.json", "--dev", "dev.json")
+PEOPLE, CITIES = "张伟 王芳 李娜 刘洋 陈杰".split(), "北京 上海 广州 深圳".split()
+COMPANIES = "蓝天航空 东方书店 长江银行 新星软件".split()
+FORMS: List[Tuple[str, List[Tuple[str, str, str]]]] = [
+    ("{p}出生于{c}，如今在{f}工作。", [("{p}", "出生地", "{c}"), ("{p}", "单位", "{f}")]),
+    ("{p}昨天在{c}创办了{f}。", [("{f}", "创始人", "{p}"), ("{f}", "总部", "{c}")]),
+    ("{c}{f}自己创办了自己。", [("{c}{f}", "创始人", "{c}{f}"), ("{f}", "总部", "{c}")]),
+    ("昨天{p}在{c}。", []),
+]
+
+
+def samples(count: int, seed: int) -> List[Dict[str, Any]]:
+    """Return sentences with overlapping, nested and self-referring triples, or with none."""
+    draw, made = random.Random(seed), []
+    for _ in range(count):
+        form, triples = draw.choice(FORMS)
+        names = {"p": draw.choice(PEOPLE), "c": draw.choice(CITIES), "f": draw.choice(COMPANIES)}
+        spo = [
+            {"subject": s.format(**names), "predicate": p, "object": {"@value": o.format(**names)}}
+            for s, p, o in triples
+        ]
+        made.append({"text": form.format(**names), "spo_list": spo})
+    return made
+
+
+def triples_of(record: Dict[str, Any]) -> Set[Tuple[str, str, str]]:
+    values = ((spo["subject"], spo["predicate"], spo["object"]) for spo in record["spo_list"])
+    return {(s, p, o["@value"] if isinstance(o, dict) else o) for s, p, o in values}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: Any) -> Path:
+    path: Path = tmp_path_factory.mktemp("relations")
+    lines = (json.dumps(each, ensure_ascii=False) + "\n" for each in samples(200, 1))
+    (path / "train.json").write_text("".join(lines), encoding="utf-8")
+    (path / "dev.json").write_text(json.dumps(samples(60, 2), indent=1))
+    return path
+
+
+@pytest.fixture(scope="module")
+def command(server: Any, folder: Path) -> Commands:
+    return Commands(server, folder)
+
+
+@pytest.fixture(scope="module")
+def trained(command: Commands) -> Path:
+    words = ("--epochs", "12", "--name", "good", "--checkpoint-every", "10")
+    done = command(RECIPE, *DATA, *words)
+    assert done.code == 0 and "best dev f1" in done.err, done.err
+    return command.folder / "runs" / "relations" / "good"
+
+
+def test_it_learns_and_finds_the_triples_of_new_text(trained: Path, command: Commands) -> None:
+    assert max(line.get("dev_f1", 0) for line in command.metrics("relations", "good")) >= 0.95
+    (command.folder / "new.txt").write_text("刘洋昨天在广州创办了长江银行。\n\n昨天王芳在北京。\n")
+    done = command(CLI, "predict", str(trained), "new.txt")
+    assert done.out == "(长江银行, 创始人, 刘洋)\t(长江银行, 总部, 广州)\n\n\n", done.err
+    done = command(CLI, "predict", str(trained), "new.txt", "--json")
+    first, blank, none = map(json.loads, done.out.splitlines())
+    spo = {"subject": "长江银行", "predicate": "创始人", "object": "刘洋"}
+    assert first["spo_list"][0] == spo and blank["spo_list"] is None and none["spo_list"] == []
+    assert "training triples cannot be found" not in done.err
+
+
+@pytest.mark.once
+def test_evaluate_counts_as_an_independent_count(trained: Path, command: Commands) -> None:
+    done = command(CLI, "predict", str(trained), "dev.json", "--json")
+    found = [triples_of(json.loads(line)) for line in done.out.splitlines()]
+    gold = [triples_of(record) for record in samples(60, 2)]
+    right = sum(len(f & g) for f, g in zip(found, gold))
+    f1 = 2 * right / (sum(map(len, found)) + sum(map(len, gold)))
+    done = command(CLI, "evaluate", str(trained), "--file", "dev.json")
+    assert done.code == 0 and "triples" in done.out, done.err
+    result = json.loads((trained / "evaluation" / "dev.json" / "result.json").read_text())
+    assert result["metrics"]["f1"]["value"] == pytest.approx(f1, abs=1e-9)
+    assert result["metrics"]["partial_f1"]["value"] >= f1
+    support = {row["label"]: row["support"] for row in result["per_label"]}
+    every = [p for triples in gold for _, p, _ in triples]
+    assert support == {name: every.count(name) for name in sorted(set(every))}
+    assert "Evaluation on dev.json" in (trained / "report.html").read_text()
+
+
+def test_killed_and_resumed_it_ends_with_the_same_bits(trained: Path, command: Commands) -> None:
+    words = (*DATA, "--epochs", "12", "--name", "killed", "--checkpoint-every", "10")
+    command.killed_and_resumed(RECIPE, *words, step=37)
+    assert state(trained.with_name("killed")) == state(trained)
+
+
+@pytest.mark.once
+def test_before_it_has_learned_it_says_what_is_missing(command: Commands) -> None:
+    done = command(RECIPE, *DATA, "--epochs", "1", "--learning-rate", "1e-6", "--name", "short")
+    assert done.code == 0 and "F1 is 0: no score of a subject or object is above 0" in done.err
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("flag", [("--label-smoothing", "0.1"), ("--r-drop", "1")])
+def test_a_trick_that_does_not_fit_is_refused(command: Commands, flag: Any) -> None:
+    assert "relations" in command(RECIPE, *DATA, *flag).error
+
+
+@pytest.mark.slow
+def test_a_saved_model_answers_as_predict(trained: Path, command: Commands) -> None:
+    done = command(CLI, "export", str(trained), "--to", "saved")
+    assert done.code == 0, done.err
+    texts = [record["text"] for record in samples(5, 9)]
+    (command.folder / "five.txt").write_text("\n".join(texts) + "\n")
+    done = command(CLI, "predict", str(trained), "five.txt", "--json")
+    expected = [triples_of(json.loads(line)) for line in done.out.splitlines()]
+    saved = command.folder / "saved"
+    names = json.loads((saved / "labels.json").read_text())
+    placed = Placed.of(texts, Tokenizer.of_folder(str(saved)), 32)
+    ids = np.zeros((5, int(placed.encoded.lengths.max())), np.int32)
+    for i, size in enumerate(placed.encoded.lengths):
+        begin = placed.encoded.offsets[i]
+        ids[i, :size] = placed.encoded.token_ids[begin : begin + size]
+    planes = answered(saved, ids)
+    assert [
+        {tuple(t) for t in scores.triples(planes[i], placed, i, names)} for i in range(5)
+    ] == expected
+
+
+def answered(folder: Path, ids: np.ndarray) -> np.ndarray:
+    """Return the scores that a SavedModel computes."""
+    from amp_xla.backend import tf
+
+    with tf.Graph().as_default(), tf.Session() as session:
+        loaded = tf.saved_model.load(session, ["serve"], str(folder))
+        signature = loaded.signature_def["serving_default"]
+        feed = {signature.inputs["token_ids"].name: ids,
+                signature.inputs["segment_ids"].name: np.zeros_like(ids)}  # fmt: skip
+        result: np.ndarray = session.run(signature.outputs["scores"].name, feed)
+        return result
+
+
+@pytest.mark.slow
+def test_it_is_finite_in_float16(command: Commands) -> None:
+    """On padded batches, with the lists of NVIDIA's TensorFlow where it is 1.15."""
+    done = command(CLI, "rehearse", "--recipe", "relations", "--steps", "4", "--", *DATA)
+    assert done.code == 0 and "suggested constant loss scale" in done.out, done.out + done.err
