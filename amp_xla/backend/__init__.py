@@ -322,10 +322,7 @@ def _physical_gpus() -> Tuple[Any, ...]:
 
 
 def hide_gpus() -> None:
-    """Hide GPUs from sessions created from now on.
-
-    CUDA_VISIBLE_DEVICES comes too late if TensorFlow 1.15 has listed its devices.
-    """
+    """Hide GPUs from new sessions; once 1.15 has listed them, CUDA_VISIBLE_DEVICES is too late."""
     if _physical_gpus():
         tensorflow().config.experimental.set_visible_devices([], "GPU")
         _physical_gpus.cache_clear()
