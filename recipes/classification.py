@@ -22,6 +22,7 @@ from typing_extensions import Annotated
 from amp_xla.config import MAY_CHANGE, parse, within
 from amp_xla.data import labelled
 from amp_xla.data.batches.options import PackedBatchOptions
+from amp_xla.data.batches.rank_shard import whole
 from amp_xla.data.text.options import MultiLabelTextFiles, VocabularyOptions
 from amp_xla.errors import SettingsError
 from amp_xla.models.options import EncoderOptions
@@ -87,7 +88,7 @@ def build(config: Config, context: RunContext) -> Any:
     # batches -> logits
     model = config.encoder.classifier(
         data.tokenizer.vocab_size, len(data.labels), config.batches.max_length,
-        data.batches.slots, context.reads_weights,
+        whole(data.batches).slots, context.reads_weights,
     )  # fmt: skip
     texts = [None] * (model.output.shape.ndims - 1)
     inputs = {
