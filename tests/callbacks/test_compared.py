@@ -29,7 +29,7 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ({"activation": "relu"}, {}, "layer dense activation: tanh in the checkpoint, relu now"),
     ({"dropout": 0.5}, {}, "layer dropout rate: 0.2 in the checkpoint, 0.5 now"),
     ({"rate": 1e-5}, {}, "learning_rate: 0.0"),
-    ({"scale": 10.0}, {}, "optimizer loss_scale: "),
+    ({"scale": 10.0}, {}, "optimizer loss_scale "),
     ({"loss": "mae"}, {}, "loss: mse in the checkpoint, mae now"),
     ({}, {"batch_size": 2}, "data batch_size: 4 in the checkpoint, 2 now"),
     ({}, {"y": 1 - Y}, "data arrays: "),

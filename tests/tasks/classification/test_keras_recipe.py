@@ -54,7 +54,9 @@ def test_it_learns_and_leaves_the_run_folder_of_the_other_recipes(whole):
         path.name for path in whole.iterdir()
     }
     executed = json.loads((whole / "executed.json").read_text())
-    assert executed["half_dtype"] == "float16" and executed["half_ops"]["MatMul"] > 0
+    # A CPU with float16 instructions executes oneDNN's _MklMatMul.
+    products = [op for op in executed["half_ops"] if op.endswith("MatMul")]
+    assert executed["half_dtype"] == "float16" and products
     newest = checkpoint.newest(whole / "checkpoints")
     assert newest is not None
     assert {value.dtype.name for value in newest.tensors().values()} == {"float32", "int64"}
