@@ -2,7 +2,7 @@
 
     make train RECIPE=relations
 
-trains a small BERT from scratch: what does the function or class of a docstring take, raise, extend?
+trains a small BERT from scratch: what does a documented function or class take, raise or extend?
 """
 
 from __future__ import annotations
