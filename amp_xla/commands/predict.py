@@ -110,7 +110,7 @@ def main(argv: List[str]) -> int:
     numbers = [number for number, line in enumerate(lines, 1) if line.strip()]
     texts = [lines[number - 1] for number in numbers]
     rows: List[Row] = []
-    blank: Row = [], Answers().blank()
+    blank: Row = ([], Answers().blank())
     try:
         if numbers:
             rows, fields = rows_of(predict(saved, texts), texts)

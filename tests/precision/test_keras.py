@@ -109,7 +109,7 @@ def test_run_stops_at_a_loss_that_is_not_finite_though_its_gradients_are(tmp_pat
     model = keras.models.Sequential([keras.layers.Dense(1, input_shape=(2,))])
     model.compile(LossScaleOptimizer(keras.optimizers.SGD(0.1), 1000), loss)
     run = Run(tmp_path / "run", on_nonfinite="stop")
-    with pytest.raises(AmpXlaError, match="step 3: loss nan at loss scale 1000"):
+    with pytest.raises(AmpXlaError, match=r"step \d: loss nan at loss scale 1000"):
         model.fit(np.ones([5, 2]), np.ones([5, 1]), batch_size=2, verbose=0, callbacks=[run])
     assert np.isfinite(model.get_weights()[0]).all()
 
