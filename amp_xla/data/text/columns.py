@@ -7,7 +7,7 @@ import math
 import operator
 import re
 import shlex
-from typing import Any, Dict, NamedTuple, Optional, Sequence
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 from amp_xla.data.text.layout import (
     LABELLED,
@@ -33,6 +33,7 @@ KNOWN_OTHERS = ("index", "id", "idx", "qid", "guid")
 _NAMES = {*USUAL.of_texts(), *TARGETS.of_texts(), *USUAL.labels, *KNOWN_OTHERS}
 _CODE = re.compile(r"[\x21-\x7e]+")
 _WORD = re.compile(r"[\x21-\x7e]+|\S{1,4}")  # rather the name of a class than a text
+_MARKS = (";", "|", ",")  # of columns in other files
 _DIGIT, _LABELS = re.compile(r"\d"), re.compile("[,;|]")
 
 
@@ -76,8 +77,14 @@ def decide(table: Table, request: Request, run: Optional[Layout] = None) -> Layo
         return Layout("json", False, tuple(names), **_by_name(table, names, kinds, request))
     first, *others = (cells_of(line) for _, line in table.rows[:EXAMINED])
     others = [row for row in others if len(row) == len(first)]
+    marks = [mark for mark in _MARKS if all(mark in line for _, line in table.rows)]
+    if marks and len(first) == 1 < len(request.needs):
+        raise DataError(
+            f"{called(table.path)}: 1 column, but every line has {marks[0]!r}; only tabs and, in a "
+            f".csv file, commas separate columns. First line: {first[0][:80]!r}"
+        )
     # If the training file has no header, an unknown label shows that this file has one.
-    ask = request.ask and (run is None or run.header)
+    ask = request.ask and (run is None or run.header or run.label is None)
     header = _has_header(table, first, others, request._replace(ask=ask))
     names = first if header else list(numbers(first))
     columns = list(zip(*(others if header else [first, *others]))) or [()] * len(first)
@@ -86,7 +93,7 @@ def decide(table: Table, request: Request, run: Optional[Layout] = None) -> Layo
         # If a column is missing, it is the label only if the unused ones are no texts.
         unused = set(range(len(first))) - {*layout.places.values()}
         other = len(first) < len(run.columns) and any(kinds[i] == "text" for i in unused)
-        if not other and kinds[layout.places["text"]] != "number":
+        if not other and not _doubtful(layout.places, columns, kinds):
             return layout
     if any(request.fields) or (header and _NAMES & set(map(str.lower, first))):
         places = _by_name(table, names, kinds, request)
@@ -219,6 +226,24 @@ def _by_name(
     return places
 
 
+def _differ(cells: Sequence[str]) -> bool:
+    """Return whether nearly all values of a column differ."""
+    return len(cells) >= ENOUGH and 10 * len(set(cells)) >= 9 * len(cells)
+
+
+def _doubtful(
+    places: Dict[str, int], columns: Sequence[Sequence[str]], kinds: Sequence[str]
+) -> List[int]:
+    """Return the columns of texts that seem to be numbers, ids or labels."""
+    texts = [places[field] for field in ("text", "pair") if field in places]
+    others = [i for i, kind in enumerate(kinds) if kind == "text" and _differ(columns[i])]
+    doubtful = [i for i in texts if kinds[i] == "number" or (kinds[i] == "id" and others)]
+    label = places.get("label", texts[0])
+    text_count, label_count = (len(set(columns[i])) for i in (texts[0], label))
+    swapped = kinds[label] == "text" and label_count >= max(ENOUGH, 2 * text_count)
+    return doubtful + texts[:1] * swapped
+
+
 def _by_number(
     table: Table, columns: Sequence[Sequence[str]], kinds: Sequence[str], request: Request
 ) -> Dict[str, int]:
@@ -237,15 +262,17 @@ def _by_number(
         flags = " and ".join(f"--{name}-field" for name in needs)
         number, line = table.rows[0]
         raise DataError(
-            f"{table.path}:{number}: {count(columns)} between {marks}, and no known header. "
-            f"Needed: {forms}; or a header line, with {flags} if its names are unusual; or {flags} "
-            f"with column numbers from 0. First line: {line[:80]!r}"
+            f"{called(table.path)}:{number}: {count(columns)} between {marks}, and no known "
+            f"header. Needed: {forms}; or a header line, with {flags} if its names are unusual; or "
+            f"{flags} with column numbers from 0. First line: {line[:80]!r}"
         )
     places = dict(zip(usual, free))
     texts = [places[field] for field in ("text", "pair") if field in places]
-    doubtful = [i for i in texts if kinds[i] == "number"]
+    doubtful = _doubtful(places, columns, kinds)
     if "pair" in places and "pair" not in needs:
         doubtful += [i for i in texts if all(map(_WORD.fullmatch, columns[i]))] + [last] * ids
+    if "label" in places and kinds[last] == "text" and _differ(columns[places["label"]]):
+        doubtful.append(places["label"])
     if doubtful and len(free) > 1:
         other = [i for i in free if i != doubtful[0]] + doubtful[:1]
         raise DataError(

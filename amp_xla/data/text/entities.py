@@ -17,7 +17,7 @@ DOCUMENT = "-DOCSTART-"  # separates documents in CoNLL 2003
 TAG = re.compile(r"O|[BIESM]-.*\S")
 SCHEMES = ("BI", "BIES", "BMES")
 POSITION = re.compile(r".\d")
-FIELDS = ["entities", "label", "labels"]  # names of the list of entities
+FIELDS = ["entities", "label", "labels", "spans"]  # names of the list of entities
 # Names of an entity's start, end, label and words
 KEYS = (
     ("start", "start_idx", "start_offset"), ("end", "end_idx", "end_offset"),

@@ -117,6 +117,8 @@ def read(
     table = Table.read(path)
     if not table.rows:
         return collected(path, (), list, table.bad, on_bad_line)  # raises
+    if table.bad and on_bad_line == "error":  # before what they leave is interpreted
+        raise unusable(path, table.bad, len(table.rows) + len(table.bad))
     fields = Fields(text_field, pair_field, label_field)
     layout = decide(table, Request(fields, header, needs, known), run)
 

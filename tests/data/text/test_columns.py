@@ -88,7 +88,9 @@ def test_no_header_is_a_sample(tmp_path: Path, number: int, end: str) -> None:
     ("a.tsv", "itt", TARGET, "columns: text = 1, pair = 2 (no header); 0 unused"),
     ("a.tsv", "ittn", PAIR, "columns: text = 1, pair = 2, label = 3 (no header); 0 unused"),
     ("a.tsv", "ntl", {}, None), ("a.tsv", "lt", {}, None), ("a.tsv", "twl", {}, None),
-    ("a.tsv", "tli", {}, None), ("a.tsv", "nt", {}, None),
+    ("a.tsv", "tli", {}, None), ("a.tsv", "nt", {}, None), ("a.csv", "wt", {}, None),
+    ("a.tsv", "it", {}, None), ("a.tsv", "ct", {}, None), ("a.tsv", "ttt", {}, None),
+    ("a.tsv", "cl", {}, "columns: text = 0, label = 1 (no header)"),
 ])  # fmt: skip
 def test_without_a_header_ids_are_not_texts(
     tmp_path: Path, name: str, kinds: str, how: Any, columns: Optional[str]
@@ -97,8 +99,6 @@ def test_without_a_header_ids_are_not_texts(
     path = written(tmp_path, name, rows(kinds, separator=separator))
     if columns is not None:
         assert str(read(path, **how).layout) == columns
-    elif kinds == "lt":  # two columns are text and label; the labels are checked later
-        assert read(path).texts[0] == "bad"
     else:
         with pytest.raises(DataError, match=r"--text-field . .*, or --text-field . "):
             read(path, **how)
@@ -202,6 +202,10 @@ def test_a_file_to_predict_is_read_as_the_training_file(
     ("itl", "x.csv", "a,b,c,d,e\n", "x.csv:.*; the run has: columns: text = 1"),
     ("tl", "x.jsonl", '{"other": "x"}\n', "which field is the text. found: 'other'"),
     ("ttl", "x.txt", "one text\n", "x.txt:1: 1 column between tabs, .* Needed: text<TAB>second"),
+    ("tl", "x.tsv", rows("it"), "x.tsv has other columns .columns: text = 1 "),
+    ("tl", "x.tsv", rows("lt"), "column 0 .'bad', .* may be no text"),
+    ("ttl", "x.tsv", rows("it"), "column 0 .'1001', .* may be no text"),
+    ("ttl", "x.tsv", rows("itt"), "x.tsv has other columns .columns: text = 1, pair = 2 "),
 ])  # fmt: skip
 def test_what_does_not_fit_the_run_is_refused(
     tmp_path: Path, kinds: str, name: str, content: str, message: str
@@ -245,6 +249,39 @@ def test_the_dev_file_is_read_as_the_training_file(tmp_path: Path) -> None:
         prepared(tmp_path, rows("tl"), rows("ttl"))
     with pytest.raises(DataError, match="never seen in training: 'goal'"):
         prepared(tmp_path, rows("tl"), "frage\tgoal\n" + rows("tl"))
+
+
+@pytest.mark.parametrize("train", [rows("tt"), '{"source": "a b", "target": "c"}\n' * 6])
+def test_no_header_of_a_dev_file_without_labels_is_a_sample(tmp_path: Path, train: str) -> None:
+    run = layout_of(tmp_path, "a.tsv", train, **TARGET)
+    with pytest.raises(DataError, match="is 'frage.*antwort' a header"):
+        read(written(tmp_path, "dev.tsv", "frage\tantwort\n" + rows("tt")), **TARGET, run=run)
+    assert len(read(written(tmp_path, "dev.tsv", rows("tt", 6)), **TARGET, run=run)) == 6
+
+
+@pytest.mark.parametrize("header", ["", "text{}label\n", "Kommentar{}Note\n"])
+@pytest.mark.parametrize("name, mark", [
+    ("a.csv", ";"), ("a.txt", ","), ("a.tsv", "|"), ("a.txt", "||"),
+])  # fmt: skip
+def test_another_separator_is_named(tmp_path: Path, name: str, mark: str, header: str) -> None:
+    path = written(tmp_path, name, header.format(mark) + rows("tl", separator=mark))
+    for how in ({}, {"header": "yes"}, {"text_field": "text", "label_field": "label"}):
+        with pytest.raises(DataError, match=f"every line has '[{mark[0]}]'; only tabs and, in "):
+            read(path, **how)
+    path = written(tmp_path, name, rows("t"))
+    with pytest.raises(DataError, match="1 column between"):
+        read(path)
+
+
+@pytest.mark.parametrize("name, header", [
+    ("a.csv", "分类,评论"), ("a.tsv", "标签\t正文"), ("a.csv", "text,label"), ("a.csv", ""),
+])  # fmt: skip
+def test_an_encoding_is_named_before_the_columns(tmp_path: Path, name: str, header: str) -> None:
+    separator = "\t" if name == "a.tsv" else ","
+    content = "".join(f"{header}\n" * bool(header)) + f"很好的电影{separator}正\n" * 6
+    (tmp_path / name).write_bytes(content.encode("gb18030"))
+    with pytest.raises(DataError, match=r"lines cannot be used: .* is not UTF-8.*iconv -f GB18030"):
+        read(str(tmp_path / name))
 
 
 def test_a_vocabulary_is_learned_from_both_texts(tmp_path: Path) -> None:

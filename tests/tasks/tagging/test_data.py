@@ -79,6 +79,8 @@ CHINESE, NAMES = "患者张三有糖尿病", [Entity(2, 4, "name"), Entity(5, 8,
                   {"start_idx": 5, "end_idx": 8, "type": "dis", "entity": "糖尿病"}]},  # excluded
     {"id": 3, "label": [[5, 8, "dis"], [2, 4, "name"]], "Comments": []},  # doccano
     {"labels": [[5, 8, "dis"], [2, 4, "name"]]},
+    {"tokens": [], "spans": [{"start": 2, "end": 4, "label": "name", "token_start": 2},
+                             {"start": 5, "end": 8, "label": "dis", "token_start": 5}]},  # prodigy
     {"entities": [{"id": 0, "label": "name", "start_offset": 2, "end_offset": 4},
                   {"id": 1, "label": "dis", "start_offset": 5, "end_offset": 8}], "relations": []},
     {"entities": [{"start": 2, "end": 4, "label": "name"}, {"start": 5, "end": 8, "label": "dis"}]},
