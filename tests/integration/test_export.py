@@ -33,7 +33,7 @@ from tests.tasks.tagging import test_recipe as test_tagging
 
 pytestmark = pytest.mark.slow
 EXPORT, FILL = "amp_xla.commands.export", "amp_xla.commands.fill"
-TEXTS = ["snow and wind", "salt the soup", "rain\tsoup", "a the with storm pan oven sun"]
+TEXTS = ["snow and wind", "salt the soup", "rain soup", "a the with storm pan oven sun"]
 SENTENCES = ["Ann lives in Rome", "the university of Oslo called", "nobody came"]
 PAIRS = ["snow and rain\twind with storm", "soup\tfrost", "the storm\tthe storm"]
 CLASSIFIER, MASKED = "runs/classification/one", "runs/pretraining/masked"
