@@ -7,7 +7,6 @@ import re
 import warnings
 from typing import Any, Dict, Mapping
 
-from amp_xla.backend import tf
 from amp_xla.graph.training_graph import layers_of
 
 IN_A_LOOP = (
@@ -55,17 +54,17 @@ def _flatten(value: Any, name: str, into: Dict[str, Any]) -> None:
         into[name] = json.loads(text) if len(text) < 100 else text
 
 
-def reasons(checkpoint: Any, ended: bool) -> str:
+def reasons(checkpoint: Any, model: Any, ended: bool) -> str:
     """Return the end of a message: why a checkpoint may differ from the model.
 
     Args:
       checkpoint: the checkpoint.
+      model: the model.
       ended: whether this process has already ended a run in its folder.
     """
-    reason, numbers = "", re.compile(r"_\d+(?=/)")
-    stored = set(checkpoint.tensors())
-    needed = {variable.op.name for variable in tf.global_variables()}
-    if stored - needed and stored <= {numbers.sub("", name) for name in needed}:
+    reason, numbers = "", re.compile(r"_\d+(?=/|$)")
+    stored, names = set(checkpoint.tensors()), {weight.op.name for weight in model.weights}
+    if names - stored and {numbers.sub("", name) for name in names} <= stored:
         reason = (
             "; this process has built a model before, so that layers have other names: call "
             "keras.backend.clear_session() before building it again"

@@ -243,7 +243,7 @@ class Run(FitState):
             )
         except CheckpointError as error:
             ended = self.folder.path in _ENDED
-            reasons = description.reasons(resume_from, ended)
+            reasons = description.reasons(resume_from, model, ended)
             raise CheckpointError(f"{error}{reasons}") from error
         self._loop.more_state = self._more_state
         engine.more_tensors = self._more_tensors
