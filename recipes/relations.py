@@ -49,7 +49,7 @@ class Config:
 
     def __post_init__(self) -> None:
         if self.training.label_smoothing or self.tricks.r_drop:
-            raise SettingsError("relations has no --label-smoothing and no --r-drop; allowed: 0")
+            raise SettingsError("relations has neither --label-smoothing nor --r-drop; allowed: 0")
 
     def defaults(self) -> Dict[str, Any]:
         """Return the settings of a resumed run, or the defaults of ``--bert``."""
