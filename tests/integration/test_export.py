@@ -326,7 +326,7 @@ def test_what_cannot_be_exported_is_one_line(place: Place) -> None:
     missing = "import sys; sys.modules['tf2onnx'] = None"
     words = ("--run", CLASSIFIER, "--format", "onnx", "--to", "no")
     said = place(EXPORT, *words, code=missing).error
-    assert "pip install tf2onnx==1.1" in said and sys.executable in said
+    assert "pip install tf2onnx==1.1" in said
     assert not (place.folder / "no").exists()
     words = ("--run", CLASSIFIER, "--file", "asked.txt", "--query", "snow")
     assert "--query needs a similarity run" in place(PREDICT, *words).error
