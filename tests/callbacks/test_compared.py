@@ -13,6 +13,7 @@ from amp_xla.backend import keras
 from amp_xla.callbacks import Run
 from amp_xla.errors import AmpXlaError
 from amp_xla.process import json_files
+from amp_xla.report import record
 from amp_xla.training import checkpoint, manifest
 from tests.callbacks.small import Batches, X, Y, build, fit, states
 
@@ -162,8 +163,8 @@ class Writes(keras.callbacks.Callback):
 @pytest.mark.parametrize("monitor", ["val_accuracy", "val_acc", "accuracy", "acc"])
 def test_both_names_of_the_accuracy_are_allowed(monitor: str, tmp_path: Path) -> None:
     fit(build(), Run(tmp_path / "run", monitor=monitor), epochs=1, validation_data=(X, Y))
-    status = json_files.read(tmp_path / "run" / "run.json")
-    assert status["monitor"] in ("dev_acc", "dev_accuracy")
+    read = record.read(tmp_path / "run")
+    assert read.monitor in ("dev_acc", "dev_accuracy") and read.best_step == 7
 
 
 @pytest.mark.parametrize("monitor, given, allowed", [
