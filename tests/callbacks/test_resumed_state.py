@@ -24,14 +24,10 @@ from tests.callbacks.small import (
     as_in_a_new_process,
     build,
     fit,
-    weights,
+    states,
 )
 
 pytestmark = pytest.mark.slow
-
-
-def states(model: Any) -> List[bytes]:
-    return [array.tobytes() for array in weights(model)]
 
 
 @pytest.mark.parametrize("accumulate", [2, 4, 5])
