@@ -31,6 +31,7 @@ ELSEWHERE = {
     "several GPUs or hosts: tests of ranks": r"\bNP=|HOSTS=|horovod",
     "a GPU": r"RUNTIME=nvtf1|AMP_XLA_DEVICE=gpu",
     "JAX: its own runtime": r"jax|JAX",
+    "the tests themselves": r"make test",
     "an environment: test_program.py, test_installed.py": r"^pip |amp-xla (python|pip)|make env",
 }
 LINE = re.compile(r"^ {4}(\S.*)$", re.MULTILINE)

@@ -228,10 +228,8 @@ def read(files: RelationFiles, how: Preparation) -> Labelled:
     labels.ids(dev_names, files.train_fraction)
     tokenizer = how.vocabulary.tokenizer(train.texts, how.bert)
     placed = [Placed.of(part.texts, tokenizer, how.options.max_length) for part in parts]
-    kinds = ("training", "dev")
-    cells, warnings = zip(
-        *(cells_of(g, tokens, labels.names, k) for g, tokens, k in zip(gold, placed, kinds))
-    )
+    several = zip(gold, placed, ("training", "dev"))
+    cells, warnings = zip(*(cells_of(part, p, labels.names, kind) for part, p, kind in several))
     planes = 2 + 2 * len(labels)
     counts = [collections.Counter(plane for plane, *_ in text) for part in cells for text in part]
     most = max(max(count.values(), default=1) for count in counts)

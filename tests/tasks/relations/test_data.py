@@ -158,7 +158,8 @@ def by_hand(planes: np.ndarray, length: int) -> List[Any]:
         [(h, t) for h in places for t in places if h <= t and plane[h, t] > 0]
         for plane in planes[:2]
     ]
-    for p, (sh, st), (oh, ot) in itertools.product(range(count), *spans):
+    for p, subject, obj in itertools.product(range(count), *spans):
+        (sh, st), (oh, ot) = subject, obj
         if planes[2 + p, sh, oh] > 0 and planes[2 + count + p, st, ot] > 0:
             found.append((p, sh, st, oh, ot))
     return sorted(found)
