@@ -92,11 +92,9 @@ class RunContext:
 
     def tricks(self, model: Any) -> Any:
         """Build the ``Tricks`` that the configuration asks for."""
-        from amp_xla.training.tricks import Tricks
-
         config = self.config
         starts = bool(config.encoder.bert or config.run.warm_start or self._resume_from)
-        return Tricks(config.tricks, model, starts, config.memory.recompute)
+        return config.tricks.on(model, starts, config.memory.recompute)
 
     def optimizer(self, steps: int, rule: Optional[Callable[..., Any]] = None, **how: Any) -> Any:
         """Return the ``LossScaleOptimizer``; the arguments are those of ``scheduled``."""
