@@ -6,7 +6,7 @@ trains on a built-in task, evaluated by AUC: from which of two packages are two 
 
     make train RECIPE=recommendation NP=8 ARGS="--train day_0.gz --dev day_1.gz --rows 50000000 --batch-size 65536"
 
-trains on Criteo's files: label, 13 numbers and 26 slots, separated by tabs (docs/tables.md).
+trains on Criteo's files: label, 13 numbers and 26 slots, separated by tabs (docs/tasks/recommendation.md).
 """  # noqa: E501
 
 from __future__ import annotations

@@ -8,7 +8,7 @@
 It works on CPUs and GPUs with TensorFlow 1.15 and 2.x, in graphs and in ``tf.function``. Ranks
 exchange rows by Horovod's alltoall; one process needs no Horovod. Row r of a table is only on
 global rank r % ranks.
-docs/tables.md lists the differences from SparseOperationKit.
+docs/tasks/recommendation.md lists the differences from SparseOperationKit.
 """
 
 from __future__ import annotations

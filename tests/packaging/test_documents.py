@@ -22,7 +22,7 @@ pytestmark = pytest.mark.once
 STARTS = r"(?:make [a-z]|(?:\./)?amp-xla [a-z])"
 INLINE = re.compile(rf"`({STARTS}[^`]*)`")
 BLOCK = re.compile(rf"^ {{4,}}({STARTS}.*)$", re.MULTILINE)
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("docs/results/*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob(".github/*.md"), *ROOT.glob("docs/**/*.md")])
 VARIABLES = set(re.findall(r"[A-Z_]+", MAKEFILE.split("VARIABLES := ")[1].split("\n")[0]))
 
 
@@ -156,11 +156,20 @@ def test_both_languages_have_the_same_headings_commands_and_links(page: str) -> 
             assert text.count("\n") <= 125 and max(map(len, text.splitlines())) <= 125
 
 
-def test_links_lead_to_files() -> None:
+def anchors(path: Path) -> Set[str]:
+    """Return the names that GitHub gives to a page's headings."""
+    headings = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading).replace(" ", "-").lower() for heading in headings}
+
+
+def test_links_lead_to_files_and_headings() -> None:
     for path in PAGES:
-        for link in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", path.read_text(encoding="utf-8")):
+        for link in re.findall(r"\]\(([^)\s]+)\)", path.read_text(encoding="utf-8")):
+            name, _, anchor = link.partition("#")
+            target = path.parent / name if name else path
             if "://" not in link:
-                assert (path.parent / link).exists(), f"{path.name}: {link}"
+                assert target.exists(), f"{path.name}: {link}"
+                assert not anchor or anchor in anchors(target), f"{path.name}: {link}"
 
 
 # A file of this project by its path, or by its name alone.
@@ -175,12 +184,12 @@ OUTSIDE_FILES = re.compile(
     r"|bert4keras/.*|torch/.*|loss_scale_optimizer_test\.py)$"
 )
 OUTSIDE_MODULES = {"horovod.runner.launch", "pytest", "pip", "venv", "tensorboard.main", "mypy"}
-# Flags of other programs: docker, srun, sbatch, pip, git, tensorboard, XLA, ...
+# Flags of other programs: docker, srun, sbatch, pip, hf, git, tensorboard, XLA, ...
 OUTSIDE_FLAGS = set(
     """--gpus --network --ipc --rm --name --init --time --userns --output --nv --cleanenv --nodes
     --ntasks --ntasks-per-node --gpus-per-node --gpus-per-task --cpus-per-task --signal --wait
     --container-image --container-remap-root --container-save --container-mounts
-    --container-workdir --no-deps --logdir --check-build --runtime --python""".split()
+    --container-workdir --local-dir --no-deps --logdir --check-build --runtime --python""".split()
 )
 
 

@@ -39,9 +39,13 @@ COMMAND = re.compile(
     r"^([A-Z_]+=\S+ )*(make|\./amp-xla|amp-xla|pip|srun|sbatch|docker|kubectl)\b|^scripts/"
 )
 SHAPE = "--layers 1 --hidden 64 --vocab-size 40"
+TEXTS = "--max-length 24 --shapes 1 --epochs 1"
 SMALL = {
-    "classification": "--train train.tsv --dev train.tsv --max-length 24 --shapes 1 --epochs 1",
+    "classification": f"--train train.tsv --dev train.tsv {TEXTS}",
+    **dict.fromkeys(("tagging", "similarity", "relations"), TEXTS),
+    "seq2seq": f"{TEXTS} --max-target 8",
     "pretraining": "--steps 2 --global-batch 4 --micro-batch 4 --heldout 8",
+    "recommendation": "--epochs 1",
 }
 SCRIPT = """
 import amp_xla.setup
@@ -91,7 +95,7 @@ def argv(line: str) -> List[str]:
             flags += ["--data", "data/ready"]
         if recipe == "pretraining":
             flags += ["--model", "tiny"]
-        elif not {"--bert", "--vocab"} & set(flags):
+        elif recipe != "recommendation" and not {"--bert", "--vocab"} & set(flags):
             flags += SHAPE.split()
     return ["train", recipe, "--", *flags]
 
@@ -106,6 +110,21 @@ def ready(tmp_path_factory: Any) -> Path:
     for name in ("train.tsv", "dev.tsv", "test.tsv", "a.tsv", "b.tsv"):
         (folder / name).write_text("".join(rows))
     (folder / "vocab.txt").write_text("".join(f"{token}\n" for token in google_folder.VOCABULARY))
+    pairs = [f"{a}\t{b}\t{n % 2}\n" for n, (a, b) in enumerate(zip(texts, reversed(texts)))]
+    titles = [f"{text}\t{text[:7]}\n" for text in texts]
+    tagged = [text.replace(" ", "\tO\n") + "\tB-letter\n\n" for text in texts]
+    triples = [
+        {"text": text, "spo_list": [{"subject": text[:1], "predicate": "to", "object": text[-1]}]}
+        for text in texts
+    ]
+    clicks = [f"{n % 2}\t{n}\t1\ta{n % 3}\tb\n" for n in range(300)]
+    for name, content in {
+        "pairs.tsv": pairs, "dev-pairs.tsv": pairs, "new-pairs.tsv": [p[:-3] + "\n" for p in pairs],
+        "titles.tsv": titles, "dev-titles.tsv": titles, "train.bio": tagged, "dev.bio": tagged,
+        "train.json": [f"{json.dumps(each)}\n" for each in triples], "clicks.tsv": clicks,
+        "dev.json": [f"{json.dumps(each)}\n" for each in triples], "dev-clicks.tsv": clicks,
+    }.items():  # fmt: skip
+        (folder / name).write_text("".join(content))
     for name in ("texts.txt", "new_texts.txt", "held-out.txt"):
         (folder / name).write_text("".join(f"{text}\n" for text in texts))
     (folder / "corpus").mkdir()
@@ -144,9 +163,8 @@ def test_what_a_page_says_can_be_typed(page: str, ready: Path, tmp_path: Path) -
         typed.add(line)
         first, _, source = line.split(" | ")[0].split(" > ")[0].partition(" < ")
         words = argv(first)
-        run = command.folder / "runs" / "classification" / "mine"
         if words[0] == "train" and "mine" in words and "--resume" not in words:
-            shutil.rmtree(str(run))
+            shutil.rmtree(str(command.folder / "runs" / words[1] / "mine"))
         job: Dict[str, Any] = {"stdin": str(command.folder / source)} if source else {}
         done = command(CLI, *words, **job)
         output = done.out + done.err

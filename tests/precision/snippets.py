@@ -12,7 +12,7 @@ from typing import Any, Dict, List
 
 from tests.running import ROOT
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")), *sorted(ROOT.glob("docs/tasks/*.md"))]
 BLOCK = re.compile(
     r"<!-- run: (graph|eager|jax|script|transformers|elsewhere) -->\n```python\n(.*?)```", re.DOTALL
 )
