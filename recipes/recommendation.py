@@ -23,10 +23,10 @@ from amp_xla.models.options import TowerOptions
 from amp_xla.process.exits import exit_code
 from amp_xla.tasks.recommendation.data.batches import SlotBatches
 from amp_xla.tasks.recommendation.data.options import SlotFiles
+from amp_xla.training import options
 from amp_xla.training.answers import LabelAnswers
 from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.context import RunContext
-from amp_xla.training.options import Intervals, PrecisionOptions, RunOptions, Seed, UpdateOptions
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,13 +42,12 @@ class Config:
     """number of passes over the training data"""
     patience: Annotated[int, within(at_least=0)] = 0
     """stop after this number of evaluations without improvement; 0 = never"""
-    seed: Seed = 1
-    """seed of weights and order of samples"""
+    seed: options.Seed = 1
     model: TowerOptions = TowerOptions()
-    update: UpdateOptions = UpdateOptions(learning_rate=2e-3, weight_decay=0.0)
-    precision_options: PrecisionOptions = PrecisionOptions()
-    intervals: Intervals = Intervals()
-    run: RunOptions = RunOptions()
+    update: options.UpdateOptions = options.UpdateOptions(learning_rate=2e-3, weight_decay=0.0)
+    precision_options: options.PrecisionOptions = options.PrecisionOptions()
+    intervals: options.Intervals = options.Intervals()
+    run: options.RunOptions = options.RunOptions()
 
 
 def build(config: Config, context: RunContext) -> Any:
@@ -116,8 +115,7 @@ def main(argv: Optional[List[str]] = None) -> int:
 
 def predict(checkpoint: Checkpoint, lines: List[str]) -> LabelAnswers:
     """Return the probabilities of 0 and 1 for each line."""
-    config = checkpoint.config(Config)
-    checkpoint.apply_precision()
+    config = checkpoint.opened(Config)
     from amp_xla.tasks.recommendation import answers
 
     return answers.predict(config, checkpoint, lines)
@@ -125,8 +123,7 @@ def predict(checkpoint: Checkpoint, lines: List[str]) -> LabelAnswers:
 
 def export(checkpoint: Checkpoint, folder: Path) -> str:
     """Write a SavedModel with the whole table; return its signature for the user."""
-    config = checkpoint.config(Config)
-    checkpoint.apply_precision()
+    config = checkpoint.opened(Config)
     from amp_xla.tasks.recommendation import answers
 
     return answers.export(config, checkpoint, folder)

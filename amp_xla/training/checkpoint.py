@@ -133,6 +133,12 @@ class Checkpoint:
             infinity=meant.infinity, epsilon=meant.epsilon,
         )  # fmt: skip
 
+    def opened(self, kind: Type[T], float32: bool = False) -> T:
+        """Return ``config(kind)``, after ``apply_precision``."""
+        config = self.config(kind)
+        self.apply_precision(float32)
+        return config
+
     @property
     def architecture(self) -> Optional[str]:
         """Folder with ``bert_config.json``; None if the recipe writes none."""

@@ -14,6 +14,7 @@ from amp_xla.data.labelled import Labelled, Preparation
 from amp_xla.models import fine_tuning
 from amp_xla.models.weights import pretrained
 from amp_xla.process.progress import note
+from amp_xla.recipe import recipe_of
 from amp_xla.training import distributed
 from amp_xla.training.checkpoint import ARCHITECTURE, Checkpoint
 from amp_xla.training.options import LoopOptions
@@ -69,6 +70,7 @@ class RunContext:
         return Preparation(
             config.vocabulary, dataclasses.replace(config.batches, batch_size=size),
             config.encoder.bert, config.training.token_dropout, config.seed,
+            getattr(config, "packed", False),
         )  # fmt: skip
 
     def shared(self, data: Labelled) -> Labelled:
@@ -89,12 +91,6 @@ class RunContext:
         return steps
 
     # -- update -------------------------------------------------------------------------------
-
-    def tricks(self, model: Any) -> Any:
-        """Build the ``Tricks`` that the configuration asks for."""
-        config = self.config
-        starts = bool(config.encoder.bert or config.run.warm_start or self._resume_from)
-        return config.tricks.on(model, starts, config.memory.recompute)
 
     def optimizer(self, steps: int, rule: Optional[Callable[..., Any]] = None, **how: Any) -> Any:
         """Return the ``LossScaleOptimizer``; the arguments are those of ``scheduled``."""
@@ -122,6 +118,32 @@ class RunContext:
             inputs, self.step_input, loss, optimizer, variables, self._rate, metrics, sharded
         )
 
+    def text_step(
+        self,
+        model: Any,
+        inputs: Mapping[str, Any],
+        objective: Callable[[Any], Any],
+        batches: Any,
+        **how: Any,
+    ) -> Any:
+        """Build the ``TrainStep`` of a model of texts, with the tricks in the configuration.
+
+        Args:
+          model, objective: as for ``Tricks`` and its method ``loss``; metrics are by name.
+          inputs: as for ``TrainStep``.
+          batches: the training batches.
+          **how: arguments ``divergence`` and ``inputs_of_model`` of ``Tricks.loss``.
+        """
+        from amp_xla.training.tricks import Tricks
+
+        config = self.config
+        pretrained = bool(config.encoder.bert or config.run.warm_start or self._resume_from)
+        tricks = Tricks(config.tricks, model, pretrained, config.memory.recompute)
+        optimizer = self.optimizer(self.steps(batches), tricks.rule)
+        loss, metrics = tricks.loss(objective, inputs["weights"], optimizer.loss_scale, **how)
+        loss += sum(model.losses)
+        return self.step(inputs, loss, optimizer, tricks.variables, metrics)
+
     # -- job ----------------------------------------------------------------------------------
 
     def job(
@@ -144,7 +166,10 @@ class RunContext:
     def text_job(
         self, model: Any, step: Any, data: Labelled, evaluate: Callable[[], Mapping[str, float]]
     ) -> Any:
-        """Return the ``Job`` of a model that was trained on labelled texts."""
+        """Return the ``Job`` of a model of texts; ``--ema`` evaluates the average weights."""
+        from amp_xla.optimizers.average import used_by
+
+        evaluate = used_by(evaluate, step.optimizer, step.variables)
         architecture = self.config.encoder.architecture(
             data.tokenizer.vocab_size, self.config.batches.max_length
         )
@@ -160,9 +185,9 @@ def build_job(
     return build(context.config, context)
 
 
-def text_defaults(recipe: str, config: Any) -> Dict[str, Any]:
+def text_defaults(config: Any) -> Dict[str, Any]:
     """Return the settings of a resumed run; for a new run the defaults of ``--bert``."""
-    resumed = resumed_settings(type(config), recipe, config.run)
+    resumed = resumed_settings(type(config), recipe_of(type(config)), config.run)
     bert = config.encoder.bert
     pretrained.check(None if resumed else bert, whole=False)
     texts = config.files.count() if bert and not resumed else 0

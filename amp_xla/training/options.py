@@ -14,7 +14,12 @@ from amp_xla.config import MAY_CHANGE, within
 from amp_xla.errors import AmpXlaError
 from amp_xla.settings import Precision
 
-Seed = Annotated[int, within(0, 2**32 - 1)]
+Seed = Annotated[int, within(0, 2**32 - 1, help="seed of all random numbers")]
+Accumulate = Annotated[
+    int,
+    within(at_least=1, help="micro-batches per update; each has --batch-size samples"),
+    MAY_CHANGE,
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -180,12 +185,6 @@ class TrickOptions:
     """learning rate of a layer relative to the layer above it, e.g. 0.9; 1 = equal rates"""
     freeze: Annotated[Optional[int], within(at_least=0)] = None
     """freeze the embeddings and this number of layers, counted from the lowest; none = train all"""
-
-    def on(self, model: Any, pretrained: bool, recompute: bool) -> Any:
-        """Build ``Tricks`` with these options; the arguments are those of ``Tricks``."""
-        from amp_xla.training.tricks import Tricks
-
-        return Tricks(self, model, pretrained, recompute)
 
 
 @dataclasses.dataclass(frozen=True)

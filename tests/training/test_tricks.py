@@ -13,7 +13,7 @@ from amp_xla.models.options import EncoderOptions
 from amp_xla.precision.optimizer import LossScaleOptimizer
 from amp_xla.training.options import TrickOptions
 from amp_xla.training.step import TrainStep, initialize_variables
-from amp_xla.training.tricks import EMBEDDING
+from amp_xla.training.tricks import EMBEDDING, Tricks
 
 # No token occurs twice: a step on what is looked up is then one on the rows of the table.
 TOKENS = np.array([[1, 2, 3, 4, 5], [6, 7, 8, 0, 0], [0, 0, 0, 0, 0]])
@@ -42,7 +42,7 @@ class Built:
             self.outputs.append(output)
             return losses.classification(labels, output, weights)
 
-        self.tricks = tricks.on(self.model, pretrained, recompute=False)
+        self.tricks = Tricks(tricks, self.model, pretrained, recompute=False)
         self.optimizer = LossScaleOptimizer(
             self.tricks.rule(0.01, weight_decay=0.0), scale, warn_after=0, accumulate=accumulate
         )

@@ -23,6 +23,7 @@ UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 UTF8_MARK = b"\xef\xbb\xbf"
 JSON_SUFFIXES = (".json", ".jsonl", ".ndjson")
 JSON = re.compile(r"\s*([{]\s*(\"|$)|\[\s*([{]|$))")  # how JSON begins in a file of any name
+TAG = re.compile(r"O|[BIESM]-.*\S")  # behind a token, as in CoNLL
 _BETWEEN = re.compile(r"[\s,\[\]]*")  # around the objects of an array
 
 Line = Tuple[int, str]

@@ -2,41 +2,77 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import functools
-from typing import List, Sequence, Tuple
+import re
+import sysconfig
+from typing import ClassVar, Dict, List, Optional, Sequence, Set, Tuple
 
 import numpy as np
-from typing_extensions import Annotated
+from typing_extensions import Annotated, Literal
 
-from amp_xla.config import within
-from amp_xla.data.batches.options import BatchOptions
+from amp_xla.config import MAY_CHANGE
 from amp_xla.data.batches.protocol import Batch
 from amp_xla.data.labelled import Labelled, Preparation
-from amp_xla.data.text.options import TargetFiles
+from amp_xla.data.text import readers
+from amp_xla.data.text.corpora import MARKUP, Definition, parsed, python_files, sides
+from amp_xla.data.text.layout import TARGETS, Known, Layout
+from amp_xla.data.text.lines import text_problem
+from amp_xla.data.text.options import Files
 from amp_xla.data.text.readers import Dataset
 from amp_xla.data.text.tokenizer import Encoded, Tokenizer
-from amp_xla.errors import SettingsError
+
+DESCRIPTION = range(4, 41)  # allowed numbers of words of a built-in source
+WORD_OF_NAME = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 
 
 @dataclasses.dataclass(frozen=True)
-class TargetBatchOptions(BatchOptions):
-    """Rows and tokens of a batch."""
+class TargetFiles(Files):
+    """Training texts and dev texts with a target each."""
 
-    max_target: Annotated[int, within(at_least=2)] = 16
-    """maximum tokens per target, including its [SEP]; the source has the rest of --max-length"""
+    known: ClassVar[Known] = TARGETS
 
-    def __post_init__(self) -> None:
-        if self.max_target > self.max_length - 3:
-            raise SettingsError(
-                f"--max-target {self.max_target}: --max-length {self.max_length} allows at most "
-                f"{self.max_length - 3}, because the source needs at least 3 tokens"
-            )
+    train: Annotated[Optional[str], MAY_CHANGE] = None
+    """training file: source<TAB>target, TSV or CSV with a header, or JSON lines, also .gz; none =
+    built-in"""
+    text_field: Optional[str] = None
+    """name of the source's column or JSON field; none = guess"""
+    pair_field: Optional[str] = None
+    """name of the target's column or JSON field; none = guess"""
+    header: Annotated[Optional[Literal["yes", "no"]], MAY_CHANGE] = None
+    """is the first line of columns a header? none = detect it, and stop if it is not clear"""
 
-    @property
-    def max_source(self) -> int:
-        """Maximum number of tokens in a source, including [CLS] and [SEP]."""
-        return self.max_length - self.max_target
+    def built_in(self) -> Tuple[Dataset, Dataset]:
+        return names()
+
+    def dataset(self, path: str, run: Optional[Layout] = None) -> Dataset:
+        """Return the texts of a file, with their targets as ``pairs``."""
+        return readers.read(
+            path, self.text_field, self.pair_field, None, self.on_bad_line, ("text", "pair"),
+            known=self.known, header=self.header, run=run,
+        )  # fmt: skip
+
+
+@functools.lru_cache(maxsize=None)
+def names() -> Tuple[Dataset, Dataset]:
+    """Return training and dev texts: descriptions of functions and classes; targets are the names.
+
+    A text is the first paragraph of a docstring of Python's standard library; its target is the
+    name in words: ``get_payload`` is "get payload". The SHA-256 of a text decides whether it is a
+    dev text. A text with several names is left out.
+    """
+    targets: Dict[str, Set[str]] = {}
+    for tree in filter(None, map(parsed, python_files(sysconfig.get_paths()["stdlib"]))):
+        for node in ast.walk(tree):
+            if isinstance(node, Definition) and not node.name.startswith("__"):
+                paragraph = re.split(r"\n\s*\n", ast.get_docstring(node) or "")[0]
+                text = " ".join(MARKUP.sub("", paragraph).split())
+                words = " ".join(WORD_OF_NAME.findall(node.name)).lower()
+                if len(text.split()) in DESCRIPTION and words and not text_problem(text):
+                    targets.setdefault(text, set()).add(words)
+    train, dev = (Dataset(texts, pairs=names) for texts, names in sides(targets))
+    return train, dev
 
 
 def framed(tokenizer: Tokenizer, texts: Sequence[str], length: int) -> List[List[int]]:
@@ -70,13 +106,14 @@ def predictions(batch: Batch, *_: int, count: int) -> Batch:
 
 
 def encode(
-    data: Dataset, tokenizer: Tokenizer, options: TargetBatchOptions, kind: str
+    data: Dataset, tokenizer: Tokenizer, max_source: int, max_target: int, kind: str
 ) -> Tuple[Encoded, int, str]:
     """Encode sources and targets.
 
     Args:
       data: sources, and targets as ``pairs``.
-      tokenizer, options: tokenizer and batch options of the run.
+      tokenizer: tokenizer of the run.
+      max_source, max_target: tokens per source with [CLS] and [SEP], and per target with [SEP].
       kind: "training" or "dev", for the warning.
 
     Returns:
@@ -84,7 +121,7 @@ def encode(
       and a warning if texts were cut, else an empty string.
     """
     cls, sep = tokenizer.cls_id, tokenizer.sep_id
-    source_room, target_room = options.max_source - 2, options.max_target - 1
+    source_room, target_room = max_source - 2, max_target - 1
     sources, targets = (
         list(map(tokenizer.pieces, side)) for side in (data.texts, data.pairs or [])
     )
@@ -104,13 +141,13 @@ def encode(
     return encoded, int((encoded.lengths - encoded.first_lengths).max()), warning
 
 
-def read(files: TargetFiles, how: Preparation) -> Labelled:
-    """Read the files, or the built-in corpus if there are none, as ``labelled.read`` does."""
+def read(files: TargetFiles, how: Preparation, max_target: int) -> Labelled:
+    """Read the files, or the built-in corpus if there are none."""
     parts = train, dev = files.read(how.seed)
     tokenizer = how.vocabulary.tokenizer(train.all_texts, how.bert)
     encoded, longest, cut = zip(
         *(
-            encode(part, tokenizer, how.options, kind)
+            encode(part, tokenizer, how.options.max_length - max_target, max_target, kind)
             for part, kind in zip(parts, ("training", "dev"))
         )
     )

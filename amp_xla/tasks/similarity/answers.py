@@ -8,6 +8,7 @@ from typing import Any, Dict, List, Optional, Sequence
 import numpy as np
 
 from amp_xla.backend import K, tf
+from amp_xla.data.labelled import Labelled
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.models import dropout
 from amp_xla.report.scores import best_threshold, spearman
@@ -33,23 +34,20 @@ def threshold_of(method: Method, scale: Scale) -> Optional[Any]:
     )
 
 
-def evaluation(
-    infer: Infer, batches: Any, labels: np.ndarray, binary: bool, threshold: Optional[Any]
-) -> Evaluation:
+def evaluation(infer: Infer, data: Labelled, threshold: Optional[Any]) -> Evaluation:
     """Return Spearman's correlation over all pairs, and the accuracy if labels are 0 and 1.
 
     Args:
       infer: outputs ``scores`` [B].
-      batches: not shuffled.
-      labels: labels of the pairs in order, float32 [N].
-      binary: whether labels are 0 and 1.
+      data: pairs, and their labels as a ``Scale``.
       threshold: variable to set to the threshold with the highest accuracy; None = use 0.5.
     """
+    labels = data.labels.values(data.dev.labels)
 
     def evaluate() -> Dict[str, float]:
-        (scores,) = per_sample(infer, batches, len(labels), ("scores",))
+        (scores,) = per_sample(infer, data.dev_batches, len(labels), ("scores",))
         result = {"spearman": spearman(labels, scores)}
-        if not binary:
+        if not data.labels.binary:
             return result
         alike = labels > 0.5
         if threshold is None:
@@ -114,8 +112,7 @@ def predict(
         excess = similarity.SCALE * (cosines - float(K.get_value(threshold)))
         return PairAnswers(cosines, 1.0 / (1.0 + np.exp(-excess)))
     inputs = similarity.placeholders(method)
-    with dropout.inference():
-        output = model(similarity.model_inputs(method, inputs))
+    output = dropout.without(model, similarity.model_inputs(method, inputs))
     infer = Inference(
         {name: inputs[name] for name in ("token_ids", "segment_ids")},
         {"scores": similarity.scores(method, output)},

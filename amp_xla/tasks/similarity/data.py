@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from typing import List, Sequence, Tuple
+from typing import ClassVar, List, Optional, Sequence, Tuple
 
 import numpy as np
-from typing_extensions import Literal
+from typing_extensions import Annotated, Literal
 
+from amp_xla.config import MAY_CHANGE
 from amp_xla.data.labelled import Labelled, Preparation
+from amp_xla.data.text import corpora
 from amp_xla.data.text.layout import LABELLED_PAIRS
 from amp_xla.data.text.lines import LineError, read_bytes
-from amp_xla.data.text.options import PairFiles
+from amp_xla.data.text.options import TextFiles
 from amp_xla.data.text.readers import Dataset
 from amp_xla.errors import DataError
 from amp_xla.process import json_files, regular
@@ -67,6 +69,23 @@ class Scale:
             return cls(values["low"], values["high"], values["binary"])
         except ValueError as error:
             raise DataError(f"{path}: {error}") from None
+
+
+@dataclasses.dataclass(frozen=True)
+class PairFiles(TextFiles):
+    """Training pairs and dev pairs."""
+
+    needs: ClassVar[Sequence[str]] = LABELLED_PAIRS
+    numbers: ClassVar[bool] = True
+
+    train: Annotated[Optional[str], MAY_CHANGE] = None
+    """training file: text<TAB>text<TAB>label (0 and 1, or scores), TSV or CSV with a header, or
+    JSON lines, also .gz; unsupervised: one text per line; none = built-in"""
+    dev: Annotated[Optional[str], MAY_CHANGE] = None
+    """dev file: labelled pairs in one of these formats; needed with --train"""
+
+    def built_in(self) -> Tuple[Dataset, Dataset]:
+        return corpora.pydoc_pairs()
 
 
 def apart(method: Method) -> bool:

@@ -9,14 +9,14 @@ import numpy as np
 
 from amp_xla.data.batches.protocol import Batch
 from amp_xla.data.labelled import Labelled
-from amp_xla.data.text.entities import Entity, unpack
 from amp_xla.data.text.labels import Labels
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.models import dropout
 from amp_xla.process import output
 from amp_xla.process.progress import note
-from amp_xla.tasks.tagging import spans
+from amp_xla.tasks.tagging import model, spans
 from amp_xla.tasks.tagging.data import Placed
+from amp_xla.tasks.tagging.entities import Entity, unpack
 from amp_xla.training.answers import Answers, Row
 from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.evaluation import Evaluation, Infer, in_order, summed
@@ -24,12 +24,11 @@ from amp_xla.training.step import Inference
 from amp_xla.training.variables import restore_weights
 
 
-def evaluation(infer: Infer, batches: Any, data: Labelled, head: str) -> Evaluation:
+def evaluation(infer: Infer, data: Labelled, head: str) -> Evaluation:
     """Return entity F1, precision, recall (micro averages) and mean loss.
 
     Args:
       infer: outputs of ``Tagger.outputs``, and ``loss``: the sum over the batch.
-      batches: this rank's part of ``data.dev_batches``.
       data: texts and labels.
       head: name of the model's head.
     """
@@ -45,7 +44,7 @@ def evaluation(infer: Infer, batches: Any, data: Labelled, head: str) -> Evaluat
         return np.append(counts, [out["loss"], batch["weights"].sum()])
 
     def evaluate() -> Dict[str, float]:
-        sums = summed(infer, batches, count)
+        sums = summed(infer, data.dev_batches, count)
         loss, weight = sums[-2:].tolist()
         return {**spans.f1(sums[:-2].reshape(-1, 3)), "loss": loss / max(weight, 1.0)}
 
@@ -80,7 +79,7 @@ def predict(config: Any, checkpoint: Checkpoint, texts: Sequence[str]) -> Entity
             "tokens; entities after them are not found"
         )
     with dropout.inference():
-        tagger = config.tagger(tokenizer.vocab_size, len(names), weights=False)
+        tagger = model.of_config(config, tokenizer.vocab_size, len(names), weights=False)
     restore_weights(checkpoint, tagger.model.weights)
     inputs = dict(zip(("token_ids", "segment_ids"), tagger.model.inputs))
     infer = Inference(inputs, tagger.outputs(tagger.model.output))

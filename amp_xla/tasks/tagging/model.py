@@ -106,6 +106,12 @@ class Tagger(NamedTuple):
         }
 
 
+def of_config(config: Any, vocab_size: int, labels: int, weights: bool) -> Tagger:
+    """Build the tagger of a recipe's configuration; ``weights`` as for ``transformer``."""
+    encoder = config.encoder.transformer(vocab_size, config.batches.max_length, weights).model
+    return tagger(encoder, config.head, labels, config.encoder.dropout, config.update.learning_rate)
+
+
 def tagger(encoder: Any, head: str, labels: int, dropout: float, rate: float) -> Tagger:
     """Build a tagger.
 

@@ -6,6 +6,8 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Sequence
 
 import numpy as np
 
+from amp_xla.errors import SettingsError
+
 
 class Span(NamedTuple):
     """Tokens ``first`` to ``last``, inclusive, with the number of a label."""
@@ -18,6 +20,16 @@ class Span(NamedTuple):
 def is_flat(head: str) -> bool:
     """Return whether a head scores tags; other heads score each (start, end) of a span."""
     return head in ("softmax", "crf")
+
+
+def check(head: str, label_smoothing: float, r_drop: float) -> None:
+    """Raise SettingsError if a head does not allow label smoothing or R-Drop."""
+    if label_smoothing and head != "softmax":
+        raise SettingsError(
+            f"--label-smoothing {label_smoothing:g}, --head {head}: allowed with softmax only"
+        )
+    if r_drop and not is_flat(head):
+        raise SettingsError(f"--r-drop excludes --head {head}; allowed: softmax, crf")
 
 
 def tags_of(spans: Sequence[Span], length: int) -> np.ndarray:

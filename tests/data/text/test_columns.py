@@ -9,11 +9,12 @@ import pytest
 
 from amp_xla.data.batches.options import BatchOptions
 from amp_xla.data.labelled import Preparation
-from amp_xla.data.labelled import read as read_labelled
 from amp_xla.data.text.layout import LABELLED_PAIRS, TARGETS, Layout
-from amp_xla.data.text.options import TargetFiles, TextFiles, VocabularyOptions
+from amp_xla.data.text.options import TextFiles, VocabularyOptions
 from amp_xla.data.text.readers import Dataset, questions, read
 from amp_xla.errors import DataError
+from amp_xla.tasks.classification.data import read as read_labelled
+from amp_xla.tasks.seq2seq.data import TargetFiles
 
 pytestmark = pytest.mark.once
 

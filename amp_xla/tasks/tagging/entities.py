@@ -9,12 +9,11 @@ import re
 from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Sequence, Tuple
 
 from amp_xla.data.text.layout import Layout, keys, numbers
-from amp_xla.data.text.lines import BadLine, Table, every_line, json_object
+from amp_xla.data.text.lines import TAG, BadLine, Table, every_line, json_object
 from amp_xla.data.text.readers import Dataset, collected, text_value
 from amp_xla.errors import DataError
 
 DOCUMENT = "-DOCSTART-"  # separates documents in CoNLL 2003
-TAG = re.compile(r"O|[BIESM]-.*\S")
 SCHEMES = ("BI", "BIES", "BMES")
 POSITION = re.compile(r".\d")
 FIELDS = ["entities", "label", "labels", "spans"]  # names of the list of entities
