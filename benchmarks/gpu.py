@@ -42,7 +42,7 @@ from amp_xla.errors import AmpXlaError
 from amp_xla.process import durable
 from amp_xla.process.exits import exit_code
 from amp_xla.process.progress import note
-from amp_xla.process.revision import revision
+from amp_xla.process.typed import revision
 from amp_xla.speed import machine, table
 from amp_xla.speed.measure import ChildEnded
 from benchmarks.gpu_rows import BATCH, CONTESTANTS, LARGEST, PEAKS, Row, planned

@@ -25,9 +25,7 @@ from amp_xla.models.options import EncoderOptions
 from amp_xla.process.exits import exit_code
 from amp_xla.tasks.classification.data import MultiLabelTextFiles, class_weights, read
 from amp_xla.training import launch, options
-from amp_xla.training.answers import LabelAnswers
-from amp_xla.training.checkpoint import Checkpoint
-from amp_xla.training.context import RunContext, text_defaults
+from amp_xla.training.context import RunContext, served, text_defaults
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,20 +97,9 @@ def main(argv: Optional[List[str]] = None) -> int:
     )
 
 
-def predict(checkpoint: Checkpoint, lines: List[str]) -> LabelAnswers:
-    """Return the label probabilities of each line, a text or two texts separated by a tab."""
-    config = checkpoint.opened(Config)
-    from amp_xla.tasks.classification import answers
-
-    return answers.predict(config, checkpoint, lines)
-
-
-def exportable(checkpoint: Checkpoint) -> Any:
-    """Return the model for ``amp-xla export``."""
-    config = checkpoint.opened(Config, float32=True)
-    from amp_xla.tasks.classification.export import classifier
-
-    return classifier(config, checkpoint)
+# by amp-xla predict and export
+predict = served(Config, "amp_xla.tasks.classification.answers:predict")
+exportable = served(Config, "amp_xla.tasks.classification.export:classifier", float32=True)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from pathlib import Path
 from typing import Any, List, Optional
 
 from typing_extensions import Annotated, Literal
@@ -24,9 +23,7 @@ from amp_xla.process.exits import exit_code
 from amp_xla.tasks.recommendation.data.batches import SlotBatches
 from amp_xla.tasks.recommendation.data.options import SlotFiles
 from amp_xla.training import options
-from amp_xla.training.answers import LabelAnswers
-from amp_xla.training.checkpoint import Checkpoint
-from amp_xla.training.context import RunContext
+from amp_xla.training.context import RunContext, served
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,20 +110,9 @@ def main(argv: Optional[List[str]] = None) -> int:
     return train("recommendation", config, build, options)
 
 
-def predict(checkpoint: Checkpoint, lines: List[str]) -> LabelAnswers:
-    """Return the probabilities of 0 and 1 for each line."""
-    config = checkpoint.opened(Config)
-    from amp_xla.tasks.recommendation import answers
-
-    return answers.predict(config, checkpoint, lines)
-
-
-def export(checkpoint: Checkpoint, folder: Path) -> str:
-    """Write a SavedModel with the whole table; return its signature for the user."""
-    config = checkpoint.opened(Config)
-    from amp_xla.tasks.recommendation import answers
-
-    return answers.export(config, checkpoint, folder)
+# by amp-xla predict and export
+predict = served(Config, "amp_xla.tasks.recommendation.answers:predict")
+export = served(Config, "amp_xla.tasks.recommendation.answers:export")
 
 
 if __name__ == "__main__":

@@ -19,9 +19,7 @@ from amp_xla.process.exits import exit_code
 from amp_xla.tasks.relations import scores
 from amp_xla.tasks.relations.data import RelationFiles, read
 from amp_xla.training import launch, options
-from amp_xla.training.answers import Answers
-from amp_xla.training.checkpoint import Checkpoint
-from amp_xla.training.context import RunContext, text_defaults
+from amp_xla.training.context import RunContext, served, text_defaults
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,23 +80,10 @@ def main(argv: Optional[List[str]] = None) -> int:
     return launch.main(Config, build, argv, "f1")
 
 
-def predict(checkpoint: Checkpoint, lines: List[str]) -> Answers:
-    """Return the triples of each line; a line is a text."""
-    config = checkpoint.opened(Config)
-    from amp_xla.tasks.relations import answers
-
-    return answers.predict(config, checkpoint, lines)
-
-
-scored = scores.scored  # by `amp-xla evaluate --file`
-
-
-def exportable(checkpoint: Checkpoint) -> Any:
-    """Return the model for ``amp-xla export``."""
-    config = checkpoint.opened(Config, float32=True)
-    from amp_xla.tasks.relations import answers
-
-    return answers.exported(config, checkpoint)
+# by amp-xla predict, evaluate --file and export
+predict = served(Config, "amp_xla.tasks.relations.answers:predict")
+scored = scores.scored
+exportable = served(Config, "amp_xla.tasks.relations.answers:exported", float32=True)
 
 
 if __name__ == "__main__":

@@ -25,14 +25,12 @@ from amp_xla.config import within
 from amp_xla.data.batches.options import BatchOptions
 from amp_xla.data.text.options import VocabularyOptions
 from amp_xla.errors import SettingsError
-from amp_xla.models.options import EncoderOptions, GenerationOptions
+from amp_xla.models.options import EncoderOptions
 from amp_xla.process.exits import exit_code
 from amp_xla.tasks.seq2seq import scores
 from amp_xla.tasks.seq2seq.data import TargetFiles, read
 from amp_xla.training import launch, options
-from amp_xla.training.answers import Answers
-from amp_xla.training.checkpoint import Checkpoint
-from amp_xla.training.context import RunContext, text_defaults
+from amp_xla.training.context import RunContext, served, text_defaults
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,28 +89,10 @@ def main(argv: Optional[List[str]] = None) -> int:
     return launch.main(Config, build, argv, "rouge_l")
 
 
-def predict(checkpoint: Checkpoint, lines: List[str]) -> Answers:
-    """Return the text for each line by greedy search."""
-    return generate(checkpoint, lines, GenerationOptions())
-
-
-def generate(checkpoint: Checkpoint, lines: List[str], generation: GenerationOptions) -> Answers:
-    """Return the generated text for each line."""
-    config = checkpoint.opened(Config)
-    from amp_xla.tasks.seq2seq import answers
-
-    return answers.predict(config, checkpoint, lines, generation)
-
-
-scored = scores.scored  # by `amp-xla evaluate --file`
-
-
-def exportable(checkpoint: Checkpoint) -> Any:
-    """Return the model for ``amp-xla export``."""
-    config = checkpoint.opened(Config, float32=True)
-    from amp_xla.export.text_models import language_model
-
-    return language_model(config.encoder, "unilm", checkpoint)
+# by amp-xla predict, evaluate --file and export
+predict = generate = served(Config, "amp_xla.tasks.seq2seq.answers:predict")
+scored = scores.scored
+exportable = served(Config, "amp_xla.tasks.seq2seq.answers:exportable", float32=True)
 
 
 if __name__ == "__main__":

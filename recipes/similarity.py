@@ -16,7 +16,6 @@ load 3; 2026-11-26. Seeds 2 and 3: 0.4943, 0.4414.
 from __future__ import annotations
 
 import dataclasses
-import re
 import sys
 from typing import Any, List, Optional
 
@@ -29,11 +28,9 @@ from amp_xla.errors import SettingsError
 from amp_xla.models.options import EncoderOptions
 from amp_xla.process.exits import exit_code
 from amp_xla.tasks.similarity import scores
-from amp_xla.tasks.similarity.data import Method, PairFiles, apart, read, split
+from amp_xla.tasks.similarity.data import Method, PairFiles, apart, read
 from amp_xla.training import launch, options
-from amp_xla.training.answers import Answers
-from amp_xla.training.checkpoint import Checkpoint
-from amp_xla.training.context import RunContext, text_defaults
+from amp_xla.training.context import RunContext, served, text_defaults
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,31 +103,11 @@ def main(argv: Optional[List[str]] = None) -> int:
     return launch.main(Config, build, argv, "spearman")
 
 
-def predict(checkpoint: Checkpoint, lines: List[str]) -> Answers:
-    """Return the scores of lines; each line is two texts with a tab between."""
-    config = checkpoint.config(Config)
-    texts, others = split(lines)
-    checkpoint.apply_precision()
-    from amp_xla.tasks.similarity import answers
-
-    return answers.predict(config, checkpoint, texts, others)
-
-
-def rank(checkpoint: Checkpoint, lines: List[str], query: str) -> Answers:
-    """Return the scores of a text with each line."""
-    query, *lines = (re.sub(r"[\t\r\n]", " ", text) for text in [query, *lines])
-    return predict(checkpoint, [f"{query}\t{line}" for line in lines])
-
-
-scored = scores.scored  # by `amp-xla evaluate --file`
-
-
-def exportable(checkpoint: Checkpoint) -> Any:
-    """Return the model for ``amp-xla export``."""
-    config = checkpoint.opened(Config, float32=True)
-    from amp_xla.tasks.similarity.export import similarity
-
-    return similarity(config, checkpoint)
+# by amp-xla predict, predict --query, evaluate --file and export
+predict = served(Config, "amp_xla.tasks.similarity.answers:predict")
+rank = served(Config, "amp_xla.tasks.similarity.answers:rank")
+scored = scores.scored
+exportable = served(Config, "amp_xla.tasks.similarity.export:similarity", float32=True)
 
 
 if __name__ == "__main__":

@@ -28,9 +28,7 @@ from amp_xla.tasks.tagging import scores
 from amp_xla.tasks.tagging.data import TaggedFiles, read
 from amp_xla.tasks.tagging.spans import check
 from amp_xla.training import launch, options
-from amp_xla.training.answers import Answers
-from amp_xla.training.checkpoint import Checkpoint
-from amp_xla.training.context import RunContext, text_defaults
+from amp_xla.training.context import RunContext, served, text_defaults
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,23 +89,10 @@ def main(argv: Optional[List[str]] = None) -> int:
     return launch.main(Config, build, argv, "f1")
 
 
-def predict(checkpoint: Checkpoint, lines: List[str]) -> Answers:
-    """Return the entities of each line; a line is a text."""
-    config = checkpoint.opened(Config)
-    from amp_xla.tasks.tagging import answers
-
-    return answers.predict(config, checkpoint, lines)
-
-
-scored = scores.scored  # by `amp-xla evaluate --file`
-
-
-def exportable(checkpoint: Checkpoint) -> Any:
-    """Return the model for ``amp-xla export``."""
-    config = checkpoint.opened(Config, float32=True)
-    from amp_xla.tasks.tagging.export import tagger
-
-    return tagger(config, checkpoint)
+# by amp-xla predict, evaluate --file and export
+predict = served(Config, "amp_xla.tasks.tagging.answers:predict")
+scored = scores.scored
+exportable = served(Config, "amp_xla.tasks.tagging.export:tagger", float32=True)
 
 
 if __name__ == "__main__":

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence, Tuple
 
+import numpy as np
+
 from amp_xla.data.batches.options import BatchOptions
+from amp_xla.data.batches.order import generator
 from amp_xla.data.batches.protocol import Batch, MappedBatches
-from amp_xla.data.batches.token_dropout import token_dropout
 from amp_xla.data.text.layout import LAYOUT
 from amp_xla.data.text.options import VocabularyOptions
 from amp_xla.data.text.readers import Dataset
 from amp_xla.data.text.tokenizer import Encoded, Tokenizer
+
+_STREAM = 1  # last part of the random seed, so that order and dropout draw different numbers
 
 
 class Labelled(NamedTuple):
@@ -110,3 +114,29 @@ def _columns(train: Dataset, dev: Dataset) -> str:
     """Return how the training file was read, and the dev file if it has other columns."""
     lines = dict.fromkeys(str(part.layout) for part in (train, dev) if part.layout is not None)
     return "".join(f"{name}{line}\n" for name, line in zip(("", "dev "), lines))
+
+
+def token_dropout(batches: Any, rate: float, tokenizer: Tokenizer, seed: int = 0) -> Any:
+    """Replace a share of the ordinary tokens by [MASK], or by [UNK] without [MASK].
+
+    A classifier of few texts relies on single words, unless they are missing now and then (word
+    dropout: Iyyer et al., "Deep Unordered Composition Rivals Syntactic Methods", ACL 2015). The
+    choice of tokens depends on (seed, epoch, step).
+
+    Args:
+      batches: ``Batches`` or ``PackedBatches``.
+      rate: share of the tokens, 0 <= rate < 1.
+      tokenizer: the tokenizer of ``batches``; its special tokens are never hidden.
+      seed: decides which tokens are hidden.
+    """
+    special = [tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id]
+
+    def hide(batch: Batch, epoch: int, step: int) -> Batch:
+        token_ids = batch["token_ids"]
+        source = generator(seed, epoch, step, _STREAM)
+        hidden = source.random_sample(token_ids.shape) < rate
+        hidden &= ~np.isin(token_ids, special)
+        masked = np.where(hidden, tokenizer.hidden_id, token_ids).astype(np.int32)
+        return {**batch, "token_ids": masked}
+
+    return MappedBatches(batches, hide) if rate else batches

@@ -10,7 +10,7 @@ from typing import Any, List
 
 import numpy as np
 
-from amp_xla.data.extras import extra
+from amp_xla.data.text.lines import extra
 from amp_xla.errors import UnsupportedError
 from amp_xla.export.graph import CALL, INPUTS
 from amp_xla.export.model import Exportable, Run, comparable

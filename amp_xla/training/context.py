@@ -7,7 +7,8 @@ does what surrounds them. ``inspect``, ``rehearse`` and ``tune`` call the same `
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Callable, Dict, Mapping, Optional, Sequence
+import importlib
+from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Type
 
 from amp_xla.config import flat
 from amp_xla.data.labelled import Labelled, Preparation
@@ -194,6 +195,26 @@ def text_defaults(config: Any) -> Dict[str, Any]:
     return resumed or {
         **fine_tuning.defaults(bert, texts), **config.vocabulary.defaults(bert)
     }  # fmt: skip
+
+
+def served(kind: Type[Any], entry: str, float32: bool = False) -> Callable[..., Any]:
+    """Return a function (checkpoint, ...) of a recipe that calls a function of its task's room.
+
+    The room is imported by the call, after the precision of the run was set.
+
+    Args:
+      kind: the recipe's ``Config``.
+      entry: ``module:function``; the function gets the configuration, then these arguments.
+      float32: as for ``Checkpoint.opened``.
+    """
+
+    def function(checkpoint: Checkpoint, *args: Any, **kwargs: Any) -> Any:
+        config = checkpoint.opened(kind, float32)
+        module, _, name = entry.partition(":")
+        called = getattr(importlib.import_module(module), name)
+        return called(config, checkpoint, *args, **kwargs)
+
+    return function
 
 
 def loop_options(config: Any, monitor: str = "accuracy") -> LoopOptions:

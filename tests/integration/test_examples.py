@@ -12,6 +12,7 @@ import pytest
 
 from amp_xla import backend
 from amp_xla.training import checkpoint
+from amp_xla.training.state import read_manifest
 from tests.integration.killing import Server
 from tests.running import ROOT, run_python
 
@@ -56,7 +57,7 @@ def kill(server: Server, script: str, folder: Path, after: str) -> None:
 def tensors(script: str, folder: Path) -> str:
     """Return the SHA-256 of the tensors in the last checkpoint."""
     newest = checkpoint.steps(folder / "runs" / script / "checkpoints")[-1]
-    digest: str = checkpoint.read_manifest(newest)["tensors.safetensors"]["sha256"]
+    digest: str = read_manifest(newest)["tensors.safetensors"]["sha256"]
     return digest
 
 

@@ -6,6 +6,7 @@ import bz2
 import contextlib
 import csv
 import gzip
+import importlib
 import io
 import json
 import os
@@ -14,7 +15,6 @@ import sys
 import zlib
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Type
 
-from amp_xla.data.extras import extra
 from amp_xla.errors import DataError
 
 GZIP_MAGIC = b"\x1f\x8b"
@@ -87,6 +87,29 @@ def _raw(path: str) -> io.BufferedReader:
         raise DataError("standard input is closed; name a file")
     content: Any = io.BytesIO(sys.stdin.buffer.read())
     return io.BufferedReader(content)  # which can peek
+
+
+def extra(module: str, use: str, packages: Optional[str] = None) -> Any:
+    """Import a module of an optional package.
+
+    Args:
+      module: name of the module.
+      use: what needs it, for the message.
+      packages: packages to install; None = the package of the module.
+
+    Raises:
+      DataError: the package is missing, or cannot be imported.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        # The package may be installed, without one that it imports.
+        package = str(error.name or module).split(".")[0]
+        if not module.startswith(package):
+            packages = None
+        raise DataError(
+            f"{use} needs the package {package} ({error}): pip install {packages or package}"
+        ) from None
 
 
 def read_bytes(path: str, most: Optional[int] = None) -> bytes:

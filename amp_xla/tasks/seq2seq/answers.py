@@ -74,7 +74,10 @@ class TextAnswers(Answers):
 
 
 def predict(
-    config: Any, checkpoint: Checkpoint, lines: Sequence[str], options: GenerationOptions
+    config: Any,
+    checkpoint: Checkpoint,
+    lines: Sequence[str],
+    generation: GenerationOptions = GenerationOptions(),
 ) -> TextAnswers:
     """Return the text that the checkpoint's model generates for each line."""
     max_length, max_target = config.batches.max_length, config.max_target
@@ -82,10 +85,17 @@ def predict(
     sources = framed(tokenizer, lines, max_length - max_target)
     longest = max(map(len, sources))
     length = min(-(-longest // MULTIPLE) * MULTIPLE, max_length - max_target)
-    rows = min(len(lines), max(1, ROWS // options.beams))
+    rows = min(len(lines), max(1, ROWS // generation.beams))
     with dropout.inference():
         lm = config.encoder.language_model(tokenizer.vocab_size, max_length, "unilm", False)
-        decoder = CachedDecoder(lm, rows, options.beams, length, max_target)
+        decoder = CachedDecoder(lm, rows, generation.beams, length, max_target)
     restore_weights(checkpoint, lm.weights)
-    generate = TextGenerator(decoder, tokenizer.sep_id, options)
+    generate = TextGenerator(decoder, tokenizer.sep_id, generation)
     return TextAnswers(list(map(writer(tokenizer), generate(sources))))
+
+
+def exportable(config: Any, checkpoint: Checkpoint) -> Any:
+    """Return the model for ``amp-xla export``."""
+    from amp_xla.export.text_models import language_model
+
+    return language_model(config.encoder, "unilm", checkpoint)

@@ -9,11 +9,12 @@ import numpy as np
 
 from amp_xla.backend import K, tf
 from amp_xla.data.labelled import Labelled
+from amp_xla.data.text import readers
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.models import dropout
 from amp_xla.report.scores import best_threshold, spearman
 from amp_xla.tasks.similarity import model as similarity
-from amp_xla.tasks.similarity.data import Method, Scale, apart
+from amp_xla.tasks.similarity.data import Method, Scale, apart, split
 from amp_xla.training.answers import Answers, LabelAnswers, Row
 from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.evaluation import Evaluation, Infer, in_order, per_sample
@@ -83,15 +84,20 @@ class PairAnswers(Answers):
         ]
 
 
-def predict(
-    config: Any, checkpoint: Checkpoint, texts: Sequence[str], others: Sequence[str]
-) -> PairAnswers:
-    """Return the predictions for pairs by a checkpoint of a run with ``config``.
+def rank(config: Any, checkpoint: Checkpoint, lines: Sequence[str], query: str) -> PairAnswers:
+    """Return the predictions for pairs of ``query`` and each line."""
+    query, *lines = map(readers.one_line, [query, *lines])
+    return predict(config, checkpoint, [f"{query}\t{line}" for line in lines])
+
+
+def predict(config: Any, checkpoint: Checkpoint, lines: Sequence[str]) -> PairAnswers:
+    """Return the predictions for pairs; each line is two texts with a tab between.
 
     Scores are cosines, or a cross-encoder's labels. If labels are 0 and 1, the probability of 1 is
     a cross-encoder's score, or a sigmoid of the cosine around the threshold, with the scale of the
     losses.
     """
+    texts, others = split(lines)
     tokenizer = Tokenizer.of_folder(str(checkpoint.path))
     scale = Scale.load(checkpoint.file("labels.json"))
     method, length, rows = config.method, config.batches.max_length, config.batches.batch_size
