@@ -65,7 +65,7 @@ def build(config: Config, context: RunContext) -> Any:
     several, smoothing = config.files.multilabel is not None, config.training.label_smoothing
     if several and (smoothing or config.class_weights):
         raise SettingsError("--multilabel excludes --label-smoothing and --class-weights")
-    data = context.shared(read(config.files, context.preparation()))
+    data = context.shared(read(config.files, context.preparation(config.packed)))
     weights = class_weights(config.class_weights, data.labels, data.ids)
 
     # batches -> logits

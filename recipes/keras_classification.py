@@ -90,8 +90,8 @@ def fit(unpinned: Config, folder: RunFolder) -> None:
     from amp_xla.training import job
 
     job.seed_everything(config.seed)
-    data = context.shared(read(config.files, context.preparation()))
-    note(f"Keras policy {policy}, loss scale {scale}")
+    data = read(config.files, context.preparation())
+    note(f"{data.description}\nKeras policy {policy}, loss scale {scale}")
     step_input = dropout.install(config.seed)
     vocab, length = data.tokenizer.vocab_size, config.batches.max_length
     model = config.encoder.classifier(

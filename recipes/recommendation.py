@@ -53,33 +53,29 @@ def build(config: Config, context: RunContext) -> Any:
     from amp_xla.process.progress import note
     from amp_xla.sok import optimizers
     from amp_xla.sok.saver import TableShards
-    from amp_xla.tasks.recommendation import answers
-    from amp_xla.tasks.recommendation.model import losses, network
+    from amp_xla.tasks.recommendation import answers, model
     from amp_xla.training.evaluation import ranking
     from amp_xla.training.step import Inference
 
     # lines -> batches
     train, dev, values = config.files.read(config.batch_size)
-    rows, width, columns = config.model.rows, config.model.table_width, train.columns
-    context.micro_batches, ranks = 1, context.ranks.world.size
+    rows, columns = config.model.rows, train.columns
+    context.micro_batches = 1
     batches = context.share(SlotBatches(train, config.batch_size, rows, values, config.seed))
     dev_batches = context.share(SlotBatches(dev, config.batch_size, rows, values, shuffle=False))
-    note(
-        f"{len(train):,} training and {len(dev):,} dev samples, {columns.numbers} numbers, "
-        f"{columns.slots} slots; a table of {rows:,} x {width}: "
-        f"{rows * width * 12 / ranks / 1e6:,.0f} MB per rank with Adam's moments"
-    )
+    note(model.described(train, dev, config.model, context.ranks.world.size))
 
     # batches -> logits -> loss
-    inputs, model, logits = network(config, columns, values)
+    inputs, network, logits = model.network(config, columns, values)
     inputs["labels"] = tf.placeholder(tf.float32, [None], name="labels")
     inputs["weights"] = tf.placeholder(tf.float32, [None], name="weights")
-    loss, accuracy, each = losses(inputs["labels"], logits, inputs["weights"])
+    loss, accuracy, each = model.losses(inputs["labels"], logits, inputs["weights"])
 
     # loss -> update
     lazy = config.table_optimizer == "lazy_adam"
     rule = (optimizers.LazyAdam if lazy else optimizers.Adam)(epsilon=1e-6)
-    tables = TableShards([model.table.embedding_variable], rule)
+    table = [network.table.embedding_variable]
+    tables = TableShards(table, rule)
 
     def with_rate(rate: Any) -> Any:
         rule.learning_rate = rate
@@ -87,18 +83,14 @@ def build(config: Config, context: RunContext) -> Any:
 
     steps = config.epochs * batches.steps_per_epoch()
     optimizer = context.optimizer(steps, sharded=(tables.holds, with_rate))
-    step = context.step(
-        inputs, loss, optimizer, model.trainable_weights, {"accuracy": accuracy},
-        [model.table.embedding_variable],
-    )  # fmt: skip
+    metrics = {"accuracy": accuracy}
+    step = context.step(inputs, loss, optimizer, network.trainable_weights, metrics, table)
 
     # evaluation
     evaluate = ranking(Inference(inputs, {"logits": logits, "loss": each}), dev_batches, len(dev))
-    return context.job(
-        model, step, batches, evaluate,
-        answers.assets(columns, values),
-        {"train": train.fingerprint(), "dev": dev.fingerprint()}, sharded=tables,
-    )  # fmt: skip
+    files = answers.assets(columns, values)
+    identity = {"train": train.fingerprint(), "dev": dev.fingerprint()}
+    return context.job(network, step, batches, evaluate, files, identity, sharded=tables)
 
 
 def main(argv: Optional[List[str]] = None) -> int:

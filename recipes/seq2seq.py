@@ -73,10 +73,10 @@ def build(config: Config, context: RunContext) -> Any:
     lm = config.encoder.language_model(
         data.tokenizer.vocab_size, config.batches.max_length, "unilm", context.reads_weights
     )
-    steps = context.steps(data.batches)
     inputs = lm.placeholders()
     loss, metrics = lm.loss(inputs, smoothing=config.training.label_smoothing)
-    step = context.step(inputs, loss, context.optimizer(steps), lm.weights, metrics)
+    optimizer = context.optimizer(context.steps(data.batches))
+    step = context.step(inputs, loss, optimizer, lm.weights, metrics)
 
     # evaluation
     max_source = config.batches.max_length - config.max_target
@@ -92,7 +92,7 @@ def main(argv: Optional[List[str]] = None) -> int:
 # by amp-xla predict, evaluate --file and export
 predict = generate = served(Config, "amp_xla.tasks.seq2seq.answers:predict")
 scored = scores.scored
-exportable = served(Config, "amp_xla.tasks.seq2seq.answers:exportable", float32=True)
+exportable = served(Config, "amp_xla.tasks.seq2seq.export:writer", float32=True)
 
 
 if __name__ == "__main__":

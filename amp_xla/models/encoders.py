@@ -10,9 +10,8 @@ import numpy as np
 from amp_xla import backend
 from amp_xla.backend import K, keras, tf
 from amp_xla.models import derivatives
-from amp_xla.models.weights import google
+from amp_xla.models.weights import Shape, google
 from amp_xla.models.weights.pretrained import NOT_NARROW, TOKENS
-from amp_xla.models.weights.stored import Shape
 
 # Keys of a ``bert_config.json`` that bert4keras reads
 _KEYS = (

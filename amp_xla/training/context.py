@@ -63,15 +63,19 @@ class RunContext:
 
     # -- texts --------------------------------------------------------------------------------
 
-    def preparation(self) -> Preparation:
-        """Return the settings that turn texts into batches of all micro-batches of an update."""
+    def preparation(self, packed: bool = False) -> Preparation:
+        """Return the settings that turn texts into batches of all micro-batches of an update.
+
+        Args:
+          packed: several texts per row.
+        """
         config = self.config
         pretrained.check(config.encoder.bert)  # first, because texts may take minutes
         size = config.batches.batch_size * getattr(config, "accumulate", 1)
         return Preparation(
             config.vocabulary, dataclasses.replace(config.batches, batch_size=size),
             config.encoder.bert, config.training.token_dropout, config.seed,
-            getattr(config, "packed", False),
+            packed,
         )  # fmt: skip
 
     def shared(self, data: Labelled) -> Labelled:

@@ -20,8 +20,7 @@ from amp_xla.data.text import pretrained_vocabulary
 from amp_xla.data.text.pretrained_vocabulary import json_file
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.errors import DataError
-from amp_xla.models.weights import hugging_face
-from amp_xla.models.weights.stored import Shape, Stored, Tensors, damaged
+from amp_xla.models.weights import Shape, Stored, Tensors, damaged, hugging_face
 from amp_xla.process import regular
 from amp_xla.process.progress import note
 

@@ -92,10 +92,3 @@ def predict(
     restore_weights(checkpoint, lm.weights)
     generate = TextGenerator(decoder, tokenizer.sep_id, generation)
     return TextAnswers(list(map(writer(tokenizer), generate(sources))))
-
-
-def exportable(config: Any, checkpoint: Checkpoint) -> Any:
-    """Return the model for ``amp-xla export``."""
-    from amp_xla.export.text_models import language_model
-
-    return language_model(config.encoder, "unilm", checkpoint)
