@@ -64,18 +64,13 @@ class RunContext:
     # -- texts --------------------------------------------------------------------------------
 
     def preparation(self, packed: bool = False) -> Preparation:
-        """Return the settings that turn texts into batches of all micro-batches of an update.
-
-        Args:
-          packed: several texts per row.
-        """
+        """Return the settings that turn texts into batches of all micro-batches of an update."""
         config = self.config
         pretrained.check(config.encoder.bert)  # first, because texts may take minutes
         size = config.batches.batch_size * getattr(config, "accumulate", 1)
         return Preparation(
             config.vocabulary, dataclasses.replace(config.batches, batch_size=size),
-            config.encoder.bert, config.training.token_dropout, config.seed,
-            packed,
+            config.encoder.bert, config.training.token_dropout, config.seed, packed,
         )  # fmt: skip
 
     def shared(self, data: Labelled) -> Labelled:
