@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Type
+from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Tuple, Type
 
 from amp_xla.config import flat
 from amp_xla.data.labelled import Labelled, Preparation
@@ -92,15 +92,47 @@ class RunContext:
 
     # -- update -------------------------------------------------------------------------------
 
-    def optimizer(self, steps: int, rule: Optional[Callable[..., Any]] = None, **how: Any) -> Any:
-        """Return the ``LossScaleOptimizer``; the arguments are those of ``scheduled``."""
-        config = self.config
-        optimizer, self._rate = config.update.scheduled(
-            steps, self.precision.loss_scale, rule=rule, accumulate=self.micro_batches,
-            recompute="memory" in vars(config) and config.memory.recompute,
-            reduce=config.precision_options.reduce, **how,
+    def optimizer(
+        self,
+        steps: int,
+        rule: Optional[Callable[..., Any]] = None,
+        decay: str = "linear",
+        sharded: Optional[Tuple[Callable[[Any], bool], Callable[[Any], Any]]] = None,
+    ) -> Any:
+        """Return the ``LossScaleOptimizer``.
+
+        Args:
+          steps: updates of the whole run.
+          rule: returns the optimizer for a learning rate and ``weight_decay``; None = ``AdamW``.
+          decay: see ``warmup_decay``.
+          sharded: predicate that is true for tables of which this rank has only some rows, and a
+            function that returns their optimizer for a learning rate.
+        """
+        from amp_xla.backend import tf
+        from amp_xla.optimizers.adamw import AdamW
+        from amp_xla.optimizers.schedule import warmup_decay
+        from amp_xla.precision.optimizer import LossScaleOptimizer
+        from amp_xla.precision.reduction import Reduction
+
+        config, ranks, update, steps = self.config, self.ranks, self.config.update, max(1, steps)
+        applied = tf.get_variable(
+            "applied_steps", (), tf.int64, trainable=False, initializer=tf.zeros_initializer()
+        )
+        warmup = int(update.warmup * steps)
+        self._rate = warmup_decay(applied, update.learning_rate, warmup, steps, decay)
+        how: Dict[str, Any] = {}
+        if sharded is not None:
+            holds, rule_of = sharded
+            # Gradients of shards differ between ranks, but all ranks must skip the same steps.
+            how.update(groups=[(holds, rule_of(self._rate))], model_parallel=holds)
+        reduce = Reduction(ranks.hvd, config.precision_options.reduce) if ranks.several else None
+        return LossScaleOptimizer(
+            (rule or AdamW)(self._rate, weight_decay=update.weight_decay),
+            self.precision.loss_scale, global_clipnorm=update.clip_norm or None,
+            agreement="auto" if sharded else None, reduce=reduce, applied_steps=applied,
+            accumulate=self.micro_batches,
+            recompute="memory" in vars(config) and config.memory.recompute, **how,
         )  # fmt: skip
-        return optimizer
 
     def step(
         self,

@@ -6,7 +6,7 @@ A recipe's own defaults go into the group: ``UpdateOptions(learning_rate=1e-3)``
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Callable, Optional, Tuple
+from typing import Any, Optional
 
 from typing_extensions import Annotated, Literal
 
@@ -110,54 +110,6 @@ class UpdateOptions:
     """decoupled weight decay; not applied to layer norms and biases"""
     clip_norm: Annotated[float, within(at_least=0)] = 1.0
     """clip the unscaled gradients to this global norm; 0 = no clipping"""
-
-    def scheduled(
-        self,
-        steps: int,
-        loss_scale: Any,
-        decay: str = "linear",
-        rule: Optional[Callable[..., Any]] = None,
-        sharded: Optional[Tuple[Callable[[Any], bool], Callable[[Any], Any]]] = None,
-        reduce: str = "none",
-        **how: Any,
-    ) -> Tuple[Any, Any]:
-        """Return a ``LossScaleOptimizer`` and its learning rate, a float32 scalar tensor.
-
-        Args:
-          steps: updates of the whole run.
-          loss_scale: ``Precision.loss_scale``: a number, or ``dynamic``.
-          decay: see ``warmup_decay``.
-          rule: returns the optimizer for a learning rate and ``weight_decay``; None = ``AdamW``.
-          sharded: predicate that is true for tables of which this rank has only some rows, and a
-            function that returns their optimizer for a learning rate.
-          reduce: ``PrecisionOptions.reduce``.
-          **how: arguments ``accumulate`` and ``recompute`` of ``LossScaleOptimizer``.
-        """
-        from amp_xla.backend import tf
-        from amp_xla.optimizers.adamw import AdamW
-        from amp_xla.optimizers.schedule import warmup_decay
-        from amp_xla.precision.optimizer import LossScaleOptimizer
-        from amp_xla.precision.reduction import Reduction
-        from amp_xla.training import distributed
-
-        applied = tf.get_variable(
-            "applied_steps", (), tf.int64, trainable=False, initializer=tf.zeros_initializer()
-        )
-        steps = max(1, steps)
-        warmup = int(self.warmup * steps)
-        rate = warmup_decay(applied, self.learning_rate, warmup, steps, decay)
-        if sharded is not None:
-            holds, rule_of = sharded
-            # Gradients of shards differ between ranks, but all ranks must skip the same steps.
-            how.update(groups=[(holds, rule_of(rate))], model_parallel=holds)
-        ranks = distributed.current()
-        optimizer = LossScaleOptimizer(
-            (rule or AdamW)(rate, weight_decay=self.weight_decay), loss_scale,
-            global_clipnorm=self.clip_norm or None, agreement="auto" if sharded else None,
-            reduce=Reduction(ranks.hvd, reduce) if ranks.several else None,
-            applied_steps=applied, **how,
-        )  # fmt: skip
-        return optimizer, rate
 
 
 @dataclasses.dataclass(frozen=True)
