@@ -21,11 +21,11 @@ from typing import Any, List, Optional
 from typing_extensions import Literal
 
 from amp_xla.data.batches.options import BatchOptions
-from amp_xla.data.text.options import VocabularyOptions
+from amp_xla.data.text.options import TaggedFiles, VocabularyOptions
 from amp_xla.models.options import EncoderOptions
 from amp_xla.process.exits import exit_code
 from amp_xla.tasks.tagging import scores
-from amp_xla.tasks.tagging.data import TaggedFiles, read
+from amp_xla.tasks.tagging.data import read
 from amp_xla.tasks.tagging.spans import check
 from amp_xla.training import launch, options
 from amp_xla.training.context import RunContext, served, text_defaults
@@ -80,7 +80,7 @@ def build(config: Config, context: RunContext) -> Any:
     # evaluation
     scores = dropout.without(tagger.model)
     outputs = {**tagger.outputs(scores), "loss": tagger.total_loss(inputs, scores)}
-    evaluate = answers.evaluation(Inference(inputs, outputs), data, config.head)
+    evaluate = answers.evaluation(Inference(inputs, outputs), data.dev_batches, data, config.head)
     return context.text_job(tagger.model, step, data, evaluate)
 
 

@@ -27,9 +27,6 @@ SKIPPED = frozenset("test tests testing idle_test site-packages dist-packages __
 PACKAGE_BYTES = 2_000_000  # about a tenth of it are docstrings
 GROUP = 50  # files per task of a worker process
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-Definition = DOCUMENTED[1:]
-MARKUP = re.compile(r":[a-z:]+:(?=`)|[`*]+")
-NO_NAMES = frozenset("self cls a A I".split())  # parameters; the last three are English words
 
 
 @functools.lru_cache(maxsize=None)

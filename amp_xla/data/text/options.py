@@ -11,7 +11,7 @@ import numpy as np
 from typing_extensions import Annotated, Literal
 
 from amp_xla.config import MAY_CHANGE, within
-from amp_xla.data.text import corpora, pretrained_vocabulary, readers
+from amp_xla.data.text import corpora, documented, entities, pretrained_vocabulary, readers
 from amp_xla.data.text.layout import LABELLED, USUAL, Known, Layout
 from amp_xla.data.text.lines import Table
 from amp_xla.data.text.readers import Dataset
@@ -130,6 +130,36 @@ class TextFiles(Files):
             path, self.text_field, self.pair_field, self.label_field, self.on_bad_line,
             needs or self.needs, self.numbers, self.separator, header=self.header, run=run,
         )  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class TaggedFiles(Files):
+    """Training texts and dev texts with entities."""
+
+    train: Annotated[Optional[str], MAY_CHANGE] = None
+    """training file: token<TAB>tag lines as in CoNLL (BIO, BIOES, BMES), or JSON lines with text
+    and entities, also .gz; none = built-in"""
+    dev: Annotated[Optional[str], MAY_CHANGE] = None
+    """dev file, in one of these formats; needed with --train"""
+    on_bad_line: Literal["error", "skip"] = "error"
+    """what to do with unusable lines: stop, or leave their texts out"""
+
+    def built_in(self) -> Tuple[Dataset, Dataset]:
+        return documented.texts()
+
+    def dataset(self, path: str, run: Optional[Layout] = None, nested: bool = True) -> Dataset:
+        """Return the texts of a file; see ``entities.read``."""
+        return entities.read(path, nested, self.on_bad_line)
+
+    def questions(
+        self, path: str, lines: List[str], run: Layout, single: bool = False
+    ) -> Tuple[List[str], Optional[Layout]]:
+        if Table.of(path, lines, []).format != "json":
+            return lines, None  # each line is a text, with tabs or without
+        return super().questions(path, lines, run, single)
+
+    def texts_in(self, path: str) -> int:
+        return len(entities.read(path, on_bad_line="skip"))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,14 +13,8 @@ import re
 import sysconfig
 from typing import Any, Dict, Iterator, Set, Tuple
 
-from amp_xla.data.text.corpora import (
-    MARKUP,
-    NO_NAMES,
-    Definition,
-    parsed,
-    python_files,
-    sides,
-)
+from amp_xla.data.text.corpora import parsed, python_files, sides
+from amp_xla.data.text.documented import MARKUP, NO_NAMES, Definition
 from amp_xla.data.text.lines import text_problem
 from amp_xla.data.text.readers import Dataset
 

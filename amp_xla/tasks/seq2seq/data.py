@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import functools
-import re
-import sysconfig
-from typing import ClassVar, Dict, List, Optional, Sequence, Set, Tuple
+from typing import ClassVar, List, Optional, Sequence, Tuple
 
 import numpy as np
 from typing_extensions import Annotated, Literal
@@ -15,16 +12,11 @@ from typing_extensions import Annotated, Literal
 from amp_xla.config import MAY_CHANGE
 from amp_xla.data.batches.protocol import Batch
 from amp_xla.data.labelled import Labelled, Preparation
-from amp_xla.data.text import readers
-from amp_xla.data.text.corpora import MARKUP, Definition, parsed, python_files, sides
+from amp_xla.data.text import documented, readers
 from amp_xla.data.text.layout import TARGETS, Known, Layout
-from amp_xla.data.text.lines import text_problem
 from amp_xla.data.text.options import Files
 from amp_xla.data.text.readers import Dataset
 from amp_xla.data.text.tokenizer import Encoded, Tokenizer
-
-DESCRIPTION = range(4, 41)  # allowed numbers of words of a built-in source
-WORD_OF_NAME = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +36,7 @@ class TargetFiles(Files):
     """is the first line of columns a header? none = detect it, and stop if it is not clear"""
 
     def built_in(self) -> Tuple[Dataset, Dataset]:
-        return names()
+        return documented.names()
 
     def dataset(self, path: str, run: Optional[Layout] = None) -> Dataset:
         """Return the texts of a file, with their targets as ``pairs``."""
@@ -52,27 +44,6 @@ class TargetFiles(Files):
             path, self.text_field, self.pair_field, None, self.on_bad_line, ("text", "pair"),
             known=self.known, header=self.header, run=run,
         )  # fmt: skip
-
-
-@functools.lru_cache(maxsize=None)
-def names() -> Tuple[Dataset, Dataset]:
-    """Return training and dev texts: descriptions of functions and classes; targets are the names.
-
-    A text is the first paragraph of a docstring of Python's standard library; its target is the
-    name in words: ``get_payload`` is "get payload". The SHA-256 of a text decides whether it is a
-    dev text. A text with several names is left out.
-    """
-    targets: Dict[str, Set[str]] = {}
-    for tree in filter(None, map(parsed, python_files(sysconfig.get_paths()["stdlib"]))):
-        for node in ast.walk(tree):
-            if isinstance(node, Definition) and not node.name.startswith("__"):
-                paragraph = re.split(r"\n\s*\n", ast.get_docstring(node) or "")[0]
-                text = " ".join(MARKUP.sub("", paragraph).split())
-                words = " ".join(WORD_OF_NAME.findall(node.name)).lower()
-                if len(text.split()) in DESCRIPTION and words and not text_problem(text):
-                    targets.setdefault(text, set()).add(words)
-    train, dev = (Dataset(texts, pairs=names) for texts, names in sides(targets))
-    return train, dev
 
 
 def framed(tokenizer: Tokenizer, texts: Sequence[str], length: int) -> List[List[int]]:

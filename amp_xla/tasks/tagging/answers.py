@@ -9,6 +9,7 @@ import numpy as np
 
 from amp_xla.data.batches.protocol import Batch
 from amp_xla.data.labelled import Labelled
+from amp_xla.data.text.entities import Entity, unpack
 from amp_xla.data.text.labels import Labels
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.models import dropout
@@ -16,7 +17,6 @@ from amp_xla.process import output
 from amp_xla.process.progress import note
 from amp_xla.tasks.tagging import model, spans
 from amp_xla.tasks.tagging.data import Placed
-from amp_xla.tasks.tagging.entities import Entity, unpack
 from amp_xla.training.answers import Answers, Row
 from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.evaluation import Evaluation, Infer, in_order, summed
@@ -24,11 +24,12 @@ from amp_xla.training.step import Inference
 from amp_xla.training.variables import restore_weights
 
 
-def evaluation(infer: Infer, data: Labelled, head: str) -> Evaluation:
+def evaluation(infer: Infer, batches: Any, data: Labelled, head: str) -> Evaluation:
     """Return entity F1, precision, recall (micro averages) and mean loss.
 
     Args:
       infer: outputs of ``Tagger.outputs``, and ``loss``: the sum over the batch.
+      batches: this rank's part of ``data.dev_batches``.
       data: texts and labels.
       head: name of the model's head.
     """
@@ -44,7 +45,7 @@ def evaluation(infer: Infer, data: Labelled, head: str) -> Evaluation:
         return np.append(counts, [out["loss"], batch["weights"].sum()])
 
     def evaluate() -> Dict[str, float]:
-        sums = summed(infer, data.dev_batches, count)
+        sums = summed(infer, batches, count)
         loss, weight = sums[-2:].tolist()
         return {**spans.f1(sums[:-2].reshape(-1, 3)), "loss": loss / max(weight, 1.0)}
 

@@ -3,53 +3,18 @@
 from __future__ import annotations
 
 import bisect
-import dataclasses
-from typing import List, NamedTuple, Optional, Sequence, Tuple
+from typing import List, NamedTuple, Sequence, Tuple
 
 import numpy as np
-from typing_extensions import Annotated
 
-from amp_xla.config import MAY_CHANGE
 from amp_xla.data.batches.protocol import Batch
 from amp_xla.data.labelled import Labelled, Preparation
+from amp_xla.data.text.entities import Entity, unpack
 from amp_xla.data.text.labels import Labels
-from amp_xla.data.text.layout import Layout
-from amp_xla.data.text.lines import Table
-from amp_xla.data.text.options import Files
-from amp_xla.data.text.readers import Dataset
+from amp_xla.data.text.options import TaggedFiles
 from amp_xla.data.text.tokenizer import Encoded, Tokenizer
 from amp_xla.errors import DataError
-from amp_xla.tasks.tagging import documented, entities
-from amp_xla.tasks.tagging.entities import Entity, unpack
 from amp_xla.tasks.tagging.spans import Span, is_flat, tags_of
-
-
-@dataclasses.dataclass(frozen=True)
-class TaggedFiles(Files):
-    """Training texts and dev texts with entities."""
-
-    train: Annotated[Optional[str], MAY_CHANGE] = None
-    """training file: token<TAB>tag lines as in CoNLL (BIO, BIOES, BMES), or JSON lines with text
-    and entities, also .gz; none = built-in"""
-    dev: Annotated[Optional[str], MAY_CHANGE] = None
-    """dev file, in one of these formats; needed with --train"""
-
-    def built_in(self) -> Tuple[Dataset, Dataset]:
-        return documented.texts()
-
-    def dataset(self, path: str, run: Optional[Layout] = None, nested: bool = True) -> Dataset:
-        """Return the texts of a file; see ``entities.read``."""
-        return entities.read(path, nested, self.on_bad_line)
-
-    def questions(
-        self, path: str, lines: List[str], run: Layout, single: bool = False
-    ) -> Tuple[List[str], Optional[Layout]]:
-        if Table.of(path, lines, []).format != "json":
-            return lines, None  # each line is a text, with tabs or without
-        return super().questions(path, lines, run, single)
-
-    def texts_in(self, path: str) -> int:
-        return len(entities.read(path, on_bad_line="skip"))
 
 
 class Placed(NamedTuple):

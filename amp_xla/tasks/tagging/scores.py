@@ -7,10 +7,10 @@ from typing import Any, Dict, List, Sequence
 
 import numpy as np
 
+from amp_xla.data.text.entities import Entity, unpack
 from amp_xla.data.text.labels import Labels
 from amp_xla.report import scores
 from amp_xla.tasks.tagging import spans
-from amp_xla.tasks.tagging.entities import Entity, unpack
 from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.sample_scores import Samples, SampleScores, Scorer
 

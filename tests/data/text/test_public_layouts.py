@@ -10,17 +10,17 @@ import pytest
 
 from amp_xla.data.batches.options import BatchOptions
 from amp_xla.data.labelled import Preparation
-from amp_xla.data.text.options import TextFiles, VocabularyOptions
+from amp_xla.data.text.entities import unpack
+from amp_xla.data.text.options import TaggedFiles, TextFiles, VocabularyOptions
 from amp_xla.tasks.classification import data as classification
 from amp_xla.tasks.similarity import data as pairs
 from amp_xla.tasks.tagging import data as tagged
-from amp_xla.tasks.tagging.entities import unpack
 from tests.data.public_layouts import DEV, LAYOUTS, TEST, TRAIN, WITH_PAIRS, samples, texts
 
 pytestmark = pytest.mark.once
 
 KINDS: Dict[str, Any] = {
-    "classification": TextFiles, "similarity": pairs.PairFiles, "tagging": tagged.TaggedFiles
+    "classification": TextFiles, "similarity": pairs.PairFiles, "tagging": TaggedFiles
 }  # fmt: skip
 
 

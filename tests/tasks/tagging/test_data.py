@@ -10,13 +10,14 @@ from typing import Any, List, Tuple
 import numpy as np
 import pytest
 
+from amp_xla.data.text import documented, entities
+from amp_xla.data.text.entities import Entity
 from amp_xla.data.text.readers import Dataset
 from amp_xla.data.text.splitting import Rules
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.errors import DataError
-from amp_xla.tasks.tagging import documented, entities, spans
+from amp_xla.tasks.tagging import spans
 from amp_xla.tasks.tagging.data import Placed, token_spans
-from amp_xla.tasks.tagging.entities import Entity
 from amp_xla.tasks.tagging.spans import Span
 
 BIO, BIOES = "O B-a I-a B-b I-b".split(), "O B-a I-a E-a S-a B-b I-b E-b S-b".split()

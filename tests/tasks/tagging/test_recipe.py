@@ -9,7 +9,7 @@ from typing import Any, List
 
 import pytest
 
-from amp_xla.tasks.tagging.entities import Entity
+from amp_xla.data.text.entities import Entity
 from tests.integration.commands import CLI, Commands
 from tests.integration.killing import state
 

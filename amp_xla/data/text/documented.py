@@ -1,4 +1,4 @@
-"""Built-in texts: docstrings with entities.
+"""Built-in texts: docstrings with entities, and docstrings with the name of the function or class.
 
 The entities are names of parameters, classes, functions and constants. They come from the code that
 a docstring documents, not from a list of words: "name" is a parameter if the function has a
@@ -14,20 +14,18 @@ import re
 import sysconfig
 from typing import Any, Dict, Iterator, List, Set, Tuple
 
-from amp_xla.data.text.corpora import (
-    MARKUP,
-    NO_NAMES,
-    Definition,
-    parsed,
-    python_files,
-    sides,
-)
+from amp_xla.data.text.corpora import DOCUMENTED, parsed, python_files, sides
+from amp_xla.data.text.entities import Entity, pack
 from amp_xla.data.text.lines import text_problem
 from amp_xla.data.text.readers import Dataset
-from amp_xla.tasks.tagging.entities import Entity, pack
 
 WORDS = (6, 60)  # fewest and most words of a paragraph with entities
+DESCRIPTION = range(4, 41)  # allowed numbers of words of a text with a name
+MARKUP = re.compile(r":[a-z:]+:(?=`)|[`*]+")
 NAME = re.compile(r"[A-Za-z_][A-Za-z_0-9]*(\(\))?")
+WORD_OF_NAME = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
+NO_NAMES = frozenset("self cls a A I".split())  # the last three are English words
+Definition = DOCUMENTED[1:]
 
 
 @functools.lru_cache(maxsize=None)
@@ -55,6 +53,27 @@ def texts() -> Tuple[Dataset, Dataset]:
             if WORDS[0] <= len(text.split()) <= WORDS[1] and not text_problem(text):
                 labels.setdefault(text, set()).add(pack(entities))
     train, dev = (Dataset(texts, labels=values) for texts, values in sides(labels))
+    return train, dev
+
+
+@functools.lru_cache(maxsize=None)
+def names() -> Tuple[Dataset, Dataset]:
+    """Return training and dev texts: descriptions of functions and classes; targets are the names.
+
+    A text is the first paragraph of a docstring of Python's standard library; its target is the
+    name in words: ``get_payload`` is "get payload". The SHA-256 of a text decides whether it is a
+    dev text. A text with several names is left out.
+    """
+    targets: Dict[str, Set[str]] = {}
+    for tree in filter(None, map(parsed, python_files(sysconfig.get_paths()["stdlib"]))):
+        for node in ast.walk(tree):
+            if isinstance(node, Definition) and not node.name.startswith("__"):
+                paragraph = re.split(r"\n\s*\n", ast.get_docstring(node) or "")[0]
+                text = " ".join(MARKUP.sub("", paragraph).split())
+                words = " ".join(WORD_OF_NAME.findall(node.name)).lower()
+                if len(text.split()) in DESCRIPTION and words and not text_problem(text):
+                    targets.setdefault(text, set()).add(words)
+    train, dev = (Dataset(texts, pairs=names) for texts, names in sides(targets))
     return train, dev
 
 
