@@ -34,7 +34,6 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ({"loss": "mae"}, {}, "loss: mse in the checkpoint, mae now"),
     ({}, {"batch_size": 2}, "data batch_size: 4 in the checkpoint, 2 now"),
     ({}, {"y": 1 - Y}, "data arrays: "),
-    ({}, {"x": X[::-1].copy()}, "data arrays: "),
     ({}, {"x": X[:25], "y": Y[:25]}, "data arrays: "),
     ({}, {"shuffle": False}, "data shuffle: True in the checkpoint, False now"),
     ({}, {"class_weight": {0: 1.0, 1: 2.0}}, "class_weight"),
@@ -160,7 +159,7 @@ class Writes(keras.callbacks.Callback):
             logs["val_f1"] = 0.1 * epoch
 
 
-@pytest.mark.parametrize("monitor", ["val_accuracy", "val_acc", "accuracy", "acc"])
+@pytest.mark.parametrize("monitor", ["val_accuracy", "acc"])
 def test_both_names_of_the_accuracy_are_allowed(monitor: str, tmp_path: Path) -> None:
     fit(build(), Run(tmp_path / "run", monitor=monitor), epochs=1, validation_data=(X, Y))
     read = record.read(tmp_path / "run")

@@ -73,7 +73,7 @@ class Server:
 
 
 def child(job: Dict[str, Any]) -> None:
-    """Run a "script", a "module" with "argv", or a training job with "config" and "run"."""
+    """Run a "script" or a "module" with "argv", or a training job with "config" and "run"."""
     # As in a program of ours. The fork server's own kind has named locks, such as tqdm's, and
     # Python 3.7 prints a warning about each when the process ends, now and then too late.
     multiprocessing.set_start_method("fork", force=True)
@@ -99,7 +99,7 @@ def child(job: Dict[str, Any]) -> None:
         Faults(job.get("faults", {}), job["log"]).install()
     exec(job.get("code", ""), {})
     if "script" in job:
-        sys.argv = [job["script"]]
+        sys.argv = [job["script"], *job.get("argv", [])]
         sys.path.insert(0, str(Path(job["script"]).parent))
         runpy.run_path(job["script"], run_name="__main__")
         return

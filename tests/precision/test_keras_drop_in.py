@@ -42,13 +42,12 @@ def own(inner, **arguments):
 CLASSES = {"ours": LossScaleOptimizer, "theirs": own}
 
 
-@pytest.mark.parametrize("kind", ["keras adam", "bert4keras adamw"])
-def test_fit_is_keras_own(kind):
+def test_fit_is_keras_own():
     def fitted(make):
         K.clear_session()
         tf.set_random_seed(0)
         model = sequential()
-        optimizer = make(KINDS[kind](), initial_scale=64, dynamic_growth_steps=3)
+        optimizer = make(KINDS["bert4keras adamw"](), initial_scale=64, dynamic_growth_steps=3)
         model.compile(optimizer, "mse")
         assert model.optimizer is optimizer
         model.fit(X, Y, batch_size=8, epochs=2, verbose=0, shuffle=False)
