@@ -19,7 +19,7 @@ from amp_xla.graph import training_graph
 from amp_xla.precision.compat.keras import set_policy
 from amp_xla.precision.optimizer import LossScaleOptimizer
 from tests.diagnose import heads
-from tests.running import run_python
+from tests.integration.commands import CLI, Commands
 
 FEATURES, CLASSES, BATCH = 16, 4, 8
 
@@ -140,10 +140,11 @@ def test_the_batches_of_fit_are_taken_as_fit_takes_them() -> None:
 
 
 @pytest.mark.slow
-def test_fifty_steps_of_classification_stay_within_one_percent(tmp_path: Path) -> None:
+@pytest.mark.once
+def test_fifty_steps_of_classification_stay_within_one_percent(server: Any, tmp_path: Path) -> None:
     small = ["--layers", "2", "--hidden", "64", "--max-length", "48", "--batch-size", "16"]
-    words = ["rehearse", "--steps", "50", "--out", str(tmp_path), "--", *small]
-    done = run_python("-m", "amp_xla", *words)
+    words = ["rehearse", "--steps", "50", "--out", tmp_path, "--", *small]
+    done = Commands(server, tmp_path)(CLI, *words)
     assert done.code == 0, done.err
     report = json.loads((tmp_path / "rehearsal.json").read_text())
     steps = report["steps"]

@@ -25,7 +25,7 @@ SCRIPTS = {
     "masked_language_model": (r"epoch 8/8 .* dev accuracy ([\d.]+)", 0.4),
 }
 KILLED = "ner_crf"
-BOTH = ("ner_crf", "similarity")  # run on both TensorFlows; the others on 2.17 only
+BOTH = ("ner_crf",)  # run on both TensorFlows; the others on 2.17 only
 
 
 def start(server: Server, script: str, folder: Path) -> int:

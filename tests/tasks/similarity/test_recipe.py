@@ -96,6 +96,7 @@ TRICKS = ("--epochs", "1", "--fgm", "1", "--ema", "0.9", "--layer-decay", "0.9")
 
 
 @pytest.mark.slow
+@pytest.mark.once
 def test_with_tricks_it_goes_on_after_a_kill_with_the_same_bits(command: Commands) -> None:
     run = trained(command, "cosent", "whole", *TRICKS)
     words = (*DATA, "--method", "cosent", *TRICKS, "--name")
