@@ -26,18 +26,25 @@ def ended(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("model, given, words", [
+DIFFERENT = [
     ({"activation": "relu"}, {}, "layer dense activation: tanh in the checkpoint, relu now"),
     ({"dropout": 0.5}, {}, "layer dropout rate: 0.2 in the checkpoint, 0.5 now"),
     ({"rate": 1e-5}, {}, "learning_rate: 0.0"),
     ({"scale": 10.0}, {}, "optimizer loss_scale "),
     ({"loss": "mae"}, {}, "loss: mse in the checkpoint, mae now"),
+]
+DATA = [
     ({}, {"batch_size": 2}, "data batch_size: 4 in the checkpoint, 2 now"),
     ({}, {"y": 1 - Y}, "data arrays: "),
     ({}, {"x": X[:25], "y": Y[:25]}, "data arrays: "),
     ({}, {"shuffle": False}, "data shuffle: True in the checkpoint, False now"),
     ({}, {"class_weight": {0: 1.0, 1: 2.0}}, "class_weight"),
     ({}, {"x": Batches(4), "y": None, "batch_size": None}, "data batches: absent"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("model, given, words", [
+    *DIFFERENT, *(pytest.param(*row, marks=pytest.mark.once) for row in DATA)
 ])  # fmt: skip
 def test_a_resume_names_what_differs(ended: Path, model: Any, given: Any, words: str) -> None:
     before = sorted(path.name for path in ended.rglob("*"))

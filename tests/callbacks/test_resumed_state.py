@@ -129,6 +129,7 @@ class Scores(keras.callbacks.Callback):
         self.last.append(epoch)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("stop", [KilledAfter(17), KilledAfter(epoch=3)])
 def test_state_of_callbacks_is_restored_as_it_was(stop: Any, tmp_path: Path) -> None:
     whole, again = Scores(), Scores()
@@ -144,6 +145,7 @@ def test_state_of_callbacks_is_restored_as_it_was(stop: Any, tmp_path: Path) -> 
     assert again.lists.default_factory is list and again.last.maxlen == 2
 
 
+@pytest.mark.once
 def test_state_that_cannot_be_restored_is_named_at_the_start(tmp_path: Path, capfd: Any) -> None:
     class Meter:
         def __init__(self) -> None:
@@ -170,6 +172,7 @@ class Pools(keras.callbacks.Callback):
             assert pool.map(_square, range(4)) == [0, 1, 4, 9]
 
 
+@pytest.mark.once
 @pytest.mark.timeout(120)
 def test_a_pool_in_a_callback_ends(tmp_path: Path) -> None:
     fit(build(), Pools(), Run(tmp_path / "run"))

@@ -73,9 +73,10 @@ def layer(report: Rehearsal, name: str) -> Any:
 
 
 @pytest.mark.parametrize("phase, factors, problem, remedy", [
-    ("forward", (1e3, 1e3), "and float16 ends at 65504", "times what float16 holds"),
+    pytest.param("forward", (1e3, 1e3), "and float16 ends at 65504", "times what float16 holds",
+                 marks=pytest.mark.once),
     pytest.param("forward", (1e6,), "a constant of 1e+06 is infinite in",
-                 "replace the constant 1e+06", marks=pytest.mark.slow),
+                 "replace the constant 1e+06", marks=[pytest.mark.slow, pytest.mark.once]),
     pytest.param("backward", (1e4, 1e4), "and float16 ends at 65504",
                  "keep all Mul nodes in float32", marks=pytest.mark.slow),
 ])  # fmt: skip
@@ -105,6 +106,7 @@ def test_an_overflow_under_a_keras_policy() -> None:
     assert finding.remedies[-1] == "keep the layer Planted in float32: give it dtype='float32'"
 
 
+@pytest.mark.once
 def test_an_infinite_mask_or_bound_is_no_cause() -> None:
     head = heads.build("classifier")
     last = head.model.layers[-1]

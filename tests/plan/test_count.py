@@ -8,6 +8,8 @@ from amp_xla.diagnose import inspect
 from amp_xla.plan.count import count
 from tests.diagnose import heads
 
+pytestmark = pytest.mark.once
+
 
 @pytest.fixture(scope="module")
 def head() -> heads.Head:

@@ -16,6 +16,7 @@ from amp_xla.training.step import TrainStep, initialize_variables
 from amp_xla.training.tricks import EMBEDDING
 
 # No token occurs twice: a step on what is looked up is then one on the rows of the table.
+pytestmark = pytest.mark.once
 TOKENS = np.array([[1, 2, 3, 4, 5], [6, 7, 8, 0, 0], [0, 0, 0, 0, 0]])
 BATCH = {"token_ids": TOKENS, "segment_ids": TOKENS * 0, "labels": [0, 2, 0], "weights": [1, 1, 0]}
 EPSILON, ALPHA, CLASSES = 0.7, 4.0, 3
