@@ -117,6 +117,7 @@ def test_evaluate_scores_each_label(trained: Path, command: Commands) -> None:
     assert "Evaluation on dev.jsonl" in report and "is not of the expected form" not in report
 
 
+@pytest.mark.once
 def test_killed_and_resumed_it_ends_with_the_same_bits(trained: Path, command: Commands) -> None:
     words = (*DATA, "--epochs", "3", "--name", "killed", "--checkpoint-every", "10")
     command.killed_and_resumed(RECIPE, *words, step=37)
