@@ -165,19 +165,3 @@ WRONG = [
 def test_a_trick_that_makes_no_sense_is_one_line(options, more, message):
     with pytest.raises(SettingsError, match=message):
         Built(TrickOptions(**options), **more)
-
-
-def test_an_infinite_loss_over_finite_gradients_is_skipped() -> None:
-    K.clear_session()
-    weight = tf.get_variable("w", (), tf.float32, tf.ones_initializer())
-    extra = tf.placeholder(tf.float32, [])
-    optimizer = LossScaleOptimizer(tf.train.GradientDescentOptimizer(0.5), 8.0, warn_after=0)
-    # The gradient of the loss is 1, whatever `extra` is.
-    step = TrainStep({"extra": extra}, None, weight + extra, optimizer, [weight], tf.constant(0.5))
-    initialize_variables()
-    found = []
-    for number, value in enumerate((0.0, np.inf, np.nan, 1.0)):
-        result = step({"extra": value}, number)
-        found.append((result.finite, result.applied, float(backend.session().run(weight))))
-    assert found == [(True, 1, 0.5), (False, 1, 0.5), (False, 1, 0.5), (True, 2, 0.0)]
-    K.clear_session()
