@@ -55,6 +55,7 @@ def test_a_resume_names_what_differs(ended: Path, model: Any, given: Any, words:
     assert sorted(path.name for path in ended.rglob("*")) == before
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("changed", [{"size": 2}, {"flip": True}])
 def test_a_sequence_is_compared_by_length_and_first_batch(changed: Any, tmp_path: Path) -> None:
     sequence = {"y": None, "batch_size": None, "epochs": 1}
@@ -88,6 +89,7 @@ def test_force_resume_and_checkpoints_without_a_description(tmp_path: Path, ende
     assert len(history["loss"]) == 1
 
 
+@pytest.mark.once
 def test_a_folder_in_a_loop_is_an_error_that_names_folds(tmp_path: Path) -> None:
     for fold in range(3):
         train = np.arange(len(X)) % 3 != fold
@@ -110,6 +112,7 @@ def test_a_model_built_twice_is_an_error_that_names_clear_session(ended: Path) -
         fit(build(clear=False), Run(ended, resume=True))
 
 
+@pytest.mark.once
 def test_the_place_of_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """``~`` is the home folder; a relative path belongs to the folder in which Run was made."""
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
@@ -125,6 +128,7 @@ def test_the_place_of_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert not any((tmp_path / "other").iterdir())
 
 
+@pytest.mark.once
 def test_an_unused_run_locks_nothing(tmp_path: Path) -> None:
     """A run that was started meanwhile keeps its checkpoints."""
     folder = tmp_path / "run"
@@ -142,6 +146,7 @@ def test_an_unused_run_locks_nothing(tmp_path: Path) -> None:
     assert states(again) == bits
 
 
+@pytest.mark.once
 def test_one_run_in_a_list(tmp_path: Path) -> None:
     model, run = build(), Run(tmp_path / "run")
     given = {"x": X, "y": Y, "verbose": 0}
@@ -187,6 +192,7 @@ def test_a_monitor_that_nothing_writes_is_refused_before_training(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.once
 def test_a_monitor_that_comes_late_or_never_loses_no_checkpoint(tmp_path: Path) -> None:
     given = {"validation_data": (X, Y), "epochs": 4}
     writes = keras.callbacks.LambdaCallback(
