@@ -9,7 +9,6 @@ import os
 import re
 import socket
 from pathlib import Path
-from typing import Any, List
 
 import pytest
 
@@ -79,18 +78,6 @@ def test_text_from_a_run_folder_is_only_text(tmp_path: Path) -> None:
     assert shown in text
     assert "<script>alert" not in text and "\x1b" not in text and "\u202e" not in text
     assert text.count("<script") == 2  # the page's own data and script
-
-
-@pytest.mark.parametrize("name", ["config.json", "run.json", "executed.json", "status.json"])
-def test_files_with_unexpected_content_give_a_page_too(tmp_path: Path, name: str) -> None:
-    for number, content in enumerate([b"", b"[1]", b'{"plan": 3, "half_nodes": "x"}', b"\xff"]):
-        run = folders.good(tmp_path / str(number))
-        (run / name).write_bytes(content)
-        assert "Did it learn" in page(run)
-    wrong: List[Any] = [None, [], {"step": "x"}, {"step": 3, "loss": {"a": 1}, "kind": []}, 10**400]
-    log = tmp_path / "0" / "metrics.jsonl"
-    log.write_text("".join(json.dumps(value) + "\n" for value in wrong) + "{]\n")
-    page(tmp_path / "0")
 
 
 def test_scored_files_are_part_of_the_page(tmp_path: Path) -> None:
