@@ -15,9 +15,8 @@ import pytest
 from amp_xla.backend import K, keras, tf
 from amp_xla.callbacks import Run
 
-# More combinations: AMP_XLA_TEST_FITS=200 pytest tests/callbacks/test_like_fit.py
-COUNT = int(os.environ.get("AMP_XLA_TEST_FITS", 30))
-BOTH = 12  # on both TensorFlows; the others on 2.17 only
+# More combinations: TEST_FITS=200 pytest tests/callbacks/test_like_fit.py
+COUNT = int(os.environ.get("TEST_FITS", 30))
 OURS = ("loss_scale", "skipped_steps")
 Data = Dict[str, Any]
 
@@ -194,15 +193,13 @@ def compare(number: int, folder: Path) -> None:
     found, ours = train([Run(folder)])
     assert {name for name in found if name not in OURS} == expected.keys(), words
     for name, values in expected.items():
-        if re.search(r"out\d_loss", name) and "2 outputs, weights samples" in words:
+        if re.search(r"out\d_loss", name) and re.search("2 outputs.* (samples|weighted),", words):
             continue  # Keras reads this metric before or after its update: fit alone differs, too
         np.testing.assert_allclose(found[name], values, rtol=1e-5, err_msg=f"{name}: {words}")
     for one, other in zip(ours, weights):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6, err_msg=words)
 
 
-@pytest.mark.parametrize(
-    "number", [x if x < BOTH else pytest.param(x, marks=pytest.mark.once) for x in range(COUNT)]
-)
+@pytest.mark.parametrize("number", range(COUNT))
 def test_a_fit_with_run_equals_a_fit_without(number: int, tmp_path: Path) -> None:
     compare(number, tmp_path / "run")

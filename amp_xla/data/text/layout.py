@@ -117,7 +117,8 @@ class Layout:
             return json_object(content)
         cells = content.split("\t")
         if len(cells) != len(self.columns):
-            raise ValueError(f"{count(cells)}, not {len(self.columns)}")
+            hint = "; is a quotation mark missing above?" * ("\n" in content)
+            raise ValueError(f"{count(cells)}, not {len(self.columns)}{hint}")
         if self.header and tuple(map(str.strip, cells)) == self.columns:
             raise ValueError("the header again")
         return {name: cells[self.places[field]] for field, name in self.names.items()}

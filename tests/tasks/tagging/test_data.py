@@ -142,6 +142,10 @@ def test_positions_behind_tokens_cause_a_warning(tmp_path: Any) -> None:
     (" \tO\n", "data:1: the text is blank"),
     ("\tO\n", "data:1: '', 'O'; needed: a token and its tag"),
     ("", r"data: the file is empty"),
+    ("[\n]", r"data: the file is empty"),
+    ('{"data": []}', r"data: the file is empty"),
+    ("1\tEU\tB-ORG\n2\trejects\tO\n", "data: column 0 numbers the tokens; the token must be in "),
+    ("1 EU B-ORG O\n\n1 no O O\n", "data: column 0 numbers the tokens"),
 ])  # fmt: skip
 def test_errors_name_file_and_line(tmp_path: Any, content: str, message: str) -> None:
     with pytest.raises(DataError, match=message):
