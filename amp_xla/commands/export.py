@@ -16,6 +16,7 @@ from typing_extensions import Literal
 from amp_xla.commands.predict import SavedOptions
 from amp_xla.config import parse
 from amp_xla.errors import AmpXlaError
+from amp_xla.export import card
 from amp_xla.process import durable, output
 
 _FULL = [os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)]
@@ -59,7 +60,14 @@ def main(argv: List[str]) -> int:
     if os.path.lexists(str(folder)):
         raise AmpXlaError(f"{folder} exists already: remove it, or name another one with --to")
     if export is not None:
-        signature = _all_or_nothing(folder, lambda temporary: export(saved, temporary))
+
+        def served(temporary: Path) -> str:
+            signature = str(export(saved, temporary))
+            load = 'tf.saved_model.load("FOLDER").signatures["serving_default"]'
+            card.write(temporary, saved, "", (), [f"load: {load}", signature])
+            return signature
+
+        signature = _all_or_nothing(folder, served)
         output.lines([f"written: {folder}, from {saved.path.name}: {signature}"])
         return 0
     model = exportable(saved)
@@ -68,9 +76,14 @@ def main(argv: List[str]) -> int:
             f"--format {config.format}: recipe {saved.recipe} allows only --format hf"
         )
     writer = importlib.import_module(f"amp_xla.export.{_WRITERS[config.format]}")
-    difference = _all_or_nothing(
-        folder, lambda temporary: _compared(model, writer, temporary, config.dtype)
-    )
+
+    def compared(temporary: Path) -> float:
+        difference = _compared(model, writer, temporary, config.dtype)
+        use = writer.describe(model, card.FOLDER)
+        card.write(temporary, saved, model.task, model.labels, use)
+        return difference
+
+    difference = _all_or_nothing(folder, compared)
     head = f"written: {folder}, from {saved.path.name}; "
     head += f"its outputs differ from the run's by at most {difference:.1g}"
     output.lines([head, *writer.describe(model, folder)])
