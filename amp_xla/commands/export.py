@@ -60,14 +60,7 @@ def main(argv: List[str]) -> int:
     if os.path.lexists(str(folder)):
         raise AmpXlaError(f"{folder} exists already: remove it, or name another one with --to")
     if export is not None:
-
-        def served(temporary: Path) -> str:
-            signature = str(export(saved, temporary))
-            load = 'tf.saved_model.load("FOLDER").signatures["serving_default"]'
-            card.write(temporary, saved, "", (), [f"load: {load}", signature])
-            return signature
-
-        signature = _all_or_nothing(folder, served)
+        signature = _all_or_nothing(folder, lambda temporary: _served(export, saved, temporary))
         output.lines([f"written: {folder}, from {saved.path.name}: {signature}"])
         return 0
     model = exportable(saved)
@@ -76,27 +69,31 @@ def main(argv: List[str]) -> int:
             f"--format {config.format}: recipe {saved.recipe} allows only --format hf"
         )
     writer = importlib.import_module(f"amp_xla.export.{_WRITERS[config.format]}")
-
-    def compared(temporary: Path) -> float:
-        difference = _compared(model, writer, temporary, config.dtype)
-        use = writer.describe(model, card.FOLDER)
-        card.write(temporary, saved, model.task, model.labels, use)
-        return difference
-
-    difference = _all_or_nothing(folder, compared)
+    difference = _all_or_nothing(
+        folder, lambda temporary: _compared(model, writer, temporary, config.dtype, saved)
+    )
     head = f"written: {folder}, from {saved.path.name}; "
     head += f"its outputs differ from the run's by at most {difference:.1g}"
     output.lines([head, *writer.describe(model, folder)])
     return 0
 
 
-def _compared(model: Any, writer: Any, folder: Path, dtype: str) -> float:
+def _served(export: Any, saved: Any, folder: Path) -> str:
+    """Write a SavedModel and its card; return its signature."""
+    signature = str(export(saved, folder))
+    load = f'load: tf.saved_model.load("{card.FOLDER}").signatures["serving_default"]'
+    card.write(folder, saved, "", (), [load, signature])
+    return signature
+
+
+def _compared(model: Any, writer: Any, folder: Path, dtype: str, saved: Any) -> float:
     """Write the model; return the largest difference between its outputs and the run's."""
     from amp_xla.export.model import compare
 
     samples = model.samples()
     expected = model.run(*samples)
     writer.write(model, folder, dtype)
+    card.write(folder, saved, model.task, model.labels, writer.describe(model, card.FOLDER))
     load = getattr(writer, "load", model.reload)  # `reload` reads the formats of --bert
     return compare(expected, load(folder)(*samples), dtype)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -20,15 +20,8 @@ _LIBRARIES = (
     ("sentence_transformers", "sentence-transformers"), ("build_transformer_model", "bert4keras"),
     ("from roformer", "roformer"), ("tf.saved_model", "tensorflow"), ("onnxruntime", "onnx"),
 )  # fmt: skip
+_Score = Tuple[str, str, str, float, str]  # data, samples, metric, value, 95% interval
 _NOT_VERSIONS = ("command", "recipe", "parameters", "started", "host", "ranks", "gpus", "revision")
-
-
-class _Score(NamedTuple):
-    data: str
-    samples: str
-    metric: str
-    value: float
-    interval: str
 
 
 def write(
@@ -47,19 +40,15 @@ def write(
     scores = list(_scores(run, saved))
     library = next((name for word, name in _LIBRARIES if word in use[0]), "transformers")
     head: Dict[str, Any] = {"library_name": library, "tags": ["amp_xla", "bert4keras"]}
+    results = [
+        {
+            "task": {"type": task}, "dataset": {"name": data, "type": data},
+            "metrics": [{"type": metric, "value": value}],
+        }
+        for data, _, metric, value, _ in scores
+    ]  # fmt: skip
     if task:
-        head["pipeline_tag"] = task
-    if task and scores:
-        head["metrics"] = list(dict.fromkeys(score.metric for score in scores))
-        results = [
-            {
-                "task": {"type": task},
-                "dataset": {"name": score.data, "type": score.data},
-                "metrics": [{"type": score.metric, "value": score.value}],
-            }
-            for score in scores
-        ]
-        head["model-index"] = [{"name": run.name, "results": results}]
+        head.update({"pipeline_tag": task, "model-index": [{"name": run.name, "results": results}]})
     front = [f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in head.items()]
     config, process = run.config, run.process
     used = (k for k in _DATA if k in config and (k in ("train", "dev") or config[k] is not None))
@@ -75,7 +64,8 @@ def write(
         "## Data", "\n".join(f"- {name}: {value}" for name, value in files.items()),
         f"Labels: {_cell(', '.join(labels))}" if labels else "",
         "## Metrics", _table("data | samples | metric | value | 95% interval", (
-            (s.data, s.samples, words(s.metric), f"{s.value:.4f}", s.interval) for s in scores
+            (data, samples, words(metric), f"{value:.4f}", interval)
+            for data, samples, metric, value, interval in scores
         )) if scores else "The run has no evaluation of this checkpoint.",
         "## Training", _code([page.command(run)]),
         _table("setting other than the default | value", (
@@ -94,7 +84,7 @@ def _scores(run: Record, saved: Checkpoint) -> Iterator[_Score]:
     for name in run.dev if len(rows) else ():
         value = float(run.dev[name][rows[-1]])
         if name.startswith("dev_") and np.isfinite(value):
-            yield _Score(f"dev set ({data})", "", _cell(name[4:]), value, "")
+            yield f"dev set ({data})", "", _cell(name[4:]), value, ""
     for result in run.evaluations.values():
         if result.get("checkpoint") != saved.path.name:
             continue
@@ -103,7 +93,7 @@ def _scores(run: Record, saved: Checkpoint) -> Iterator[_Score]:
             interval = f"{low:.4f} to {high:.4f}" if np.isfinite([low, high]).all() else ""
             if np.isfinite(value):
                 samples = f"{number(result.get('samples')):,.0f}"
-                yield _Score(_shown(result.get("file")), samples, _cell(name), value, interval)
+                yield _shown(result.get("file")), samples, _cell(name), value, interval
 
 
 def _shown(value: Optional[Any]) -> str:

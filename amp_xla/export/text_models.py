@@ -30,29 +30,21 @@ def language_model(
         logits = encoder.model.output[..., :vocab_size]
         return Parts(encoder, {"logits": logits}, {}, encoder.model.weights)
 
-    kind = "ForMaskedLM" if objective == "mlm" else None
-    return exportable(checkpoint, build, length, kind=kind)
+    kind, task = ("ForMaskedLM", "fill-mask") if objective == "mlm" else (None, "text-generation")
+    return exportable(checkpoint, build, length, kind=kind, task=task)
 
 
-def encoder_of(
-    config: Any, checkpoint: Checkpoint, folder: Optional[str], pooler: bool = False
-) -> Any:
+def encoder_of(config: Any, checkpoint: Checkpoint, folder: Optional[str], **pooler: bool) -> Any:
     """Build bert4keras' encoder of a run; load the weights in ``folder``, unless that is None."""
     vocab_size = Tokenizer.of_folder(str(checkpoint.path)).vocab_size
     options = dataclasses.replace(config.encoder, bert=folder or config.encoder.bert)
-    length = config.batches.max_length
-    return options.transformer(vocab_size, length, weights=folder is not None, pooler=pooler)
+    return options.transformer(vocab_size, config.batches.max_length, folder is not None, **pooler)
 
 
 def classifier(
-    config: Any,
-    checkpoint: Checkpoint,
-    classes: int,
-    outputs: Callable[[Any], Dict[str, Any]],
-    formula: str,
-    labels: Sequence[str] = (),
-    **pooler: Any,
-) -> Exportable:
+    config: Any, checkpoint: Checkpoint, classes: int, outputs: Callable[[Any], Dict[str, Any]],
+    formula: str, labels: Sequence[str] = (), **pooler: Any,
+) -> Exportable:  # fmt: skip
     """Return the model of a run that classifies the vectors of ``--pooling`` by a linear layer.
 
     Args:
@@ -70,7 +62,7 @@ def classifier(
     name = "classifier.out_proj" if has_pooler and family in OWN_HEAD else "classifier"
 
     def build(folder: Optional[str]) -> Parts:
-        encoder = encoder_of(config, checkpoint, folder, has_pooler)
+        encoder = encoder_of(config, checkpoint, folder, pooler=has_pooler)
         vectors = encoders.pooled(encoder, pooling)
         model = encoders.classifier(vectors, encoder.model.inputs, classes, 0.0)
         head = dense(name, model.get_layer("Logits"))

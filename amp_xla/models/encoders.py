@@ -66,7 +66,7 @@ def transformer(
     if pooler:
         built.layers[POOLER] = _pooler(config)
     if folder is not None and weights:
-        loaded, mapping = folder.take(tensors(built)), built.variable_mapping()
+        loaded, mapping = folder.take(tensors(built)), _mapping(built)
         if not loaded.keys() >= set(mapping[POOLER]):
             del mapping[POOLER]
         built.load_weights_from_checkpoint(loaded, mapping)
@@ -136,10 +136,17 @@ def _variables(transformer: Any) -> Dict[str, Any]:
     layers = transformer.layers
     return {
         name: variable
-        for layer, names in transformer.variable_mapping().items()
+        for layer, names in _mapping(transformer).items()
         if layer in layers
         for variable, name in zip(layers[layer].trainable_weights, names)
     }
+
+
+def _mapping(transformer: Any) -> Dict[str, Any]:
+    """Return layer -> Google's names; bert4keras' RoFormerV2 leaves all biases out."""
+    mapping: Dict[str, Any] = transformer.variable_mapping()
+    kernel = mapping[POOLER][0]
+    return {**mapping, POOLER: [kernel, kernel.replace("kernel", "bias")]}
 
 
 def epsilon(transformer: Any) -> float:
