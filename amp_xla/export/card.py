@@ -21,7 +21,7 @@ _LIBRARIES = (
     ("from roformer", "roformer"), ("tf.saved_model", "tensorflow"), ("onnxruntime", "onnx"),
 )  # fmt: skip
 _Score = Tuple[str, str, str, float, str]  # data, samples, metric, value, 95% interval
-_NOT_VERSIONS = ("command", "recipe", "parameters", "started", "host", "ranks", "gpus", "revision")
+_NOT_VERSIONS = ("command", "recipe", "started", "host", "ranks", "gpus", "revision")
 
 
 def write(
@@ -48,7 +48,9 @@ def write(
         for data, _, metric, value, _ in scores
     ]  # fmt: skip
     if task:
-        head.update({"pipeline_tag": task, "model-index": [{"name": run.name, "results": results}]})
+        head["pipeline_tag"] = task
+    if task and results:
+        head["model-index"] = [{"name": run.name, "results": results}]
     front = [f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in head.items()]
     config, process = run.config, run.process
     used = (k for k in _DATA if k in config and (k in ("train", "dev") or config[k] is not None))
@@ -57,9 +59,8 @@ def write(
     differs = {name: value for name, (value, _) in changed(run).items() if name not in files}
     parts = [
         f"# {_cell(run.name)}",
-        f"A model of amp_xla's recipe `{_cell(saved.recipe)}`, from {saved.path.name} of "
-        f"{run.total_steps or run.steps:,} steps, with {number(process.get('parameters')):,.0f} "
-        "parameters.",
+        f"A model of amp_xla's recipe `{_cell(saved.recipe)}`: {saved.path.name} of "
+        f"{run.total_steps or run.steps:,} steps.",
         "## Load", _code(use),
         "## Data", "\n".join(f"- {name}: {value}" for name, value in files.items()),
         f"Labels: {_cell(', '.join(labels))}" if labels else "",

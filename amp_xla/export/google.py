@@ -34,4 +34,5 @@ def describe(model: Exportable, folder: Path) -> List[str]:
         f'K.set_epsilon({epsilon}); build_transformer_model("{folder}/bert_config.json", '
         f'"{folder}/{CHECKPOINT}", "{model.config["model_type"]}"{outputs})'
     )
+    load += " (its output is that of bert/pooler/dense)" * ("with_pool" in outputs)
     return [load, describe_head(model, folder)] if model.formula else [load]
