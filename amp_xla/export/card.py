@@ -20,6 +20,7 @@ _LIBRARIES = (
     ("sentence_transformers", "sentence-transformers"), ("build_transformer_model", "bert4keras"),
     ("from roformer", "roformer"), ("tf.saved_model", "tensorflow"), ("onnxruntime", "onnx"),
 )  # fmt: skip
+_CODE = "```\n{}\n```"
 _Score = Tuple[str, str, str, float, str]  # data, samples, metric, value, 95% interval
 _NOT_VERSIONS = ("command", "recipe", "started", "host", "ranks", "gpus", "revision")
 
@@ -27,13 +28,10 @@ _NOT_VERSIONS = ("command", "recipe", "started", "host", "ranks", "gpus", "revis
 def write(
     folder: Path, saved: Checkpoint, task: str, labels: Sequence[str], use: List[str]
 ) -> None:
-    """Write the card, with what the run folder has; nothing is measured here.
+    """Write the card, with what the run folder has about the checkpoint; measure nothing.
 
     Args:
-      folder: the exported folder.
-      saved: the exported checkpoint.
-      task: Hugging Face's name of the task; empty if there is none.
-      labels: names of the classes.
+      task, labels: as in ``Exportable``.
       use: lines that say how to load the folder ``FOLDER``; the first names the library.
     """
     run = record.read(saved.run)
@@ -52,23 +50,23 @@ def write(
     if task and results:
         head["model-index"] = [{"name": run.name, "results": results}]
     front = [f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in head.items()]
-    config, process = run.config, run.process
+    config = run.config
     used = (k for k in _DATA if k in config and (k in ("train", "dev") or config[k] is not None))
     files = {name: _shown(config[name]) for name in used}
-    versions = {k: v for k, v in process.items() if k not in _NOT_VERSIONS and v}
+    versions = {k: v for k, v in run.process.items() if k not in _NOT_VERSIONS and v}
     differs = {name: value for name, (value, _) in changed(run).items() if name not in files}
     parts = [
         f"# {_cell(run.name)}",
         f"A model of amp_xla's recipe `{_cell(saved.recipe)}`: {saved.path.name} of "
         f"{run.total_steps or run.steps:,} steps.",
-        "## Load", _code(use),
+        "## Load", _CODE.format("\n".join(map(printable, use))),
         "## Data", "\n".join(f"- {name}: {value}" for name, value in files.items()),
         f"Labels: {_cell(', '.join(labels))}" if labels else "",
         "## Metrics", _table("data | samples | metric | value | 95% interval", (
             (data, samples, words(metric), f"{value:.4f}", interval)
             for data, samples, metric, value, interval in scores
         )) if scores else "The run has no evaluation of this checkpoint.",
-        "## Training", _code([page.command(run)]),
+        "## Training", _CODE.format(printable(page.command(run))),
         _table("setting other than the default | value", (
             (name, _shown(page.value(value))) for name, value in differs.items()
         )) if differs else "All settings are defaults.",
@@ -104,10 +102,6 @@ def _shown(value: Optional[Any]) -> str:
 
 def _cell(text: str) -> str:
     return printable(text).replace("|", "\\|").replace("<", "&lt;")
-
-
-def _code(lines: Sequence[str]) -> str:
-    return "\n".join(["```", *map(printable, lines), "```"])
 
 
 def _table(head: str, rows: Any) -> str:

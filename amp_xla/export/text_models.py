@@ -48,13 +48,10 @@ def classifier(
     """Return the model of a run that classifies the vectors of ``--pooling`` by a linear layer.
 
     Args:
-      config, checkpoint: settings and checkpoint of the run.
       classes: number of logits.
       outputs: function from the logits to the outputs by name.
       formula: how to compute the answer, with ``{}`` for the logits.
-      labels: names of the classes.
-      **pooler: further attributes of ``Exportable``, for runs with the pooler: transformers has a
-        class for them.
+      **pooler: further attributes of ``Exportable`` of runs with the pooler.
     """
     shape = google.pretrained(str(checkpoint.path)).config
     family, pooling = shape["model_type"], config.pooling
