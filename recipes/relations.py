@@ -75,8 +75,8 @@ def build(config: Config, context: RunContext) -> Any:
 
     # scores -> loss -> update
     def objective(output: Any) -> Any:
-        weight = tf.maximum(tf.reduce_sum(inputs["weights"]), 1e-6)
-        return model.total_loss(inputs, output) / weight, {}
+        total = model.total_loss(inputs, output)
+        return total / tf.maximum(tf.reduce_sum(inputs["weights"]), 1e-6), {}
 
     tricks = context.tricks(linker)
     optimizer = context.optimizer(context.steps(data.batches), tricks.rule)

@@ -23,6 +23,10 @@ from amp_xla.training.evaluation import Evaluation, Infer
 
 def evaluation(infer: Infer, batches: Any, data: Labelled) -> Evaluation:
     """Return F1 and so on, see ``extraction.evaluation``; print why F1 is 0."""
+    note(
+        f"a score above 0 is a prediction; scores begin near {model.BIAS:g}, so F1 is 0 until the "
+        "model has learned enough"
+    )
     gold = [unpack(label) for label in data.dev.labels or []]
     measure = extraction.evaluation(infer, batches, data, gold, scores.found_in, scores.state)
 
