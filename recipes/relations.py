@@ -2,8 +2,8 @@
 
     make train RECIPE=relations
 
-trains a small BERT from scratch on lines of code: which class extends and defines what, which
-function takes and raises what?
+trains a small BERT from scratch on code: what does a class extend and define, a function take and
+raise?
 """
 
 from __future__ import annotations
@@ -59,8 +59,7 @@ class Config:
 
 def build(config: Config, context: RunContext) -> Any:
     """Build the job up to the first step."""
-    from amp_xla.backend import tf
-    from amp_xla.models import dropout
+    from amp_xla.models import dropout, losses
     from amp_xla.tasks.relations import answers, model
     from amp_xla.training.step import Inference
 
@@ -75,8 +74,7 @@ def build(config: Config, context: RunContext) -> Any:
 
     # scores -> loss -> update
     def objective(output: Any) -> Any:
-        total = model.total_loss(inputs, output)
-        return total / tf.maximum(tf.reduce_sum(inputs["weights"]), 1e-6), {}
+        return losses.weighted_mean(model.loss(inputs, output), inputs["weights"]), {}
 
     tricks = context.tricks(linker)
     optimizer = context.optimizer(context.steps(data.batches), tricks.rule)
@@ -87,7 +85,7 @@ def build(config: Config, context: RunContext) -> Any:
     # evaluation
     with dropout.inference():
         output = linker(linker.inputs)
-    infer = Inference(inputs, {"scores": output, "loss": model.total_loss(inputs, output)})
+    infer = Inference(inputs, {"scores": output, "loss": model.loss(inputs, output)})
     evaluate = answers.evaluation(infer, data.dev_batches, data)
     return context.text_job(linker, step, data, tricks.evaluation(evaluate, optimizer))
 

@@ -58,7 +58,7 @@ def evaluation(
     """Return F1, precision, recall (micro averages) and mean loss.
 
     Args:
-      infer: outputs for ``decode``, and ``loss``: the sum over the batch.
+      infer: outputs for ``decode``, and ``loss``: of each text, or the sum over the batch.
       batches: this rank's part of ``data.dev_batches``.
       data: texts and labels.
       gold: what is in each dev text.
@@ -74,8 +74,9 @@ def evaluation(
         true = [gold[i] if i >= 0 else [] for i in batch["sample_ids"].tolist()]
         sums = more(batch, out, found, true) if more else {}
         keys[:] = sums
-        counts = counted(found, true, names)
-        return np.append(counts, [*sums.values(), out["loss"], batch["weights"].sum()])
+        weights = batch["weights"]
+        loss = out["loss"] @ weights if np.ndim(out["loss"]) else out["loss"]
+        return np.append(counted(found, true, names), [*sums.values(), loss, weights.sum()])
 
     def evaluate() -> Dict[str, float]:
         sums = summed(infer, batches, count)

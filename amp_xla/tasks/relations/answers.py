@@ -9,7 +9,7 @@ from amp_xla.data.labelled import Labelled
 from amp_xla.data.text.labels import Labels
 from amp_xla.export.graph import Parts, exportable
 from amp_xla.export.model import Exportable
-from amp_xla.export.text_models import dense, encoder_of
+from amp_xla.export.text_models import encoder_of, pointer
 from amp_xla.models.pointers import HEAD_SIZE
 from amp_xla.process import output
 from amp_xla.process.progress import note
@@ -23,10 +23,7 @@ from amp_xla.training.evaluation import Evaluation, Infer
 
 def evaluation(infer: Infer, batches: Any, data: Labelled) -> Evaluation:
     """Return F1 and so on, see ``extraction.evaluation``; print why F1 is 0."""
-    note(
-        f"a score above 0 is a prediction; scores begin near {model.BIAS:g}, so F1 is 0 until the "
-        "model has learned enough"
-    )
+    note(f"scores begin near {model.BIAS:g}; those above 0 are predicted, so F1 begins at 0")
     gold = [unpack(label) for label in data.dev.labels or []]
     measure = extraction.evaluation(infer, batches, data, gold, scores.found_in, scores.state)
 
@@ -79,9 +76,7 @@ def exported(config: Any, checkpoint: Checkpoint) -> Exportable:
         linker = model.linker(encoder.model, len(names), 0.0)
         kernels: Dict[str, Any] = {}
         for name in model.POINTERS:
-            for part in ("p_dense", "q_dense"):
-                layer = getattr(linker.get_layer(name), part)
-                kernels.update(dense(f"{name.lower()}.{part}", layer))
+            kernels.update(pointer(linker.get_layer(name), f"{name.lower()}."))
         return Parts(encoder, {"scores": linker.output}, kernels, linker.weights)
 
     formula = f"bert4keras' EfficientGlobalPointer(heads, {HEAD_SIZE}) of the vectors: "

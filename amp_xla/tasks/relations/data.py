@@ -23,9 +23,7 @@ from amp_xla.data.text.readers import Dataset, collected, text_value
 from amp_xla.errors import DataError
 
 FIELDS = ["spo_list", "triple_list"]  # names of the list of triples
-ROLES = ("subject", "predicate", "object")
 VALUE = "@value"
-ABSENT = "not in their text"
 Cell = Tuple[int, int, int]  # plane, row and column of a score
 
 
@@ -48,7 +46,7 @@ class Triple(NamedTuple):
     def touches(self, other: Triple) -> bool:
         """Return whether the predicate is the same, and names contain each other."""
         pairs = zip(self[::2], other[::2])
-        return self.predicate == other.predicate and all(a in b or b in a for a, b in pairs)
+        return self.label == other.label and all(a in b or b in a for a, b in pairs)
 
 
 def unpack(label: str) -> List[Triple]:
@@ -79,9 +77,6 @@ class RelationFiles(TaggedFiles):
         data = collected(path, table.rows, _sample, table.bad, self.on_bad_line)
         return dataclasses.replace(data, layout=Layout.of_objects(table, FIELDS))
 
-    def texts_in(self, path: str) -> int:
-        return len(Table.read(path).rows)
-
 
 def _sample(content: Any) -> Tuple[str, None, str]:
     record = json_object(content)
@@ -95,7 +90,7 @@ def _sample(content: Any) -> Tuple[str, None, str]:
 
 def _triples(given: Any) -> List[Triple]:
     """Return the triple of an element, or several if its object has more parts than ``@value``."""
-    values = [given.get(role) for role in ROLES] if isinstance(given, dict) else given
+    values = [given.get(role) for role in Triple._fields] if isinstance(given, dict) else given
     triples: List[Any] = []
     if isinstance(values, list) and len(values) == 3:
         subject, predicate, parts = values
@@ -115,7 +110,7 @@ def span(placed: Placed, text: int, words: str) -> Tuple[int, int, str]:
 
     Of several occurrences, it is the first that begins and ends where tokens do.
     """
-    found = 1, 0, ABSENT
+    found = 1, 0, "not in their text"
     for match in re.finditer(f"(?={re.escape(words)})", placed.texts[text]):
         found = placed.span(text, match.start(), match.start() + len(words))
         if found[2] != WITHIN:

@@ -43,11 +43,11 @@ def inputs_of(model: Any) -> Dict[str, Any]:
     }
 
 
-def total_loss(inputs: Dict[str, Any], scores: Any) -> Any:
-    """Build the sum of the losses in a batch, multiplied by the weights; float32."""
+def loss(inputs: Dict[str, Any], scores: Any) -> Any:
+    """Build the loss of each text, float32 [B]."""
     # AMP converts neither this operation nor those that use its result.
     scores = tf.ensure_shape(tf.cast(scores, tf.float32), scores.shape)
-    return tf.reduce_sum(sparse_loss(inputs["labels"], scores) * inputs["weights"])
+    return sparse_loss(inputs["labels"], scores)
 
 
 def sparse_loss(targets: Any, scores: Any) -> Any:

@@ -17,13 +17,6 @@ from amp_xla.training.sample_scores import Samples, Scorer
 MOST = 100  # subjects and objects of a text, the best ones: an untrained model may find thousands
 
 
-def _spans(plane: np.ndarray) -> np.ndarray:
-    """Return first and last token of the best positive scores [L, L] from the diagonal on."""
-    cells = np.argwhere(np.triu(plane > 0))
-    best = np.argsort(-plane[tuple(cells.T)], kind="stable")[:MOST]
-    return np.array(cells[np.sort(best)])
-
-
 def decode(planes: np.ndarray, length: int) -> List[Tuple[int, ...]]:
     """Return (predicate, subject's first and last token, object's) of each triple of a text.
 
@@ -32,7 +25,11 @@ def decode(planes: np.ndarray, length: int) -> List[Tuple[int, ...]]:
       length: number of tokens; [CLS] and [SEP] are never part of a name.
     """
     inner = planes[:, 1 : length - 1, 1 : length - 1]
-    subjects, objects = _spans(inner[0]), _spans(inner[1])
+    cells = [np.argwhere(np.triu(plane > 0)) for plane in inner[:2]]
+    subjects, objects = (
+        each[np.argsort(-plane[tuple(each.T)], kind="stable")[:MOST]]
+        for each, plane in zip(cells, inner)
+    )
     heads, tails = (
         part[:, subjects[:, end, None], objects[:, end]] > 0
         for end, part in enumerate(np.split(inner[2:], 2))
@@ -72,23 +69,22 @@ def state(batch: Batch, out: Mapping[str, Any], found: Found, gold: Found) -> Di
 
 def explained(mean: Mapping[str, float]) -> str:
     """Return why F1 is 0, and what to try, from the means of ``state``."""
-    names = f"{mean['names']:.2g} subjects and objects per text"
+    advice = "more --epochs"
+    why = f"{mean['names']:.2g} subjects and objects per text"
     if not mean["names"]:
-        return (
-            "F1 is 0: no score of a subject or object is above 0; the best of a text is "
-            f"{mean['best_name']:.1f} on average. If it stays: more --epochs, then a higher "
-            "--learning-rate"
+        why = "no score of a subject or object is above 0; the best of a text is "
+        why += f"{mean['best_name']:.1f} on average"
+        advice += ", then a higher --learning-rate"
+    elif not mean["triples"]:
+        why += ", but no predicate links them; the best score of a link is "
+        why += f"{mean['best_link']:.1f} on average"
+    else:
+        why += (
+            f" and {mean['triples']:.2g} triples; {mean['pairs']:.2g} have the right subject and "
         )
-    if not mean["triples"]:
-        return (
-            f"F1 is 0: {names}, but no predicate links them; the best score of a link is "
-            f"{mean['best_link']:.1f} on average. Try more --epochs"
-        )
-    return (
-        f"F1 is 0: {names} and {mean['triples']:.2g} triples; {mean['pairs']:.2g} have the right "
-        "subject and object with a wrong predicate. Try more --epochs; a lower --learning-rate if "
-        "the loss rises"
-    )
+        why += "object with a wrong predicate"
+        advice += "; a lower --learning-rate if the loss rises"
+    return f"F1 is 0: {why}. Try {advice}"
 
 
 class TripleScores(ExtractionScores):
@@ -96,10 +92,9 @@ class TripleScores(ExtractionScores):
 
     def rows(self) -> np.ndarray:
         """Add the numbers of predicted and of true ones that touch one of the other side."""
-        pairs = [(set(found), set(gold)) for found, gold in zip(self.found, self.gold)]
         partial = [
-            [sum(any(map(one.touches, b)) for one in a) for a, b in (pair, pair[::-1])]
-            for pair in pairs
+            [sum(any(map(one.touches, b)) for one in set(a)) for a, b in ((f, g), (g, f))]
+            for f, g in zip(self.found, self.gold)
         ]
         return np.append(super().rows(), partial, 1)
 
