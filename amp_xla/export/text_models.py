@@ -81,3 +81,10 @@ def classifier(
 def dense(name: str, layer: Any) -> Dict[str, Any]:
     """Return the variables of a dense layer by Hugging Face's names."""
     return {f"{name}.weight": layer.kernel, f"{name}.bias": layer.bias}
+
+
+def pointer(layer: Any, prefix: str = "") -> Dict[str, Any]:
+    """Return the variables of a global pointer by name."""
+    parts = [part for part in ("dense", "p_dense", "q_dense") if hasattr(layer, part)]
+    each = [dense(f"{prefix}{part}", getattr(layer, part)) for part in parts]
+    return {name: value for part in each for name, value in part.items()}

@@ -15,13 +15,13 @@ from safetensors.numpy import load_file
 
 from amp_xla import backend
 from amp_xla.backend import K
+from amp_xla.data.placed import Placed
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.export import onnx_model
 from amp_xla.export.model import ANSWERS, HEAD
 from amp_xla.models import dropout
 from amp_xla.models.weights import google
 from amp_xla.tasks.tagging import spans
-from amp_xla.tasks.tagging.data import Placed
 from scripts.environment.uv import uv
 from tests.data.encoded import ids_of
 from tests.integration.commands import PREDICT, RECIPE, Commands, bytes_of

@@ -8,7 +8,7 @@ import json
 import re
 from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Sequence, Tuple
 
-from amp_xla.data.text.layout import Layout, keys, numbers
+from amp_xla.data.text.layout import Layout, numbers
 from amp_xla.data.text.lines import BadLine, Table, called, every_line, json_object
 from amp_xla.data.text.readers import Dataset, collected, text_value
 from amp_xla.errors import DataError
@@ -90,10 +90,7 @@ def read(path: str, nested: bool = True, on_bad_line: str = "error") -> Dataset:
     places: Iterable[Tuple[int, Any]] = _columns(path, lines, bad)
     layout, remark = None, ""
     if table.format == "json":
-        names = keys(table) if table.rows else []
-        places_of = {"text": ["text"], "label": FIELDS}
-        found = {f: [names.index(n) for n in each if n in names] for f, each in places_of.items()}
-        layout = Layout("json", False, tuple(names), **{f: i[0] for f, i in found.items() if i})
+        layout = Layout.of_objects(table, FIELDS)
         read_one, places = _from_json, table.rows
     elif table.rows:
         cells = numbers(split(table.rows[0][1]))
