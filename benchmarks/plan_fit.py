@@ -46,8 +46,11 @@ START: Dict[str, Tuple[float, Tuple[str, ...]]] = {
     "fused": (0.6, ()),
     "update_bytes": (60.0, ()),
     "unfused": (0.6, TENSORFLOW),
+    "unfused_half": (1.25, TENSORFLOW),
+    "unfused_power": (0.3, TENSORFLOW),
     "update": (5e-5, TENSORFLOW),
-    "casts": (4e-4, TENSORFLOW),
+    "casts": (3e-4, ("nvidia_pretraining", "official")),
+    "casts ": (1e-4, ("tensorflow",)),
     "fixed": (4e-3, ("tensorflow", "apex", "autocast")),
     "fixed ": (45e-3, ("nvidia_pretraining", "official")),
     "inside": (4.0, ("tensorflow", "nvidia_pretraining", "apex", "autocast")),
@@ -64,8 +67,22 @@ GIVEN: Dict[str, Dict[str, float]] = {
     "tensorflow": {"scale": 1, "launch": 0, "updates": 1, "half_gradients": 1},
     "nvidia_pretraining": {"scale": 1, "launch": 0, "updates": 1, "half_gradients": 1},
     "official": {"scale": 1, "launch": 0, "updates": 1, "half_gradients": 0},
-    "apex": {"updates": 1, "half_gradients": 1, "update": 0, "casts": 0},
-    "autocast": {"updates": 0, "half_gradients": 0, "update": 0, "casts": 0},
+    "apex": {
+        "updates": 1,
+        "half_gradients": 1,
+        "update": 0,
+        "casts": 0,
+        "unfused_half": 1,
+        "unfused_power": 0,
+    },
+    "autocast": {
+        "updates": 0,
+        "half_gradients": 0,
+        "update": 0,
+        "casts": 0,
+        "unfused_half": 1,
+        "unfused_power": 0,
+    },
 }
 # Fixed bytes, bytes per parameter, and shares of the activations in float32 that stay in memory.
 MEMORY = {

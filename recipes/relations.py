@@ -2,7 +2,8 @@
 
     make train RECIPE=relations
 
-trains a small BERT from scratch: what does a documented function or class take, raise or extend?
+trains a small BERT from scratch on code: what does a class extend and define, a function take and
+raise?
 """
 
 from __future__ import annotations

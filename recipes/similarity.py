@@ -25,7 +25,7 @@ from amp_xla.config import within
 from amp_xla.data.batches.options import BatchOptions
 from amp_xla.data.text.options import VocabularyOptions
 from amp_xla.errors import SettingsError
-from amp_xla.models.options import EncoderOptions
+from amp_xla.models.options import EncoderOptions, Pooling
 from amp_xla.process.exits import exit_code
 from amp_xla.tasks.similarity import scores
 from amp_xla.tasks.similarity.data import Method, PairFiles, apart, read
@@ -54,12 +54,19 @@ class Config:
     accumulate: Annotated[int, within(at_least=1)] = 1
     """micro-batches per update; each has --batch-size pairs, and its pairs are compared only with
     each other"""
+    pooling: Pooling = "mean"
+    """vector of a cross-encoder's pair: mean of its tokens; the first token (cls); or that through
+    BERT's pooler, which sentence-transformers' CrossEncoder needs (export --format hf)"""
     tricks: options.TrickOptions = options.TrickOptions()
     precision_options: options.PrecisionOptions = options.PrecisionOptions()
 
     def __post_init__(self) -> None:
         if self.tricks.r_drop and apart(self.method):
             raise SettingsError(f"--r-drop excludes --method {self.method}; allowed: cross-encoder")
+        if self.pooling != "mean" and apart(self.method):
+            raise SettingsError(
+                f"--pooling {self.pooling} excludes --method {self.method}; allowed: cross-encoder"
+            )
 
     defaults = text_defaults
 
@@ -76,7 +83,9 @@ def build(config: Config, context: RunContext) -> Any:
 
     # batches -> logits or vectors
     sizes = data.tokenizer.vocab_size, config.batches.max_length
-    model = similarity.network(config.method, config.encoder, *sizes, context.reads_weights)
+    model = similarity.network(
+        config.method, config.encoder, *sizes, context.reads_weights, config.pooling
+    )
     inputs = similarity.placeholders(config.method)
     rows = similarity.model_inputs(config.method, inputs)
 

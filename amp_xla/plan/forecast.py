@@ -80,6 +80,8 @@ def seconds(work: Work, gpu: Gpu, mode: Mode, c: Mapping[str, float]) -> Seconds
         parts[not (half or wide)] += needed
     traffic = work.fused if mode.xla else work.unfused
     others = c["fused" if mode.xla else "unfused"] * (traffic.amp if amp else traffic.full)
+    if not mode.xla:  # TensorFlow's own kernels use a smaller share of a faster memory
+        others *= (c["unfused_half"] if amp else 1) * (gpu.bandwidth / 900) ** c["unfused_power"]
     update = c["update_bytes"] * work.parameters / bandwidth + c["update"] * work.variables
     # Sum and casts of gradients between updates.
     between = 16 * work.parameters / bandwidth if mode.accumulation > 1 else 0.0

@@ -159,7 +159,7 @@ class TaggedFiles(Files):
         return super().questions(path, lines, run, single)
 
     def texts_in(self, path: str) -> int:
-        return len(entities.read(path, on_bad_line="skip"))
+        return len(dataclasses.replace(self, on_bad_line="skip").dataset(path))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -98,7 +98,7 @@ def read(method: Method, files: PairFiles, how: Preparation) -> Labelled:
 
     Args:
       method: decides which fields a training file needs, and how pairs are encoded.
-      files, how: as for ``labelled.read``.
+      files: the files; how: the settings that make batches of them.
     """
     train, dev = files.read(how.seed, needs=NEEDS.get(method, LABELLED_PAIRS))
     lines = len(train)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, NamedTuple, Sequence
+from typing import List, Mapping, NamedTuple, Sequence
 
 import numpy as np
 
@@ -108,37 +108,3 @@ def best_tags(scores: np.ndarray, transitions: np.ndarray, lengths: np.ndarray) 
         path[:, i] = state
         state = np.where(i < lengths, back[i, np.arange(rows), state], state)
     return path
-
-
-def counted(
-    answers: Sequence[Sequence[Any]], gold: Sequence[Sequence[Any]], names: Sequence[str]
-) -> np.ndarray:
-    """Count correct, predicted and true entities per label: int64 [labels, 3].
-
-    An entity is correct if start, end and label are correct.
-
-    Args:
-      answers, gold: predicted and true entities of each text: (start, end, label).
-      names: names of the labels.
-    """
-    row = {name: i for i, name in enumerate(names)}
-    counts = np.zeros((len(names), 3), np.int64)
-    for predicted, true in zip(map(set, answers), map(set, gold)):
-        for column, entities in enumerate((predicted & true, predicted, true)):
-            for _, _, label in entities:
-                counts[row[label], column] += 1
-    return counts
-
-
-def f1(counts: np.ndarray) -> Dict[str, float]:
-    """Return precision, recall and F1 over all entities (micro average); 0 if there are none.
-
-    Args:
-      counts: correct, predicted and true entities per label: [labels, 3].
-    """
-    correct, predicted, true = counts.sum(0).tolist()
-    return {
-        "f1": 2.0 * correct / max(predicted + true, 1),
-        "precision": correct / max(predicted, 1),
-        "recall": correct / max(true, 1),
-    }
