@@ -89,9 +89,10 @@ def within(
     at_most: Optional[float] = None,
     above: Optional[float] = None,
     below: Optional[float] = None,
+    help: Optional[str] = None,
 ) -> Any:
-    """Return the annotation for the range of a number."""
-    return tyro.conf.arg(help_behavior_hint=Range(at_least, above, at_most, below))
+    """Return the annotation for the range of a number; ``help`` replaces the docstring."""
+    return tyro.conf.arg(help=help, help_behavior_hint=Range(at_least, above, at_most, below))
 
 
 class Field(NamedTuple):

@@ -72,6 +72,11 @@ def recipe_name(recipe: str) -> str:
     return Path(recipe).stem if recipe.endswith(".py") else recipe
 
 
+def recipe_of(part: Any) -> str:
+    """Return the name of the recipe that has the class or function ``part``."""
+    return Path(str(sys.modules[part.__module__].__file__)).stem
+
+
 def own_recipe(recipe: str) -> str:
     """Check that the recipe name from a run's files is one of this project's; return it.
 

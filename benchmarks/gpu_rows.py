@@ -79,8 +79,8 @@ CONTESTANTS: Dict[str, Contestant] = {
 }
 # The most valuable rows first
 PLAN = [
-    (BASE, "amp"), (BASE, "tf32"), (BASE, "PyTorch bf16"), (BASE, "JAX bf16"),
-    (BASE, "amp + xla on"), (BASE, "JAX bf16, cuDNN attention"), (BASE, "PyTorch bf16 compiled"),
+    (BASE, "amp + xla on"), (BASE, "amp"), (BASE, "tf32"), (BASE, "PyTorch bf16"),
+    (BASE, "JAX bf16"), (BASE, "JAX bf16, cuDNN attention"), (BASE, "PyTorch bf16 compiled"),
     (LARGE, "amp"), (LARGE, "PyTorch bf16"), (PADDED, "amp + xla on"), (PACKED, "amp + xla on"),
     (LARGE, "amp + xla on"), (LARGE, "JAX bf16"), (LARGE, "JAX bf16, cuDNN attention"),
     (BASE, "PyTorch bf16, all positions"), (BASE, "tf32 + xla on"), (LARGE, "tf32"),

@@ -19,7 +19,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 from amp_xla.process import durable
 from amp_xla.process.progress import note
-from amp_xla.process.revision import revision
+from amp_xla.process.typed import revision
 from amp_xla.speed import machine, table
 from amp_xla.speed.child import MARK
 from amp_xla.speed.machine import clean_environment

@@ -14,6 +14,7 @@ import functools
 import itertools
 import json
 import sys
+import types
 import zlib
 from typing import Any, Dict, Iterator, List, Mapping, Tuple
 
@@ -65,25 +66,23 @@ def our_config(shape: Mapping[str, Any]) -> Dict[str, Any]:
 
 def ours(shape: Mapping[str, Any]) -> serve.Contestant:
     """Return this project's contestant, built as in the pretraining recipe."""
-    from amp_xla.backend import configuring
+    from amp_xla.training.context import RunContext
+    from amp_xla.training.options import PrecisionOptions, UpdateOptions
 
-    resolved = configuring.resolve(precision=shape["precision"], xla=shape["xla"])
-    from amp_xla.models import dropout, encoders
+    context = RunContext(types.SimpleNamespace(
+        seed=shape["seed"], precision_options=PrecisionOptions(shape["precision"], shape["xla"]),
+        update=UpdateOptions(learning_rate=shape["learning_rate"], warmup=0.01),
+    ))  # fmt: skip
+    from amp_xla.models import encoders
     from amp_xla.models.language_model import LanguageModel
-    from amp_xla.training import job
-    from amp_xla.training.options import UpdateOptions
-    from amp_xla.training.step import TrainStep, initialize_variables
+    from amp_xla.training.step import initialize_variables
 
-    job.seed_everything(shape["seed"])
-    step_input = dropout.install(shape["seed"])
     lm = LanguageModel(our_config(shape), shape["max_length"], any_length=False)
     sizes = encoders.tensors(lm.transformer)
     lm.transformer.load_weights_from_checkpoint({n: initial_of_google(n, sizes[n]) for n in sizes})
     inputs = lm.placeholders()
     loss, _ = lm.loss(inputs)
-    update = UpdateOptions(learning_rate=shape["learning_rate"], warmup=0.01)
-    optimizer, rate = update.scheduled(10**6, resolved.loss_scale)
-    train = TrainStep(inputs, step_input, loss, optimizer, lm.weights, rate)
+    train = context.step(inputs, loss, context.optimizer(10**6), lm.weights, {})
     initialize_variables()
     number, facts, flops = itertools.count(), serve.TrainStepFacts(train), 0
 

@@ -23,7 +23,7 @@ from typing_extensions import Literal
 
 from amp_xla.config import parse
 from amp_xla.process.exits import exit_code
-from amp_xla.process.revision import revision
+from amp_xla.process.typed import revision
 from amp_xla.speed import machine
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -13,44 +13,41 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from typing import Any, Dict, List, Optional
+from typing import Any, List, Optional
 
 from amp_xla.config import parse
-from amp_xla.data import labelled
 from amp_xla.data.batches.options import BatchOptions
 from amp_xla.data.text.options import TextFiles, VocabularyOptions
 from amp_xla.models.options import EncoderOptions
 from amp_xla.process import json_files
 from amp_xla.process.exits import exit_code
+from amp_xla.tasks.classification.data import read
+from amp_xla.training import options
 from amp_xla.training.answers import LabelAnswers
 from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.context import RunContext, loop_options, text_defaults
-from amp_xla.training.options import ClassifierOptions, Intervals, RunOptions, Seed, UpdateOptions
 
 
 @dataclasses.dataclass(frozen=True)
 class Config:
     """Train a text classifier in JAX."""
 
-    seed: Seed = 1
-    """seed of weights, order and dropout"""
+    seed: options.Seed = 1
     files: TextFiles = TextFiles()
     vocabulary: VocabularyOptions = VocabularyOptions()
     encoder: EncoderOptions = EncoderOptions()
     batches: BatchOptions = BatchOptions()
-    training: ClassifierOptions = ClassifierOptions()
-    update: UpdateOptions = UpdateOptions()
-    intervals: Intervals = Intervals()
-    run: RunOptions = RunOptions()
+    training: options.ClassifierOptions = options.ClassifierOptions()
+    update: options.UpdateOptions = options.UpdateOptions()
+    intervals: options.Intervals = options.Intervals()
+    run: options.RunOptions = options.RunOptions()
     policy: Optional[str] = None
     """dtypes of parameters, compute and output as in jmp, e.g. p=f32,c=f16,o=f32; none = compute in
     float16 on a GPU, bfloat16 on a TPU, else float32"""
     loss_scale: Optional[str] = None
     """loss scale: a number (1 = off) or dynamic; none = 1000 in float16, else 1"""
 
-    def defaults(self) -> Dict[str, Any]:
-        """Return the settings of a resumed run, or the defaults of ``--bert``."""
-        return text_defaults("jax_classification", self)
+    defaults = text_defaults
 
 
 def build(config: Config, context: RunContext) -> Any:
@@ -61,7 +58,7 @@ def build(config: Config, context: RunContext) -> Any:
     from amp_xla.tasks.classification.jax_model import architecture, new_model, precision
 
     processes.check_rows(config.batches.batch_size)
-    data = context.shared(labelled.read(config.files, context.preparation()))
+    data = context.shared(read(config.files, context.preparation()))
     policy, scale = precision(config)
     note(f"policy {policy}, loss scale {scale}")
     shape = architecture(config, data.tokenizer.vocab_size)

@@ -16,23 +16,23 @@ from __future__ import annotations
 import dataclasses
 import shlex
 import sys
-from typing import Any, Dict, List, Optional
+from typing import Any, List, Optional
 
 from typing_extensions import Literal
 
 from amp_xla.config import parse
-from amp_xla.data import labelled
 from amp_xla.data.batches.options import BatchOptions
 from amp_xla.data.text.options import TextFiles, VocabularyOptions
 from amp_xla.errors import SettingsError
-from amp_xla.models.options import EncoderOptions
+from amp_xla.models.options import EncoderOptions, Pooling
 from amp_xla.process.exits import exit_code
 from amp_xla.process.world import world
+from amp_xla.tasks.classification.data import read
 from amp_xla.tasks.classification.keras_model import keras_batch, optimizer, precision
+from amp_xla.training import options
 from amp_xla.training.answers import LabelAnswers
 from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.context import RunContext, loop_options, text_defaults
-from amp_xla.training.options import ClassifierOptions, Intervals, RunOptions, Seed, UpdateOptions
 from amp_xla.training.run import RunFolder
 
 
@@ -40,16 +40,18 @@ from amp_xla.training.run import RunFolder
 class Config:
     """Train a text classifier by Keras' model.fit."""
 
-    seed: Seed = 1
-    """seed of weights, order and dropout"""
+    seed: options.Seed = 1
     files: TextFiles = TextFiles()
     vocabulary: VocabularyOptions = VocabularyOptions()
     encoder: EncoderOptions = EncoderOptions()
+    pooling: Pooling = "mean"
+    """vector of a text: mean of its tokens; the first token (cls); or that through BERT's pooler,
+    which transformers' classifiers need (export --format hf)"""
     batches: BatchOptions = BatchOptions()
-    training: ClassifierOptions = ClassifierOptions()
-    update: UpdateOptions = UpdateOptions()
-    intervals: Intervals = Intervals()
-    run: RunOptions = RunOptions()
+    training: options.ClassifierOptions = options.ClassifierOptions()
+    update: options.UpdateOptions = options.UpdateOptions()
+    intervals: options.Intervals = options.Intervals()
+    run: options.RunOptions = options.RunOptions()
     policy: Optional[Literal["float32", "mixed_float16", "mixed_bfloat16"]] = None
     """Keras policy; none = float32 if AMP_XLA_PRECISION is not amp, else mixed_float16 on a GPU or
     mixed_bfloat16 on a CPU"""
@@ -59,9 +61,7 @@ class Config:
     xla: Optional[Literal["off", "on", "no_lazy", "lite"]] = None
     """XLA mode; none = environment variable AMP_XLA_XLA, or off if that is not set"""
 
-    def defaults(self) -> Dict[str, Any]:
-        """Return the settings of a resumed run, or the defaults of ``--bert``."""
-        return text_defaults("keras_classification", self)
+    defaults = text_defaults
 
 
 def main(argv: Optional[List[str]] = None) -> int:
@@ -89,17 +89,16 @@ def fit(unpinned: Config, folder: RunFolder) -> None:
     from amp_xla.callbacks.recipe import RecipeRun
     from amp_xla.models import dropout, losses
     from amp_xla.process.progress import note
+    from amp_xla.tasks.classification import answers
     from amp_xla.training import job
-    from amp_xla.training.evaluation import classification as scores
-    from amp_xla.training.step import Inference
 
     job.seed_everything(config.seed)
-    data = context.shared(labelled.read(config.files, context.preparation()))
-    note(f"Keras policy {policy}, loss scale {scale}")
+    data = read(config.files, context.preparation())
+    note(f"{data.description}\nKeras policy {policy}, loss scale {scale}")
     step_input = dropout.install(config.seed)
     vocab, length = data.tokenizer.vocab_size, config.batches.max_length
     model = config.encoder.classifier(
-        vocab, len(data.labels), length, weights=context.reads_weights
+        vocab, len(data.labels), length, weights=context.reads_weights, pooling=config.pooling
     )
     steps = context.steps(data.batches)
 
@@ -108,17 +107,9 @@ def fit(unpinned: Config, folder: RunFolder) -> None:
         return losses.cross_entropy(number, logits, config.training.label_smoothing)
 
     model.compile(optimizer(config, steps, scale), loss)
-    inputs = {
-        **dict(zip(("token_ids", "segment_ids"), model.inputs)),
-        "labels": tf.placeholder(tf.int32, [None], name="labels"),
-        "weights": tf.placeholder(tf.float32, [None], name="weights"),
-    }
-    with dropout.inference():
-        logits = model(model.inputs)
-    outputs = {"logits": logits, "loss": losses.cross_entropy(inputs["labels"], logits)}
     run = RecipeRun(
         folder, unpinned, loop_options(config), data.batches, keras_batch, step_input,
-        evaluate=scores(Inference(inputs, outputs), data.dev_batches, len(data.labels)),
+        evaluate=answers.evaluation(model, answers.placeholders(model), data),
         assets={**data.assets, "bert_config.json": config.encoder.architecture(vocab, length)},
         identity={**data.fingerprints, "policy": policy, "loss scale": str(scale)},
     )  # fmt: skip

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from pathlib import Path
 from typing import Any, List, Optional
 
 from typing_extensions import Annotated, Literal
@@ -23,10 +22,8 @@ from amp_xla.models.options import TowerOptions
 from amp_xla.process.exits import exit_code
 from amp_xla.tasks.recommendation.data.batches import SlotBatches
 from amp_xla.tasks.recommendation.data.options import SlotFiles
-from amp_xla.training.answers import LabelAnswers
-from amp_xla.training.checkpoint import Checkpoint
-from amp_xla.training.context import RunContext
-from amp_xla.training.options import Intervals, PrecisionOptions, RunOptions, Seed, UpdateOptions
+from amp_xla.training import options
+from amp_xla.training.context import RunContext, served
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,13 +39,12 @@ class Config:
     """number of passes over the training data"""
     patience: Annotated[int, within(at_least=0)] = 0
     """stop after this number of evaluations without improvement; 0 = never"""
-    seed: Seed = 1
-    """seed of weights and order of samples"""
+    seed: options.Seed = 1
     model: TowerOptions = TowerOptions()
-    update: UpdateOptions = UpdateOptions(learning_rate=2e-3, weight_decay=0.0)
-    precision_options: PrecisionOptions = PrecisionOptions()
-    intervals: Intervals = Intervals()
-    run: RunOptions = RunOptions()
+    update: options.UpdateOptions = options.UpdateOptions(learning_rate=2e-3, weight_decay=0.0)
+    precision_options: options.PrecisionOptions = options.PrecisionOptions()
+    intervals: options.Intervals = options.Intervals()
+    run: options.RunOptions = options.RunOptions()
 
 
 def build(config: Config, context: RunContext) -> Any:
@@ -57,33 +53,29 @@ def build(config: Config, context: RunContext) -> Any:
     from amp_xla.process.progress import note
     from amp_xla.sok import optimizers
     from amp_xla.sok.saver import TableShards
-    from amp_xla.tasks.recommendation import answers
-    from amp_xla.tasks.recommendation.model import losses, network
+    from amp_xla.tasks.recommendation import answers, model
     from amp_xla.training.evaluation import ranking
     from amp_xla.training.step import Inference
 
     # lines -> batches
     train, dev, values = config.files.read(config.batch_size)
-    rows, width, columns = config.model.rows, config.model.table_width, train.columns
-    context.micro_batches, ranks = 1, context.ranks.world.size
+    rows, columns = config.model.rows, train.columns
+    context.micro_batches = 1
     batches = context.share(SlotBatches(train, config.batch_size, rows, values, config.seed))
     dev_batches = context.share(SlotBatches(dev, config.batch_size, rows, values, shuffle=False))
-    note(
-        f"{len(train):,} training and {len(dev):,} dev samples, {columns.numbers} numbers, "
-        f"{columns.slots} slots; a table of {rows:,} x {width}: "
-        f"{rows * width * 12 / ranks / 1e6:,.0f} MB per rank with Adam's moments"
-    )
+    note(model.described(train, dev, config.model, context.ranks.world.size))
 
     # batches -> logits -> loss
-    inputs, model, logits = network(config, columns, values)
+    inputs, network, logits = model.network(config, columns, values)
     inputs["labels"] = tf.placeholder(tf.float32, [None], name="labels")
     inputs["weights"] = tf.placeholder(tf.float32, [None], name="weights")
-    loss, accuracy, each = losses(inputs["labels"], logits, inputs["weights"])
+    loss, accuracy, each = model.losses(inputs["labels"], logits, inputs["weights"])
 
     # loss -> update
     lazy = config.table_optimizer == "lazy_adam"
     rule = (optimizers.LazyAdam if lazy else optimizers.Adam)(epsilon=1e-6)
-    tables = TableShards([model.table.embedding_variable], rule)
+    table = [network.table.embedding_variable]
+    tables = TableShards(table, rule)
 
     def with_rate(rate: Any) -> Any:
         rule.learning_rate = rate
@@ -91,18 +83,14 @@ def build(config: Config, context: RunContext) -> Any:
 
     steps = config.epochs * batches.steps_per_epoch()
     optimizer = context.optimizer(steps, sharded=(tables.holds, with_rate))
-    step = context.step(
-        inputs, loss, optimizer, model.trainable_weights, {"accuracy": accuracy},
-        [model.table.embedding_variable],
-    )  # fmt: skip
+    metrics = {"accuracy": accuracy}
+    step = context.step(inputs, loss, optimizer, network.trainable_weights, metrics, table)
 
     # evaluation
     evaluate = ranking(Inference(inputs, {"logits": logits, "loss": each}), dev_batches, len(dev))
-    return context.job(
-        model, step, batches, evaluate,
-        answers.assets(columns, values),
-        {"train": train.fingerprint(), "dev": dev.fingerprint()}, sharded=tables,
-    )  # fmt: skip
+    files = answers.assets(columns, values)
+    identity = {"train": train.fingerprint(), "dev": dev.fingerprint()}
+    return context.job(network, step, batches, evaluate, files, identity, sharded=tables)
 
 
 def main(argv: Optional[List[str]] = None) -> int:
@@ -114,22 +102,9 @@ def main(argv: Optional[List[str]] = None) -> int:
     return train("recommendation", config, build, options)
 
 
-def predict(checkpoint: Checkpoint, lines: List[str]) -> LabelAnswers:
-    """Return the probabilities of 0 and 1 for each line."""
-    config = checkpoint.config(Config)
-    checkpoint.apply_precision()
-    from amp_xla.tasks.recommendation import answers
-
-    return answers.predict(config, checkpoint, lines)
-
-
-def export(checkpoint: Checkpoint, folder: Path) -> str:
-    """Write a SavedModel with the whole table; return its signature for the user."""
-    config = checkpoint.config(Config)
-    checkpoint.apply_precision()
-    from amp_xla.tasks.recommendation import answers
-
-    return answers.export(config, checkpoint, folder)
+# by amp-xla predict and export
+predict = served(Config, "amp_xla.tasks.recommendation.answers:predict")
+export = served(Config, "amp_xla.tasks.recommendation.answers:export")
 
 
 if __name__ == "__main__":

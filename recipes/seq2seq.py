@@ -17,52 +17,49 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from typing import Any, Dict, List, Optional
+from typing import Any, List, Optional
 
 from typing_extensions import Annotated
 
-from amp_xla.config import MAY_CHANGE, parse, within
-from amp_xla.data.text.options import TargetFiles, VocabularyOptions
-from amp_xla.models.options import EncoderOptions, GenerationOptions
+from amp_xla.config import within
+from amp_xla.data.batches.options import BatchOptions
+from amp_xla.data.text.options import VocabularyOptions
+from amp_xla.errors import SettingsError
+from amp_xla.models.options import EncoderOptions
 from amp_xla.process.exits import exit_code
 from amp_xla.tasks.seq2seq import scores
-from amp_xla.tasks.seq2seq.data import TargetBatchOptions, read
-from amp_xla.training.answers import Answers
-from amp_xla.training.checkpoint import Checkpoint
-from amp_xla.training.context import RunContext, loop_options, text_defaults
-from amp_xla.training.options import (
-    ClassifierOptions,
-    Intervals,
-    MemoryOptions,
-    PrecisionOptions,
-    RunOptions,
-    Seed,
-    UpdateOptions,
-)
+from amp_xla.tasks.seq2seq.data import TargetFiles, read
+from amp_xla.training import launch, options
+from amp_xla.training.context import RunContext, served, text_defaults
 
 
 @dataclasses.dataclass(frozen=True)
 class Config:
     """Train a model that generates a target text for each source text."""
 
-    seed: Seed = 1
-    """seed of weights, order and dropout"""
+    seed: options.Seed = 1
     files: TargetFiles = TargetFiles()
     vocabulary: VocabularyOptions = VocabularyOptions(vocab_size=3000)
     encoder: EncoderOptions = EncoderOptions()
-    batches: TargetBatchOptions = TargetBatchOptions(max_length=64, batch_size=32)
-    training: ClassifierOptions = ClassifierOptions(epochs=10)
-    update: UpdateOptions = UpdateOptions(learning_rate=1e-3)
-    memory: MemoryOptions = MemoryOptions()
-    intervals: Intervals = Intervals()
-    run: RunOptions = RunOptions()
-    accumulate: Annotated[int, within(at_least=1), MAY_CHANGE] = 1
-    """micro-batches per update; each has --batch-size samples"""
-    precision_options: PrecisionOptions = PrecisionOptions()
+    batches: BatchOptions = BatchOptions(max_length=64, batch_size=32)
+    max_target: Annotated[int, within(at_least=2)] = 16
+    """maximum tokens per target, including its [SEP]; the source has the rest of --max-length"""
+    training: options.ClassifierOptions = options.ClassifierOptions(epochs=10)
+    update: options.UpdateOptions = options.UpdateOptions(learning_rate=1e-3)
+    memory: options.MemoryOptions = options.MemoryOptions()
+    intervals: options.Intervals = options.Intervals()
+    run: options.RunOptions = options.RunOptions()
+    accumulate: options.Accumulate = 1
+    precision_options: options.PrecisionOptions = options.PrecisionOptions()
 
-    def defaults(self) -> Dict[str, Any]:
-        """Return the settings of a resumed run, or the defaults of ``--bert``."""
-        return text_defaults("seq2seq", self)
+    def __post_init__(self) -> None:
+        if self.max_target > self.batches.max_length - 3:
+            raise SettingsError(
+                f"--max-target {self.max_target}: --max-length {self.batches.max_length} allows at "
+                f"most {self.batches.max_length - 3}, because the source needs at least 3 tokens"
+            )
+
+    defaults = text_defaults
 
 
 def build(config: Config, context: RunContext) -> Any:
@@ -70,56 +67,32 @@ def build(config: Config, context: RunContext) -> Any:
     from amp_xla.tasks.seq2seq import answers
 
     # sources and targets -> batches
-    data = context.shared(read(config.files, context.preparation()))
+    data = context.shared(read(config.files, context.preparation(), config.max_target))
 
     # batches -> logits -> loss -> update
     lm = config.encoder.language_model(
         data.tokenizer.vocab_size, config.batches.max_length, "unilm", context.reads_weights
     )
-    steps = context.steps(data.batches)
     inputs = lm.placeholders()
     loss, metrics = lm.loss(inputs, smoothing=config.training.label_smoothing)
-    step = context.step(inputs, loss, context.optimizer(steps), lm.weights, metrics)
+    optimizer = context.optimizer(context.steps(data.batches))
+    step = context.step(inputs, loss, optimizer, lm.weights, metrics)
 
     # evaluation
-    evaluate = answers.evaluation(
-        lm, inputs, data.dev_batches, data.tokenizer, data.dev, config.batches
-    )
+    max_source = config.batches.max_length - config.max_target
+    evaluate = answers.evaluation(lm, inputs, data, max_source, config.max_target)
     return context.text_job(lm.transformer.model, step, data, evaluate)
 
 
 def main(argv: Optional[List[str]] = None) -> int:
     """Train."""
-    config = parse(Config, argv, "amp-xla train seq2seq")
-    from amp_xla.training.launch import train
-
-    return train("seq2seq", config, build, loop_options(config, "rouge_l"))
+    return launch.main(Config, build, argv, "rouge_l")
 
 
-def predict(checkpoint: Checkpoint, lines: List[str]) -> Answers:
-    """Return the text for each line by greedy search."""
-    return generate(checkpoint, lines, GenerationOptions())
-
-
-def generate(checkpoint: Checkpoint, lines: List[str], generation: GenerationOptions) -> Answers:
-    """Return the generated text for each line."""
-    config = checkpoint.config(Config)
-    checkpoint.apply_precision()
-    from amp_xla.tasks.seq2seq import answers
-
-    return answers.predict(checkpoint, config.encoder, config.batches, lines, generation)
-
-
-scored = scores.scored  # by `amp-xla evaluate --file`
-
-
-def exportable(checkpoint: Checkpoint) -> Any:
-    """Return the model for ``amp-xla export``."""
-    config = checkpoint.config(Config)
-    checkpoint.apply_precision(float32=True)
-    from amp_xla.export.text_models import language_model
-
-    return language_model(config.encoder, "unilm", checkpoint)
+# by amp-xla predict, evaluate --file and export
+predict = generate = served(Config, "amp_xla.tasks.seq2seq.answers:predict")
+scored = scores.scored
+exportable = served(Config, "amp_xla.tasks.seq2seq.export:writer", float32=True)
 
 
 if __name__ == "__main__":

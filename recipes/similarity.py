@@ -16,50 +16,37 @@ load 3; 2026-11-26. Seeds 2 and 3: 0.4943, 0.4414.
 from __future__ import annotations
 
 import dataclasses
-import re
 import sys
-from typing import Any, Dict, List, Optional
+from typing import Any, List, Optional
 
 from typing_extensions import Annotated
 
-from amp_xla.config import parse, within
+from amp_xla.config import within
 from amp_xla.data.batches.options import BatchOptions
-from amp_xla.data.text.options import PairFiles, VocabularyOptions
+from amp_xla.data.text.options import VocabularyOptions
 from amp_xla.errors import SettingsError
-from amp_xla.models.options import EncoderOptions
+from amp_xla.models.options import EncoderOptions, Pooling
 from amp_xla.process.exits import exit_code
 from amp_xla.tasks.similarity import scores
-from amp_xla.tasks.similarity.data import Method, apart, read, split
-from amp_xla.training.answers import Answers
-from amp_xla.training.checkpoint import Checkpoint
-from amp_xla.training.context import RunContext, loop_options, text_defaults
-from amp_xla.training.options import (
-    ClassifierOptions,
-    Intervals,
-    MemoryOptions,
-    PrecisionOptions,
-    RunOptions,
-    Seed,
-    TrickOptions,
-    UpdateOptions,
-)
+from amp_xla.tasks.similarity.data import Method, PairFiles, apart, read
+from amp_xla.training import launch, options
+from amp_xla.training.context import RunContext, served, text_defaults
 
 
 @dataclasses.dataclass(frozen=True)
 class Config:
     """Train a model of sentence similarity."""
 
-    seed: Seed = 1
-    """seed of weights, order and dropout"""
+    seed: options.Seed = 1
     files: PairFiles = PairFiles()
     vocabulary: VocabularyOptions = VocabularyOptions()
     encoder: EncoderOptions = EncoderOptions()
     batches: BatchOptions = BatchOptions()
-    training: ClassifierOptions = ClassifierOptions(epochs=2)
-    update: UpdateOptions = UpdateOptions()
-    memory: MemoryOptions = MemoryOptions()
-    intervals: Intervals = Intervals()
-    run: RunOptions = RunOptions()
+    training: options.ClassifierOptions = options.ClassifierOptions(epochs=2)
+    update: options.UpdateOptions = options.UpdateOptions()
+    memory: options.MemoryOptions = options.MemoryOptions()
+    intervals: options.Intervals = options.Intervals()
+    run: options.RunOptions = options.RunOptions()
     method: Method = "cosent"
     """cross-encoder encodes both texts together; the others encode each text as a vector. cosent
     trains the order of cosines; simcse takes the other texts of a micro-batch as negatives;
@@ -67,16 +54,21 @@ class Config:
     accumulate: Annotated[int, within(at_least=1)] = 1
     """micro-batches per update; each has --batch-size pairs, and its pairs are compared only with
     each other"""
-    tricks: TrickOptions = TrickOptions()
-    precision_options: PrecisionOptions = PrecisionOptions()
+    pooling: Pooling = "mean"
+    """vector of a cross-encoder's pair: mean of its tokens; the first token (cls); or that through
+    BERT's pooler, which sentence-transformers' CrossEncoder needs (export --format hf)"""
+    tricks: options.TrickOptions = options.TrickOptions()
+    precision_options: options.PrecisionOptions = options.PrecisionOptions()
 
     def __post_init__(self) -> None:
         if self.tricks.r_drop and apart(self.method):
             raise SettingsError(f"--r-drop excludes --method {self.method}; allowed: cross-encoder")
+        if self.pooling != "mean" and apart(self.method):
+            raise SettingsError(
+                f"--pooling {self.pooling} excludes --method {self.method}; allowed: cross-encoder"
+            )
 
-    def defaults(self) -> Dict[str, Any]:
-        """Return the settings of a resumed run, or the defaults of ``--bert``."""
-        return text_defaults("similarity", self)
+    defaults = text_defaults
 
 
 def build(config: Config, context: RunContext) -> Any:
@@ -90,10 +82,10 @@ def build(config: Config, context: RunContext) -> Any:
     data = context.shared(read(config.method, config.files, context.preparation()))
 
     # batches -> logits or vectors
+    sizes = data.tokenizer.vocab_size, config.batches.max_length
     model = similarity.network(
-        config.method, config.encoder, data.tokenizer.vocab_size, config.batches.max_length,
-        context.reads_weights,
-    )  # fmt: skip
+        config.method, config.encoder, *sizes, context.reads_weights, config.pooling
+    )
     inputs = similarity.placeholders(config.method)
     rows = similarity.model_inputs(config.method, inputs)
 
@@ -103,58 +95,28 @@ def build(config: Config, context: RunContext) -> Any:
     def objective(output: Any) -> Any:
         return similarity.loss(config.method, output, inputs, smoothing), {}
 
-    tricks = context.tricks(model)
-    optimizer = context.optimizer(context.steps(data.batches), tricks.rule)
-    loss, metrics = tricks.loss(
-        objective, inputs["weights"], optimizer.loss_scale, losses.divergence_of_several, rows
-    )
-    loss += sum(model.losses)
-    step = context.step(inputs, loss, optimizer, tricks.variables, metrics)
+    step = context.text_step(
+        model, inputs, objective, data.batches,
+        divergence=losses.divergence_of_several, inputs_of_model=rows,
+    )  # fmt: skip
 
     # evaluation
-    with dropout.inference():
-        outputs = {"scores": similarity.scores(config.method, model(rows))}
-    evaluate = evaluation(
-        Inference(inputs, outputs), data.dev_batches, data.labels.values(data.dev.labels),
-        data.labels.binary, threshold_of(config.method, data.labels),
-    )  # fmt: skip
-    return context.text_job(model, step, data, tricks.evaluation(evaluate, optimizer))
+    outputs = {"scores": similarity.scores(config.method, dropout.without(model, rows))}
+    threshold = threshold_of(config.method, data.labels)
+    evaluate = evaluation(Inference(inputs, outputs), data, threshold)
+    return context.text_job(model, step, data, evaluate)
 
 
 def main(argv: Optional[List[str]] = None) -> int:
     """Train."""
-    config = parse(Config, argv, "amp-xla train similarity")
-    from amp_xla.training.launch import train
-
-    return train("similarity", config, build, loop_options(config, "spearman"))
+    return launch.main(Config, build, argv, "spearman")
 
 
-def predict(checkpoint: Checkpoint, lines: List[str]) -> Answers:
-    """Return the scores of lines; each line is two texts with a tab between."""
-    config = checkpoint.config(Config)
-    texts, others = split(lines)
-    checkpoint.apply_precision()
-    from amp_xla.tasks.similarity import answers
-
-    return answers.predict(config, checkpoint, texts, others)
-
-
-def rank(checkpoint: Checkpoint, lines: List[str], query: str) -> Answers:
-    """Return the scores of a text with each line."""
-    query, *lines = (re.sub(r"[\t\r\n]", " ", text) for text in [query, *lines])
-    return predict(checkpoint, [f"{query}\t{line}" for line in lines])
-
-
-scored = scores.scored  # by `amp-xla evaluate --file`
-
-
-def exportable(checkpoint: Checkpoint) -> Any:
-    """Return the model for ``amp-xla export``."""
-    config = checkpoint.config(Config)
-    checkpoint.apply_precision(float32=True)
-    from amp_xla.tasks.similarity.export import similarity
-
-    return similarity(config, checkpoint)
+# by amp-xla predict, predict --query, evaluate --file and export
+predict = served(Config, "amp_xla.tasks.similarity.answers:predict")
+rank = served(Config, "amp_xla.tasks.similarity.answers:rank")
+scored = scores.scored
+exportable = served(Config, "amp_xla.tasks.similarity.export:similarity", float32=True)
 
 
 if __name__ == "__main__":

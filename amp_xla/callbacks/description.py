@@ -1,18 +1,23 @@
-"""Description of a compiled model and its data, which a resumed run compares and names."""
+"""What ``Run`` reads from a compiled model and fit: what resuming compares, and the monitor."""
 
 from __future__ import annotations
 
 import json
 import re
 import warnings
-from typing import Any, Dict, Mapping
+from typing import Any, Dict, Mapping, Optional
 
+from amp_xla.backend import keras
+from amp_xla.errors import AmpXlaError
 from amp_xla.graph.training_graph import layers_of
 
 IN_A_LOOP = (
     "this process has already ended a run there: in a loop, such as over folds, give each run "
     "another folder"
 )
+# Parts of the names of values for which lower is better.
+_LOWER = ("loss", "error", "mae", "mse", "perplexity")
+_KERAS = ("keras", "tensorflow", "tensorflow_core", "tf_keras")
 
 
 def describe(model: Any, data: Mapping[str, Any]) -> Dict[str, Any]:
@@ -70,3 +75,39 @@ def reasons(checkpoint: Any, model: Any, ended: bool) -> str:
             "keras.backend.clear_session() before building it again"
         )
     return reason + (f"; {IN_A_LOOP}" if ended else "")
+
+
+def higher_is_better(name: str) -> bool:
+    """Return whether a larger value of this name is better."""
+    return not any(word in name.lower() for word in _LOWER)
+
+
+def known_monitor(
+    name: Optional[str], model: Any, given: Mapping[str, Any], run: Any
+) -> Optional[str]:
+    """Return the monitor ``name`` as Keras writes it; 1.15 has ``acc`` for "accuracy".
+
+    Raises:
+      AmpXlaError: no epoch of ``fit`` will have it.
+    """
+    validates = given["validation_data"] is not None or given.get("validation_split")
+    values = [f"val_{metric}" for metric in model.metrics_names] if validates else []
+    if name is None or name in values or f"val_{name}" in values:
+        return name
+    for one, other in (("accuracy", "acc"), ("acc", "accuracy")):
+        written = f"{name[: -len(one)]}{other}"
+        if name.endswith(one) and (written in values or f"val_{written}" in values):
+            return written
+    others = [callback for callback in given["callbacks"] if callback is not run]
+    if not any(map(_writes, others)):
+        raise AmpXlaError(
+            f"Run(monitor={name!r}): fit has no such value; allowed: "
+            f"{', '.join(values) or 'none without validation_data'}"
+        )
+    return name  # a callback may write it
+
+
+def _writes(callback: Any) -> bool:
+    """Return whether a callback may write values into the logs: it calls code of the script."""
+    is_own = type(callback).__module__.partition(".")[0] not in _KERAS
+    return is_own or isinstance(callback, keras.callbacks.LambdaCallback)

@@ -15,7 +15,6 @@ import numpy as np
 from amp_xla import backend
 from amp_xla.backend import configuring
 from amp_xla.callbacks import data, description
-from amp_xla.callbacks import monitor as monitors
 from amp_xla.callbacks.data import Source
 from amp_xla.callbacks.state import FitState, Last
 from amp_xla.callbacks.step import FitJob, FitStep, check, metric_variables, rates_of
@@ -130,7 +129,7 @@ class Run(FitState):
         name = self._monitor or f"val_{self._saved['monitor']}"
         name = name[len("val_") :] if name.startswith("val_") else name
         return LoopOptions(
-            given["epochs"], self._log_every, 0, name, monitors.higher_is_better(name)
+            given["epochs"], self._log_every, 0, name, description.higher_is_better(name)
         )
 
     def job(self, step: FitStep, source: Source) -> FitJob:
@@ -225,7 +224,7 @@ class Run(FitState):
         drawn = self._ranks.from_first(lambda: int(np.random.randint(2**31 - 1)))
         self._seed = drawn if self._saved["seed"] is None else self._saved["seed"]
         self._resumed_at = -1 if state is None or state.evaluate_due else state.step
-        self._monitor = monitors.known(self._monitor, model, given, self)
+        self._monitor = description.known_monitor(self._monitor, model, given, self)
         self._epoch, position = epoch, epoch * steps + skip
         over = position >= given["epochs"] * steps  # FitStep needs a batch even if none is left
         self._script = self.script(model, given)
@@ -361,7 +360,7 @@ class Run(FitState):
             return
         name = next(iter(self._validation))
         self._loop.options = dataclasses.replace(
-            self._loop.options, monitor=name, higher_is_better=monitors.higher_is_better(name)
+            self._loop.options, monitor=name, higher_is_better=description.higher_is_better(name)
         )
         run_metadata.write_status(self._loop, "running")
 

@@ -16,6 +16,7 @@ from typing_extensions import Literal
 from amp_xla.commands.predict import SavedOptions
 from amp_xla.config import parse
 from amp_xla.errors import AmpXlaError
+from amp_xla.export import card
 from amp_xla.process import durable, output
 
 _FULL = [os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)]
@@ -59,7 +60,7 @@ def main(argv: List[str]) -> int:
     if os.path.lexists(str(folder)):
         raise AmpXlaError(f"{folder} exists already: remove it, or name another one with --to")
     if export is not None:
-        signature = _all_or_nothing(folder, lambda temporary: export(saved, temporary))
+        signature = _all_or_nothing(folder, lambda temporary: _served(export, saved, temporary))
         output.lines([f"written: {folder}, from {saved.path.name}: {signature}"])
         return 0
     model = exportable(saved)
@@ -69,7 +70,7 @@ def main(argv: List[str]) -> int:
         )
     writer = importlib.import_module(f"amp_xla.export.{_WRITERS[config.format]}")
     difference = _all_or_nothing(
-        folder, lambda temporary: _compared(model, writer, temporary, config.dtype)
+        folder, lambda temporary: _compared(model, writer, temporary, config.dtype, saved)
     )
     head = f"written: {folder}, from {saved.path.name}; "
     head += f"its outputs differ from the run's by at most {difference:.1g}"
@@ -77,13 +78,22 @@ def main(argv: List[str]) -> int:
     return 0
 
 
-def _compared(model: Any, writer: Any, folder: Path, dtype: str) -> float:
+def _served(export: Any, saved: Any, folder: Path) -> str:
+    """Write a SavedModel and its card; return its signature."""
+    signature = str(export(saved, folder))
+    load = f'load: tf.saved_model.load("{card.FOLDER}").signatures["serving_default"]'
+    card.write(folder, saved, "", (), [load, signature])
+    return signature
+
+
+def _compared(model: Any, writer: Any, folder: Path, dtype: str, saved: Any) -> float:
     """Write the model; return the largest difference between its outputs and the run's."""
     from amp_xla.export.model import compare
 
     samples = model.samples()
     expected = model.run(*samples)
     writer.write(model, folder, dtype)
+    card.write(folder, saved, model.task, model.labels, writer.describe(model, card.FOLDER))
     load = getattr(writer, "load", model.reload)  # `reload` reads the formats of --bert
     return compare(expected, load(folder)(*samples), dtype)
 

@@ -17,17 +17,19 @@ from amp_xla.config import parse, split_words
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(SubjectOptions):
+class Config:
     """Show what mixed precision would convert, without a GPU. After `--`: the recipe's flags."""
+
+    subject: SubjectOptions = SubjectOptions()
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """Inspect a recipe, print the tables and write amp.json."""
     own_words, words = split_words(argv)
     config = parse(Config, own_words, "amp-xla inspect RECIPE")
-    model, batches = config.open(words)
+    model, batches = config.subject.open(words)
     from amp_xla.diagnose import inspect  # imports TensorFlow, after `open` has set the precision
 
     report = inspect(model, next(batches) if batches else None)
-    config.write("inspect", "amp.json", report)
+    config.subject.write("inspect", "amp.json", report)
     return 0

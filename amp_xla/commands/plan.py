@@ -28,9 +28,10 @@ _LOOKED_AT = 200  # batches
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(SubjectOptions):
+class Config:
     """Forecast time, memory and cost on GPUs that are not here. After `--`: the recipe's flags."""
 
+    subject: SubjectOptions = SubjectOptions()
     gpu: str = "all"
     """names of GPUs, separated by commas, or all"""
     gpus: Annotated[int, within(1, 4096)] = 1
@@ -48,14 +49,14 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     own_words, words = split_words(argv)
     config = parse(Config, own_words, "amp-xla plan RECIPE")
     gpus = chosen(config.gpu)
-    model, batches = config.open(words)
+    model, batches = config.subject.open(words)
     from amp_xla.plan import count, report  # import TensorFlow, after `open` set the precision
     from amp_xla.plan.forecast import Mode
 
     longest, ratio = _longest(batches)
     work = count.count(model, longest)
-    recipe = None if Script.of(config.recipe) else recipe_module(config.recipe)
-    flags = {} if recipe is None else flat(parse(recipe.Config, list(words), config.recipe))
+    recipe = None if Script.of(config.subject.recipe) else recipe_module(config.subject.recipe)
+    flags = {} if recipe is None else flat(parse(recipe.Config, list(words), config.subject.recipe))
     accumulation = flags.get("accumulate") or 1
     steps = config.steps or flags.get("steps") or None
     if steps is None and flags.get("epochs"):
@@ -79,9 +80,9 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     total = sum(product.flops for product in work.products)
     half = sum(product.flops for product in work.products if product.half)
     result = report.Report(
-        config.recipe, own.samples, config.gpus, total, half / max(total, 1.0), options
+        config.subject.recipe, own.samples, config.gpus, total, half / max(total, 1.0), options
     )
-    folder = config.write("plan", "plan.json", result, quiet=config.json)
+    folder = config.subject.write("plan", "plan.json", result, quiet=config.json)
     (folder / "plan.svg").write_text(result.svg(), encoding="utf-8")
     if config.json:
         print(json.dumps(result.to_json(), indent=1))

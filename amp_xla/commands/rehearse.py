@@ -21,9 +21,10 @@ from amp_xla.process.progress import note
 
 
 @dataclasses.dataclass(frozen=True)
-class Config(SubjectOptions):
+class Config:
     """Train in float32 and in emulated mixed precision, side by side. After `--`: recipe flags."""
 
+    subject: SubjectOptions = SubjectOptions()
     steps: Annotated[int, within(at_least=1)] = 20
     """number of training steps"""
     loss_scale: Optional[str] = None
@@ -34,16 +35,16 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     """Rehearse, print the tables and write the record; return 1 if a number was not finite."""
     own_words, words = split_words(argv)
     config = parse(Config, own_words, "amp-xla rehearse RECIPE")
-    model, batches = config.open(words, config.loss_scale)
+    model, batches = config.subject.open(words, config.loss_scale)
     if batches is None:
         raise AmpXlaError(
-            f"{config.recipe} returns no batch to train on; give --batch the name of a batch "
-            f"in the script, or return (model, batch)"
+            f"{config.subject.recipe} returns no batch to train on; give --batch the name of a "
+            f"batch in the script, or return (model, batch)"
         )
     from amp_xla.diagnose import rehearsal
     from amp_xla.training.step import initialize_variables
 
     initialize_variables()
     report = rehearsal.rehearse(model, batches, config.steps, on_step=lambda step: note(str(step)))
-    config.write("rehearse", "rehearsal.json", report)
+    config.subject.write("rehearse", "rehearsal.json", report)
     return 0 if report.finding is None and report.steps[-1].finite else 1

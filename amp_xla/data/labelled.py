@@ -1,21 +1,20 @@
-"""Labelled texts for a classifier: batches of tokens, and labels by number."""
+"""Labelled texts and their batches; the settings that make one from the other."""
 
 from __future__ import annotations
 
-import itertools
-import math
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
+from amp_xla.data.batches.options import BatchOptions
+from amp_xla.data.batches.order import generator
 from amp_xla.data.batches.protocol import Batch, MappedBatches
-from amp_xla.data.batches.token_dropout import token_dropout
-from amp_xla.data.text.labels import Labels
 from amp_xla.data.text.layout import LAYOUT
-from amp_xla.data.text.options import Files, VocabularyOptions
-from amp_xla.data.text.readers import Dataset, split
+from amp_xla.data.text.options import VocabularyOptions
+from amp_xla.data.text.readers import Dataset
 from amp_xla.data.text.tokenizer import Encoded, Tokenizer
-from amp_xla.errors import DataError, SettingsError
+
+_STREAM = 1  # last part of the random seed, so that order and dropout draw different numbers
 
 
 class Labelled(NamedTuple):
@@ -26,7 +25,7 @@ class Labelled(NamedTuple):
       batches, dev_batches: batches in the same shapes; token dropout only in training.
       description: text to print when a run starts, with warnings.
       ids: label of each training text, int [texts]; multi-label: 0 or 1, [texts, labels].
-      placed: the tagger's dev texts, as ``Placed``.
+      placed: where the tokens of the dev texts are, if a task needs it.
     """
 
     train: Dataset
@@ -62,13 +61,15 @@ class Preparation(NamedTuple):
       bert: folder whose vocabulary is used; None = use ``vocabulary``.
       token_dropout: share of the tokens hidden in training.
       seed: decides the order, the hidden tokens, and which texts ``train_fraction`` takes.
+      packed: several texts per row.
     """
 
     vocabulary: VocabularyOptions
-    options: Any
+    options: BatchOptions
     bert: Optional[str]
     token_dropout: float
     seed: int
+    packed: bool = False
 
     def labelled(
         self,
@@ -96,7 +97,7 @@ class Preparation(NamedTuple):
           counts, warnings: first and last part of the description.
         """
         train, dev = parts
-        batches, dev_batches = self.options.make(*encoded, *answers, self.seed)
+        batches, dev_batches = self.options.make(*encoded, *answers, self.seed, self.packed)
         if changes:
             batches, dev_batches = map(MappedBatches, (batches, dev_batches), changes)
         batches = token_dropout(batches, self.token_dropout, tokenizer, self.seed)
@@ -115,75 +116,27 @@ def _columns(train: Dataset, dev: Dataset) -> str:
     return "".join(f"{name}{line}\n" for name, line in zip(("", "dev "), lines))
 
 
-def read(files: Files, how: Preparation) -> Labelled:
-    """Read the files, or the built-in corpus if there are none."""
-    parts = train, dev = files.read(how.seed)
-    if (train.pairs is None) != (dev.pairs is None):
-        kinds = ["single texts" if part.pairs is None else "pairs of texts" for part in parts]
-        raise DataError(
-            f"{files.train} has {kinds[0]}, {files.dev} has {kinds[1]}; allowed: one kind"
-        )
-    separator = files.separator
-    names, dev_names = (
-        [[label] if separator is None else split(label, separator) for label in part.labels or []]
-        for part in parts
-    )
-    share = files.train_fraction
-    labels = Labels.fit(list(itertools.chain.from_iterable(names)))
-    tokenizer = how.vocabulary.tokenizer(train.all_texts, how.bert)
-    answers = [
-        labels.ids([label for (label,) in part], share)
-        if separator is None
-        else labels.multi_hot(part, share)
-        for part in (names, dev_names)
-    ]
-    return how.labelled(
-        parts, labels, tokenizer,
-        [tokenizer.encode(part.texts, part.pairs, how.options.max_length) for part in parts],
-        answers,
-        counts=f"{len(train)} training and {len(dev)} dev texts, {len(labels)} labels",
-        warnings=labels.warnings(list(itertools.chain.from_iterable(dev_names))), ids=answers[0],
-    )  # fmt: skip
+def token_dropout(batches: Any, rate: float, tokenizer: Tokenizer, seed: int = 0) -> Any:
+    """Replace a share of the ordinary tokens by [MASK], or by [UNK] without [MASK].
 
-
-def class_weights(spec: Optional[str], labels: Labels, ids: np.ndarray) -> Optional[List[float]]:
-    """Return the weight of each label in the loss; None = all equal.
+    A classifier of few texts relies on single words, unless they are missing now and then (word
+    dropout: Iyyer et al., "Deep Unordered Composition Rivals Syntactic Methods", ACL 2015). The
+    choice of tokens depends on (seed, epoch, step).
 
     Args:
-      spec: ``balanced``: texts / (labels * texts with this label), so that the mean over all texts
-        is 1. Or weights such as ``spam=5,ham=0.5``; other labels have weight 1.
-      labels: labels of the training texts.
-      ids: label of each training text, int [texts].
-
-    Raises:
-      SettingsError: an unknown label, or no weight above 0.
+      batches: ``Batches`` or ``PackedBatches``.
+      rate: share of the tokens, 0 <= rate < 1.
+      tokenizer: the tokenizer of ``batches``; its special tokens are never hidden.
+      seed: decides which tokens are hidden.
     """
-    if spec is None:
-        return None
-    if spec == "balanced":
-        counts = np.bincount(ids, minlength=len(labels))
-        return [float(x) for x in len(ids) / (len(labels) * np.maximum(counts, 1.0))]
-    weights = dict.fromkeys(labels.names, 1.0)
-    for pair in spec.split(","):
-        name, _, number = pair.rpartition("=")
-        try:
-            weight = float(number)
-        except ValueError:
-            weight = math.nan
-        if name not in weights or not 0.0 < weight < math.inf:
-            raise SettingsError(
-                f"--class-weights: found {pair[:60]!r}; allowed: balanced, or labels with weights "
-                f"above 0, such as {labels.names[0]}=2,{labels.names[1]}=0.5"
-            )
-        weights[name] = weight
-    return list(weights.values())
+    special = [tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id]
 
+    def hide(batch: Batch, epoch: int, step: int) -> Batch:
+        token_ids = batch["token_ids"]
+        source = generator(seed, epoch, step, _STREAM)
+        hidden = source.random_sample(token_ids.shape) < rate
+        hidden &= ~np.isin(token_ids, special)
+        masked = np.where(hidden, tokenizer.hidden_id, token_ids).astype(np.int32)
+        return {**batch, "token_ids": masked}
 
-def questions(lines: Sequence[str], tokenizer: Tokenizer, max_length: int) -> Encoded:
-    """Return the tokens of lines to predict; a line is a text, or two texts separated by a tab.
-
-    The tokens of a line do not depend on other lines.
-    """
-    split = [line.partition("\t") for line in lines]
-    pairs = [second if tab else None for _, tab, second in split]
-    return tokenizer.encode([first for first, _, _ in split], pairs, max_length)
+    return MappedBatches(batches, hide) if rate else batches

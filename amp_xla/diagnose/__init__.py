@@ -4,7 +4,14 @@
 returns.
 """
 
-from amp_xla.diagnose.inspection import inspect
-from amp_xla.diagnose.rehearsal import rehearse
+import importlib
+from typing import Any
 
 __all__ = ("inspect", "rehearse")
+_MODULES = {"inspect": "inspection", "rehearse": "rehearsal"}  # imported when they are used
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)

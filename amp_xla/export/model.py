@@ -19,6 +19,7 @@ ANSWERS = "answers.json"
 MEAN = "mean of the vectors of all tokens but padding"
 LINEAR = " @ classifier.weight.T + classifier.bias"
 MEAN_POOLING = f"softmax({MEAN}{LINEAR})"
+FIRST = "vector of the first token"
 TOLERANCE = {"fp32": 1e-4, "fp16": 1e-2}  # allowed difference of outputs
 # A model: token ids and segment ids, int32 [B, L] -> probabilities, float [B, ..., classes];
 # similarities, float [B]; or vectors, float [B, hidden]
@@ -45,6 +46,10 @@ class Exportable:
       graph: function that builds TensorFlow's graph (``amp_xla.export.graph.Serving``), with
         float16 constants if its argument is True; None in JAX.
       answers: numbers that turn the model's output into answers, such as ``threshold``.
+      task: Hugging Face's name of the task (``pipeline_tag``); empty if there is none.
+      load: Python that loads the Hugging Face folder, ``{}``; empty = transformers' ``AutoModel``.
+      settings: more entries of transformers' ``config.json``.
+      files: more files of the Hugging Face folder: path -> content.
     """
 
     config: Dict[str, Any]
@@ -59,6 +64,10 @@ class Exportable:
     reload: Callable[[Path], Run]
     graph: Optional[Callable[[bool], Any]] = None
     answers: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    task: str = ""
+    load: str = ""
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    files: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
 
     def write_files(self, folder: Path) -> None:
         """Write vocabulary, tokenizer settings and labels, as in a run's checkpoint."""

@@ -10,11 +10,11 @@ from typing import Any, List
 
 import numpy as np
 
-from amp_xla.data.extras import extra
+from amp_xla.data.text.lines import extra
 from amp_xla.errors import UnsupportedError
 from amp_xla.export.graph import CALL, INPUTS
 from amp_xla.export.model import Exportable, Run, comparable
-from amp_xla.models.weights.stored import first_line
+from amp_xla.models.weights import first_line
 
 FILE = "model.onnx"
 _OPSET = 13

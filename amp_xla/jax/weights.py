@@ -10,8 +10,8 @@ import jax.numpy as jnp
 
 from amp_xla.errors import DataError
 from amp_xla.jax.bert import Bert, Norm
+from amp_xla.models.weights import Tensors
 from amp_xla.models.weights.pretrained import Pretrained
-from amp_xla.models.weights.stored import Tensors
 
 
 def pretrained(folder: str) -> Pretrained:

@@ -11,7 +11,7 @@ import contextlib
 import functools
 import warnings
 import zlib
-from typing import Any, Dict, Iterator
+from typing import Any, Dict, Iterator, Optional
 
 from amp_xla import backend
 from amp_xla.backend import K, keras, tf
@@ -66,6 +66,12 @@ def inference() -> Iterator[None]:
     finally:
         _training = before
         _set_learning_phase(int(before))
+
+
+def without(model: Any, inputs: Optional[Any] = None) -> Any:
+    """Build the output of a model in inference mode; ``inputs``: None = its own placeholders."""
+    with inference():
+        return model(model.inputs if inputs is None else inputs)
 
 
 @functools.lru_cache(maxsize=None)

@@ -9,10 +9,10 @@ import numpy as np
 
 from amp_xla import backend
 from amp_xla.backend import K, keras, tf
-from amp_xla.models import derivatives
-from amp_xla.models.weights import google
+from amp_xla.models import derivatives, packed
+from amp_xla.models.weights import Shape, google
+from amp_xla.models.weights.hugging_face import OWN_HEAD
 from amp_xla.models.weights.pretrained import NOT_NARROW, TOKENS
-from amp_xla.models.weights.stored import Shape
 
 # Keys of a ``bert_config.json`` that bert4keras reads
 _KEYS = (
@@ -26,6 +26,7 @@ _CLASSES = {
     "bert": "BERT", "albert": "ALBERT", "electra": "ELECTRA", "nezha": "NEZHA",
     "roformer": "RoFormer", "roformer_v2": "RoFormerV2",
 }  # fmt: skip
+POOLER = "Pooler-Dense"  # bert4keras' name, by which it finds the weights in checkpoints
 # Google's names of the weights with one row per token of the vocabulary
 VOCABULARY = {TOKENS, "cls/predictions/output_bias"}
 Extend = Callable[[Any], Any]
@@ -37,6 +38,7 @@ def transformer(
     length: Optional[int] = None,
     weights: bool = True,
     extend: Extend = lambda base: base,
+    pooler: bool = False,
 ) -> Any:
     """Build an encoder as bert4keras' model object.
 
@@ -48,20 +50,45 @@ def transformer(
       length: maximum number of tokens per sequence.
       weights: False = read only the configuration from ``bert``.
       extend: function from bert4keras' model class to a subclass, which is built instead.
+      pooler: add the pooler, for ``pooled``; its weights are new if ``bert`` has none.
 
     Raises:
       AmpXlaError: a file of the folder is missing, damaged or does not fit.
     """
     config = config or {}
-    if bert is None:
-        return build(config, extend)
-    folder = google.pretrained(bert)
-    if weights:
-        folder.check_sizes(config.get("vocab_size"), length)
-    built = build(with_rates(folder.config, config), extend)
-    if weights:
-        built.load_weights_from_checkpoint(folder.take(tensors(built)))
+    folder = None if bert is None else google.pretrained(bert)
+    if folder is not None:
+        if weights:
+            folder.check_sizes(config.get("vocab_size"), length)
+        config = with_rates(folder.config, config)
+    built = build(config, extend)
+    if pooler:
+        built.layers[POOLER] = _pooler(config)
+    if folder is not None and weights:
+        loaded, mapping = folder.take(tensors(built)), _mapping(built)
+        if not loaded.keys() >= set(mapping[POOLER]):
+            del mapping[POOLER]
+        built.load_weights_from_checkpoint(loaded, mapping)
     return built
+
+
+def pooler_activation(config: Mapping[str, Any]) -> str:
+    """Return the activation of the pooler, or of the layer that a family's classifier has."""
+    family = config["model_type"]
+    if family not in OWN_HEAD:
+        return "tanh"
+    return "gelu" if family == "electra" else str(config["hidden_act"])
+
+
+def _pooler(config: Mapping[str, Any]) -> Any:
+    """Build the dense layer above the first token, as in transformers' classifiers."""
+    layer = keras.layers.Dense(
+        config["hidden_size"], pooler_activation(config), name=POOLER,
+        kernel_initializer=keras.initializers.TruncatedNormal(stddev=0.02),
+    )  # fmt: skip
+    with tf.name_scope(f"{POOLER}/"):
+        layer.build([None, config["hidden_size"]])
+    return layer
 
 
 def with_rates(pretrained: Mapping[str, Any], config: Mapping[str, Any]) -> Dict[str, Any]:
@@ -108,10 +135,17 @@ def _variables(transformer: Any) -> Dict[str, Any]:
     layers = transformer.layers
     return {
         name: variable
-        for layer, names in transformer.variable_mapping().items()
+        for layer, names in _mapping(transformer).items()
         if layer in layers
         for variable, name in zip(layers[layer].trainable_weights, names)
     }
+
+
+def _mapping(transformer: Any) -> Dict[str, Any]:
+    """Return layer -> Google's names; bert4keras' RoFormerV2 leaves all biases out."""
+    mapping: Dict[str, Any] = transformer.variable_mapping()
+    kernel = mapping[POOLER][0]
+    return {**mapping, POOLER: [kernel, kernel.replace("kernel", "bias")]}
 
 
 def epsilon(transformer: Any) -> float:
@@ -144,10 +178,23 @@ def build_transformer_model(*args: Any, **kwargs: Any) -> Any:
     return backend.bert4keras("models").build_transformer_model(*args, **kwargs)
 
 
-def pooled(encoder_model: Any) -> Any:
-    """Build the mean vector of each text, without padding, float [B, hidden]."""
-    layer = keras.layers.Lambda(mean_over_tokens, name="Pooling")
-    return layer([encoder_model.output, encoder_model.inputs[0]])
+def pooled(transformer: Any, pooling: str = "mean", slots: int = 1) -> Any:
+    """Build the vector of each text, float [B, hidden]; of packed rows [B, slots, hidden].
+
+    Args:
+      transformer: bert4keras' model object, with the pooler if ``pooling`` is pooler.
+      pooling: ``options.Pooling``.
+      slots: maximum number of texts per row. Above 1, the class is one of ``packed.extended``.
+    """
+    model = transformer.model
+    if slots > 1:
+        vectors = packed.pooled(model, slots, pooling != "mean")
+    elif pooling == "mean":
+        layer = keras.layers.Lambda(mean_over_tokens, name="Pooling")
+        vectors = layer([model.output, model.inputs[0]])
+    else:
+        vectors = keras.layers.Lambda(lambda x, mask=None: x[:, 0], name="Pooling")(model.output)
+    return transformer.layers[POOLER](vectors) if pooling == "pooler" else vectors
 
 
 def classifier(vectors: Any, inputs: Any, classes: int, dropout: float) -> Any:

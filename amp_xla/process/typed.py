@@ -1,10 +1,13 @@
-"""Commands to show in messages; they differ between a checkout and an installed package."""
+"""The running source: commands as they are typed in its checkout or not, and git's revision."""
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 import sys
 from pathlib import Path
+from typing import Optional
 
 ROOT = Path(__file__).resolve().parents[2]
 CONTAINER = "nvcr.io/nvidia/tensorflow:23.03-tf1-py3"
@@ -46,3 +49,28 @@ def container(image: str = "") -> str:
     if in_checkout():
         return "make docker-train" + (f" BASE_IMAGE={image}" if image else "")
     return f"docker run --rm -it --gpus all {image or CONTAINER}"
+
+
+def revision() -> Optional[str]:
+    """Return git's short hash, with ``+changes`` if files differ; None if it is unknown.
+
+    A container image has no repository; there the variable ``SOURCE_REVISION`` is returned. Pages
+    of results do not count: each command that measures changes one.
+    """
+    files = ["--untracked-files=no", "--", ":/", ":(top,exclude)docs/results"]
+    try:
+        changed = _git("status", "--porcelain", *files)
+        return _git("describe", "--always", "--exclude", "*") + "+changes" * bool(changed)
+    except (OSError, subprocess.SubprocessError):
+        return os.environ.get("SOURCE_REVISION")
+
+
+def _git(*words: str) -> str:
+    out = subprocess.run(
+        ["git", "-C", str(Path(__file__).parent), *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        timeout=10,
+        check=True,
+    )
+    return out.stdout.decode().strip()

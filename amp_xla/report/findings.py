@@ -178,6 +178,11 @@ def _learning(run: Record) -> List[Finding]:
     if ends and run.steps >= 100 and ends[1] > 0.98 * ends[0]:
         fix = "if it rose, a lower --learning-rate; if not, a higher one or more --epochs"
         problems.append(Finding("warning", "The training loss did not fall.", fix))
+    if run.monitor == "dev_f1" and run.dev[run.monitor][-1] == 0:
+        fix = "more --epochs; if it stays 0 while the loss falls, a higher --learning-rate"
+        if ends and ends[1] > ends[0]:
+            fix = "a lower --learning-rate, because the loss rose"
+        problems.append(Finding("warning", "The dev F1 is 0: no prediction is right.", fix))
     dev = run.dev.get("dev_loss", np.zeros(0))
     finite = np.flatnonzero(np.isfinite(dev))
     if len(finite) >= _FEW:

@@ -29,13 +29,17 @@ from amp_xla.errors import AmpXlaError, SettingsError
 from amp_xla.process import durable, json_files, regular
 from amp_xla.process.progress import note
 from amp_xla.settings import Precision, Settings
-from amp_xla.training import manifest
-from amp_xla.training.manifest import MANIFEST, STATE, TENSORS, problems, read_manifest
-from amp_xla.training.state import LoopState, read_state
+from amp_xla.training.state import (
+    STATE,
+    TENSORS,
+    LoopState,
+    problems,
+    read_state,
+    write_manifest,
+)
 
 ARCHITECTURE = "bert_config.json"
 MORE = "more/"  # start of the names of tensors that are not variables of every checkpoint
-__all__ = ["MANIFEST", "STATE", "TENSORS", "problems", "read_manifest", "read_state"]
 _NAME = re.compile(r"step-(\d{8,18})(?:\.(\d{1,4}))?")
 
 T = TypeVar("T")
@@ -132,6 +136,12 @@ class Checkpoint:
             precision="fp32" if float32 else meant.settings.precision, xla="off",
             infinity=meant.infinity, epsilon=meant.epsilon,
         )  # fmt: skip
+
+    def opened(self, kind: Type[T], float32: bool = False) -> T:
+        """Return ``config(kind)``, after ``apply_precision``."""
+        config = self.config(kind)
+        self.apply_precision(float32)
+        return config
 
     @property
     def architecture(self) -> Optional[str]:
@@ -238,8 +248,7 @@ def write(
         for name, data in sorted(files.items()):
             durable.write(temporary / name, data)
         durable.write(temporary / STATE, json_files.encode(state))
-        listed = {file.name: manifest.entry(file) for file in sorted(temporary.iterdir())}
-        durable.write(temporary / MANIFEST, manifest.encode(path.name, listed))
+        write_manifest(temporary, path.name)
         durable.publish(temporary, path)
     except (OSError, SafetensorError) as error:
         shutil.rmtree(str(temporary), ignore_errors=True)

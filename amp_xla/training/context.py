@@ -7,13 +7,15 @@ does what surrounds them. ``inspect``, ``rehearse`` and ``tune`` call the same `
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Callable, Dict, Mapping, Optional, Sequence
+import importlib
+from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Tuple, Type
 
 from amp_xla.config import flat
 from amp_xla.data.labelled import Labelled, Preparation
 from amp_xla.models import fine_tuning
 from amp_xla.models.weights import pretrained
 from amp_xla.process.progress import note
+from amp_xla.recipe import recipe_of
 from amp_xla.training import distributed
 from amp_xla.training.checkpoint import ARCHITECTURE, Checkpoint
 from amp_xla.training.options import LoopOptions
@@ -61,14 +63,14 @@ class RunContext:
 
     # -- texts --------------------------------------------------------------------------------
 
-    def preparation(self) -> Preparation:
+    def preparation(self, packed: bool = False) -> Preparation:
         """Return the settings that turn texts into batches of all micro-batches of an update."""
         config = self.config
         pretrained.check(config.encoder.bert)  # first, because texts may take minutes
         size = config.batches.batch_size * getattr(config, "accumulate", 1)
         return Preparation(
             config.vocabulary, dataclasses.replace(config.batches, batch_size=size),
-            config.encoder.bert, config.training.token_dropout, config.seed,
+            config.encoder.bert, config.training.token_dropout, config.seed, packed,
         )  # fmt: skip
 
     def shared(self, data: Labelled) -> Labelled:
@@ -90,21 +92,47 @@ class RunContext:
 
     # -- update -------------------------------------------------------------------------------
 
-    def tricks(self, model: Any) -> Any:
-        """Build the ``Tricks`` that the configuration asks for."""
-        config = self.config
-        starts = bool(config.encoder.bert or config.run.warm_start or self._resume_from)
-        return config.tricks.on(model, starts, config.memory.recompute)
+    def optimizer(
+        self,
+        steps: int,
+        rule: Optional[Callable[..., Any]] = None,
+        decay: str = "linear",
+        sharded: Optional[Tuple[Callable[[Any], bool], Callable[[Any], Any]]] = None,
+    ) -> Any:
+        """Return the ``LossScaleOptimizer``.
 
-    def optimizer(self, steps: int, rule: Optional[Callable[..., Any]] = None, **how: Any) -> Any:
-        """Return the ``LossScaleOptimizer``; the arguments are those of ``scheduled``."""
-        config = self.config
-        optimizer, self._rate = config.update.scheduled(
-            steps, self.precision.loss_scale, rule=rule, accumulate=self.micro_batches,
-            recompute="memory" in vars(config) and config.memory.recompute,
-            reduce=config.precision_options.reduce, **how,
+        Args:
+          steps: updates of the whole run.
+          rule: returns the optimizer for a learning rate and ``weight_decay``; None = ``AdamW``.
+          decay: see ``warmup_decay``.
+          sharded: predicate that is true for tables of which this rank has only some rows, and a
+            function that returns their optimizer for a learning rate.
+        """
+        from amp_xla.backend import tf
+        from amp_xla.optimizers.adamw import AdamW
+        from amp_xla.optimizers.schedule import warmup_decay
+        from amp_xla.precision.optimizer import LossScaleOptimizer
+        from amp_xla.precision.reduction import Reduction
+
+        config, ranks, update, steps = self.config, self.ranks, self.config.update, max(1, steps)
+        applied = tf.get_variable(
+            "applied_steps", (), tf.int64, trainable=False, initializer=tf.zeros_initializer()
+        )
+        warmup = int(update.warmup * steps)
+        self._rate = warmup_decay(applied, update.learning_rate, warmup, steps, decay)
+        how: Dict[str, Any] = {}
+        if sharded is not None:
+            holds, rule_of = sharded
+            # Gradients of shards differ between ranks, but all ranks must skip the same steps.
+            how.update(groups=[(holds, rule_of(self._rate))], model_parallel=holds)
+        reduce = Reduction(ranks.hvd, config.precision_options.reduce) if ranks.several else None
+        return LossScaleOptimizer(
+            (rule or AdamW)(self._rate, weight_decay=update.weight_decay),
+            self.precision.loss_scale, global_clipnorm=update.clip_norm or None,
+            agreement="auto" if sharded else None, reduce=reduce, applied_steps=applied,
+            accumulate=self.micro_batches,
+            recompute="memory" in vars(config) and config.memory.recompute, **how,
         )  # fmt: skip
-        return optimizer
 
     def step(
         self,
@@ -121,6 +149,32 @@ class RunContext:
         return TrainStep(
             inputs, self.step_input, loss, optimizer, variables, self._rate, metrics, sharded
         )
+
+    def text_step(
+        self,
+        model: Any,
+        inputs: Mapping[str, Any],
+        objective: Callable[[Any], Any],
+        batches: Any,
+        **how: Any,
+    ) -> Any:
+        """Build the ``TrainStep`` of a model of texts, with the tricks in the configuration.
+
+        Args:
+          model, objective: as for ``Tricks`` and its method ``loss``; metrics are by name.
+          inputs: as for ``TrainStep``.
+          batches: the training batches.
+          **how: arguments ``divergence`` and ``inputs_of_model`` of ``Tricks.loss``.
+        """
+        from amp_xla.training.tricks import Tricks
+
+        config = self.config
+        pretrained = bool(config.encoder.bert or config.run.warm_start or self._resume_from)
+        tricks = Tricks(config.tricks, model, pretrained, config.memory.recompute)
+        optimizer = self.optimizer(self.steps(batches), tricks.rule)
+        loss, metrics = tricks.loss(objective, inputs["weights"], optimizer.loss_scale, **how)
+        loss += sum(model.losses)
+        return self.step(inputs, loss, optimizer, tricks.variables, metrics)
 
     # -- job ----------------------------------------------------------------------------------
 
@@ -144,7 +198,10 @@ class RunContext:
     def text_job(
         self, model: Any, step: Any, data: Labelled, evaluate: Callable[[], Mapping[str, float]]
     ) -> Any:
-        """Return the ``Job`` of a model that was trained on labelled texts."""
+        """Return the ``Job`` of a model of texts; ``--ema`` evaluates the average weights."""
+        from amp_xla.optimizers.average import used_by
+
+        evaluate = used_by(evaluate, step.optimizer, step.variables)
         architecture = self.config.encoder.architecture(
             data.tokenizer.vocab_size, self.config.batches.max_length
         )
@@ -160,15 +217,35 @@ def build_job(
     return build(context.config, context)
 
 
-def text_defaults(recipe: str, config: Any) -> Dict[str, Any]:
+def text_defaults(config: Any) -> Dict[str, Any]:
     """Return the settings of a resumed run; for a new run the defaults of ``--bert``."""
-    resumed = resumed_settings(type(config), recipe, config.run)
+    resumed = resumed_settings(type(config), recipe_of(type(config)), config.run)
     bert = config.encoder.bert
     pretrained.check(None if resumed else bert, whole=False)
     texts = config.files.count() if bert and not resumed else 0
     return resumed or {
         **fine_tuning.defaults(bert, texts), **config.vocabulary.defaults(bert)
     }  # fmt: skip
+
+
+def served(kind: Type[Any], entry: str, float32: bool = False) -> Callable[..., Any]:
+    """Return a function (checkpoint, ...) of a recipe that calls a function of its task's room.
+
+    The room is imported by the call, after the precision of the run was set.
+
+    Args:
+      kind: the recipe's ``Config``.
+      entry: ``module:function``; the function gets the configuration, then these arguments.
+      float32: as for ``Checkpoint.opened``.
+    """
+
+    def function(checkpoint: Checkpoint, *args: Any, **kwargs: Any) -> Any:
+        config = checkpoint.opened(kind, float32)
+        module, _, name = entry.partition(":")
+        called = getattr(importlib.import_module(module), name)
+        return called(config, checkpoint, *args, **kwargs)
+
+    return function
 
 
 def loop_options(config: Any, monitor: str = "accuracy") -> LoopOptions:

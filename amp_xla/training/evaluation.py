@@ -149,8 +149,7 @@ def held_out(
     from amp_xla.models import dropout
     from amp_xla.training.step import Inference
 
-    with dropout.inference():
-        vectors = language_model.model(language_model.model.inputs)
+    vectors = dropout.without(language_model.model)
     infer = Inference(inputs, language_model.head(inputs, vectors))
 
     def count(batch: Batch, out: Mapping[str, Any]) -> Any:

@@ -14,7 +14,6 @@ from amp_xla.data.batches.protocol import BatchSource
 from amp_xla.graph import executed, training_graph
 from amp_xla.process.progress import note
 from amp_xla.settings import Precision
-from amp_xla.sok.saver import TableShards
 from amp_xla.training.step import TrainStep
 from amp_xla.training.tensorflow_engine import TensorFlowEngine
 
@@ -35,7 +34,8 @@ class Job:
         run folder after each evaluation that was the best so far.
       rates: further rates for the log: name -> function of the step that returns the factor from
         samples per second.
-      sharded: tables of which each rank has some rows; None = every rank has all variables.
+      sharded: ``TableShards`` of which each rank has some rows; None = every rank has all
+        variables.
     """
 
     model: Any
@@ -47,7 +47,7 @@ class Job:
     identity: Dict[str, str] = dataclasses.field(default_factory=dict)
     export: Optional[Callable[[str], None]] = None
     rates: Dict[str, Callable[[int], float]] = dataclasses.field(default_factory=dict)
-    sharded: Optional[TableShards] = None
+    sharded: Optional[Any] = None
 
     def engine(self) -> TensorFlowEngine:
         """Print the settings; return the engine that trains the job."""

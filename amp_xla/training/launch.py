@@ -12,13 +12,15 @@ import shlex
 import sys
 import time
 from pathlib import Path
-from typing import Any, Callable, Dict, Mapping, Optional
+from typing import Any, Callable, Dict, List, Mapping, Optional, Type, Union
 
 from amp_xla.backend import configuring
+from amp_xla.config import parse
 from amp_xla.errors import AmpXlaError
 from amp_xla.process.progress import note
 from amp_xla.process.stopping import SignalWatch
 from amp_xla.process.world import world
+from amp_xla.recipe import recipe_of
 from amp_xla.training import distributed, run_metadata
 from amp_xla.training import identity as identities
 from amp_xla.training.checkpoint import (
@@ -28,7 +30,7 @@ from amp_xla.training.checkpoint import (
     find,
     set_aside_damaged,
 )
-from amp_xla.training.context import build_job
+from amp_xla.training.context import build_job, loop_options
 from amp_xla.training.distributed import Ranks
 from amp_xla.training.engine import Engine
 from amp_xla.training.loop import Loop
@@ -74,6 +76,26 @@ def train(
         finally:
             if run is not None:
                 run.close()
+
+
+def main(
+    kind: Type[Any],
+    build: Callable[..., Any],
+    argv: Optional[List[str]],
+    monitor: Union[str, Callable[[Any], str]] = "accuracy",
+) -> int:
+    """Train a recipe with the flags ``argv``; return the exit code.
+
+    Args:
+      kind: the recipe's ``Config``.
+      build: as for ``train``.
+      argv: words of the command line; None = ``sys.argv[1:]``.
+      monitor: dev metric that decides which step is best, or a function of the configuration.
+    """
+    recipe = recipe_of(build)
+    config = parse(kind, argv, f"amp-xla train {recipe}")
+    best = monitor if isinstance(monitor, str) else monitor(config)
+    return train(recipe, config, build, loop_options(config, best))
 
 
 def _join(config: Any) -> Ranks:

@@ -6,7 +6,7 @@ A recipe's own defaults go into the group: ``UpdateOptions(learning_rate=1e-3)``
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Callable, Optional, Tuple
+from typing import Any, Optional
 
 from typing_extensions import Annotated, Literal
 
@@ -14,7 +14,12 @@ from amp_xla.config import MAY_CHANGE, within
 from amp_xla.errors import AmpXlaError
 from amp_xla.settings import Precision
 
-Seed = Annotated[int, within(0, 2**32 - 1)]
+Seed = Annotated[int, within(0, 2**32 - 1, help="seed of all random numbers")]
+Accumulate = Annotated[
+    int,
+    within(at_least=1, help="micro-batches per update; each has --batch-size samples"),
+    MAY_CHANGE,
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,54 +111,6 @@ class UpdateOptions:
     clip_norm: Annotated[float, within(at_least=0)] = 1.0
     """clip the unscaled gradients to this global norm; 0 = no clipping"""
 
-    def scheduled(
-        self,
-        steps: int,
-        loss_scale: Any,
-        decay: str = "linear",
-        rule: Optional[Callable[..., Any]] = None,
-        sharded: Optional[Tuple[Callable[[Any], bool], Callable[[Any], Any]]] = None,
-        reduce: str = "none",
-        **how: Any,
-    ) -> Tuple[Any, Any]:
-        """Return a ``LossScaleOptimizer`` and its learning rate, a float32 scalar tensor.
-
-        Args:
-          steps: updates of the whole run.
-          loss_scale: ``Precision.loss_scale``: a number, or ``dynamic``.
-          decay: see ``warmup_decay``.
-          rule: returns the optimizer for a learning rate and ``weight_decay``; None = ``AdamW``.
-          sharded: predicate that is true for tables of which this rank has only some rows, and a
-            function that returns their optimizer for a learning rate.
-          reduce: ``PrecisionOptions.reduce``.
-          **how: arguments ``accumulate`` and ``recompute`` of ``LossScaleOptimizer``.
-        """
-        from amp_xla.backend import tf
-        from amp_xla.optimizers.adamw import AdamW
-        from amp_xla.optimizers.schedule import warmup_decay
-        from amp_xla.precision.optimizer import LossScaleOptimizer
-        from amp_xla.precision.reduction import Reduction
-        from amp_xla.training import distributed
-
-        applied = tf.get_variable(
-            "applied_steps", (), tf.int64, trainable=False, initializer=tf.zeros_initializer()
-        )
-        steps = max(1, steps)
-        warmup = int(self.warmup * steps)
-        rate = warmup_decay(applied, self.learning_rate, warmup, steps, decay)
-        if sharded is not None:
-            holds, rule_of = sharded
-            # Gradients of shards differ between ranks, but all ranks must skip the same steps.
-            how.update(groups=[(holds, rule_of(rate))], model_parallel=holds)
-        ranks = distributed.current()
-        optimizer = LossScaleOptimizer(
-            (rule or AdamW)(rate, weight_decay=self.weight_decay), loss_scale,
-            global_clipnorm=self.clip_norm or None, agreement="auto" if sharded else None,
-            reduce=Reduction(ranks.hvd, reduce) if ranks.several else None,
-            applied_steps=applied, **how,
-        )  # fmt: skip
-        return optimizer, rate
-
 
 @dataclasses.dataclass(frozen=True)
 class MemoryOptions:
@@ -180,12 +137,6 @@ class TrickOptions:
     """learning rate of a layer relative to the layer above it, e.g. 0.9; 1 = equal rates"""
     freeze: Annotated[Optional[int], within(at_least=0)] = None
     """freeze the embeddings and this number of layers, counted from the lowest; none = train all"""
-
-    def on(self, model: Any, pretrained: bool, recompute: bool) -> Any:
-        """Build ``Tricks`` with these options; the arguments are those of ``Tricks``."""
-        from amp_xla.training.tricks import Tricks
-
-        return Tricks(self, model, pretrained, recompute)
 
 
 @dataclasses.dataclass(frozen=True)

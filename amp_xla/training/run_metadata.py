@@ -20,8 +20,8 @@ from amp_xla.data.batches.rank_shard import whole
 from amp_xla.errors import AmpXlaError, RankLost
 from amp_xla.process import json_files
 from amp_xla.process.progress import note
-from amp_xla.process.revision import revision
 from amp_xla.process.stopping import Stopped
+from amp_xla.process.typed import revision
 from amp_xla.report.record import STATUS
 from amp_xla.training.engine import Engine
 from amp_xla.training.identity import settings_of

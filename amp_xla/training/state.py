@@ -1,15 +1,17 @@
-"""Position of a run: the part of a checkpoint that is neither tensors nor configuration."""
+"""The JSON files of a checkpoint: position of the run; size and SHA-256 of each file."""
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import math
+import os
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional
+from typing import Any, Dict, List, Mapping, Optional, Sequence
 
-from amp_xla.process import json_files
-from amp_xla.training.manifest import STATE
+from amp_xla.process import durable, json_files, regular
 
+TENSORS, STATE, MANIFEST = "tensors.safetensors", "state.json", "manifest.json"
 _RANKS = dict.fromkeys(("size", "first_size", "micro_batches"), int)
 _IDENTITY = dict.fromkeys(("data", "assets", "config", "settings", "versions", "defaults"), dict)
 _OPTIONAL: Dict[str, Any] = {"best": (int, float, type(None)), "rolled_back_at": (int, type(None))}
@@ -93,3 +95,81 @@ def read_state(path: Path) -> Dict[str, Any]:
     state["identity"].setdefault("defaults", {})  # older checkpoints
     json_files.require(state["identity"], _IDENTITY, "identity.")
     return state
+
+
+def entry(path: Path) -> Dict[str, Any]:
+    """Return a file's entry in a manifest."""
+    return {"bytes": path.stat().st_size, "sha256": durable.sha256(path)}
+
+
+def manifest_of(name: str, files: Mapping[str, Any]) -> bytes:
+    """Return a manifest for the checkpoint ``name``, with its own SHA-256."""
+    listed = {"checkpoint": name, "files": files}
+    digest = hashlib.sha256(json_files.encode(listed)).hexdigest()
+    return json_files.encode({**listed, "sha256": digest})
+
+
+def write_manifest(folder: Path, name: str) -> None:
+    """Write the manifest of all files in ``folder``, which becomes the checkpoint ``name``."""
+    listed = {file.name: entry(file) for file in sorted(folder.iterdir())}
+    durable.write(folder / MANIFEST, manifest_of(name, listed))
+
+
+def read_manifest(path: Path) -> Dict[str, Any]:
+    """Return file name -> ``bytes`` and ``sha256`` of each file of a checkpoint.
+
+    Raises:
+      ValueError: the manifest is missing or damaged; the message names it.
+    """
+    try:
+        data = regular.read(path / MANIFEST)
+        manifest = json_files.decode(data)
+        json_files.require(manifest, {"checkpoint": str, "files": dict})
+        if data != manifest_of(manifest["checkpoint"], manifest["files"]):
+            raise ValueError("content differs from its own SHA-256")
+        if manifest["checkpoint"] != path.name:
+            raise ValueError(f"belongs to {manifest['checkpoint']}, not to {path.name}")
+    except OSError as error:
+        raise ValueError(f"{MANIFEST}: {error.strerror}") from error
+    except ValueError as error:
+        raise ValueError(f"{MANIFEST}: {error}") from error
+    files: Dict[str, Any] = manifest["files"]
+    return files
+
+
+def problems(path: Path, only: Sequence[str] = ()) -> List[str]:
+    """Return what is wrong with a checkpoint, one line per file; empty if it is whole.
+
+    The whole content is read. Links and files that are not in the manifest count as damage.
+
+    Args:
+      path: the checkpoint.
+      only: names of the files to check; empty = all.
+    """
+    try:
+        listed = read_manifest(path)
+        present = set(os.listdir(str(path))) - {MANIFEST}
+    except (ValueError, OSError) as error:
+        return [str(error)]
+    wrong = []
+    for name in sorted(only or {*listed, *present, STATE, TENSORS}):
+        file = path / name
+        try:
+            if name not in present:  # also for a name outside this folder, e.g. ../x
+                wrong.append(f"{name}: missing")
+            elif name not in listed:
+                wrong.append(f"{name}: not in the manifest")
+            elif file.is_symlink() or not file.is_file():
+                wrong.append(f"{name}: not a regular file")
+            elif not _fits(file, listed[name]):
+                wrong.append(f"{name}: content differs from its SHA-256")
+        except OSError as error:
+            wrong.append(f"{name}: {error.strerror}")
+    if len(wrong) > 1:
+        wrong.append(f"{MANIFEST}: may belong to another checkpoint")
+    return wrong
+
+
+def _fits(file: Path, listed: Any) -> bool:
+    size = listed.get("bytes") if isinstance(listed, dict) else None
+    return size == file.stat().st_size and entry(file) == listed

@@ -55,7 +55,7 @@ class TrainStep:
         )
         # In two calls, so that tools that look at gradients (the rehearsal) find them.
         self.gradients = [
-            (_rows(gradient) if _among(variable, sharded) else _dense(gradient), variable)
+            (_rows(gradient) if any(variable is v for v in sharded) else _dense(gradient), variable)
             for gradient, variable in optimizer.compute_gradients(
                 loss if share is None else loss * share, self.variables
             )
@@ -152,10 +152,6 @@ def _dense(gradient: Any) -> Any:
     if not isinstance(gradient, tf.IndexedSlices):
         return gradient
     return tf.unsorted_segment_sum(gradient.values, gradient.indices, gradient.dense_shape[0])
-
-
-def _among(variable: Any, variables: Sequence[Any]) -> bool:
-    return any(variable is other for other in variables)
 
 
 def _rows(gradient: Any) -> Any:

@@ -15,13 +15,11 @@ from amp_xla import backend
 from amp_xla.backend import configuring, tf
 from amp_xla.backend.visible import refuse_unseen_gpu
 from amp_xla.data.batches.rank_shard import micro_batches
-from amp_xla.diagnose import overflow
 from amp_xla.errors import AmpXlaError
 from amp_xla.graph.nodes import upstream
 from amp_xla.graph.training_graph import DROPOUT_STEP
 from amp_xla.process import durable
 from amp_xla.process.progress import note
-from amp_xla.sok.saver import TableShards
 from amp_xla.training import distributed
 from amp_xla.training.checkpoint import MORE, Checkpoint, CheckpointError, fitting
 from amp_xla.training.engine import Engine, StepResult
@@ -156,6 +154,8 @@ class TensorFlowEngine(Engine):
         return text, {}
 
     def _first_nonfinite(self, feed: Mapping[str, Any], micro_batch: int, scale: float) -> Any:
+        from amp_xla.diagnose import overflow
+
         arrays = self.job.step.arrays(feed, micro_batch)
         training = self.job.training_graph()
         values = training.values()
@@ -164,10 +164,11 @@ class TensorFlowEngine(Engine):
         return overflow.replay(training, rewritten, values, arrays, micro_batch, float(scale))
 
 
-def write_shards(tables: TableShards, ranks: Any, checkpoints: Path) -> Path:
+def write_shards(tables: Any, ranks: Any, checkpoints: Path) -> Path:
     """Write all ranks' rows into a new folder inside ``checkpoints``; all ranks call it.
 
-    Rank 0 then moves the files into its checkpoint, whose manifest lists them.
+    ``tables`` is a ``TableShards``. Rank 0 then moves the files into its checkpoint, whose manifest
+    lists them.
 
     Raises:
       CheckpointError: a rank could not write (raised on all ranks); the folder was removed.

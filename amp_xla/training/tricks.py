@@ -11,7 +11,7 @@ from amp_xla.backend import keras, tf
 from amp_xla.errors import SettingsError
 from amp_xla.models import losses
 from amp_xla.optimizers.adamw import AdamW
-from amp_xla.optimizers.average import averaged, used_by
+from amp_xla.optimizers.average import averaged
 
 EMBEDDING = "Embedding-Token"  # bert4keras' names
 _LAYER = re.compile(r"(?:^|/)Transformer-(\d+)-")
@@ -77,7 +77,7 @@ class Tricks:
         weights: Any,
         loss_scale: Any,
         divergence: Callable[[Any, Any], Any] = losses.divergence,
-        inputs: Optional[Sequence[Any]] = None,
+        inputs_of_model: Optional[Sequence[Any]] = None,
     ) -> Tuple[Any, Any]:
         """Build loss and metrics of a batch.
 
@@ -89,10 +89,11 @@ class Tricks:
           weights: float32 [B, ...], 0 for padding.
           loss_scale: the optimizer's loss scale, float32 scalar.
           divergence: for R-Drop: returns the divergence of two outputs, shaped like ``weights``.
-          inputs: tensors to call the model with, instead of its own placeholders.
+          inputs_of_model: tensors to call the model with, instead of its own placeholders.
         """
         options, model = self._options, self._model
         layer, delta = model.get_layer(EMBEDDING), None
+        inputs: Any = inputs_of_model
         if inputs is None:
             inputs, output, vectors = model.inputs, model.output, layer.get_output_at(0)
         else:
@@ -119,15 +120,6 @@ class Tricks:
         )
         apart = losses.weighted_mean(divergence(first, second), weights)
         return loss + 0.25 * options.r_drop * apart, metrics
-
-    def evaluation(self, evaluate: Callable[..., Any], optimizer: Any) -> Callable[..., Any]:
-        """Return a function that calls ``evaluate``, with ``--ema`` on the average weights.
-
-        Args:
-          evaluate: evaluates the model.
-          optimizer: ``LossScaleOptimizer``, with its update built.
-        """
-        return used_by(evaluate, optimizer, self.variables)
 
     def _depth(self, variable: Any) -> int:
         """Return 0 for embeddings, the number of a layer from 1, or layers + 1 for the head."""

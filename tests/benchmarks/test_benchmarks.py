@@ -51,7 +51,9 @@ def test_a_trial_measures_only_missing_rows(tmp_path: Path) -> None:
     assert f"## tiny at 16: {row.machine['card']}" in page and "- fp32: driver none" in page
 
 
-def test_a_row_that_hangs_costs_its_time_alone(tmp_path: Path) -> None:
+def test_a_row_that_hangs_costs_its_time_alone(
+    tmp_path: Path, monkeypatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """It answers which versions it has, then sleeps, and so does a process that it has started."""
     program = tmp_path / "python"
     program.write_text(
@@ -60,12 +62,15 @@ def test_a_row_that_hangs_costs_its_time_alone(tmp_path: Path) -> None:
         sleep 500 & sleep 500"""
     )
     program.chmod(0o755)
-    began = time.monotonic()
-    words = ["--trial", "--minutes", "0.6", "--peer", shlex.quote(str(program))]
-    said = trial(tmp_path / "gpu", *words, "--only", "PyTorch bf16;PyTorch fp32", code=1)
-    assert time.monotonic() - began < 120  # 36 s, and the start of a busy machine
+    monkeypatch.setattr(Contestant, "seconds", 4.0)  # of a tiny model's row
+    monkeypatch.setenv(*next(iter(NO_GPU.items())))
+    only, peer = "PyTorch bf16;PyTorch fp32", shlex.quote(str(program))
+    config, found = gpu.Config(trial=True, only=only, peer=peer), {}
+    gpu.measure(config, found, tmp_path / "gpu", time.monotonic() + 12)
+    said = capsys.readouterr().err
     assert "PyTorch bf16, batch 4: timed out: no answer in " in said
     assert "PyTorch fp32: no time is left for it" in said
+    assert [row.status.split(":")[0] for row in found.values()] == ["timed out"]
 
 
 @pytest.mark.slow

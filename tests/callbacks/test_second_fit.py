@@ -8,6 +8,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
+from amp_xla import backend
 from tests.running import run_python
 
 SCRIPT = """
@@ -53,6 +56,7 @@ print(json.dumps(seen))
 """
 
 
+@pytest.mark.skipif(backend.kind() == "tf2", reason="a defect of TensorFlow 1.15")
 def test_weights_stay_when_the_next_fit_begins(tmp_path: Path) -> None:
     done = run_python("-c", SCRIPT, str(tmp_path), env={"AMP_XLA_XLA": "on"})
     assert done.code == 0, done.err

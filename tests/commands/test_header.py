@@ -51,7 +51,9 @@ def run(folder, text):
     return run_python("train.py", cwd=folder, env={"PYTHONPATH": ""})
 
 
-@pytest.mark.parametrize("flags", [(), ("--precision", "fp32")])
+@pytest.mark.parametrize(
+    "flags", [(), pytest.param(("--precision", "fp32"), marks=pytest.mark.once)]
+)
 def test_a_pasted_header_trains(tmp_path, flags):
     text = block(*flags)
     assert text.startswith(f"# ---- amp_xla header for TensorFlow {VERSION}: precision ")

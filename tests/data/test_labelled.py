@@ -9,10 +9,13 @@ import numpy as np
 import pytest
 
 from amp_xla.data import labelled
-from amp_xla.data.batches.options import PackedBatchOptions
+from amp_xla.data.batches.options import BatchOptions
 from amp_xla.data.text.labels import Labels
-from amp_xla.data.text.options import MultiLabelTextFiles, TextFiles, VocabularyOptions
+from amp_xla.data.text.options import TextFiles, VocabularyOptions
 from amp_xla.errors import DataError, SettingsError
+from amp_xla.tasks.classification import data as classification
+from amp_xla.tasks.classification.data import MultiLabelTextFiles
+from amp_xla.tasks.classification.questions import questions
 from tests.data.encoded import ids_of
 
 pytestmark = pytest.mark.once
@@ -30,11 +33,11 @@ def files(tmp_path: Path) -> TextFiles:
     return TextFiles(train=str(tmp_path / "train.tsv"), dev=str(tmp_path / "dev.tsv"))
 
 
-def read(files: TextFiles, token_dropout: float = 0.0, **options: Any) -> labelled.Labelled:
-    small = PackedBatchOptions(batch_size=4, max_length=16, **options)
+def read(files: TextFiles, token_dropout: float = 0.0, packed: bool = False) -> labelled.Labelled:
+    small = BatchOptions(batch_size=4, max_length=16)
     vocabulary = VocabularyOptions(vocab_size=200)
-    how = labelled.Preparation(vocabulary, small, None, token_dropout, 1)
-    return labelled.read(files, how)
+    how = labelled.Preparation(vocabulary, small, None, token_dropout, 1, packed)
+    return classification.read(files, how)
 
 
 def test_tokens_are_hidden_in_training_only(files: TextFiles) -> None:
@@ -49,7 +52,7 @@ def test_tokens_are_hidden_in_training_only(files: TextFiles) -> None:
 
 def test_a_line_to_predict_is_independent_of_other_lines(files: TextFiles) -> None:
     tokenizer = read(files).tokenizer
-    encoded = labelled.questions(["good", "good\tbad text", "good\t", "text " * 20], tokenizer, 16)
+    encoded = questions(["good", "good\tbad text", "good\t", "text " * 20], tokenizer, 16)
     assert ids_of(encoded, 0) == ids_of(tokenizer.encode(["good"]), 0)
     assert ids_of(encoded, 1) == ids_of(tokenizer.encode(["good"], ["bad text"]), 0)
     assert ids_of(encoded, 2) == ids_of(tokenizer.encode(["good"], [""]), 0)
@@ -78,10 +81,10 @@ def test_a_text_has_any_number_of_labels(tmp_path: Path, packed: bool) -> None:
 
 def test_class_weights() -> None:
     labels, ids = Labels(("a", "b", "c=d")), np.array([0, 0, 0, 1, 2, 0])
-    assert labelled.class_weights(None, labels, ids) is None
-    balanced = labelled.class_weights("balanced", labels, ids)
+    assert classification.class_weights(None, labels, ids) is None
+    balanced = classification.class_weights("balanced", labels, ids)
     assert balanced == [0.5, 2.0, 2.0] and np.mean(np.array(balanced)[ids]) == 1.0
-    assert labelled.class_weights("c=d=3,a=0.5", labels, ids) == [0.5, 1.0, 3.0]
+    assert classification.class_weights("c=d=3,a=0.5", labels, ids) == [0.5, 1.0, 3.0]
     for spec in ("e=1", "a", "a=nan", ""):
         with pytest.raises(SettingsError, match="--class-weights: found .* such as a=2,b=0.5"):
-            labelled.class_weights(spec, labels, ids)
+            classification.class_weights(spec, labels, ids)

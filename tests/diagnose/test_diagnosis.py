@@ -4,35 +4,23 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, Dict
+from typing import Any
 
 import numpy as np
-import pytest
 
-from tests.running import Result, run_python
+from tests.integration.commands import RECIPE, Commands
+
+# After the first update the weights are so large that their squares are beyond float32.
+FLAGS = (
+    "--train a.tsv --dev a.tsv --layers 1 --hidden 64 --epochs 1 --batch-size 8 --precision fp32 "
+    "--learning-rate 1e30 --warmup 0 --name run --on-nonfinite stop"
+).split()
 
 
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: Any) -> str:
-    path = tmp_path_factory.mktemp("data") / "a.tsv"
+def test_the_report_names_the_node_and_the_batch_is_kept(server: Any, tmp_path: Path) -> None:
     lines = [f"word{i % 7} other{i % 5} text\tabc{i % 3}\n" for i in range(40)]
-    path.write_text("".join(lines))
-    return str(path)
-
-
-def train(folder: Path, data: str, policy: str) -> Result:
-    # After the first update the weights are so large that their squares are beyond float32.
-    flags: Dict[str, str] = {
-        "train": data, "dev": data, "layers": "1", "hidden": "64", "epochs": "1", "batch-size": "8",
-        "precision": "fp32", "learning-rate": "1e30", "warmup": "0", "name": "run",
-        "on-nonfinite": policy,
-    }  # fmt: skip
-    words = [word for name, value in flags.items() for word in (f"--{name}", value)]
-    return run_python("-m", "recipes.classification", *words, cwd=folder)
-
-
-def test_the_report_names_the_node_and_the_batch_is_kept(tmp_path: Path, data: str) -> None:
-    done = train(tmp_path, data, "stop")
+    (tmp_path / "a.tsv").write_text("".join(lines))
+    done = Commands(server, tmp_path)(RECIPE, *FLAGS)
     assert done.code == 2, done.err
     said = done.out + done.err
     assert said.count("first non-finite node: ") == 1

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.running import run_python
 
 # XLA writes one module per compilation. The batches have 1, 5, 20 and 32 different tokens.
@@ -34,6 +36,7 @@ print(json.dumps(compiled))
 """
 
 
+@pytest.mark.once
 def test_xla_compiles_once_per_shape(tmp_path: Path) -> None:
     env = {"XLA_FLAGS": f"--xla_dump_to={tmp_path} --xla_dump_hlo_as_text"}
     done = run_python("-c", SCRIPT, str(tmp_path), env=env)

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.running import run_python
+from tests.integration.commands import Commands
 
 pytestmark = pytest.mark.slow
 
@@ -80,8 +80,9 @@ print(json.dumps(dict(runs=runs, kept=kept, differ=differ, halves=halves)))
 """
 
 
-def test_recomputed_layers_train_the_same_and_take_less_memory():
-    done = run_python("-c", SCRIPT)
+def test_recomputed_layers_train_the_same_and_take_less_memory(server, tmp_path):
+    (tmp_path / "script.py").write_text(SCRIPT)
+    done = Commands(server, tmp_path).job({"script": str(tmp_path / "script.py")})
     assert done.code == 0, done.err
     results = json.loads(done.out)
     plain, recomputed = results["runs"]

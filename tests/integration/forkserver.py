@@ -44,8 +44,9 @@ MUTATING = ("open", "write", "fsync", "mkdir", "rename", "replace", "unlink", "r
 PRELOAD = """amp_xla.setup amp_xla.commands.predict amp_xla.commands.verify
 amp_xla.data.batches.buckets amp_xla.models.encoders amp_xla.models.language_model
 amp_xla.models.packed amp_xla.optimizers.adamw amp_xla.optimizers.schedule
-amp_xla.precision.optimizer amp_xla.training.evaluation amp_xla.training.launch
-amp_xla.training.tensorflow_engine recipes.classification recipes.pretraining
+amp_xla.precision.optimizer amp_xla.report.page amp_xla.training.evaluation
+amp_xla.training.launch amp_xla.training.tensorflow_engine amp_xla.training.tricks
+bert4keras.layers bert4keras.models jinja2 recipes.classification recipes.pretraining
 tests.integration.tiny"""
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(PRELOAD.split())
@@ -73,7 +74,7 @@ class Server:
 
 
 def child(job: Dict[str, Any]) -> None:
-    """Run a "script", a "module" with "argv", or a training job with "config" and "run"."""
+    """Run a "script" or a "module" with "argv", or a training job with "config" and "run"."""
     # As in a program of ours. The fork server's own kind has named locks, such as tqdm's, and
     # Python 3.7 prints a warning about each when the process ends, now and then too late.
     multiprocessing.set_start_method("fork", force=True)
@@ -99,7 +100,7 @@ def child(job: Dict[str, Any]) -> None:
         Faults(job.get("faults", {}), job["log"]).install()
     exec(job.get("code", ""), {})
     if "script" in job:
-        sys.argv = [job["script"]]
+        sys.argv = [job["script"], *job.get("argv", [])]
         sys.path.insert(0, str(Path(job["script"]).parent))
         runpy.run_path(job["script"], run_name="__main__")
         return

@@ -9,6 +9,7 @@ from typing import Any, Dict, List, Optional
 
 from amp_xla.training import checkpoint
 from amp_xla.training.metrics import CLOCK_FIELDS
+from amp_xla.training.state import read_manifest
 from tests.integration.forkserver import Server
 
 __all__ = ["Run", "Server", "metrics", "repeatable", "state"]
@@ -30,7 +31,7 @@ def state(run: Path) -> Any:
     folder = run / "checkpoints"
     for path in (checkpoint.steps(folder)[-1], checkpoint.best(folder)):
         assert path is not None and checkpoint.problems(path) == []
-        files = checkpoint.read_manifest(path)
+        files = read_manifest(path)
         found.append({file: value["sha256"] for file, value in files.items()})
     return found
 

@@ -12,6 +12,7 @@ import pytest
 
 from amp_xla import backend
 from amp_xla.training import checkpoint
+from amp_xla.training.state import read_manifest
 from tests.integration.killing import Server
 from tests.running import ROOT, run_python
 
@@ -25,7 +26,7 @@ SCRIPTS = {
     "masked_language_model": (r"epoch 8/8 .* dev accuracy ([\d.]+)", 0.4),
 }
 KILLED = "ner_crf"
-BOTH = ("ner_crf", "similarity")  # run on both TensorFlows; the others on 2.17 only
+BOTH = ("ner_crf",)  # run on both TensorFlows; the others on 2.17 only
 
 
 def start(server: Server, script: str, folder: Path) -> int:
@@ -56,7 +57,7 @@ def kill(server: Server, script: str, folder: Path, after: str) -> None:
 def tensors(script: str, folder: Path) -> str:
     """Return the SHA-256 of the tensors in the last checkpoint."""
     newest = checkpoint.steps(folder / "runs" / script / "checkpoints")[-1]
-    digest: str = checkpoint.read_manifest(newest)["tensors.safetensors"]["sha256"]
+    digest: str = read_manifest(newest)["tensors.safetensors"]["sha256"]
     return digest
 
 
@@ -69,7 +70,7 @@ def test_it_learns_and_continues_after_sigkill(server: Server, script: str, tmp_
     score = re.search(result, whole)
     assert score and float(score.group(1)) >= least, whole
     assert "first step ran: " in whole and "resuming is not exact" not in whole
-    if script == KILLED:
+    if script == KILLED and backend.kind() == "tf2":
         killed = tmp_path / "killed"
         kill(server, script, killed, after="Epoch 3")
         resumed = finish(server, script, killed)

@@ -21,7 +21,7 @@ from amp_xla.training import checkpoint
 from tests.integration.commands import PREDICT, VERIFY, Commands
 from tests.integration.killing import Server
 
-FEW, ALL = 8, int(os.environ.get("FUZZ_SEEDS", "32"))
+FEW, ALL = 6, int(os.environ.get("FUZZ_SEEDS", "32"))
 KINDS = ("cut", "flip", "delete", "swap", "folder", "link")
 TINY = "tests.integration.tiny"
 RUN = Path("runs/tiny/run")

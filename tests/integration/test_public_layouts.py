@@ -49,14 +49,3 @@ def test_a_public_layout(server: Server, tmp_path: Path, name: str) -> None:
     assert result["samples"] == DEV
     if result["per_label"]:
         assert sum(row["support"] for row in result["per_label"]) == DEV
-
-
-def test_a_layout_of_relations_is_refused_in_one_line(server: Server, tmp_path: Path) -> None:
-    record = {"text": "张三生于北京", "spo_list": [{
-        "predicate": "出生地", "subject": "张三", "object": {"@value": "北京"}}]}  # fmt: skip
-    (tmp_path / "duie.json").write_text(json.dumps(record, ensure_ascii=False) + "\n", "utf-8")
-    command = Commands(server, tmp_path)
-    for recipe in ("tagging", "classification"):
-        words = ("--train", "duie.json", "--dev", "duie.json", *TINY)
-        error = command(f"recipes.{recipe}", *words).error
-        assert "found: 'text', 'spo_list'" in error

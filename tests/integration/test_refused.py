@@ -16,7 +16,8 @@ import pytest
 from amp_xla.data.text.vocabulary import SPECIAL_TOKENS
 from amp_xla.process import durable
 from amp_xla.recipe import own_recipes
-from amp_xla.training import checkpoint, manifest
+from amp_xla.training import checkpoint
+from amp_xla.training.state import MANIFEST, manifest_of
 from tests.integration.commands import PREDICT, RECIPE, VERIFY, Commands, bytes_of
 from tests.integration.killing import Server
 from tests.models import google_folder
@@ -149,12 +150,12 @@ def test_copies_decide_nothing_and_are_repaired(
 
 def signed_again(path: Path) -> None:
     """Write a manifest for the current content, as an attacker would."""
-    (path / checkpoint.MANIFEST).unlink()
+    (path / MANIFEST).unlink()
     files = {
         file.name: {"bytes": file.stat().st_size, "sha256": durable.sha256(file)}
         for file in path.iterdir()
     }
-    (path / checkpoint.MANIFEST).write_bytes(manifest.encode(path.name, files))
+    (path / MANIFEST).write_bytes(manifest_of(path.name, files))
 
 
 def forged(folder: Path, change: Callable[[Dict[str, Any]], Any]) -> None:
@@ -230,7 +231,7 @@ def test_a_run_from_before_a_flag_goes_on(command: Commands) -> None:
 
     def older(state: Dict[str, Any]) -> None:
         identity = state["identity"]
-        for name in ("focal_gamma", "patience", "ema"):  # flags of today
+        for name in ("focal_gamma", "patience", "ema", "pooling"):  # flags of today
             identity["config"].pop(name, None)
         del identity["settings"]["infinity"], state["loop"]["stale"], state["loop"]["log_sums"]
         identity["config"]["gone"] = identity["defaults"]["gone"] = [0.5]  # a flag of then

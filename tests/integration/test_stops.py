@@ -24,6 +24,7 @@ def whole(run: Run) -> List[str]:
     return [path.name for path in found]
 
 
+@pytest.mark.once
 @pytest.mark.slow
 def test_signals_in_every_phase_end_in_good_order(
     server: Server, reference: Run, tmp_path: Path

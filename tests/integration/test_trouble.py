@@ -16,6 +16,7 @@ from tests.integration.killing import Run, Server
 TROUBLE = dict(accumulate=1, nonfinite_limit=3, overflow_at=[9, 10, 11], first_scale=1024.0)
 
 
+@pytest.mark.once
 def test_rolls_back_once_and_goes_on_with_the_next_batches(server: Server, tmp_path: Path) -> None:
     run = Run(server, tmp_path / "a", **TROUBLE)
     assert run() == 0, run.text()

@@ -17,18 +17,20 @@ FLAGS = (
     "--train train.tsv --dev dev.tsv --layers 1 --hidden 16 --vocab-size 60 --max-length 16 "
     "--shapes 2 --batch-size 8 --epochs 3 --log-every 5"
 ).split()
-# Runs a recipe that kills itself after step 20, with all checkpoints on disk.
-KILLED = """
-import importlib, os, signal, sys
-from amp_xla.process.exits import exit_code
+# Lets a run kill itself after step 20, with all checkpoints on disk.
+KILL = """
+import os, signal
 from amp_xla.training.loop import Loop
-after_step = Loop.after_step
-def killed(self, *args):
+def killed(self, *args, after_step=Loop.after_step, os=os, signal=signal):
     after_step(self, *args)
     if self.state.step == 20:
         self.checkpoints.wait()
         os.kill(os.getpid(), signal.SIGKILL)
 Loop.after_step = killed
+"""
+KILLED = f"""{KILL}
+import importlib, sys
+from amp_xla.process.exits import exit_code
 sys.exit(exit_code(importlib.import_module(sys.argv[1]).main, sys.argv[2:]))
 """
 

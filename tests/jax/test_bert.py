@@ -130,15 +130,6 @@ def test_cudnns_attention_is_for_gpus_and_half_precision_only(monkeypatch):
         assert not bert.has_fused_attention(query)
 
 
-def test_damaged_weights_are_named(tmp_path):
-    folder = tmp_path / "bert"
-    shutil.copytree(str(FOLDER), str(folder))
-    file = folder / "model.safetensors"
-    file.write_bytes(file.read_bytes()[:-9])
-    with pytest.raises(weights.DataError, match="model.safetensors is truncated or damaged"):
-        loaded(folder)
-
-
 @pytest.mark.parametrize("name", ["bert_model.ckpt", "model.ckpt-100"])
 def test_a_tensorflow_checkpoint_is_refused_with_the_way_to_convert_it(tmp_path, name):
     folder = tmp_path / "bert"

@@ -32,7 +32,13 @@ def hidden(folder: Path) -> Tuple[np.ndarray, Any]:
     return states, wanted
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+# Of another form of the same tensors: the layers are those of BERT.
+FORMS = ("bert_old", "bert_zip", "ernie", "macbert")
+
+
+@pytest.mark.parametrize(
+    "family", [pytest.param(x, marks=[pytest.mark.once] * (x in FORMS)) for x in FAMILIES]
+)
 def test_hidden_states_are_those_of_transformers(family: str, capfd: Any) -> None:
     states, wanted = hidden(FOLDERS / family)
     real = wanted["tokens"] > 0
@@ -44,6 +50,7 @@ def test_hidden_states_are_those_of_transformers(family: str, capfd: Any) -> Non
     assert unused.get(family, "") in said and said.count("\n") <= 1
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("family", ["nezha", "roformer_v2"])
 def test_a_checkpoint_of_the_same_weights_is_the_same_model(family: str, tmp_path: Path) -> None:
     """As bert4keras writes it; without model_type, the family follows from the tensors."""
@@ -67,7 +74,10 @@ def test_a_checkpoint_of_the_same_weights_is_the_same_model(family: str, tmp_pat
     np.testing.assert_allclose(again, states, atol=1e-6)
 
 
-@pytest.mark.parametrize("family", ["electra", "nezha", "roformer_v2"])
+@pytest.mark.parametrize(
+    "family",
+    ["nezha", *(pytest.param(x, marks=pytest.mark.once) for x in ("electra", "roformer_v2"))],
+)
 def test_packed_rows_are_the_texts_alone(family: str) -> None:
     alone, wanted = hidden(FOLDERS / family)
     counts = (wanted["tokens"] > 0).sum(1)[:2]

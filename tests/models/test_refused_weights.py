@@ -94,12 +94,12 @@ def pointer(name: str) -> Change:
     return lambda folder: (folder / name).write_text(text)
 
 
-def pipe(name: str, target: str = "") -> Change:
-    """Return a change: a pipe, or a link to ``target``, in place of a file."""
+def pipe(name: str) -> Change:
+    """Return a change: a pipe in place of a file."""
 
     def change(folder: Path) -> None:
         (folder / name).unlink()
-        (folder / name).symlink_to(target) if target else os.mkfifo(str(folder / name))
+        os.mkfifo(str(folder / name))
 
     return change
 
@@ -146,17 +146,14 @@ HUGGING_FACE: Cases = {
     "header cut": (cut("model.safetensors", 0.01), ("model.safetensors is truncated",)),
     "code": (pickled({"a": Command()}, legacy=True), ("uses posix.system", "nothing but tensors")),
     "code at once": (pickled(Command()), ("uses posix.system",)),
-    "no tensors": (pickled({"a": 1}, legacy=True), ("pytorch_model.bin",)),
     "no weights": (without("model.safetensors"), ("model.safetensors or pytorch_model.bin",)),
     "roberta": (config(model_type="roberta"), ('model_type "roberta"', "allowed: bert, albert")),
     "relative": (config(position_embedding_type="relative_key"), ("position_embedding_type",)),
-    "an older key": (config(model_type="distilbert"), ('model_type "distilbert"',)),
     "epsilon": (config(layer_norm_eps=-1), ("layer_norm_eps is -1",)),
     "a million layers": (config(num_hidden_layers=10**6), ("num_hidden_layers is 1000000",)),
     "too wide": (config(hidden_size=2**14), ("more than", "numbers", "weights have only")),
     "a pointer": (pointer("model.safetensors"), ("model.safetensors", "git lfs pull")),
     "a pipe": (pipe("model.safetensors"), ("model.safetensors", "not a regular file")),
-    "endless": (pipe("config.json", "/dev/zero"), ("config.json", "not a regular file")),
     "long header": (sized(1 << 40), ("model.safetensors is truncated or damaged",)),
     "of two kinds": (config(model_type="albert", embedding_size=8), ("has no tensor bert.",)),
 }  # fmt: skip
@@ -247,20 +244,20 @@ VALUES: Tuple[Any, ...] = (-1, 0, 10**6, 10**12, 10**400, 1e999, 0.5, "x", [], {
 
 
 @pytest.mark.once
-@pytest.mark.parametrize("family", ["bert", "albert", "roformer"])
-def test_any_value_in_a_configuration_is_used_or_refused_in_one_line(
-    family: str, tmp_path: Path
-) -> None:
-    shutil.copytree(str(FOLDERS / family), str(tmp_path / "w"))
-    whole = json.loads((tmp_path / "w" / "config.json").read_text())
+def test_any_value_in_a_configuration_is_used_or_refused_in_one_line(tmp_path: Path) -> None:
+    wholes = {}
+    for family in ("bert", "albert", "roformer"):
+        shutil.copytree(str(FOLDERS / family), str(tmp_path / family))
+        wholes[tmp_path / family] = json.loads((FOLDERS / family / "config.json").read_text())
     for number, (key, value) in enumerate(itertools.product(KEYS, VALUES)):
-        (tmp_path / "w" / "config.json").write_text(json.dumps({**whole, key: value}))
+        folder, whole = list(wholes.items())[number % 3]
+        (folder / "config.json").write_text(json.dumps({**whole, key: value}))
         try:
-            google.pretrained(str(tmp_path / "w")).check_sizes(None, 8)
+            google.pretrained(str(folder)).check_sizes(None, 8)
             if number % 8 == 0:  # all of them once took minutes, and none failed
                 K.clear_session()
                 with dropout.inference():
-                    encoders.transformer(str(tmp_path / "w"), length=8)
+                    encoders.transformer(str(folder), length=8)
         except DataError as error:
             assert "\n" not in str(error) and len(str(error)) < 700, (key, value)
 
@@ -272,7 +269,6 @@ def test_any_value_in_a_configuration_is_used_or_refused_in_one_line(
         ("tokenizer.json", {"added_tokens": [{"content": "x", "id": 10**12}]}, "id of 'x'"),
         ("tokenizer.json", {"model": {"type": "WordPiece", "vocab": {"a": -1}}}, "id of 'a' is -1"),
         ("tokenizer.json", {"model": {"type": "WordPiece", "vocab": [1, 2]}}, "no tokens with ids"),
-        ("tokenizer.json", {"model": 3}, "must be an object"),
         ("tokenizer.json", {"model": {"type": "BPE", "vocab": {}}}, "BPE"),
         ("vocab.txt", b"[PAD]\n[UNK]\n", "2 tokens without"),
         ("vocab.txt", gzip.compress(bytes(1 << 25)), "larger than"),

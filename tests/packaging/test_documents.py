@@ -19,39 +19,51 @@ from tests.running import RECIPES, ROOT
 
 pytestmark = pytest.mark.once
 
-STARTS = r"(?:make [a-z]|(?:\./)?amp-xla [a-z])"
+STARTS = r"(?:make [a-z]|(?:\./)?amp-xla [a-z]|python -m (?:recipes|benchmarks|amp_xla)\b)"
 INLINE = re.compile(rf"`({STARTS}[^`]*)`")
-BLOCK = re.compile(rf"^ {{4,}}({STARTS}.*)$", re.MULTILINE)
+BLOCK = re.compile(rf"^ *(?:(?<=    ){STARTS}|\./amp-xla [a-z]).*$", re.MULTILINE)
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob(".github/*.md"), *ROOT.glob("docs/**/*.md")])
 VARIABLES = set(re.findall(r"[A-Z_]+", MAKEFILE.split("VARIABLES := ")[1].split("\n")[0]))
 
 
-def commands(path: Path) -> List[str]:
-    """Return the command lines of a page, without comments."""
-    text = path.read_text(encoding="utf-8")
-    inline = [" ".join(line.split()) for line in INLINE.findall(text)]
-    lines = [*inline, *BLOCK.findall(text)] if path.name != "CHANGELOG.md" else []
-    return [re.sub(r"\s+#.*$", "", line) for line in lines]
+def sources() -> List[Tuple[str, str]]:
+    """Return the pages, and the docstrings of modules, by name."""
+    pages = [path for path in PAGES if path.name != "CHANGELOG.md"]
+    texts = [(str(path.relative_to(ROOT)), path.read_text(encoding="utf-8")) for path in pages]
+    for folder in ("amp_xla", "recipes", "benchmarks", "examples", "scripts", "tests"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            module = ast.parse(path.read_text(encoding="utf-8"))
+            texts.append((str(path.relative_to(ROOT)), ast.get_docstring(module) or ""))
+    return texts
 
 
-PRINTED = sorted({line for path in PAGES for line in commands(path)})
+def commands(text: str) -> List[str]:
+    """Return the command lines of a text, without comments."""
+    lines = [*INLINE.findall(text), *BLOCK.findall(text)]
+    return [re.sub(r"\s+#.*$", "", " ".join(line.split())) for line in lines]
+
+
+PRINTED = sorted({line for _, text in sources() for line in commands(text)})
 
 
 def flags_of(module: str) -> Set[str]:
-    """Return the flags of a module's Config."""
-    names = {name.replace("_", "-") for name in flat(importlib.import_module(module).Config())}
+    """Return the flags of a module's Config; without one it has none."""
+    config = getattr(importlib.import_module(module), "Config", tuple)
+    names = {name.replace("_", "-") for name in flat(config())} if config is not tuple else set()
     return {"--help", *(f"--{n}" for n in names), *(f"--no-{n}" for n in names)}
 
 
 def check(line: str) -> None:
     """Raise AssertionError unless command, variables, recipe and flags exist."""
-    line = line.replace("\\|", "|").split(" | ")[0].replace("...", "VALUE")
+    line = re.sub(r"<\w+>|\.\.\.", "VALUE", line.replace("\\|", "|").split(" | ")[0])
     try:
         words = shlex.split(line)
     except ValueError:  # a block that continues in the next line
         words = line.replace('"', "").split()
     if words[0] == "make":
         check_make(words[1:])
+    elif words[0] == "python":
+        check_python(words[1:])
     elif words[1] == "python":
         check_python(words[2:])
     else:
@@ -61,19 +73,23 @@ def check(line: str) -> None:
 def check_make(words: List[str]) -> None:
     targets = [word for word in words if "=" not in word]
     values = dict(word.split("=", 1) for word in words if "=" in word)
-    assert set(targets) <= set(TARGETS), targets
+    assert set(targets) <= {*TARGETS, "docker-*"}, targets
     assert set(values) <= VARIABLES, values
-    if targets == ["train"] and "VALUE" not in values.get("RECIPE", ""):
+    if targets == ["train"]:
         recipe_flags(values.get("RECIPE", "classification"), shlex.split(values.get("ARGS", "")))
 
 
 def check_python(words: List[str]) -> None:
-    """Raise AssertionError unless a script, or a benchmark's flags, exist."""
+    """Raise AssertionError unless a script, or the flags of a benchmark or a recipe, exist."""
     if words[:1] != ["-m"]:
         script = words[0] if words else "README.md"
         assert script.startswith("my_") or (ROOT / script).is_file(), script
-    elif words[1].startswith("benchmarks."):
+    elif words[1] == "amp_xla":
+        check_command(words[2], words[3:])
+    elif words[1].startswith("benchmarks.") and words[1] != "benchmarks.VALUE":
         check_flags(words[2:], flags_of(words[1]))
+    elif words[1].startswith("recipes."):
+        recipe_flags(words[1].split(".")[1], words[2:])
 
 
 def check_command(name: str, words: List[str]) -> None:
@@ -92,6 +108,7 @@ def check_command(name: str, words: List[str]) -> None:
 
 
 def recipe_flags(recipe: str, words: List[str]) -> None:
+    assert recipe in RECIPES or recipe in ("", "VALUE", "mine"), recipe
     if recipe in RECIPES and not recipe.startswith("jax_"):
         check_flags(words, flags_of(f"recipes.{recipe}"))
 
@@ -116,6 +133,9 @@ def test_wrong_commands_are_found() -> None:
         "./amp-xla inspect classification -- --layer 3",
         "amp-xla python -m benchmarks.peers --tsk x",
         "./amp-xla python examples/ner.py",
+        "python -m benchmarks.gpu --minute 12",
+        "python -m recipes.taging --train a.bio",
+        "make train RECIPE=taging",
     ):
         with pytest.raises(AssertionError):
             check(line)
@@ -193,22 +213,15 @@ OUTSIDE_FLAGS = set(
 )
 
 
-def sources() -> List[Tuple[str, str]]:
-    """Return the pages, and the docstrings of modules, by name."""
-    pages = [path for path in PAGES if path.name != "CHANGELOG.md"]
-    texts = [(str(path.relative_to(ROOT)), path.read_text(encoding="utf-8")) for path in pages]
-    for folder in ("amp_xla", "recipes", "benchmarks", "examples", "scripts", "tests"):
-        for path in sorted((ROOT / folder).rglob("*.py")):
-            module = ast.parse(path.read_text(encoding="utf-8"))
-            texts.append((str(path.relative_to(ROOT)), ast.get_docstring(module) or ""))
-    return texts
-
-
 def all_flags() -> Set[str]:
     """Return the flags of all commands, recipes, benchmarks, and of scripts with argparse."""
     modules = {command.module for command in COMMANDS.values()}
     modules |= {f"recipes.{name}" for name in RECIPES if not name.startswith("jax_")}
-    modules |= {f"benchmarks.{name}" for name in ("gpu", "peers", "record")}
+    modules |= {
+        f"benchmarks.{path.stem}"
+        for path in (ROOT / "benchmarks").glob("*.py")
+        if "class Config" in path.read_text(encoding="utf-8")
+    }
     scripts = [*(ROOT / "examples").glob("*.py"), *(ROOT / "tests").rglob("*.py")]
     own = {flag for path in scripts for flag in re.findall(r'"(--[a-z-]+)"', path.read_text())}
     return own.union(*(flags_of(module) for module in modules))

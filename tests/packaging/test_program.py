@@ -1,4 +1,4 @@
-"""./amp-xla and make: quoted arguments stay whole; wrong ones are refused before a build."""
+"""The launchers: quoted arguments stay whole; wrong ones are refused before a build."""
 
 from __future__ import annotations
 

@@ -21,9 +21,8 @@ from tests.running import ROOT, run
 
 pytestmark = pytest.mark.once
 
-PYTHON_37 = Interpreter("/opt/python3.7", (3, 7, 16))
-PYTHON_38 = Interpreter("/opt/python3.8", (3, 8, 18))
-PYTHON_312 = Interpreter("/opt/python3.12", (3, 12, 1))
+VERSIONS = ((3, 7, 16), (3, 8, 18), (3, 12, 1))
+PYTHONS = [Interpreter(f"/opt/python3.{version[1]}", version) for version in VERSIONS]
 A100 = "NVIDIA A100-SXM4-40GB, 535.104.05, 40960, 8.0, Disabled"
 BROKEN = "NVIDIA-SMI has failed because it could not communicate with the NVIDIA driver."
 
@@ -69,59 +68,49 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     return Machine(tmp_path, monkeypatch)
 
 
-def test_without_a_gpu(machine):
-    choice = runtimes.choose("auto")
-    assert (choice.runtime.name, choice.python) == ("tf2", None)
-    assert "uv will download Python 3.12" in choice.line()
-    machine.has(PYTHON_312)
-    assert "no Python 3.7 found" in runtimes.choose("auto").line()
-    machine.has(PYTHON_37)
-    line = "runtime tf1: found Python 3.7.16 (/opt/python3.7); RUNTIME=tf2 uses TensorFlow 2"
-    assert runtimes.choose("auto").line() == line
-
-
 WITH_CUDA = r"^runtime tf2 with CUDA: "
-ON_A_GPU = {
-    "A100": (A100, {}, rf"{WITH_CUDA}.*NVIDIA A100-SXM4-40GB \(8\.0, driver 535\.104\.05\); using "
-             r"Python 3\.12.*; RUNTIME=nvtf1 or make docker-train for NVIDIA's TensorFlow 1\.15$"),
-    "an old driver": ("NVIDIA GeForce RTX 3090, 470.82.01, 24268, 8.6, [N/A]", {},
+OLD = "NVIDIA GeForce RTX 3090, 470.82.01, 24268, 8.6, [N/A]"
+# (Python versions, what nvidia-smi prints, variables, the request): a pattern of the line.
+CHOICES = {
+    "no Python": ("", "", {}, "auto", r"^runtime tf2: .*uv will download Python 3\.12"),
+    "only 3.12": ("3.12", "", {}, "auto", r"^runtime tf2: .*no Python 3\.7 found"),
+    "no GPU": ("3.7 3.12", "", {}, "auto", r"^runtime tf1: found Python 3\.7\.16 "
+               r"\(/opt/python3\.7\); RUNTIME=tf2 uses TensorFlow 2$"),
+    "A100": ("3.7 3.8 3.12", A100, {}, "auto", rf"{WITH_CUDA}.*NVIDIA A100-SXM4-40GB \(8\.0, "
+             r"driver 535\.104\.05\); using Python 3\.12.*; RUNTIME=nvtf1 or make"),
+    "an old driver": ("3.7 3.12", OLD, {}, "auto",
                       r"^runtime tf2: .*driver 470\.82\.01 is older than 525\.60, .*, CPU only"),
-    "a broken driver": (BROKEN, {}, rf"{WITH_CUDA}/dev/nvidia0, nvidia-smi reports: NVIDIA-SMI"),
-    "hidden": (A100, {"CUDA_VISIBLE_DEVICES": ""},
+    "a broken driver": ("3.12", BROKEN, {}, "auto",
+                        rf"{WITH_CUDA}/dev/nvidia0, nvidia-smi reports: NVIDIA-SMI"),
+    "hidden": ("3.7 3.12", A100, {"CUDA_VISIBLE_DEVICES": ""}, "auto",
                r"^runtime tf1: CUDA_VISIBLE_DEVICES='' hides the GPU: on the CPU; found Pyt"),
+    "only 3.8": ("3.8", A100, {}, "auto", "^runtime nvtf1: "),
+    "on the CPU": ("3.8", A100, {"AMP_XLA_DEVICE": "cpu"}, "tf2", "^runtime tf2: a reason"),
+    "on the GPU": ("3.8", A100, {"AMP_XLA_DEVICE": "gpu"}, "tf2", f"{WITH_CUDA}a reason"),
+    "tf1": ("3.8", A100, {}, "tf1", r"pyenv install 3\.7.*make docker-train.*RUNTIME=tf2"),
+    "unknown": ("3.8", "", {}, "tf3", r"Allowed: auto, tf1, tf2, nvtf1, jax\."),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ON_A_GPU)
-def test_with_a_gpu(machine, monkeypatch, name):
-    answer, variables, line = ON_A_GPU[name]
-    machine.has(PYTHON_37, PYTHON_38, PYTHON_312)
-    machine.driver(answer, code=9 * (answer == BROKEN))
+@pytest.mark.parametrize("name", CHOICES)
+def test_the_choice_by_machine_and_request(machine, monkeypatch, name):
+    versions, answer, variables, request, line = CHOICES[name]
+    machine.has(*(python for python in PYTHONS if python.minor in versions.split()))
+    if answer:
+        machine.driver(answer, code=9 * (answer == BROKEN))
     machine.program("docker", "#!/bin/sh\n")
     for variable, value in variables.items():
         monkeypatch.setenv(variable, value)
-    assert re.search(line, runtimes.choose("auto").line())
-
-
-def test_requests_on_a_gpu(machine, monkeypatch):
-    machine.has(PYTHON_38)
-    machine.driver(A100)
-    assert runtimes.choose("auto").runtime.name == "nvtf1"  # only Python 3.8 is installed
-    for device, name in (("cpu", "tf2"), ("gpu", "tf2-cuda"), ("auto", "tf2-cuda")):
-        monkeypatch.setenv("AMP_XLA_DEVICE", device)
-        assert runtimes.choose("tf2").runtime.name == name
-        assert (
-            "predict runs/x needs" in runtimes.choose("tf2", why="predict runs/x needs it").line()
-        )
-    with pytest.raises(SetupError, match=r"pyenv install 3\.7.*make docker-train.*RUNTIME=tf2"):
-        runtimes.choose("tf1")
-    with pytest.raises(SetupError, match=r"Allowed: auto, tf1, tf2, nvtf1, jax\."):
-        runtimes.choose("tf3")
+    try:
+        found = runtimes.choose(request, why="" if request == "auto" else "a reason").line()
+    except SetupError as error:
+        found = str(error)
+    assert re.search(line, found), found
 
 
 @pytest.mark.parametrize("version, runtime", [("1.15.5+nv23.3", "tf1"), ("2.17.0+nv25.2", "tf2")])
 def test_the_tensorflow_of_a_container_is_used(machine, version, runtime):
-    machine.has(PYTHON_37)
+    machine.has(PYTHONS[0])
     machine.container(tensorflow=version, bert4keras="0.11.3")
     for request in ("auto", runtime):
         choice = runtimes.choose(request)
@@ -177,15 +166,12 @@ def test_training_refuses_a_gpu_that_tensorflow_does_not_see(tmp_path, machine):
     path = f"{machine.folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
     file = tmp_path / "a.tsv"
     file.write_text("rain\twet\nsun\tdry\n" * 8)
+    variables = {"AMP_XLA_DRIVER_ROOT": str(machine.folder), "PATH": path}
     words = f"-m amp_xla train -- --layers 1 --hidden 64 --epochs 1 --train {file} --dev {file}"
-    done = run([sys.executable, *words.split()], AMP_XLA_DRIVER_ROOT=str(machine.folder), PATH=path)
+    done = run([sys.executable, *words.split()], **variables)
     assert done.returncode == 2, done.stderr
     (line,) = [x for x in done.stderr.splitlines() if x.startswith("error:")]
     assert "NVIDIA A100-SXM4-40GB (8.0, driver 535.104.05)" in line
     assert re.search(r"libcud\w+\.so\.\d+", line) and "AMP_XLA_DEVICE" in line
-    done = run(
-        [sys.executable, "-m", "amp_xla", "doctor"],
-        AMP_XLA_DRIVER_ROOT=str(machine.folder),
-        PATH=path,
-    )
+    done = run([sys.executable, "-m", "amp_xla", "doctor"], **variables)
     assert done.returncode == 1 and line.split(": ")[1] in done.stdout, done.stdout + done.stderr

@@ -29,7 +29,7 @@ def blocks(where: str) -> List[str]:
         assert not UNMARKED.search(text), f"{page.name}: Python belongs in a marked block"
         found += [code for mark, code in marked if mark == where]
     assert found
-    return found
+    return list(dict.fromkeys(found))  # a translated page has the same
 
 
 def run(code: str, **names: Any) -> None:

@@ -9,7 +9,7 @@ from amp_xla import backend
 from amp_xla.backend import K, keras, tf
 from amp_xla.precision import facade, optimizer
 from amp_xla.precision.compat.keras import LossScaleOptimizer
-from tests.precision.training import KINDS, same
+from tests.precision.training import same
 
 RNG = np.random.RandomState(0)
 X = RNG.randn(64, 4).astype("float32")
@@ -40,24 +40,6 @@ def own(inner, **arguments):
 
 
 CLASSES = {"ours": LossScaleOptimizer, "theirs": own}
-
-
-@pytest.mark.parametrize("kind", ["keras adam", "bert4keras adamw"])
-def test_fit_is_keras_own(kind):
-    def fitted(make):
-        K.clear_session()
-        tf.set_random_seed(0)
-        model = sequential()
-        optimizer = make(KINDS[kind](), initial_scale=64, dynamic_growth_steps=3)
-        model.compile(optimizer, "mse")
-        assert model.optimizer is optimizer
-        model.fit(X, Y, batch_size=8, epochs=2, verbose=0, shuffle=False)
-        return model.get_weights(), K.get_value(optimizer.iterations)
-
-    (ours, steps), (theirs, their_steps) = (fitted(make) for make in CLASSES.values())
-    assert steps == their_steps == 16
-    for a, b in zip(ours, theirs):
-        np.testing.assert_allclose(a, b, atol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,6 @@ def pages(tmp_path_factory: Any) -> Dict[str, Path]:
     runs = {
         "good": folders.good(folder / "good", learning_rate=1e-3),
         "diverged": folders.diverged(folder / "diverged"),
-        "killed": folders.good(folder / "killed", state="running"),
         "empty": folder / "empty",
         "long": folders.good(folder / "long", lines=200_000),
         "evil": folders.good(folder / "evil", {TEXT: 1.0}, message=TEXT, train=TEXT),
@@ -94,7 +93,7 @@ def pages(tmp_path_factory: Any) -> Dict[str, Path]:
     return {name: folder / f"{name}.html" for name in texts}
 
 
-@pytest.mark.parametrize("name", "good diverged killed empty long evil three".split())
+@pytest.mark.parametrize("name", "empty long evil three".split())
 def test_a_page_opens_at_any_width_and_in_the_dark(
     name: str, pages: Dict[str, Path], browser: Browser
 ) -> None:

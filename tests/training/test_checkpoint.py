@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from amp_xla.commands import verify
-from amp_xla.training import checkpoint, manifest
+from amp_xla.training import checkpoint
 from amp_xla.training.checkpoint import CheckpointError
-from amp_xla.training.state import LoopState
+from amp_xla.training.state import LoopState, manifest_of, read_manifest
 from tests.training import runs
 
 pytestmark = pytest.mark.once
@@ -82,8 +82,8 @@ def test_links_are_not_followed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["../state.json", "/etc/hostname"])
 def test_a_manifest_names_files_of_its_folder_only(tmp_path: Path, name: str) -> None:
     path = runs.write(tmp_path, 1)
-    files = {**checkpoint.read_manifest(path), name: {"bytes": 1, "sha256": "0"}}
-    (path / "manifest.json").write_bytes(manifest.encode(path.name, files))
+    files = {**read_manifest(path), name: {"bytes": 1, "sha256": "0"}}
+    (path / "manifest.json").write_bytes(manifest_of(path.name, files))
     assert checkpoint.problems(path) == [f"{name}: missing"]
 
 

@@ -29,7 +29,13 @@ class BatchOptions:
     """number of different batch lengths; each is one XLA compilation; 1 = fixed length"""
 
     def make(
-        self, train: Encoded, dev: Encoded, train_labels: Any, dev_labels: Any, seed: int
+        self,
+        train: Encoded,
+        dev: Encoded,
+        train_labels: Any,
+        dev_labels: Any,
+        seed: int,
+        packed: bool = False,
     ) -> Tuple[Any, Any]:
         """Return training and dev batches, in the same shapes.
 
@@ -37,27 +43,16 @@ class BatchOptions:
           train, dev: token ids, cut to ``max_length``.
           train_labels, dev_labels: int or float [samples]; None = no labels.
           seed: decides the order of the training batches.
+          packed: several samples per row, in one shape.
         """
+        batches: Batches
+        if packed:
+            batches = PackedBatches(train, train_labels, self.max_length, self.batch_size, seed)
+            return batches, batches.like(dev, dev_labels)
         # A dev text may be longer than every training text.
         sizes = np.concatenate([train.lengths, dev.lengths])
         lengths = choose_lengths(sizes, self.shapes, self.max_length)
         batches = Batches(train, train_labels, lengths, self.batch_size, seed)
-        return batches, batches.like(dev, dev_labels)
-
-
-@dataclasses.dataclass(frozen=True)
-class PackedBatchOptions(BatchOptions):
-    """Rows and tokens of a batch."""
-
-    packed: bool = False
-    """put several texts into each row of max_length tokens: one shape, hardly any padding"""
-
-    def make(
-        self, train: Encoded, dev: Encoded, train_labels: Any, dev_labels: Any, seed: int
-    ) -> Tuple[Any, Any]:
-        if not self.packed:
-            return super().make(train, dev, train_labels, dev_labels, seed)
-        batches = PackedBatches(train, train_labels, self.max_length, self.batch_size, seed)
         return batches, batches.like(dev, dev_labels)
 
 

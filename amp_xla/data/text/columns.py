@@ -26,7 +26,7 @@ from amp_xla.data.text.lines import Table, called, json_object
 from amp_xla.errors import DataError
 
 EXAMINED = 10_000  # rows that decide what a column is
-ENOUGH = 5  # rows from which on a column of different numbers or codes is an id
+ENOUGH = 8  # rows from which on a column of different numbers or codes is an id
 # Number of columns in a file without a header -> what they are
 WITHOUT_HEADER = {1: ["text"], 2: ["text", "label"], 3: ["text", "pair", "label"]}
 KNOWN_OTHERS = ("index", "id", "idx", "qid", "guid")
@@ -140,7 +140,7 @@ def _has_header(
     values = set().union(*(row for row in others if row != first))  # joined files repeat a header
     usual = [cell for cell in first if cell.lower() in _NAMES and cell not in values]
     signs = list(filter(None, map(_sign, first, columns)))
-    if len(others) >= ENOUGH and not any(map(operator.contains, columns, first)):
+    if len(others) > 2 and not any(map(operator.contains, columns, first)):
         lengths = [(len(name), min(map(len, column))) for name, column in zip(first, columns)]
         if any(2 * own < least for own, least in lengths) or all(a < b for a, b in lengths):
             signs.append("its values never occur again and are shorter than others")
@@ -181,7 +181,7 @@ def _by_name(
     """Return the columns that flags or known names choose, or that alone are left."""
     wanted, needs, known = request.fields, request.needs, request.known
     is_json, places = table.format == "json", {}
-    listed = ", ".join(map(repr, columns))
+    listed = ", ".join(map(repr, columns))[:300]
 
     def error(problem: str) -> DataError:
         return DataError(f"{called(table.path)}: {problem}")
@@ -231,6 +231,11 @@ def _differ(cells: Sequence[str]) -> bool:
     return len(cells) >= ENOUGH and 10 * len(set(cells)) >= 9 * len(cells)
 
 
+def _is_few(column: Sequence[str]) -> bool:
+    """Return whether a column has few different values, as labels have."""
+    return len(set(column)) <= min(len(column) // 2, max(2, len(column) // 10))
+
+
 def _doubtful(
     places: Dict[str, int], columns: Sequence[Sequence[str]], kinds: Sequence[str]
 ) -> List[int]:
@@ -269,12 +274,17 @@ def _by_number(
     places = dict(zip(usual, free))
     texts = [places[field] for field in ("text", "pair") if field in places]
     doubtful = _doubtful(places, columns, kinds)
+    words = [i for i in free if all(map(_WORD.fullmatch, columns[i]))]
     if "pair" in places and "pair" not in needs:
-        doubtful += [i for i in texts if all(map(_WORD.fullmatch, columns[i]))] + [last] * ids
-    if "label" in places and kinds[last] == "text" and _differ(columns[places["label"]]):
-        doubtful.append(places["label"])
+        few = [i for i in texts[1:] if _is_few(columns[i])]
+        doubtful += [i for i in texts if i in words] + few + [last] * ids
+    if "label" in places and kinds[last] == "text":
+        label = places["label"]
+        doubtful += [label] * _differ(columns[label])
+        doubtful += [i for i in texts[:1] if i in words and label not in words]
     if doubtful and len(free) > 1:
         other = [i for i in free if i != doubtful[0]] + doubtful[:1]
+        other = free[::-1] if len(free) == 2 else other
         raise DataError(
             f"{called(table.path)}: column {doubtful[0]} ({columns[doubtful[0]][0][:40]!r}, ...) "
             f"may be no {'text' if doubtful[0] in texts else 'label'}; name the columns to read, "

@@ -1,4 +1,4 @@
-"""Built-in texts: docstrings with entities, and docstrings with the name of the function or class.
+"""Built-in texts: docstrings with entities, code with triples, descriptions with names.
 
 The entities are names of parameters, classes, functions and constants. They come from the code that
 a docstring documents, not from a list of words: "name" is a parameter if the function has a
@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import ast
 import builtins
+import collections
 import functools
+import json
+import linecache
 import re
 import sysconfig
-from typing import Any, Dict, Iterator, List, Set, Tuple
+from typing import Any, Dict, Iterator, List, Sequence, Set, Tuple
 
 from amp_xla.data.text.corpora import DOCUMENTED, parsed, python_files, sides
 from amp_xla.data.text.entities import Entity, pack
@@ -20,9 +23,11 @@ from amp_xla.data.text.lines import text_problem
 from amp_xla.data.text.readers import Dataset
 
 WORDS = (6, 60)  # fewest and most words of a paragraph with entities
+OUTLINE = 40  # most words of a text with triples
 DESCRIPTION = range(4, 41)  # allowed numbers of words of a text with a name
 MARKUP = re.compile(r":[a-z:]+:(?=`)|[`*]+")
-NAME = re.compile(r"[A-Za-z_][A-Za-z_0-9]*(\(\))?")
+WORD = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
+NAME = re.compile(WORD.pattern + r"(\(\))?")
 WORD_OF_NAME = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 NO_NAMES = frozenset("self cls a A I".split())  # the last three are English words
 Definition = DOCUMENTED[1:]
@@ -54,6 +59,67 @@ def texts() -> Tuple[Dataset, Dataset]:
                 labels.setdefault(text, set()).add(pack(entities))
     train, dev = (Dataset(texts, labels=values) for texts, values in sides(labels))
     return train, dev
+
+
+@functools.lru_cache(maxsize=None)
+def relations() -> Tuple[Dataset, Dataset]:
+    """Return training and dev texts; labels are lists of [subject, predicate, object] in JSON.
+
+    A text is a function or class of Python's standard library: its first lines with class, def and
+    raise, up to 40 words. A class ``extends`` another and ``defines`` a function, a function
+    ``takes`` a parameter and ``raises`` an exception. The SHA-256 of a text decides whether it is a
+    dev text. Texts are left out if a name of a triple occurs twice.
+    """
+    found: Dict[str, Set[str]] = {}
+    for path in python_files(sysconfig.get_paths()["stdlib"]):
+        tree, lines = parsed(path), linecache.getlines(path)
+        for node in tree.body if tree else ():
+            inner = [child for child in ast.walk(node) if isinstance(child, Definition)]
+            text = _outline(node, lines) if inner and inner[0] is node else ""
+            times = collections.Counter(WORD.findall(text))
+            triples = sorted(
+                {t for child in inner for t in _triples(child) if times[t[0]] * times[t[2]]}
+            )
+            if (
+                triples
+                and max(times[name] for t in triples for name in t[::2]) == 1
+                and not text_problem(text)
+            ):
+                found.setdefault(text, set()).add(json.dumps(triples))
+    linecache.clearcache()
+    train, dev = (Dataset(texts, labels=values) for texts, values in sides(found))
+    return train, dev
+
+
+def _outline(node: Any, lines: Sequence[str]) -> str:
+    """Return the first lines of a definition that define or raise something."""
+    last = max(getattr(child, "lineno", 0) for child in ast.walk(node))
+    text = ""
+    for line in map(str.strip, lines[node.lineno - 1 : last]):
+        if re.match("(class|def|async def|raise) ", line):
+            longer = f"{text} {line}".strip()
+            if len(longer.split()) > OUTLINE:
+                break
+            text = longer
+    return text
+
+
+def _triples(node: Any) -> Iterator[Tuple[str, str, str]]:
+    """Yield the triples whose subject is a class or function."""
+    if isinstance(node, ast.ClassDef):
+        bases = [base.id for base in node.bases if isinstance(base, ast.Name)]
+        yield from ((node.name, "extends", base) for base in bases)
+        inner = [child.name for child in node.body if isinstance(child, Definition)]
+        yield from ((node.name, "defines", name) for name in inner)
+        return
+    for child in ast.walk(node.args):
+        if isinstance(child, ast.arg) and child.arg not in NO_NAMES:
+            yield node.name, "takes", child.arg
+    for child in ast.walk(node):
+        error = child.exc if isinstance(child, ast.Raise) else None
+        error = error.func if isinstance(error, ast.Call) else error
+        if isinstance(error, ast.Name):
+            yield node.name, "raises", error.id
 
 
 @functools.lru_cache(maxsize=None)

@@ -8,13 +8,12 @@ import json
 import re
 from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Sequence, Tuple
 
-from amp_xla.data.text.layout import Layout, keys, numbers
-from amp_xla.data.text.lines import BadLine, Table, every_line, json_object
+from amp_xla.data.text.layout import Layout, numbers
+from amp_xla.data.text.lines import TAG, BadLine, Table, called, every_line, json_object
 from amp_xla.data.text.readers import Dataset, collected, text_value
 from amp_xla.errors import DataError
 
 DOCUMENT = "-DOCSTART-"  # separates documents in CoNLL 2003
-TAG = re.compile(r"O|[BIESM]-.*\S")
 SCHEMES = ("BI", "BIES", "BMES")
 POSITION = re.compile(r".\d")
 FIELDS = ["entities", "label", "labels", "spans"]  # names of the list of entities
@@ -90,14 +89,16 @@ def read(path: str, nested: bool = True, on_bad_line: str = "error") -> Dataset:
     places: Iterable[Tuple[int, Any]] = _columns(path, lines, bad)
     layout, remark = None, ""
     if table.format == "json":
-        names = keys(table)
-        places_of = {"text": ["text"], "label": FIELDS}
-        found = {f: [names.index(n) for n in each if n in names] for f, each in places_of.items()}
-        layout = Layout("json", False, tuple(names), **{f: i[0] for f, i in found.items() if i})
+        layout = Layout.of_objects(table, FIELDS)
         read_one, places = _from_json, table.rows
     elif table.rows:
         cells = numbers(split(table.rows[0][1]))
         layout = Layout("conll", False, cells, 0, label=len(cells) - 1)
+        if len(cells) > 2 and all(split(line)[0].isdigit() for _, line in table.rows):
+            raise DataError(
+                f"{called(path)}: column 0 numbers the tokens; the token must be in column 0, and "
+                f"its tag in the last one (cut -f 2- removes a column)"
+            )
         remark = _positions(table.rows)
 
     def sample(content: Any) -> Tuple[str, None, str]:

@@ -97,6 +97,8 @@ class Labels:
                 f"\nwarning: all labels are numbers ({_listed(self.names[:3])}, ...): they become "
                 f"{len(self)} classes; the model does not predict values between them"
             )
+        if "-" in self.names:
+            lines += "\nwarning: '-' is a class here; in SNLI, MNLI and CMNLI it means: no label"
         hint = several(self.names)
         return lines + (f"\nwarning: {hint}" if hint else "")
 

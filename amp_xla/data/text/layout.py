@@ -117,7 +117,8 @@ class Layout:
             return json_object(content)
         cells = content.split("\t")
         if len(cells) != len(self.columns):
-            raise ValueError(f"{count(cells)}, not {len(self.columns)}")
+            hint = "; is a quotation mark missing above?" * ("\n" in content)
+            raise ValueError(f"{count(cells)}, not {len(self.columns)}{hint}")
         if self.header and tuple(map(str.strip, cells)) == self.columns:
             raise ValueError("the header again")
         return {name: cells[self.places[field]] for field, name in self.names.items()}
@@ -125,6 +126,16 @@ class Layout:
     def encoded(self) -> bytes:
         """Return the layout as JSON, the content of ``layout.json``."""
         return json.dumps(dataclasses.asdict(self), ensure_ascii=False).encode() + b"\n"
+
+    @classmethod
+    def of_objects(cls, table: Table, labels: Sequence[str]) -> Layout:
+        """Return the layout of JSON objects with ``text`` and a list, named as in ``labels``."""
+        names = keys(table) if table.rows else []
+        text, label = (
+            next((names.index(name) for name in each if name in names), None)
+            for each in (["text"], labels)
+        )
+        return cls("json", False, tuple(names), text, label=label)
 
     @classmethod
     def load(cls, path: str) -> Layout:

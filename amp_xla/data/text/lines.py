@@ -6,6 +6,7 @@ import bz2
 import contextlib
 import csv
 import gzip
+import importlib
 import io
 import json
 import os
@@ -14,7 +15,6 @@ import sys
 import zlib
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Type
 
-from amp_xla.data.extras import extra
 from amp_xla.errors import DataError
 
 GZIP_MAGIC = b"\x1f\x8b"
@@ -23,7 +23,9 @@ UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 UTF8_MARK = b"\xef\xbb\xbf"
 JSON_SUFFIXES = (".json", ".jsonl", ".ndjson")
 JSON = re.compile(r"\s*([{]\s*(\"|$)|\[\s*([{]|$))")  # how JSON begins in a file of any name
+TAG = re.compile(r"O|[BIESM]-.*\S")  # behind a token, as in CoNLL
 _BETWEEN = re.compile(r"[\s,\[\]]*")  # around the objects of an array
+csv.field_size_limit(1 << 27)  # characters of a cell: documents, but no file without its last quote
 
 Line = Tuple[int, str]
 
@@ -88,6 +90,29 @@ def _raw(path: str) -> io.BufferedReader:
     return io.BufferedReader(content)  # which can peek
 
 
+def extra(module: str, use: str, packages: Optional[str] = None) -> Any:
+    """Import a module of an optional package.
+
+    Args:
+      module: name of the module.
+      use: what needs it, for the message.
+      packages: packages to install; None = the package of the module.
+
+    Raises:
+      DataError: the package is missing, or cannot be imported.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        # The package may be installed, without one that it imports.
+        package = str(error.name or module).split(".")[0]
+        if not module.startswith(package):
+            packages = None
+        raise DataError(
+            f"{use} needs the package {package} ({error}): pip install {packages or package}"
+        ) from None
+
+
 def read_bytes(path: str, most: Optional[int] = None) -> bytes:
     """Return the decompressed content of a file of at most ``most`` bytes; see ``opened``."""
     with opened(path) as file:
@@ -126,7 +151,7 @@ class Table(NamedTuple):
         rows = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
         name, first = plain_name(path).lower(), rows[0][1] if rows else ""
         if rows and (name.endswith(JSON_SUFFIXES) or JSON.match(first)):
-            return cls(path, "json", _json_rows(path, lines, rows, bad), bad)
+            return cls(path, "json", _inside(_json_rows(path, lines, rows, bad)), bad)
         # Most rows of a file with tabs between columns have the same number of them.
         tabs = first.count("\t")
         as_first = sum(line.count("\t") == tabs for _, line in rows)
@@ -174,6 +199,15 @@ def _json_rows(
     if text.lstrip().startswith("[") and not text.rstrip().endswith("]"):
         raise DataError(f"{path}:{number}: the JSON array has no end; is the file complete?")
     return values
+
+
+def _inside(rows: List[Tuple[int, Any]]) -> List[Tuple[int, Any]]:
+    """Return the objects in ``{"data": [...]}`` if that is the whole file; else the rows."""
+    with contextlib.suppress(ValueError):
+        data = json_object(rows[0][1]).get("data") if len(rows) == 1 else None
+        if isinstance(data, list) and all(isinstance(each, dict) for each in data):
+            return [(rows[0][0], each) for each in data]
+    return rows
 
 
 def json_object(content: Any) -> Dict[str, Any]:

@@ -12,7 +12,7 @@ from typing_extensions import Annotated, Literal
 
 from amp_xla.config import MAY_CHANGE, within
 from amp_xla.data.text import corpora, documented, entities, pretrained_vocabulary, readers
-from amp_xla.data.text.layout import LABELLED, LABELLED_PAIRS, TARGETS, USUAL, Known, Layout
+from amp_xla.data.text.layout import LABELLED, USUAL, Known, Layout
 from amp_xla.data.text.lines import Table
 from amp_xla.data.text.readers import Dataset
 from amp_xla.data.text.tokenizer import Tokenizer
@@ -133,69 +133,6 @@ class TextFiles(Files):
 
 
 @dataclasses.dataclass(frozen=True)
-class MultiLabelTextFiles(TextFiles):
-    """Training texts and dev texts."""
-
-    multilabel: Optional[str] = None
-    """separator of labels, e.g. a comma, if a text may have several; none = one label per text"""
-
-    def __post_init__(self) -> None:
-        if self.multilabel is not None and not self.multilabel.strip():
-            raise SettingsError(
-                f"--multilabel {self.multilabel!r}: allowed is the character between labels, such "
-                "as , or |"
-            )
-
-    @property
-    def separator(self) -> Optional[str]:
-        return self.multilabel
-
-
-@dataclasses.dataclass(frozen=True)
-class PairFiles(TextFiles):
-    """Training pairs and dev pairs."""
-
-    needs: ClassVar[Sequence[str]] = LABELLED_PAIRS
-    numbers: ClassVar[bool] = True
-
-    train: Annotated[Optional[str], MAY_CHANGE] = None
-    """training file: text<TAB>text<TAB>label (0 and 1, or scores), TSV or CSV with a header, or
-    JSON lines, also .gz; unsupervised: one text per line; none = built-in"""
-    dev: Annotated[Optional[str], MAY_CHANGE] = None
-    """dev file: labelled pairs in one of these formats; needed with --train"""
-
-    def built_in(self) -> Tuple[Dataset, Dataset]:
-        return corpora.pydoc_pairs()
-
-
-@dataclasses.dataclass(frozen=True)
-class TargetFiles(Files):
-    """Training texts and dev texts with a target each."""
-
-    known: ClassVar[Known] = TARGETS
-
-    train: Annotated[Optional[str], MAY_CHANGE] = None
-    """training file: source<TAB>target, TSV or CSV with a header, or JSON lines, also .gz; none =
-    built-in"""
-    text_field: Optional[str] = None
-    """name of the source's column or JSON field; none = guess"""
-    pair_field: Optional[str] = None
-    """name of the target's column or JSON field; none = guess"""
-    header: Annotated[Optional[Literal["yes", "no"]], MAY_CHANGE] = None
-    """is the first line of columns a header? none = detect it, and stop if it is not clear"""
-
-    def built_in(self) -> Tuple[Dataset, Dataset]:
-        return documented.names()
-
-    def dataset(self, path: str, run: Optional[Layout] = None) -> Dataset:
-        """Return the texts of a file, with their targets as ``pairs``."""
-        return readers.read(
-            path, self.text_field, self.pair_field, None, self.on_bad_line, ("text", "pair"),
-            known=self.known, header=self.header, run=run,
-        )  # fmt: skip
-
-
-@dataclasses.dataclass(frozen=True)
 class TaggedFiles(Files):
     """Training texts and dev texts with entities."""
 
@@ -222,7 +159,7 @@ class TaggedFiles(Files):
         return super().questions(path, lines, run, single)
 
     def texts_in(self, path: str) -> int:
-        return len(entities.read(path, on_bad_line="skip"))
+        return len(dataclasses.replace(self, on_bad_line="skip").dataset(path))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,6 +16,7 @@ from amp_xla.data.text.lines import BadLine, Table, called, text_problem
 from amp_xla.errors import DataError
 
 SHOWN_BAD_LINES = 5
+QUOTED = re.compile('"[^"]*(""[^"]*)+"')  # as programs quote
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,7 +134,10 @@ def read(
         return values
 
     data = collected(path, table.rows[layout.header :], sample, table.bad, on_bad_line)
-    return dataclasses.replace(data, layout=layout)
+    quoted = [text for text in data.texts if table.format == "tab" and QUOTED.fullmatch(text)]
+    remark = f"\nwarning: {len(quoted):,} texts are between quotation marks, which stay: only .csv"
+    remark += f" files with commas may quote; such as {quoted[0][:60]}" if quoted else ""
+    return dataclasses.replace(data, layout=layout, remark=remark if quoted else "")
 
 
 def collected(
@@ -178,6 +182,10 @@ def text_value(
     if field not in record:
         raise ValueError(f"no field {field!r}; found: {', '.join(map(repr, record))[:60]}")
     value = record[field]
+    if kind == "label" and isinstance(value, list):
+        if len(value) > 2 and all(part in (0, 1) for part in value):
+            raise ValueError(f"{field} is {value}; the names of the labels are needed, not flags")
+        value = value[0] if separator is None and len(value) == 1 else value
     if kind == "label" and separator is not None:
         parts = value if isinstance(value, list) else split(value, separator)
         names = [text_value({field: part}, field, kind) for part in parts]
@@ -187,6 +195,7 @@ def text_value(
     allowed = "a text is a string"
     if kind == "label":
         allowed = "a label is a string, a number or a boolean"
+        allowed += "; several labels need --multilabel ," * isinstance(value, list)
         if isinstance(value, int) or (isinstance(value, float) and math.isfinite(value)):
             return json.dumps(value)  # true, 3, 0.5: as in the file
     if not isinstance(value, str):
@@ -228,7 +237,7 @@ def questions(
         found = run.applied(commas, fields) if commas.rows else None
         table = commas if found is not None and found.header else table
     if not table.rows:
-        return lines, None
+        return ([] if table.format == "json" else lines), None
     try:
         layout = decide(table, request, run)
     except DataError as error:
@@ -274,20 +283,22 @@ def _number(value: str, field: str) -> str:
 
 def unusable(path: str, bad: Sequence[BadLine], total: int) -> DataError:
     """Return the error that lists the reasons for the bad lines of a file of ``total`` lines."""
-    first = {line.reason: line.line for line in reversed(bad)}
-    times = collections.Counter(line.reason for line in bad)
-    reasons = sorted(first, key=lambda reason: first[reason])
+    kinds = [re.sub(r"{.*}|.*; |0x\w+|\d+", "", line.reason) for line in bad]  # without values
+    first = dict(zip(reversed(kinds), reversed(bad)))
+    times = collections.Counter(kinds)
+    reasons = sorted(first, key=lambda kind: first[kind].line)
     listed = [
-        f"line {first[reason]}: {reason}{f' ({times[reason]:,} times)' * (times[reason] > 1)}"
-        for reason in reasons[:SHOWN_BAD_LINES]
+        f"line {first[kind].line}: {first[kind].reason}"
+        + f" ({times[kind]:,} times)" * (times[kind] > 1)
+        for kind in reasons[:SHOWN_BAD_LINES]
     ]
-    listed[0] = f"{path}:{first[reasons[0]]}: {listed[0].partition(': ')[2]}"
+    listed[0] = f"{path}:{first[reasons[0]].line}: {listed[0].partition(': ')[2]}"
     if len(reasons) > len(listed):
         listed.append(f"and {len(reasons) - len(listed):,} more reasons")
     advice = "correct them, or leave them out with --on-bad-line skip"
     if len(bad) == total:
         advice = "no line is left: is it the right file, and are the field names right?"
-    if any("not UTF-8" in reason for reason in reasons):
-        advice += " UTF-8 is needed (iconv -f GB18030 -t UTF-8 converts GBK)"
+    if any("not UTF-8" in line.reason for line in bad):
+        advice += "; UTF-8 is needed (iconv -f GB18030 -t UTF-8 converts GBK)"
     counts = f"{len(bad):,} of {total:,} lines cannot be used"
     return DataError(f"{called(path)}: {counts}: {'; '.join(listed)}; {advice}")

@@ -3,3 +3,65 @@
 ``DataError`` is raised if they are missing, damaged, or do not fit the model; it names file and
 tensor.
 """
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Callable, Dict, NamedTuple, Tuple
+
+import numpy as np
+
+from amp_xla.errors import DataError
+from amp_xla.process import regular
+
+Shape = Tuple[int, ...]
+SIZES = {"bfloat16": 2}  # bytes per number of dtypes that NumPy does not have
+
+
+class Stored(NamedTuple):
+    """A tensor in a file: shape, dtype, file name for messages, and a function that reads it."""
+
+    shape: Shape
+    dtype: str
+    source: str
+    read: Callable[[], np.ndarray]
+
+
+Tensors = Dict[str, Stored]
+
+
+def itemsize(dtype: str) -> int:
+    """Return the bytes per number of a dtype."""
+    return SIZES.get(dtype) or int(np.dtype(dtype).itemsize)
+
+
+def decoded(data: bytes, dtype: str) -> np.ndarray:
+    """Return numbers from little-endian bytes; bfloat16 becomes float32."""
+    if dtype == "bfloat16":
+        return (np.frombuffer(data, "<u2").astype("<u4") << 16).view("<f4")
+    return np.frombuffer(data, np.dtype(dtype).newbyteorder("<"))
+
+
+def piece(path: Path, offset: int, size: int) -> bytes:
+    """Return ``size`` bytes of a file, starting at ``offset``.
+
+    Raises:
+      DataError: the file is too short.
+    """
+    with regular.opened(path, links=True) as file:
+        if offset + size > file.seek(0, os.SEEK_END):
+            raise DataError(f"{path} is truncated; copy or download it again")
+        file.seek(offset)
+        return file.read(size)
+
+
+def damaged(what: str, error: Exception) -> DataError:
+    """Return the error for a file or tensor whose reader raised ``error``."""
+    return DataError(f"{what} is damaged ({first_line(error)}); copy or download it again")
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of an exception's message."""
+    text = getattr(error, "message", None) or getattr(error, "strerror", None) or str(error)
+    return (str(text).strip().splitlines() or [type(error).__name__])[0][:200]

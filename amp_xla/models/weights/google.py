@@ -8,8 +8,8 @@ from typing import Any, Dict
 import numpy as np
 
 from amp_xla.backend import tf
+from amp_xla.models.weights import Stored, Tensors, damaged
 from amp_xla.models.weights.pretrained import Pretrained
-from amp_xla.models.weights.stored import Stored, Tensors, damaged
 
 
 def pretrained(folder: str) -> Pretrained:

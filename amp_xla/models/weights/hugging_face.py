@@ -14,14 +14,14 @@ from typing import Any, Callable, Dict, Iterable, List, Optional
 
 from amp_xla.data.text.pretrained_vocabulary import json_file
 from amp_xla.errors import DataError
-from amp_xla.models.weights import torch_files
-from amp_xla.models.weights.stored import Stored, Tensors, damaged, decoded, itemsize, piece
+from amp_xla.models.weights import Stored, Tensors, damaged, decoded, itemsize, piece, torch_files
 from amp_xla.process import json_files, regular
 
 _DTYPES = {
     "F32": "float32", "F16": "float16", "BF16": "bfloat16", "F64": "float64", "I64": "int64",
     "I32": "int32", "I16": "int16", "I8": "int8", "U8": "uint8", "BOOL": "bool",
 }  # fmt: skip
+OWN_HEAD = ("electra", "roformer", "roformer_v2")  # their classifiers have a dense layer, no pooler
 EMBEDDINGS = "embeddings.word_embeddings.weight"
 # Google's name -> Hugging Face's. All rules apply, in this order.
 _ALBERT = "encoder/albert_layer_groups/0/albert_layers/0"
@@ -97,6 +97,10 @@ def spelling(names: Iterable[str], family: str, source: str) -> Callable[[str], 
         prefix = head if name.startswith("cls/") else encoder
         if family != "albert":
             name = name.replace("encoder/embedding_hidden_mapping_in/", "embeddings_project/")
+        else:
+            name = name.replace("/pooler/dense/", "/pooler/")
+        if "/pooler/" in name and family in OWN_HEAD:  # a part of transformers' classifier
+            prefix, name = head, name.replace("/pooler/", "/classifier/")
         for pattern, replacement in _RULES:
             name = re.sub(pattern, replacement, name)
         return prefix + name

@@ -20,8 +20,7 @@ from amp_xla.data.text import pretrained_vocabulary
 from amp_xla.data.text.pretrained_vocabulary import json_file
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.errors import DataError
-from amp_xla.models.weights import hugging_face
-from amp_xla.models.weights.stored import Shape, Stored, Tensors, damaged
+from amp_xla.models.weights import Shape, Stored, Tensors, damaged, hugging_face
 from amp_xla.process import regular
 from amp_xla.process.progress import note
 
@@ -139,7 +138,8 @@ class Pretrained:
         """Read tensors, and print a line that lists unused tensors of the files.
 
         Args:
-          needed: Google's name -> shape; kernels are [in, out].
+          needed: Google's name -> shape; kernels are [in, out]. A pooler may be missing in the
+            files: a line is printed, and the result has none.
 
         Returns:
           Google's name -> float32.
@@ -155,6 +155,11 @@ class Pretrained:
         if self._hugging_face:
             spelled = hugging_face.spelling(stored, self.config["model_type"], source)
             names = {name: spelled(name) for name in needed}
+        pooler = [name for name in needed if "/pooler/" in name]
+        if any(names[name] not in stored for name in pooler):
+            note(f"{source} has no {names[pooler[0]]}: the pooler starts with random weights")
+            needed = {name: shape for name, shape in needed.items() if name not in pooler}
+            names = {name: names[name] for name in needed}
         unused = sorted(set(stored) - set(names.values()))
         self._check_complete(list(names.values()), unused, source)
         turned = {n for n in needed if self._hugging_face and n.endswith("/kernel")}

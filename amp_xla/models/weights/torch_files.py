@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, Callable, Dict, NamedTuple, Tuple
 import numpy as np
 
 from amp_xla.errors import DataError
-from amp_xla.models.weights.stored import Stored, Tensors, damaged, decoded, itemsize, piece
+from amp_xla.models.weights import Stored, Tensors, damaged, decoded, itemsize, piece
 from amp_xla.process import regular
 
 _MAGIC = 0x1950A86A20F9469CFC6C

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, List, Optional
+from typing import Any, Callable, List, Optional, Sequence
 
 import numpy as np
 
-from amp_xla.data import labelled
 from amp_xla.data.batches.protocol import Batch
 from amp_xla.data.text.labels import Labels
-from amp_xla.data.text.tokenizer import Tokenizer
+from amp_xla.data.text.tokenizer import Encoded, Tokenizer
 from amp_xla.training.answers import LabelAnswers
 from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.evaluation import in_order
+
+
+def questions(lines: Sequence[str], tokenizer: Tokenizer, max_length: int) -> Encoded:
+    """Return the tokens of lines to predict; a line is a text, or two texts separated by a tab.
+
+    The tokens of a line do not depend on other lines.
+    """
+    split = [line.partition("\t") for line in lines]
+    pairs = [second if tab else None for _, tab, second in split]
+    return tokenizer.encode([first for first, _, _ in split], pairs, max_length)
 
 
 class Questions:
@@ -23,7 +32,7 @@ class Questions:
         self.labels = Labels.load(checkpoint.file("labels.json"))
         self._batch_size, self._length = config.batches.batch_size, config.batches.max_length
         self._separator: Optional[str] = config.files.separator
-        self._encoded = labelled.questions(lines, self.tokenizer, self._length)
+        self._encoded = questions(lines, self.tokenizer, self._length)
 
     def answers(
         self, chances: Callable[[Batch], np.ndarray], batch_size: Optional[int] = None

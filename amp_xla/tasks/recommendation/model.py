@@ -14,7 +14,17 @@ import numpy as np
 from amp_xla.backend import keras, tf
 from amp_xla.models.losses import weighted_mean
 from amp_xla.sok.layers import new_table
-from amp_xla.tasks.recommendation.data.lines import Columns
+from amp_xla.tasks.recommendation.data.lines import Columns, Lines
+
+
+def described(train: Lines, dev: Lines, options: Any, ranks: int) -> str:
+    """Return one line about the samples and the table's memory per rank."""
+    bytes_of_table = options.rows * options.table_width * 12
+    return (
+        f"{len(train):,} training and {len(dev):,} dev samples, {train.columns.numbers} numbers, "
+        f"{train.columns.slots} slots; a table of {options.rows:,} x {options.table_width}: "
+        f"{bytes_of_table / ranks / 1e6:,.0f} MB per rank with Adam's moments"
+    )
 
 
 class Recommender(keras.Model):

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 from typing import Any, Dict
 
-from amp_xla import backend
 from amp_xla.backend import keras, tf
-from amp_xla.models.derivatives import mask_bias
+from amp_xla.models.pointers import pointer
 
-HEAD_SIZE = 64
 BIAS = -4.0  # of all scores at the start: nearly all are below 0, where most of them belong
 POINTERS = ("Entities", "Heads", "Tails")
 
@@ -28,38 +26,12 @@ def linker(encoder: Any, predicates: int, dropout: float) -> Any:
       The model; its output is [B, 2 + 2 * predicates, L, L], with the planes of ``data.cells_of``.
     """
     vectors = keras.layers.Dropout(dropout, name="Head-Dropout")(encoder.output)
-    sizes = zip(POINTERS, (2, predicates, predicates))
-    planes = [_pointer(name, heads)(vectors) for name, heads in sizes]
+    planes = [
+        pointer("EfficientGlobalPointer", heads, name, spans=name == "Entities", bias=BIAS)(vectors)
+        for name, heads in zip(POINTERS, (2, predicates, predicates))
+    ]
     scores = keras.layers.Concatenate(axis=1, name="Scores")(planes)
     return keras.models.Model(encoder.inputs, scores)
-
-
-def _pointer(name: str, heads: int) -> Any:
-    """Return bert4keras' layer; its mask is an added bias, as ONNX and half precision need.
-
-    [CLS] and padding are masked; for entities also cells whose last token is before the first.
-    """
-    original = backend.bert4keras("layers").EfficientGlobalPointer
-    spans = name == "Entities"
-
-    class Pointer(original):  # type: ignore[misc, valid-type]
-        def build(self, input_shape: Any) -> None:
-            super().build(input_shape)
-            # A score gets half of the bias of its row and half of that of its column.
-            self.q_dense = keras.layers.Dense(
-                2 * heads, kernel_initializer=self.kernel_initializer,
-                bias_initializer=keras.initializers.Constant(BIAS),
-            )  # fmt: skip
-
-        def call(self, inputs: Any, mask: Any = None) -> Any:
-            places = tf.range(tf.shape(inputs)[1])
-            inside = tf.logical_and(mask, places > 0)
-            allowed = tf.logical_and(inside[:, :, None], inside[:, None])
-            if spans:
-                allowed = tf.logical_and(allowed, places[:, None] <= places)
-            return super().call(inputs) + mask_bias(allowed)[:, None]
-
-    return Pointer(heads, HEAD_SIZE, RoPE=spans, tril_mask=False, name=name)
 
 
 def inputs_of(model: Any) -> Dict[str, Any]:
@@ -85,11 +57,13 @@ def sparse_loss(targets: Any, scores: Any) -> Any:
     once a positive score is high. Here they become minus infinity.
 
     Args:
-      targets: positive cells as row * L + column, int32 [B, planes, most]; 0 = none.
-      scores: float32 [B, planes, L, L]; the cell (0, 0) is masked.
+      targets: positive cells as row * L + column, int32 [B, planes, most]; 0 = none: the cell
+        ([CLS], [CLS]) has no loss.
+      scores: float32 [B, planes, L, L].
     """
     shape = tf.shape(scores)
     flat, cells = tf.reshape(scores, [-1]), shape[2] * shape[3]
+    targets = tf.pad(targets, [[0, 0], [0, 0], [0, 1]])
     offsets = tf.reshape(tf.range(shape[0] * shape[1]) * cells, [shape[0], shape[1], 1])
     places = (targets + offsets)[..., None]
     absent = tf.fill(tf.shape(targets), float("-inf"))

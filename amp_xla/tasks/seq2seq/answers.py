@@ -10,13 +10,13 @@ import numpy as np
 
 from amp_xla import backend
 from amp_xla.data.batches.options import MULTIPLE
-from amp_xla.data.text.readers import Dataset
+from amp_xla.data.labelled import Labelled
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.models import dropout
 from amp_xla.models.language_model import LanguageModel
-from amp_xla.models.options import EncoderOptions, GenerationOptions
+from amp_xla.models.options import GenerationOptions
 from amp_xla.process import output
-from amp_xla.tasks.seq2seq.data import TargetBatchOptions, framed
+from amp_xla.tasks.seq2seq.data import framed
 from amp_xla.tasks.seq2seq.decoding import CachedDecoder, TextGenerator
 from amp_xla.tasks.seq2seq.scores import rouge_l, words
 from amp_xla.training import distributed
@@ -37,23 +37,17 @@ def writer(tokenizer: Tokenizer) -> Callable[[Sequence[int]], str]:
 
 
 def evaluation(
-    lm: LanguageModel,
-    inputs: Dict[str, Any],
-    batches: Any,
-    tokenizer: Tokenizer,
-    dev: Dataset,
-    options: TargetBatchOptions,
+    lm: LanguageModel, inputs: Dict[str, Any], data: Labelled, max_source: int, max_target: int
 ) -> Evaluation:
     """Return the evaluation on dev samples: metrics of ``held_out``, ROUGE-L of greedy search."""
-    sources = framed(tokenizer, dev.texts[:TEXTS], options.max_source)
+    tokenizer, dev = data.tokenizer, data.dev
+    sources = framed(tokenizer, dev.texts[:TEXTS], max_source)
     rows, length = min(ROWS, len(sources)), max(map(len, sources))
     with dropout.inference():
-        decoder = CachedDecoder(lm, rows, 1, length, options.max_target)
-    held = held_out(lm, inputs, batches)
-    generate, write = (
-        TextGenerator(decoder, tokenizer.sep_id, GenerationOptions()),
-        writer(tokenizer),
-    )
+        decoder = CachedDecoder(lm, rows, 1, length, max_target)
+    held = held_out(lm, inputs, data.dev_batches)
+    generate = TextGenerator(decoder, tokenizer.sep_id, GenerationOptions())
+    write = writer(tokenizer)
     ranks = distributed.current()
     mine = slice(ranks.world.rank, TEXTS, ranks.world.size)
     targets = list(map(words, (dev.pairs or [])[mine]))
@@ -80,21 +74,21 @@ class TextAnswers(Answers):
 
 
 def predict(
+    config: Any,
     checkpoint: Checkpoint,
-    encoder: EncoderOptions,
-    batches: TargetBatchOptions,
     lines: Sequence[str],
-    options: GenerationOptions,
+    generation: GenerationOptions = GenerationOptions(),
 ) -> TextAnswers:
     """Return the text that the checkpoint's model generates for each line."""
+    max_length, max_target = config.batches.max_length, config.max_target
     tokenizer = Tokenizer.of_folder(str(checkpoint.path))
-    sources = framed(tokenizer, lines, batches.max_source)
+    sources = framed(tokenizer, lines, max_length - max_target)
     longest = max(map(len, sources))
-    length = min(-(-longest // MULTIPLE) * MULTIPLE, batches.max_source)
-    rows = min(len(lines), max(1, ROWS // options.beams))
+    length = min(-(-longest // MULTIPLE) * MULTIPLE, max_length - max_target)
+    rows = min(len(lines), max(1, ROWS // generation.beams))
     with dropout.inference():
-        lm = encoder.language_model(tokenizer.vocab_size, batches.max_length, "unilm", False)
-        decoder = CachedDecoder(lm, rows, options.beams, length, batches.max_target)
+        lm = config.encoder.language_model(tokenizer.vocab_size, max_length, "unilm", False)
+        decoder = CachedDecoder(lm, rows, generation.beams, length, max_target)
     restore_weights(checkpoint, lm.weights)
-    generate = TextGenerator(decoder, tokenizer.sep_id, options)
+    generate = TextGenerator(decoder, tokenizer.sep_id, generation)
     return TextAnswers(list(map(writer(tokenizer), generate(sources))))

@@ -4,39 +4,46 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import List, Sequence, Tuple
+from typing import ClassVar, List, Optional, Sequence, Tuple
 
 import numpy as np
-from typing_extensions import Annotated
+from typing_extensions import Annotated, Literal
 
-from amp_xla.config import within
-from amp_xla.data.batches.options import BatchOptions
+from amp_xla.config import MAY_CHANGE
 from amp_xla.data.batches.protocol import Batch
 from amp_xla.data.labelled import Labelled, Preparation
-from amp_xla.data.text.options import TargetFiles
+from amp_xla.data.text import documented, readers
+from amp_xla.data.text.layout import TARGETS, Known, Layout
+from amp_xla.data.text.options import Files
 from amp_xla.data.text.readers import Dataset
 from amp_xla.data.text.tokenizer import Encoded, Tokenizer
-from amp_xla.errors import SettingsError
 
 
 @dataclasses.dataclass(frozen=True)
-class TargetBatchOptions(BatchOptions):
-    """Rows and tokens of a batch."""
+class TargetFiles(Files):
+    """Training texts and dev texts with a target each."""
 
-    max_target: Annotated[int, within(at_least=2)] = 16
-    """maximum tokens per target, including its [SEP]; the source has the rest of --max-length"""
+    known: ClassVar[Known] = TARGETS
 
-    def __post_init__(self) -> None:
-        if self.max_target > self.max_length - 3:
-            raise SettingsError(
-                f"--max-target {self.max_target}: --max-length {self.max_length} allows at most "
-                f"{self.max_length - 3}, because the source needs at least 3 tokens"
-            )
+    train: Annotated[Optional[str], MAY_CHANGE] = None
+    """training file: source<TAB>target, TSV or CSV with a header, or JSON lines, also .gz; none =
+    built-in"""
+    text_field: Optional[str] = None
+    """name of the source's column or JSON field; none = guess"""
+    pair_field: Optional[str] = None
+    """name of the target's column or JSON field; none = guess"""
+    header: Annotated[Optional[Literal["yes", "no"]], MAY_CHANGE] = None
+    """is the first line of columns a header? none = detect it, and stop if it is not clear"""
 
-    @property
-    def max_source(self) -> int:
-        """Maximum number of tokens in a source, including [CLS] and [SEP]."""
-        return self.max_length - self.max_target
+    def built_in(self) -> Tuple[Dataset, Dataset]:
+        return documented.names()
+
+    def dataset(self, path: str, run: Optional[Layout] = None) -> Dataset:
+        """Return the texts of a file, with their targets as ``pairs``."""
+        return readers.read(
+            path, self.text_field, self.pair_field, None, self.on_bad_line, ("text", "pair"),
+            known=self.known, header=self.header, run=run,
+        )  # fmt: skip
 
 
 def framed(tokenizer: Tokenizer, texts: Sequence[str], length: int) -> List[List[int]]:
@@ -70,13 +77,14 @@ def predictions(batch: Batch, *_: int, count: int) -> Batch:
 
 
 def encode(
-    data: Dataset, tokenizer: Tokenizer, options: TargetBatchOptions, kind: str
+    data: Dataset, tokenizer: Tokenizer, max_source: int, max_target: int, kind: str
 ) -> Tuple[Encoded, int, str]:
     """Encode sources and targets.
 
     Args:
       data: sources, and targets as ``pairs``.
-      tokenizer, options: tokenizer and batch options of the run.
+      tokenizer: tokenizer of the run.
+      max_source, max_target: tokens per source with [CLS] and [SEP], and per target with [SEP].
       kind: "training" or "dev", for the warning.
 
     Returns:
@@ -84,7 +92,7 @@ def encode(
       and a warning if texts were cut, else an empty string.
     """
     cls, sep = tokenizer.cls_id, tokenizer.sep_id
-    source_room, target_room = options.max_source - 2, options.max_target - 1
+    source_room, target_room = max_source - 2, max_target - 1
     sources, targets = (
         list(map(tokenizer.pieces, side)) for side in (data.texts, data.pairs or [])
     )
@@ -104,13 +112,13 @@ def encode(
     return encoded, int((encoded.lengths - encoded.first_lengths).max()), warning
 
 
-def read(files: TargetFiles, how: Preparation) -> Labelled:
-    """Read the files, or the built-in corpus if there are none, as ``labelled.read`` does."""
+def read(files: TargetFiles, how: Preparation, max_target: int) -> Labelled:
+    """Read the files, or the built-in corpus if there are none."""
     parts = train, dev = files.read(how.seed)
     tokenizer = how.vocabulary.tokenizer(train.all_texts, how.bert)
     encoded, longest, cut = zip(
         *(
-            encode(part, tokenizer, how.options, kind)
+            encode(part, tokenizer, how.options.max_length - max_target, max_target, kind)
             for part, kind in zip(parts, ("training", "dev"))
         )
     )

@@ -8,11 +8,13 @@ from typing import Any, Dict, List, Optional, Sequence
 import numpy as np
 
 from amp_xla.backend import K, tf
+from amp_xla.data.labelled import Labelled
+from amp_xla.data.text import readers
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.models import dropout
 from amp_xla.report.scores import best_threshold, spearman
 from amp_xla.tasks.similarity import model as similarity
-from amp_xla.tasks.similarity.data import Method, Scale, apart
+from amp_xla.tasks.similarity.data import Method, Scale, apart, split
 from amp_xla.training.answers import Answers, LabelAnswers, Row
 from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.evaluation import Evaluation, Infer, in_order, per_sample
@@ -33,23 +35,20 @@ def threshold_of(method: Method, scale: Scale) -> Optional[Any]:
     )
 
 
-def evaluation(
-    infer: Infer, batches: Any, labels: np.ndarray, binary: bool, threshold: Optional[Any]
-) -> Evaluation:
+def evaluation(infer: Infer, data: Labelled, threshold: Optional[Any]) -> Evaluation:
     """Return Spearman's correlation over all pairs, and the accuracy if labels are 0 and 1.
 
     Args:
       infer: outputs ``scores`` [B].
-      batches: not shuffled.
-      labels: labels of the pairs in order, float32 [N].
-      binary: whether labels are 0 and 1.
+      data: pairs, and their labels as a ``Scale``.
       threshold: variable to set to the threshold with the highest accuracy; None = use 0.5.
     """
+    labels = data.labels.values(data.dev.labels)
 
     def evaluate() -> Dict[str, float]:
-        (scores,) = per_sample(infer, batches, len(labels), ("scores",))
+        (scores,) = per_sample(infer, data.dev_batches, len(labels), ("scores",))
         result = {"spearman": spearman(labels, scores)}
-        if not binary:
+        if not data.labels.binary:
             return result
         alike = labels > 0.5
         if threshold is None:
@@ -85,21 +84,26 @@ class PairAnswers(Answers):
         ]
 
 
-def predict(
-    config: Any, checkpoint: Checkpoint, texts: Sequence[str], others: Sequence[str]
-) -> PairAnswers:
-    """Return the predictions for pairs by a checkpoint of a run with ``config``.
+def rank(config: Any, checkpoint: Checkpoint, lines: Sequence[str], query: str) -> PairAnswers:
+    """Return the predictions for pairs of ``query`` and each line."""
+    query, *lines = map(readers.one_line, [query, *lines])
+    return predict(config, checkpoint, [f"{query}\t{line}" for line in lines])
+
+
+def predict(config: Any, checkpoint: Checkpoint, lines: Sequence[str]) -> PairAnswers:
+    """Return the predictions for pairs; each line is two texts with a tab between.
 
     Scores are cosines, or a cross-encoder's labels. If labels are 0 and 1, the probability of 1 is
     a cross-encoder's score, or a sigmoid of the cosine around the threshold, with the scale of the
     losses.
     """
+    texts, others = split(lines)
     tokenizer = Tokenizer.of_folder(str(checkpoint.path))
     scale = Scale.load(checkpoint.file("labels.json"))
     method, length, rows = config.method, config.batches.max_length, config.batches.batch_size
     with dropout.inference():
         model = similarity.network(
-            method, config.encoder, tokenizer.vocab_size, length, weights=False
+            method, config.encoder, tokenizer.vocab_size, length, False, config.pooling
         )
     threshold = threshold_of(method, scale)
     restore_weights(checkpoint, [*model.weights, *([] if threshold is None else [threshold])])
@@ -114,8 +118,7 @@ def predict(
         excess = similarity.SCALE * (cosines - float(K.get_value(threshold)))
         return PairAnswers(cosines, 1.0 / (1.0 + np.exp(-excess)))
     inputs = similarity.placeholders(method)
-    with dropout.inference():
-        output = model(similarity.model_inputs(method, inputs))
+    output = dropout.without(model, similarity.model_inputs(method, inputs))
     infer = Inference(
         {name: inputs[name] for name in ("token_ids", "segment_ids")},
         {"scores": similarity.scores(method, output)},

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from typing import List, Sequence, Tuple
+from typing import ClassVar, List, Optional, Sequence, Tuple
 
 import numpy as np
-from typing_extensions import Literal
+from typing_extensions import Annotated, Literal
 
+from amp_xla.config import MAY_CHANGE
 from amp_xla.data.labelled import Labelled, Preparation
+from amp_xla.data.text import corpora
 from amp_xla.data.text.layout import LABELLED_PAIRS
 from amp_xla.data.text.lines import LineError, read_bytes
-from amp_xla.data.text.options import PairFiles
+from amp_xla.data.text.options import TextFiles
 from amp_xla.data.text.readers import Dataset
 from amp_xla.errors import DataError
 from amp_xla.process import json_files, regular
@@ -69,6 +71,23 @@ class Scale:
             raise DataError(f"{path}: {error}") from None
 
 
+@dataclasses.dataclass(frozen=True)
+class PairFiles(TextFiles):
+    """Training pairs and dev pairs."""
+
+    needs: ClassVar[Sequence[str]] = LABELLED_PAIRS
+    numbers: ClassVar[bool] = True
+
+    train: Annotated[Optional[str], MAY_CHANGE] = None
+    """training file: text<TAB>text<TAB>label (0 and 1, or scores), TSV or CSV with a header, or
+    JSON lines, also .gz; unsupervised: one text per line; none = built-in"""
+    dev: Annotated[Optional[str], MAY_CHANGE] = None
+    """dev file: labelled pairs in one of these formats; needed with --train"""
+
+    def built_in(self) -> Tuple[Dataset, Dataset]:
+        return corpora.pydoc_pairs()
+
+
 def apart(method: Method) -> bool:
     """Return whether the texts of a pair are encoded separately; else they share a row."""
     return method != "cross-encoder"
@@ -79,7 +98,7 @@ def read(method: Method, files: PairFiles, how: Preparation) -> Labelled:
 
     Args:
       method: decides which fields a training file needs, and how pairs are encoded.
-      files, how: as for ``labelled.read``.
+      files: the files; how: the settings that make batches of them.
     """
     train, dev = files.read(how.seed, needs=NEEDS.get(method, LABELLED_PAIRS))
     lines = len(train)

@@ -7,7 +7,8 @@ from typing import Any, Optional
 from amp_xla.data.text.labels import Labels
 from amp_xla.export.graph import Parts, exportable
 from amp_xla.export.model import LINEAR, Exportable
-from amp_xla.export.text_models import dense, encoder_of
+from amp_xla.export.text_models import dense, encoder_of, pointer
+from amp_xla.models.pointers import HEAD_SIZE
 from amp_xla.tasks.tagging import model
 from amp_xla.tasks.tagging.spans import is_flat
 from amp_xla.training.checkpoint import Checkpoint
@@ -27,10 +28,7 @@ def tagger(config: Any, checkpoint: Checkpoint) -> Exportable:
             tags = dense("classifier", built.model.get_layer("Tags"))
             transitions = {"transitions": built.transitions} if head == "crf" else {}
             return Parts(encoder, {"logits": output}, tags, weights, transitions)
-        layer, kernels = built.model.get_layer("Spans"), {}
-        for name in ("dense", "p_dense", "q_dense"):
-            if hasattr(layer, name):
-                kernels.update(dense(name, getattr(layer, name)))
+        kernels = pointer(built.model.get_layer("Spans"))
         return Parts(encoder, {"scores": output}, kernels, weights)
 
     tags = [f"{start}-{name}" for name in names for start in "BI"]
@@ -38,5 +36,8 @@ def tagger(config: Any, checkpoint: Checkpoint) -> Exportable:
     formula = "vectors of all tokens" + LINEAR
     if not flat:
         layer = model.POINTERS[head]
-        formula = f"bert4keras' {layer}({len(names)}, {model.HEAD_SIZE}) of the vectors"
-    return exportable(checkpoint, build, config.batches.max_length, labels, kind, formula)
+        formula = f"bert4keras' {layer}({len(names)}, {HEAD_SIZE}) of the vectors"
+    return exportable(
+        checkpoint, build, config.batches.max_length, labels, kind, formula,
+        task="token-classification",
+    )  # fmt: skip

@@ -8,17 +8,15 @@ from __future__ import annotations
 
 from typing import Any, Dict, NamedTuple, Tuple
 
-from amp_xla import backend
 from amp_xla.backend import keras, tf
 from amp_xla.models import losses
-from amp_xla.models.derivatives import mask_bias
+from amp_xla.models.pointers import pointer
 from amp_xla.tasks.tagging.spans import is_flat
 
 POINTERS = {
     "global_pointer": "GlobalPointer", "efficient_global_pointer": "EfficientGlobalPointer",
 }  # fmt: skip
 TRANSITION_RATE = 0.01  # peak learning rate of a CRF's transitions, 100 to 1000 times BERT's
-HEAD_SIZE = 64
 
 
 class Transitions(keras.layers.Layer):
@@ -106,6 +104,12 @@ class Tagger(NamedTuple):
         }
 
 
+def of_config(config: Any, vocab_size: int, labels: int, weights: bool) -> Tagger:
+    """Build the tagger of a recipe's configuration; ``weights`` as for ``transformer``."""
+    encoder = config.encoder.transformer(vocab_size, config.batches.max_length, weights).model
+    return tagger(encoder, config.head, labels, config.encoder.dropout, config.update.learning_rate)
+
+
 def tagger(encoder: Any, head: str, labels: int, dropout: float, rate: float) -> Tagger:
     """Build a tagger.
 
@@ -118,7 +122,7 @@ def tagger(encoder: Any, head: str, labels: int, dropout: float, rate: float) ->
     """
     vectors = keras.layers.Dropout(dropout, name="Head-Dropout")(encoder.output)
     if not is_flat(head):
-        scores = _pointer(head, heads=labels, head_size=HEAD_SIZE, tril_mask=False)(vectors)
+        scores = pointer(POINTERS[head], labels, "Spans")(vectors)
         return Tagger(head, keras.models.Model(encoder.inputs, scores), None)
     scores = keras.layers.Dense(
         1 + 2 * labels, kernel_initializer=keras.initializers.TruncatedNormal(stddev=0.02),
@@ -130,20 +134,6 @@ def tagger(encoder: Any, head: str, labels: int, dropout: float, rate: float) ->
         scores = layer(scores)
         transitions = layer.matrix
     return Tagger(head, keras.models.Model(encoder.inputs, scores), transitions)
-
-
-def _pointer(head: str, **shape: Any) -> Any:
-    """Return bert4keras' layer for ``head``, changed to add its mask as a bias, as ONNX needs."""
-    original = getattr(backend.bert4keras("layers"), POINTERS[head])
-
-    class Spans(original):  # type: ignore[misc, valid-type]
-        def call(self, inputs: Any, mask: Any = None) -> Any:
-            places = tf.range(tf.shape(inputs)[1])
-            allowed = tf.logical_and(mask[:, :, None], mask[:, None])
-            allowed = tf.logical_and(allowed, places[:, None] <= places)
-            return super().call(inputs) + mask_bias(allowed)[:, None]
-
-    return Spans(name="Spans", **shape)
 
 
 def crf_loss(labels: Any, scores: Any, weights: Any, transitions: Any) -> Any:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, NamedTuple, Sequence
+from typing import List, Mapping, NamedTuple, Sequence
 
 import numpy as np
+
+from amp_xla.errors import SettingsError
 
 
 class Span(NamedTuple):
@@ -18,6 +20,16 @@ class Span(NamedTuple):
 def is_flat(head: str) -> bool:
     """Return whether a head scores tags; other heads score each (start, end) of a span."""
     return head in ("softmax", "crf")
+
+
+def check(head: str, label_smoothing: float, r_drop: float) -> None:
+    """Raise SettingsError if a head does not allow label smoothing or R-Drop."""
+    if label_smoothing and head != "softmax":
+        raise SettingsError(
+            f"--label-smoothing {label_smoothing:g}, --head {head}: allowed with softmax only"
+        )
+    if r_drop and not is_flat(head):
+        raise SettingsError(f"--r-drop excludes --head {head}; allowed: softmax, crf")
 
 
 def tags_of(spans: Sequence[Span], length: int) -> np.ndarray:
@@ -96,37 +108,3 @@ def best_tags(scores: np.ndarray, transitions: np.ndarray, lengths: np.ndarray) 
         path[:, i] = state
         state = np.where(i < lengths, back[i, np.arange(rows), state], state)
     return path
-
-
-def counted(
-    answers: Sequence[Sequence[Any]], gold: Sequence[Sequence[Any]], names: Sequence[str]
-) -> np.ndarray:
-    """Count correct, predicted and true entities per label: int64 [labels, 3].
-
-    An entity is correct if start, end and label are correct.
-
-    Args:
-      answers, gold: predicted and true entities of each text: (start, end, label).
-      names: names of the labels.
-    """
-    row = {name: i for i, name in enumerate(names)}
-    counts = np.zeros((len(names), 3), np.int64)
-    for predicted, true in zip(map(set, answers), map(set, gold)):
-        for column, entities in enumerate((predicted & true, predicted, true)):
-            for _, _, label in entities:
-                counts[row[label], column] += 1
-    return counts
-
-
-def f1(counts: np.ndarray) -> Dict[str, float]:
-    """Return precision, recall and F1 over all entities (micro average); 0 if there are none.
-
-    Args:
-      counts: correct, predicted and true entities per label: [labels, 3].
-    """
-    correct, predicted, true = counts.sum(0).tolist()
-    return {
-        "f1": 2.0 * correct / max(predicted + true, 1),
-        "precision": correct / max(predicted, 1),
-        "recall": correct / max(true, 1),
-    }

@@ -7,7 +7,7 @@ import pytest
 
 from amp_xla.data.batches.buckets import Batches
 from amp_xla.data.batches.packed import PackedBatches
-from amp_xla.data.batches.token_dropout import token_dropout
+from amp_xla.data.labelled import token_dropout
 from amp_xla.data.text.tokenizer import Tokenizer
 from tests.data.encoded import digest
 

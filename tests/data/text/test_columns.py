@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Tuple
 
@@ -9,11 +10,12 @@ import pytest
 
 from amp_xla.data.batches.options import BatchOptions
 from amp_xla.data.labelled import Preparation
-from amp_xla.data.labelled import read as read_labelled
 from amp_xla.data.text.layout import LABELLED_PAIRS, TARGETS, Layout
-from amp_xla.data.text.options import TargetFiles, TextFiles, VocabularyOptions
+from amp_xla.data.text.options import TextFiles, VocabularyOptions
 from amp_xla.data.text.readers import Dataset, questions, read
 from amp_xla.errors import DataError
+from amp_xla.tasks.classification.data import read as read_labelled
+from amp_xla.tasks.seq2seq.data import TargetFiles
 
 pytestmark = pytest.mark.once
 
@@ -31,6 +33,7 @@ def rows(kinds: str, count: int = 12, separator: str = "\t") -> str:
         "c": lambda i, j: f"eeb{i * 37 % 1000:03d}x",
         "w": lambda i, j: "sports" if i % 3 else "news",
         "e": lambda i, j: "",
+        "s": lambda i, j: "very good" if i % 2 else "not so good",
     }
     table = ([cell[k](i, j) for j, k in enumerate(kinds)] for i in range(count))
     return "".join(separator.join(row) + "\n" for row in table)
@@ -91,6 +94,7 @@ def test_no_header_is_a_sample(tmp_path: Path, number: int, end: str) -> None:
     ("a.tsv", "tli", {}, None), ("a.tsv", "nt", {}, None), ("a.csv", "wt", {}, None),
     ("a.tsv", "it", {}, None), ("a.tsv", "ct", {}, None), ("a.tsv", "ttt", {}, None),
     ("a.tsv", "cl", {}, "columns: text = 0, label = 1 (no header)"),
+    ("a.tsv", "tsl", {}, None), ("a.csv", "tsn", {}, None), ("a.csv", "st", {}, None),
 ])  # fmt: skip
 def test_without_a_header_ids_are_not_texts(
     tmp_path: Path, name: str, kinds: str, how: Any, columns: Optional[str]
@@ -128,6 +132,9 @@ def test_flags_decide(tmp_path: Path) -> None:
     ('{"text": "x", "label": 1}{"text": "y", "label": 0}', "text = \"text\"", 2),
     ('{"id": 1, "text_a": "x", "text_b": "", "label": 1}\n' * 3, '"id", "text_b" unused', 3),
     ('{"text_a": "x", "text_b": null, "label": 1}\n' * 3, '"text_b" unused', 3),
+    ('{"data": [{"text": "x", "label": 1}, {"text": "y", "label": 0}]}', "text = \"text\"", 2),
+    ('{"v": 1,\n "data": [\n{"text": "x", "label": ["a"]}]}', "text = \"text\"", 1),
+    ('{"data": "x", "text": "y", "label": 1}', '"data" unused', 1),
     ('{"text": "x", "label": 1}\n' * 2 + '{"text": "x", "label": 1, "pair": "z"}\n', "", 0),
 ])  # fmt: skip
 def test_json(tmp_path: Path, content: str, columns: str, count: int) -> None:
@@ -138,6 +145,33 @@ def test_json(tmp_path: Path, content: str, columns: str, count: int) -> None:
         return
     data = read(path)
     assert len(data) == count and data.pairs is None and columns in str(data.layout)
+
+
+FEW = ["body,topic", "留言,标注", "Satz,Etikett", "étoiles,avis", "q1,q2,is_dup"]
+
+
+@pytest.mark.parametrize("header", FEW)
+@pytest.mark.parametrize("count", [3, 4, 6])
+def test_the_header_of_a_small_file_is_no_sample(tmp_path: Path, header: str, count: int) -> None:
+    kinds = {"q1,q2,is_dup": "ttw", "étoiles,avis": "wt"}.get(header, "tw")
+    content = f"{header}\n{rows(kinds, count, ',')}"
+    with pytest.raises(DataError, match="a header. .*--header no"):
+        read(written(tmp_path, "a.csv", content))
+
+
+def test_keys_that_are_texts_are_one_short_line(tmp_path: Path) -> None:
+    labels = {f"some words {i}": "good" for i in range(5000)}
+    with pytest.raises(DataError, match="which field is the text") as error:
+        read(written(tmp_path, "a.json", json.dumps(labels)))
+    assert len(str(error.value)) < 700
+
+
+def test_quotation_marks_of_a_table_with_tabs_are_named(tmp_path: Path) -> None:
+    lines = rows("tl", 9) + '"he said ""so"""\tgood\n'
+    assert "1 texts are between quotation marks" in read(written(tmp_path, "a.tsv", lines)).remark
+    assert not read(written(tmp_path, "a.tsv", rows("tl") + '"so" he said\tgood\n')).warnings()
+    long = '"{}",good\n'.format("a document " * 20_000) + rows("tl", separator=",")
+    assert len(read(written(tmp_path, "a.csv", long))) == 13
 
 
 def layout_of(tmp_path: Path, name: str, content: str, **how: Any) -> Layout:

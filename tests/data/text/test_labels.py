@@ -45,6 +45,7 @@ def test_a_hint_if_the_cause_is_a_flag() -> None:
         with pytest.raises(DataError) as error:
             Labels.fit([*names[1:], "z"]).ids(names)
         assert hint in str(error.value) and "add such samples" not in str(error.value)
+    assert "'-' is a class here" in Labels.fit(["-", "neutral"]).warnings(["-", "neutral"])
     for names in (["yes, of course", "no"], ["a", "b"], ["hotel, bar", "inn, pub"], ["1,5", "2,5"]):
         assert "--multilabel" not in Labels.fit(names).warnings(names)
 

@@ -8,11 +8,11 @@ from typing import Any, Dict
 
 import pytest
 
-from amp_xla.data import labelled
 from amp_xla.data.batches.options import BatchOptions
 from amp_xla.data.labelled import Preparation
 from amp_xla.data.text.entities import unpack
-from amp_xla.data.text.options import PairFiles, TaggedFiles, TextFiles, VocabularyOptions
+from amp_xla.data.text.options import TaggedFiles, TextFiles, VocabularyOptions
+from amp_xla.tasks.classification import data as classification
 from amp_xla.tasks.similarity import data as pairs
 from amp_xla.tasks.tagging import data as tagged
 from tests.data.public_layouts import DEV, LAYOUTS, TEST, TRAIN, WITH_PAIRS, samples, texts
@@ -20,7 +20,7 @@ from tests.data.public_layouts import DEV, LAYOUTS, TEST, TRAIN, WITH_PAIRS, sam
 pytestmark = pytest.mark.once
 
 KINDS: Dict[str, Any] = {
-    "classification": TextFiles, "similarity": PairFiles, "tagging": TaggedFiles
+    "classification": TextFiles, "similarity": pairs.PairFiles, "tagging": TaggedFiles
 }  # fmt: skip
 
 
@@ -44,7 +44,7 @@ def test_a_public_layout(tmp_path: Path, name: str) -> None:
     elif layout.recipe == "similarity":
         data = pairs.read("cosent", files, how)
     else:
-        data = labelled.read(files, how)
+        data = classification.read(files, how)
         first = (data.train.labels or [])[0]
         counts = [(data.train.labels or []).count(first), (data.dev.labels or []).count(first)]
         assert counts == [TRAIN // 2, DEV // 2] and len(data.labels) == 2

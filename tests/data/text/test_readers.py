@@ -107,7 +107,9 @@ BAD = [
     (b'{"text": "x"}', "no field 'label'"),
     (b'{"text": 7, "label": 1}', "text is 7"),
     (b'{"text": "x", "label": null}', "label is null"),
-    (b'{"text": "x", "label": [1]}', "label is [1]"),
+    (b'{"text": "x", "label": [1, 2]}', "several labels need --multilabel ,"),
+    (b'{"text": "x", "label": [1, 0, 0]}', "the names of the labels are needed, not flags"),
+    (b'{"text": "x", "label": []}', "label is []"),
     (b'{"text": "x", "label": NaN}', "label is NaN"),
     (b'{"text": "", "label": 1}', "text is empty"),
     (b'{"text": "\\ud83d", "label": 1}', "half a surrogate pair"),
@@ -145,6 +147,10 @@ def test_a_reason_is_given_once(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no line is left: is it the right file") as error:
         read(write(tmp_path / "a.json", objects))
     assert "UTF-8" not in str(error.value) and "(9 times)" in str(error.value)
+    for objects in ('{"text": "x", "label": {"%s": 1}}', '{"text": ["%s"], "label": 1}'):
+        lines = "".join(objects % f"a {n}" + "\n" for n in range(9))
+        with pytest.raises(DataError, match="cannot be used: [^;]*(; a [^;]*)?9 times.;"):
+            read(write(tmp_path / "a.json", lines))
     gbk = "味道很好\t1\n送餐太慢\t0\n".encode("gbk")
     with pytest.raises(DataError, match="not UTF-8.* UTF-8 is needed .iconv -f GB18030"):
         read(write(tmp_path / "b.tsv", gbk))

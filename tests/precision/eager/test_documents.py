@@ -19,11 +19,10 @@ def test_two_groups_are_one_step_of_a_newer_optimizer():
     groups = sok.split_embedding_variable_from_others([table, kernel])
     assert [len(group) for group in groups] == [1, 1]
 
-    def made():
-        inner = tf.keras.optimizers.Adam(0.05)
-        return sok.LossScaleOptimizer(inner, True, 2.0**8, 2)  # in TensorFlow 2's order
+    inner = tf.keras.optimizers.Adam(0.05)
+    optimizer = sok.LossScaleOptimizer(inner, True, 2.0**8, 2)  # in TensorFlow 2's order
 
-    def step(optimizer):
+    def step():
         with tf.GradientTape() as tape:
             loss = tf.reduce_mean(tf.square(tf.gather(table, [1, 7, 7]) @ kernel))
             scaled = optimizer.get_scaled_loss(loss)
@@ -32,12 +31,8 @@ def test_two_groups_are_one_step_of_a_newer_optimizer():
         for part, group in zip(unscaled, groups):
             optimizer.apply_gradients(zip(part, group), experimental_aggregate_gradients=False)
 
-    if not TF1:
-        with pytest.raises(ValueError, match="call build"):
-            step(made())  # the newer optimizers must know all variables at once
-    optimizer = made()
     optimizer.build([table, kernel])
-    train_step = tf.function(lambda: step(optimizer))
+    train_step = tf.function(step)
     for _ in range(20):
         train_step()
     assert int(optimizer.applied_steps) == int(optimizer.iterations) == 20

@@ -3,43 +3,50 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
 from amp_xla import backend
 from amp_xla.training import checkpoint
+from tests.integration.commands import PREDICT, Commands
 from tests.integration.killing import repeatable, state
 from tests.jax import small
 from tests.running import run_python
 
-RUNS = Path("runs") / "keras_classification"
-RECIPE = ["-m", "recipes.keras_classification", *small.FLAGS]
+RECIPE = "recipes.keras_classification"
+# The fork server has what float32 in pytest's own process has set.
+FRESH = "import os\nos.environ.pop('NVIDIA_TF32_OVERRIDE', None)\n"
 HALF = ["--policy", "mixed_float16", "--loss-scale", "dynamic"]
 
 pytestmark = pytest.mark.slow
 on_tf2 = pytest.mark.skipif(backend.kind() == "tf1", reason="TensorFlow 1.15 has no such policies")
 
 
+class Recipe(Commands):
+    """The recipe on a small corpus."""
+
+    def train(self, name, *words, code=0, before=""):
+        """Train a run in a new process; return stderr."""
+        done = self(RECIPE, *small.FLAGS, "--name", name, *words, code=FRESH + before)
+        assert done.code == code, done.err
+        return done.err
+
+    def run(self, name):
+        return self.folder / "runs" / "keras_classification" / name
+
+
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def recipe(server, tmp_path_factory):
     path = tmp_path_factory.mktemp("runs")
     small.corpus(path)
-    return path
-
-
-def python(folder, *words, code=0, env=None):
-    """Run Python; return stdout and stderr."""
-    done = run_python(*words, cwd=folder, env=env)
-    assert done.code == code, done.out + done.err
-    return done.out + done.err
+    return Recipe(server, path)
 
 
 @pytest.fixture(scope="module")
-def whole(folder):
+def whole(recipe):
     """Train without interruption in float16 with a dynamic loss scale; return the run folder."""
-    python(folder, *RECIPE, "--name", "whole", *HALF)
-    return folder / RUNS / "whole"
+    recipe.train("whole", *HALF)
+    return recipe.run("whole")
 
 
 @on_tf2
@@ -63,39 +70,35 @@ def test_it_learns_and_leaves_the_run_folder_of_the_other_recipes(whole):
 
 
 @on_tf2
-def test_predict(whole, folder):
-    (folder / "texts.txt").write_text("x y zed x\n\np q r r\n")
-    done = run_python(
-        "-m", "amp_xla", "predict", "--run", str(whole), "--file", "texts.txt", cwd=folder
-    )
+def test_predict(whole, recipe):
+    (recipe.folder / "texts.txt").write_text("x y zed x\n\np q r r\n")
+    done = recipe(PREDICT, "--run", whole, "--file", "texts.txt", code=FRESH)
     assert [line[:1] for line in done.out.splitlines()] == ["a", "", "b"], done.err
 
 
 @on_tf2
-def test_killed_and_resumed_bitwise(folder, whole):
-    words = [*small.FLAGS, "--name", "killed", *HALF, "--checkpoint-every", "7"]
-    python(folder, "-c", small.KILLED, "recipes.keras_classification", *words, code=-9)
-    said = python(folder, *RECIPE, "--name", "killed", *HALF, "--resume")
-    assert "resumed from step-" in said
-    assert state(folder / RUNS / "killed") == state(whole)
+def test_killed_and_resumed_bitwise(recipe, whole):
+    recipe.train("killed", *HALF, "--checkpoint-every", "7", code=-9, before=small.KILL)
+    assert "resumed from step-" in recipe.train("killed", *HALF, "--resume")
+    assert state(recipe.run("killed")) == state(whole)
 
 
 @on_tf2
-def test_the_switch_of_the_other_recipes_chooses_the_policy(folder):
-    words = ["--epochs", "1", "--name", "fp32"]
-    said = python(folder, *RECIPE, *words, env={"AMP_XLA_PRECISION": "fp32"})
+def test_the_switch_of_the_other_recipes_chooses_the_policy(recipe):
+    words = ["-m", RECIPE, *small.FLAGS, "--epochs", "1", "--name", "fp32"]
+    said = run_python(*words, cwd=recipe.folder, env={"AMP_XLA_PRECISION": "fp32"}).err
     assert "Keras policy float32, loss scale 1.0" in said and "none of" in said
 
 
 @on_tf2
-def test_the_first_non_finite_node_is_named(folder):
-    words = ["--policy", "float32", "--learning-rate", "1e30", "--warmup", "0", "--name", "huge"]
-    said = python(folder, *RECIPE, *words, "--on-nonfinite", "stop", code=2)
+def test_the_first_non_finite_node_is_named(recipe):
+    words = ["--policy", "float32", "--learning-rate", "1e30", "--warmup", "0"]
+    said = recipe.train("huge", *words, "--on-nonfinite", "stop", code=2)
     assert "first non-finite node: " in said and "lower the learning rate" in said
 
 
 @pytest.mark.skipif(backend.kind() == "tf2", reason="TensorFlow 2 has the policies")
-def test_tensorflow_1_is_refused_with_advice(folder):
-    said = python(folder, *RECIPE, code=2)
+def test_tensorflow_1_is_refused_with_advice(recipe):
+    said = recipe.train("refused", code=2)
     assert "RUNTIME=tf2, or stay here with RECIPE=classification" in said
-    assert not (folder / "runs").exists()
+    assert not (recipe.folder / "runs").exists()

@@ -82,6 +82,7 @@ def test_two_ranks_learn_what_one_does_and_each_has_half_the_table(job: Job, two
     assert shards == ["rows-0-of-2.safetensors", "rows-1-of-2.safetensors"]
 
 
+@pytest.mark.once
 def test_it_answers_and_is_exported_whole(job: Job, two: str, tmp_path: Path) -> None:
     """One process reads the shards of two ranks; the SavedModel gives predict's probabilities."""
     command = job.command

@@ -19,6 +19,7 @@ def dense(targets: np.ndarray, scores: np.ndarray) -> np.ndarray:
     for row, plane in np.ndindex(*scores.shape[:2]):
         flat, wanted = scores[row, plane].astype(np.float64).ravel(), set(targets[row, plane])
         right = np.array([cell in wanted - {0} for cell in range(flat.size)])
+        flat[0] = -np.inf  # ([CLS], [CLS])
         total[row] += np.logaddexp.reduce(np.append(flat[~right], 0.0))
         total[row] += np.logaddexp.reduce(np.append(-flat[right], 0.0))
     return total
@@ -27,7 +28,6 @@ def dense(targets: np.ndarray, scores: np.ndarray) -> np.ndarray:
 def made(scale: float, mask: float) -> Any:
     source = np.random.RandomState(3)
     scores = (scale * source.randn(3, PLANES, SIZE, SIZE)).astype(np.float32)
-    scores[:, :, 0], scores[:, :, :, 0] = mask, mask
     scores[1, :, 5:], scores[1, :, :, 5:] = mask, mask  # padding
     scores[:, :2] += np.tril(np.full((SIZE, SIZE), mask, np.float32), -1)
     targets = np.zeros((3, PLANES, MOST), np.int32)

@@ -10,9 +10,9 @@ from typing import Any, Dict, List, Set, Tuple
 import numpy as np
 import pytest
 
+from amp_xla.data.placed import Placed
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.tasks.relations import scores
-from amp_xla.tasks.relations.data import Placed
 from tests.integration.commands import CLI, Commands
 from tests.integration.killing import state
 

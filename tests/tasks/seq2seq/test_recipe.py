@@ -59,7 +59,7 @@ def test_it_learns_and_answers_each_line(command: Commands, run: Path) -> None:
     dev = [line for line in metrics(run) if "dev_rouge_l" in line][-1]
     copied = [rouge_l(words(text)[:3], words(title)) for text, title in titles(40, 2)]
     assert dev["dev_rouge_l"] > sum(copied) / len(copied) + 0.2
-    for flags in ((), ("--beams", "3"), ("--top-k", "1")):
+    for flags in ((), ("--beams", "3")):
         done = command(PREDICT, "--run", run, "--file", "new.txt", *flags)
         assert done.out.splitlines() == ["eve leaves lima", "", "bob founds oslo"], done.err
     (command.folder / "labelled.tsv").write_text("yesterday eve left lima\teve leaves lima\n")
@@ -72,6 +72,7 @@ def test_it_learns_and_answers_each_line(command: Commands, run: Path) -> None:
     assert json.loads(drawn[0].splitlines()[0])["text"] == "yesterday eve left lima"
 
 
+@pytest.mark.once
 def test_it_goes_on_after_a_kill_with_the_same_bits(command: Commands, run: Path) -> None:
     command.killed_and_resumed(RECIPE, *DATA, "--name", "killed", step=23)
     assert state(run.with_name("killed")) == state(run)

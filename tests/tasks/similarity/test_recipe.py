@@ -73,12 +73,13 @@ def test_it_learns_and_answers(command: Commands, method: str) -> None:
     run = trained(command, method, method, *words)
     last = [line for line in metrics(run) if "dev_spearman" in line][-1]
     assert method not in LEARN or (last["dev_spearman"] > 0.8 and last["dev_accuracy"] > 0.9)
-    said = command(PREDICT, "--run", run, "--file", "new.tsv", "--json").error
-    assert "new.tsv, line 2: needed: two texts with a tab between them" in said
-    write(command.folder / "labelled.tsv", [("snow rain", "wind storm", "1")])
-    done = command(PREDICT, "--run", run, "--file", "labelled.tsv")
-    assert done.out.endswith("\tsnow rain\twind storm\n")
-    assert "columns: text = 0, pair = 1 (no header); 2 unused" in done.err
+    if method == "cosent":
+        said = command(PREDICT, "--run", run, "--file", "new.tsv", "--json").error
+        assert "new.tsv, line 2: needed: two texts with a tab between them" in said
+        write(command.folder / "labelled.tsv", [("snow rain", "wind storm", "1")])
+        done = command(PREDICT, "--run", run, "--file", "labelled.tsv")
+        assert done.out.endswith("\tsnow rain\twind storm\n")
+        assert "columns: text = 0, pair = 1 (no header); 2 unused" in done.err
     good = [("snow with rain", "wind a storm"), ("soup with bread", "the frost wind")]
     write(command.folder / "good.tsv", [good[0], (" ",), good[1]])
     answers = command(PREDICT, "--run", run, "--file", "good.tsv").out.splitlines()
@@ -96,6 +97,7 @@ TRICKS = ("--epochs", "1", "--fgm", "1", "--ema", "0.9", "--layer-decay", "0.9")
 
 
 @pytest.mark.slow
+@pytest.mark.once
 def test_with_tricks_it_goes_on_after_a_kill_with_the_same_bits(command: Commands) -> None:
     run = trained(command, "cosent", "whole", *TRICKS)
     words = (*DATA, "--method", "cosent", *TRICKS, "--name")

@@ -10,6 +10,7 @@ from typing import Any, List, Tuple
 import numpy as np
 import pytest
 
+from amp_xla.data.placed import Placed, warning
 from amp_xla.data.text import documented, entities
 from amp_xla.data.text.entities import Entity
 from amp_xla.data.text.readers import Dataset
@@ -17,8 +18,9 @@ from amp_xla.data.text.splitting import Rules
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.errors import DataError
 from amp_xla.tasks.tagging import spans
-from amp_xla.tasks.tagging.data import Placed, token_spans
+from amp_xla.tasks.tagging.data import token_spans
 from amp_xla.tasks.tagging.spans import Span
+from amp_xla.training.extraction import counted, f1
 
 BIO, BIOES = "O B-a I-a B-b I-b".split(), "O B-a I-a E-a S-a B-b I-b E-b S-b".split()
 
@@ -42,7 +44,7 @@ def test_f1_is_that_of_seqeval_whatever_the_order_of_tags(scheme: str, tags: Lis
     gold, answers = texts_of_tags(tags, 1), texts_of_tags(tags, 2)
     answers = [(a + ["O"] * len(g))[: len(g)] for a, g in zip(answers, gold)]
     found, wanted = ([entities.chunks(text) for text in side] for side in (answers, gold))
-    score = spans.f1(spans.counted(found, wanted, "ab"))
+    score = f1(counted(found, wanted, "ab"))
     expected = SEQEVAL[scheme]
     assert (score["precision"], score["recall"], score["f1"]) == pytest.approx(expected, abs=1e-12)
 
@@ -142,6 +144,10 @@ def test_positions_behind_tokens_cause_a_warning(tmp_path: Any) -> None:
     (" \tO\n", "data:1: the text is blank"),
     ("\tO\n", "data:1: '', 'O'; needed: a token and its tag"),
     ("", r"data: the file is empty"),
+    ("[\n]", r"data: the file is empty"),
+    ('{"data": []}', r"data: the file is empty"),
+    ("1\tEU\tB-ORG\n2\trejects\tO\n", "data: column 0 numbers the tokens; the token must be in "),
+    ("1 EU B-ORG O\n\n1 no O O\n", "data: column 0 numbers the tokens"),
 ])  # fmt: skip
 def test_errors_name_file_and_line(tmp_path: Any, content: str, message: str) -> None:
     with pytest.raises(DataError, match=message):
@@ -180,12 +186,14 @@ def test_entities_that_match_no_span_of_tokens_cannot_be_found() -> None:
     assert placed.encoded.lengths.tolist() == [6]
     gold = [Entity(0, 10, "a"), Entity(4, 8, "b"), Entity(6, 9, "a"), Entity(3, 8, "b"),
             Entity(3, 4, "b"), Entity(14, 17, "b")]  # fmt: skip
-    found, warning = token_spans([gold], placed, names, "dev")
+    missed: Any = {}
+    found = token_spans([gold], placed, {"a": 0, "b": 1}, missed)
     assert found == [[Span(1, 3, 0), Span(2, 2, 1), Span(2, 3, 0), Span(2, 2, 1)]]
     assert set(placed.entities(0, found[0], names)) & set(gold) == set(gold[:2])
-    assert "4 of 6 dev entities cannot be found and count as missed: 1 are cut off by" in warning
-    assert "3 begin or end where no token does" in warning
-    assert token_spans([gold[:2]], placed, names, "dev")[1] == ""
+    said = warning(missed, 6, "dev entities")
+    assert "4 of 6 dev entities cannot be found and count as missed: 3 beginning or ending" in said
+    assert "1 cut off by --max-length, such as 'big'" in said
+    assert token_spans([gold[:2]], placed, {"a": 0, "b": 1}, {}) and warning({}, 2, "") == ""
 
 
 def legal(path: Tuple[int, ...], length: int) -> bool:

@@ -117,15 +117,15 @@ def test_evaluate_scores_each_label(trained: Path, command: Commands) -> None:
     assert "Evaluation on dev.jsonl" in report and "is not of the expected form" not in report
 
 
+@pytest.mark.once
 def test_killed_and_resumed_it_ends_with_the_same_bits(trained: Path, command: Commands) -> None:
     words = (*DATA, "--epochs", "3", "--name", "killed", "--checkpoint-every", "10")
     command.killed_and_resumed(RECIPE, *words, step=37)
     assert state(trained.with_name("killed")) == state(trained)
 
 
-@pytest.mark.parametrize(
-    "head", ["global_pointer", pytest.param("efficient_global_pointer", marks=pytest.mark.once)]
-)
+@pytest.mark.once
+@pytest.mark.parametrize("head", ["global_pointer", "efficient_global_pointer"])
 def test_a_head_of_spans_learns_nested_entities(command: Commands, head: str) -> None:
     done = command(RECIPE, *NESTED, "--epochs", "5", "--name", head, "--head", head)
     assert done.code == 0, done.err

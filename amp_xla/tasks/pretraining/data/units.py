@@ -103,7 +103,7 @@ def files_of(corpus: str) -> List[str]:
 
 def _has_known_name(path: str) -> bool:
     name = os.path.basename(plain_name(path))
-    return name.endswith(SUFFIXES) or EXTRACTED.fullmatch(name) is not None
+    return name.lower().endswith(SUFFIXES) or EXTRACTED.fullmatch(name) is not None
 
 
 def units(files: List[str], reading: Reading) -> Iterator[Unit]:
@@ -114,7 +114,7 @@ def units(files: List[str], reading: Reading) -> Iterator[Unit]:
         with opened(path) as file:
             head = file.read(HEAD_BYTES)
         refuse_utf16(path, head)
-        kind = _kind(path, head)
+        kind = _kind(path, head, reading.field)
         links = wikipedia.prefixes(head) if kind == "dump" else frozenset()
         # A unit ends with the first document that ends after a multiple of the target.
         part = begin = end = 0
@@ -130,15 +130,18 @@ def units(files: List[str], reading: Reading) -> Iterator[Unit]:
             yield Unit(f"{number:05d}-{part:05d}", path, kind, end - begin, links, documents)
 
 
-def _kind(path: str, head: bytes) -> str:
-    """Return ``text``, ``json`` or ``dump``, by the ending of the name or the first character."""
-    name = plain_name(path)
+def _kind(path: str, head: bytes, field: str) -> str:
+    """Return ``text``, ``json`` or ``dump``, by the ending of the name or the first characters."""
+    name, begin = plain_name(path).lower(), head.lstrip(b"\xef\xbb\xbf \t\r\n")
     if name.endswith(DUMP_SUFFIXES):
         return "dump"
-    if name.endswith(JSON_SUFFIXES):
+    if name.endswith(JSON_SUFFIXES) or begin.startswith(b'{"'):
         return "json"
-    begins_as_json = head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{")
-    return "json" if begins_as_json and not name.endswith(TEXT_SUFFIXES) else "text"
+    if name.endswith(".csv"):
+        raise DataError(f"{path}: a table; text, JSON lines or columns between tabs are needed")
+    if name.endswith(".tsv") and b"\t" in begin.split(b"\n")[0] and not field[:1].isdigit():
+        raise DataError(f"{path}: columns between tabs; --field 0 reads the first of them")
+    return "json" if begin[:1] == b"{" and not name.endswith(TEXT_SUFFIXES) else "text"
 
 
 def _documents(path: str, kind: str, reading: Reading) -> Iterator[Document]:

@@ -12,7 +12,7 @@ import re
 from typing import FrozenSet, Iterable, Iterator, Match, Tuple
 from xml.etree import ElementTree
 
-from amp_xla.data.extras import extra
+from amp_xla.data.text.lines import extra
 
 PAGE_BYTES = 16 << 20  # MediaWiki allows 2 MiB, which XML escapes make longer
 # Numbers of media, files and categories. English names work in every wiki; the head of a dump has

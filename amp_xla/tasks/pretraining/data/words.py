@@ -6,7 +6,7 @@ import functools
 
 import numpy as np
 
-from amp_xla.data.extras import extra
+from amp_xla.data.text.lines import extra
 from amp_xla.data.text.tokenizer import Tokenizer
 
 # Share of one-character CJK tokens in a Chinese vocabulary: Google's Chinese BERT has 0.35, its

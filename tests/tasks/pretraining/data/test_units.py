@@ -89,6 +89,23 @@ def test_json_lines_are_known_by_their_first_character(tmp_path, small_units):
     assert "AB/notes 199" in corpus_texts(f"{tmp_path}/A?/*.bz2")
 
 
+@pytest.mark.parametrize("name, content, expected", [
+    ("a.txt", '{"text": "x"}\n', ["x"]), ("A.JSONL", '{"text": "x"}\n', ["x"]),
+    ("A.TXT", "x\n", ["x"]), ("a.txt", "{x}\ty\n", ["{x}\ty"]),
+    ("A.XML", "<page>\n<x>\n</page>\n", "A.XML, byte 0: not XML"),
+    ("a.csv", "text,label\nx,1\n", "a.csv: a table; text, JSON lines or columns"),
+    ("a.tsv", "text\tlabel\nx\t1\n", "a.tsv: columns between tabs; --field 0 reads the first"),
+])  # fmt: skip
+def test_the_kind_of_a_file(tmp_path, name, content, expected):
+    path = tmp_path / name
+    path.write_text(content)
+    if isinstance(expected, list):
+        assert corpus_texts(path) == corpus_texts(tmp_path) == expected
+    else:
+        with pytest.raises(DataError, match=expected):
+            corpus_texts(path)
+
+
 def test_folders_globs_and_lists_are_read_in_one_order(tmp_path):
     (tmp_path / "sub").mkdir()
     (tmp_path / "empty").mkdir()

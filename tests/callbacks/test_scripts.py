@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import warnings
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, List
 
 import numpy as np
 import pytest
@@ -15,14 +15,15 @@ from amp_xla.backend import K, keras, tf
 from amp_xla.callbacks import Run
 from amp_xla.commands.predict import SavedOptions
 from amp_xla.errors import AmpXlaError
+from amp_xla.precision.compat.keras import set_policy
 from amp_xla.precision.optimizer import LossScaleOptimizer
 from amp_xla.report import record
 from amp_xla.report.page import render
 from amp_xla.training import checkpoint
-from tests.callbacks.small import as_in_a_new_process
+from tests.callbacks.small import Killed, KilledAfter, as_in_a_new_process
 from tests.horovod import on_two_ranks
+from tests.integration.commands import Commands
 from tests.integration.killing import repeatable
-from tests.running import run_python
 
 pytestmark = pytest.mark.slow
 
@@ -31,21 +32,6 @@ snippets = backend.bert4keras("snippets")
 ROWS = np.random.RandomState(0).randint(1, 30, [44, 8])
 LABELS = (ROWS[:, 1:] == 7).any(1).astype("int32")[:, None]
 EPOCHS, STEPS = 3, 6
-
-
-class Killed(Exception):
-    """Ends ``fit`` like a bug in a script: only files on disk are left."""
-
-
-class KilledAfter(keras.callbacks.Callback):
-    def __init__(self, step: int) -> None:
-        super().__init__()
-        self._left = step
-
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        self._left -= 1
-        if self._left < 0:
-            raise Killed
 
 
 class Rows(keras.utils.Sequence):
@@ -240,7 +226,6 @@ def test_hooks_of_a_lambda_callback_are_called_after_a_resume_within_an_epoch(
 
 @pytest.mark.parametrize("wrong, words", [
     ({"keep": 0}, "keep=0: allowed is a whole number, 1 or more"),
-    ({"log_every": 0}, "log_every=0: allowed is a whole number, 1 or more"),
     ({"checkpoint_every": -1}, "checkpoint_every=-1: allowed is a whole number, 0 or more"),
     ({"on_nonfinite": "halt"}, "on_nonfinite='halt': allowed is skip, report, stop"),
 ])  # fmt: skip
@@ -267,34 +252,34 @@ def test_the_report_knows_which_value_decides(tmp_path: Path) -> None:
         assert read.status["continuing"] == "the same script with resume=True continues"
 
 
-def script(folder: Path, *words: str, code: int = 0, env: Optional[Dict[str, str]] = None) -> str:
-    """Run ``own_script`` in a process; return its stderr."""
-    folder.mkdir(exist_ok=True)
-    done = run_python("-m", "tests.training.own_script", str(folder), *words, env=env)
-    assert done.code == code, done.out + done.err
-    return done.err
+@pytest.fixture(scope="module")
+def script(server: Any) -> Callable[..., str]:
+    """Return a function that runs ``own_script`` in a process and returns its output."""
+
+    def run(folder: Path, *words: str, code: int = 0, before: str = "") -> str:
+        folder.mkdir(exist_ok=True)
+        file = str(Path(__file__).with_name("own_script.py"))
+        job = {"script": file, "argv": [str(folder), *words], "code": before}
+        done = Commands(server, folder).job(job)
+        assert done.code == code, done.out + done.err
+        return done.err
+
+    return run
 
 
-POLICY = """
-import sys
-import amp_xla.setup
-import numpy as np
-from amp_xla.backend import keras
-from amp_xla.callbacks import Run
-from amp_xla.precision.compat.keras import LossScaleOptimizer, set_policy
-
-set_policy("mixed_float16")
-hidden = keras.layers.Dense(4, input_shape=(3,))
-model = keras.models.Sequential([hidden, keras.layers.Dense(1, dtype="float32")])
-model.compile(LossScaleOptimizer(keras.optimizers.Adam()), "mse")
-model.fit(np.ones([8, 3]), np.ones([8, 1]), callbacks=[Run(sys.argv[1])], verbose=0)
-"""
-
-
-def test_a_keras_policy_is_no_contradiction_to_the_settings(tmp_path: Path) -> None:
-    env = {"AMP_XLA_PRECISION": "fp32"}  # the policy in place of the graph rewrite
-    done = run_python("-c", POLICY, str(tmp_path / "run"), env=env)
-    assert done.code == 0 and "executed nodes are float16" in done.err, done.err
+def test_a_keras_policy_is_no_contradiction_to_the_settings(tmp_path: Path, capfd: Any) -> None:
+    """These tests run with AMP_XLA_PRECISION=fp32: the policy replaces the graph rewrite."""
+    K.clear_session()
+    set_policy("mixed_float16")
+    try:
+        hidden = keras.layers.Dense(4, input_shape=(3,))
+        model = keras.models.Sequential([hidden, keras.layers.Dense(1, dtype="float32")])
+        model.compile(LossScaleOptimizer(keras.optimizers.Adam()), "mse")
+        callbacks = [Run(tmp_path / "run")]
+        model.fit(np.ones([8, 3]), np.ones([8, 1]), callbacks=callbacks, verbose=0)
+    finally:
+        set_policy("float32")
+    assert "executed nodes are float16" in capfd.readouterr().err
 
 
 def tensors(folder: Path) -> Dict[str, np.ndarray]:
@@ -304,7 +289,7 @@ def tensors(folder: Path) -> Dict[str, np.ndarray]:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def whole(tmp_path_factory: pytest.TempPathFactory, script: Any) -> Path:
     """Run the script without interruption; return its folder."""
     folder = tmp_path_factory.mktemp("whole")
     err = script(folder)
@@ -315,7 +300,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_stopped_script_continues_to_the_same_bits(whole: Path, tmp_path: Path) -> None:
+def test_a_stopped_script_continues_to_the_same_bits(
+    whole: Path, script: Any, tmp_path: Path
+) -> None:
     stopped = tmp_path / "stopped"
     epochs = json.loads((whole / "seen-0.json").read_text())["epochs"]
     assert [(e["loss_scale"], e["skipped_steps"]) for e in epochs] == [(2.0**15, 0)] * 3
@@ -343,32 +330,29 @@ def test_a_stopped_script_continues_to_the_same_bits(whole: Path, tmp_path: Path
 @pytest.mark.horovod
 @pytest.mark.timeout(1500)
 def test_two_ranks_train_like_one_and_resume_to_the_same_bits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AMP_XLA_PRECISION", "fp32")
-    folders = {name: tmp_path / name for name in ("alone", "whole", "stopped")}
-    script(folders["alone"], env={"AMP_XLA_PRECISION": "fp32"})
-    for name in ("whole", "stopped"):
-        folders[name].mkdir()
-    module = "tests.training.own_script"
-    output = on_two_ranks(module, folders["whole"], "plain")
+    alone, ranks = tmp_path / "alone", tmp_path / "ranks"
+    script(alone, before="from amp_xla import setup; setup.configure(precision='fp32')")
+    ranks.mkdir()
+    module = "tests.callbacks.own_script"
+    output = on_two_ranks(module, ranks, "whole", "stop", fails=True)
     assert "SGD averages no gradients; compile with optimizer=LossScaleOptimizer(" in output
+    assert "stopped by SIGTERM after step" in output
+    on_two_ranks(module, ranks, "resume")
 
-    def final(name: str, rank: int = 0) -> List[np.ndarray]:
-        with np.load(str(folders[name] / f"weights-{rank}.npz")) as arrays:
+    def final(folder: Path, rank: int = 0) -> List[np.ndarray]:
+        with np.load(str(folder / f"weights-{rank}.npz")) as arrays:
             return [arrays[key] for key in arrays.files]
 
-    assert equal(final("whole"), final("whole", 1))
-    for ours, one in zip(final("whole"), final("alone")):
+    def losses(folder: Path, rank: int = 0) -> List[float]:
+        epochs = json.loads((folder / f"seen-{rank}.json").read_text())["epochs"]
+        return [epoch["loss"] for epoch in epochs]
+
+    whole = ranks / "whole"
+    assert equal(final(whole), final(whole, 1)) and losses(whole) == losses(whole, 1)
+    for ours, one in zip(final(whole), final(alone)):
         np.testing.assert_allclose(ours, one, rtol=1e-4, atol=1e-6)
-    files = [
-        folders["alone"] / "seen-0.json",
-        *(folders["whole"] / f"seen-{r}.json" for r in (0, 1)),
-    ]
-    alone, zero, one = (json.loads(file.read_text())["epochs"] for file in files)
-    assert zero == one
-    assert [e["loss"] for e in zero] == pytest.approx([e["loss"] for e in alone], rel=1e-3)
-    output = on_two_ranks(module, folders["stopped"], "stop", fails=True)
-    assert "stopped by SIGTERM after step" in output
-    on_two_ranks(module, folders["stopped"], "resume")
-    assert equal(final("stopped"), final("whole"))
+    assert losses(whole) == pytest.approx(losses(alone), rel=1e-3)
+    assert equal(final(ranks), final(whole))

@@ -1,7 +1,8 @@
-"""A user's script: ``python -m tests.training.own_script FOLDER [stop] [resume] [plain]``.
+"""A user's script: ``python -m tests.callbacks.own_script FOLDER [stop] [resume] [whole]``.
 
-With several ranks each reads its share of the batches; alone it reads the whole ones. ``plain``
-trains once more, by an optimizer without ``LossScaleOptimizer``, and prints the error.
+With several ranks each reads its share of the batches; alone it reads the whole ones. ``whole``
+trains before, into FOLDER/whole without a stop, and then by an optimizer without
+``LossScaleOptimizer``, which prints the error.
 """
 
 import amp_xla.setup  # noqa: F401, I001
@@ -35,11 +36,13 @@ class Data(keras.utils.Sequence):
 
 
 class Stop(keras.callbacks.Callback):
-    step = 0
+    def __init__(self, stops):
+        super().__init__()
+        self.step, self.stops = 0, stops
 
     def on_train_batch_begin(self, batch, logs=None):
         self.step += 1
-        if self.step == 14 and "stop" in sys.argv and world().rank == world().size - 1:
+        if self.step == 14 and self.stops and world().rank == world().size - 1:
             os.kill(os.getpid(), signal.SIGTERM)
 
 
@@ -52,7 +55,9 @@ class Seen(keras.callbacks.Callback):
         self.epochs.append({name: float(value) for name, value in logs.items()})
 
 
-def main(folder):
+def main(folder, stops):
+    K.clear_session()
+    folder.mkdir(exist_ok=True)
     config = folder / f"bert_config-{world().rank}.json"  # another rank may be reading its own
     config.write_text(json.dumps(CONFIG))
     bert = build_transformer_model(str(config))
@@ -63,20 +68,26 @@ def main(folder):
     optimizer = LossScaleOptimizer(keras.optimizers.SGD(0.1, momentum=0.9))
     model.compile(optimizer, "sparse_categorical_crossentropy", metrics=["accuracy"])
     np.random.seed(1)
-    seen = Seen()
+    seen, stop = Seen(), Stop(stops)
     run = Run(folder / "run", resume="resume" in sys.argv)
     valid = Data()[9]
-    model.fit(Data(), epochs=3, validation_data=valid, verbose=2, callbacks=[Stop(), run, seen])
+    model.fit(Data(), epochs=3, validation_data=valid, verbose=2, callbacks=[stop, run, seen])
     found = {"epochs": seen.epochs, "scale": float(K.get_value(optimizer.loss_scale))}
     (folder / f"seen-{world().rank}.json").write_text(json.dumps(found))
     np.savez(str(folder / f"weights-{world().rank}.npz"), *model.get_weights())
-    if "plain" in sys.argv:
-        model.compile(keras.optimizers.SGD(0.1), "sparse_categorical_crossentropy")
-        try:
-            model.fit(Data(), epochs=1, verbose=0, callbacks=[Run(folder / "plain")])
-        except AmpXlaError as error:
-            print(error)
+    return model
+
+
+def plain(folder, model):
+    model.compile(keras.optimizers.SGD(0.1), "sparse_categorical_crossentropy")
+    try:
+        model.fit(Data(), epochs=1, verbose=0, callbacks=[Run(folder / "plain")])
+    except AmpXlaError as error:
+        print(error)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    folder = Path(sys.argv[1])
+    if "whole" in sys.argv:
+        plain(folder, main(folder / "whole", stops=False))
+    main(folder, stops="stop" in sys.argv)

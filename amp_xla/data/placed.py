@@ -1,0 +1,129 @@
+"""Tokens of texts and the characters that they stand for; labels that are spans of tokens."""
+
+from __future__ import annotations
+
+import bisect
+from typing import Any, Callable, Dict, List, NamedTuple, Sequence, Tuple
+
+from amp_xla.data.labelled import Labelled, Preparation
+from amp_xla.data.text.entities import Entity
+from amp_xla.data.text.labels import Labels
+from amp_xla.data.text.readers import Dataset
+from amp_xla.data.text.tokenizer import Encoded, Tokenizer
+from amp_xla.errors import DataError
+
+CUT, WITHIN = "cut off by --max-length", "beginning or ending where no token does"
+
+
+class Placed(NamedTuple):
+    """Texts, their tokens, and where each token is in its text.
+
+    Attributes:
+      texts: the texts.
+      encoded: the tokens, with [CLS] and [SEP].
+      starts, ends: position in characters of each token of each text, without [CLS] and [SEP].
+    """
+
+    texts: Sequence[str]
+    encoded: Encoded
+    starts: List[List[int]]
+    ends: List[List[int]]
+
+    @classmethod
+    def of(cls, texts: Sequence[str], tokenizer: Tokenizer, max_length: int) -> Placed:
+        """Return the tokens of texts, at most ``max_length`` of each."""
+        each = [tokenizer.placed_pieces(text) for text in texts]
+        room = max_length - 2
+        rows = [[tokenizer.cls_id, *ids[:room], tokenizer.sep_id] for ids, _, _ in each]
+        return cls(texts, Encoded.of(rows), [s for _, s, _ in each], [e for _, _, e in each])
+
+    def cut(self) -> int:
+        """Return the number of texts that have more tokens than ``encoded``."""
+        return sum(len(s) + 2 > size for s, size in zip(self.starts, self.encoded.lengths))
+
+    def span(self, text: int, start: int, end: int) -> Tuple[int, int, str]:
+        """Return first and last token of characters; and why they cannot be found, or nothing.
+
+        A token is whole, even if its characters are cut. Without a token, the first is after the
+        last.
+        """
+        starts, ends = self.starts[text], self.ends[text]
+        first, last = bisect.bisect_right(ends, start), bisect.bisect_left(starts, end) - 1
+        if last + 2 >= self.encoded.lengths[text]:
+            return 1, 0, CUT
+        exact = first <= last and (starts[first], ends[last]) == (start, end)
+        return first + 1, last + 1, "" if exact else WITHIN
+
+    def words(self, text: int, first: int, last: int) -> str:
+        """Return the characters of tokens ``first`` to ``last``."""
+        return self.texts[text][self.starts[text][first - 1] : self.ends[text][last - 1]]
+
+    def entities(self, text: int, spans: Sequence[Any], names: Sequence[str]) -> List[Entity]:
+        """Return the entities of a text, sorted by their positions.
+
+        Args:
+          text: number of the text.
+          spans: its entities: first token, last token, label.
+          names: names of the labels.
+        """
+        starts, ends = self.starts[text], self.ends[text]
+        return sorted(
+            Entity(starts[first - 1], ends[last - 1], names[label]) for first, last, label in spans
+        )
+
+
+# Function (labels of each text, Placed, numbers of the names, reason -> words of what is missed)
+# that returns the targets of each text, and adds to the last argument.
+Find = Callable[[List[List[Any]], Placed, Dict[str, int], Dict[str, List[str]]], List[Any]]
+
+
+def labelled(
+    parts: Tuple[Dataset, Dataset],
+    values: Sequence[List[List[Any]]],
+    how: Preparation,
+    share: float,
+    unit: str,
+    find: Find,
+    changes: Callable[[Sequence[List[Any]], int], Sequence[Any]],
+) -> Labelled:
+    """Return texts with entities or triples, and their batches.
+
+    Args:
+      parts: training and dev texts.
+      values: entities or triples of each text of both parts; their ``label`` is a name.
+      how: the settings.
+      share: part of the training texts that is used, for messages.
+      unit: ``entities`` or ``triples``, for messages.
+      find: finds the tokens of labels.
+      changes: function (targets of both parts, number of labels) -> ``changes`` of ``labelled``.
+    """
+    train, dev = parts
+    names, dev_names = ([value.label for text in part for value in text] for part in values)
+    if not names:
+        raise DataError(f"training data: none of the {len(train):,} texts has {unit}")
+    labels = Labels(tuple(sorted(set(names))))
+    labels.ids(dev_names, share)
+    tokenizer = how.vocabulary.tokenizer(train.texts, how.bert)
+    placed = [Placed.of(part.texts, tokenizer, how.options.max_length) for part in parts]
+    numbers = {name: i for i, name in enumerate(labels.names)}
+    targets, warnings = [], labels.warnings(dev_names)
+    for part, tokens, kind in zip(values, placed, ("training", "dev")):
+        missed: Dict[str, List[str]] = {}
+        targets.append(find(part, tokens, numbers, missed))
+        warnings += warning(missed, sum(map(len, part)), f"{kind} {unit}")
+    return how.labelled(
+        parts, labels, tokenizer, [part.encoded for part in placed],
+        changes=changes(targets, len(labels)),
+        counts=f"{len(train)} training and {len(dev)} dev texts, {len(names):,} and "
+        f"{len(dev_names):,} {unit}, {len(labels)} labels",
+        warnings=warnings, placed=placed[1],
+    )  # fmt: skip
+
+
+def warning(missed: Dict[str, List[str]], total: int, unit: str) -> str:
+    """Return a line break and a warning about labels that cannot be found, or an empty text."""
+    reasons = "; ".join(f"{len(w):,} {why}, such as {w[0]!r}" for why, w in missed.items())
+    return reasons and (
+        f"\nwarning: {sum(map(len, missed.values())):,} of {total:,} {unit} cannot be found and "
+        f"count as missed: {reasons}"
+    )

@@ -1,0 +1,169 @@
+"""Entities or triples found in texts: evaluation, prediction, and scores of ``evaluate --file``.
+
+Each has a ``label`` and can be ``shown``. Imports no TensorFlow, except in ``predict``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
+
+import numpy as np
+
+from amp_xla.data.batches.protocol import Batch
+from amp_xla.data.labelled import Labelled
+from amp_xla.data.placed import Placed
+from amp_xla.data.text.labels import Labels
+from amp_xla.data.text.tokenizer import Tokenizer
+from amp_xla.process.progress import note
+from amp_xla.report import scores
+from amp_xla.training.checkpoint import Checkpoint
+from amp_xla.training.evaluation import Evaluation, Infer, in_order, summed
+from amp_xla.training.sample_scores import SampleScores
+
+Found = List[List[Any]]  # what was found in each text
+# Function (batch, outputs, placed, names of the labels) -> what was found in each row.
+Decode = Callable[[Batch, Mapping[str, Any], Placed, Sequence[str]], Found]
+
+
+def counted(found: Found, gold: Found, names: Sequence[str]) -> np.ndarray:
+    """Count correct, predicted and true ones per label: int64 [labels, 3].
+
+    Args:
+      found, gold: predicted and true ones of each text.
+      names: names of the labels.
+    """
+    row = {name: i for i, name in enumerate(names)}
+    counts = np.zeros((len(names), 3), np.int64)
+    for predicted, true in zip(map(set, found), map(set, gold)):
+        for column, each in enumerate((predicted & true, predicted, true)):
+            for one in each:
+                counts[row[one.label], column] += 1
+    return counts
+
+
+def f1(counts: np.ndarray) -> Dict[str, float]:
+    """Return precision, recall and F1 over all rows (micro average); 0 if there are none.
+
+    Args:
+      counts: numbers of correct, predicted and true ones, [rows, 3].
+    """
+    each = scores.of_counts(counts.sum(0, keepdims=True))
+    return {name: float(each[name][0]) for name in ("f1", "precision", "recall")}
+
+
+def evaluation(
+    infer: Infer, batches: Any, data: Labelled, gold: Found, decode: Decode, more: Any = None
+) -> Evaluation:
+    """Return F1, precision, recall (micro averages) and mean loss.
+
+    Args:
+      infer: outputs for ``decode``, and ``loss``: of each text, or the sum over the batch.
+      batches: this rank's part of ``data.dev_batches``.
+      data: texts and labels.
+      gold: what is in each dev text.
+      decode: finds it.
+      more: function (batch, outputs, found, gold of each row) -> further metrics, summed over the
+        texts of the batch; None = none.
+    """
+    names = data.labels.names
+    keys: List[str] = []
+
+    def count(batch: Batch, out: Mapping[str, Any]) -> Any:
+        found = decode(batch, out, data.placed, names)
+        true = [gold[i] if i >= 0 else [] for i in batch["sample_ids"].tolist()]
+        sums = more(batch, out, found, true) if more else {}
+        keys[:] = sums
+        weights = batch["weights"]
+        loss = out["loss"] @ weights if np.ndim(out["loss"]) else out["loss"]
+        return np.append(counted(found, true, names), [*sums.values(), loss, weights.sum()])
+
+    def evaluate() -> Dict[str, float]:
+        sums = summed(infer, batches, count)
+        means = sums[3 * len(names) : -1] / max(sums[-1], 1.0)
+        counts = sums[: 3 * len(names)].reshape(-1, 3)
+        return {**f1(counts), **dict(zip([*keys, "loss"], means.tolist()))}
+
+    return evaluate
+
+
+def predict(
+    config: Any,
+    checkpoint: Checkpoint,
+    texts: Sequence[str],
+    unit: str,
+    build: Callable[[int, int], Tuple[Any, Dict[str, Any]]],
+    decode: Decode,
+) -> Found:
+    """Return what a checkpoint of a run with ``config`` finds in each text.
+
+    Args:
+      config: the recipe's configuration.
+      checkpoint: the checkpoint.
+      texts: the texts.
+      unit: ``entities`` or ``triples``, for messages.
+      build: function (size of the vocabulary, number of labels) -> model, outputs by name.
+      decode: finds it in outputs.
+    """
+    from amp_xla.models import dropout
+    from amp_xla.training.step import Inference
+    from amp_xla.training.variables import restore_weights
+
+    tokenizer = Tokenizer.of_folder(str(checkpoint.path))
+    names = Labels.load(checkpoint.file("labels.json")).names
+    length = config.batches.max_length
+    placed = Placed.of(texts, tokenizer, length)
+    if placed.cut():
+        note(
+            f"warning: {placed.cut():,} of {len(texts):,} texts have more than --max-length "
+            f"{length} tokens; {unit} after them are not found"
+        )
+    with dropout.inference():
+        model, outputs = build(tokenizer.vocab_size, len(names))
+    restore_weights(checkpoint, model.weights)
+    infer = Inference(dict(zip(("token_ids", "segment_ids"), model.inputs)), outputs)
+    return in_order(
+        placed.encoded, length, config.batches.batch_size,
+        lambda batch: decode(batch, infer(batch), placed, names),
+    )  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True)
+class ExtractionScores(SampleScores):
+    """Scores of entities or triples; errors are wrong and missed ones, in the order of the texts.
+
+    Attributes:
+      names: labels of the run.
+      gold, found: true and predicted ones of each text.
+      unit: ``entities`` or ``triples``.
+    """
+
+    names: Sequence[str]
+    gold: Found
+    found: Found
+    unit: str
+    columns = ("sample", "label", "predicted", "text")
+    metric = "f1"
+
+    def rows(self) -> np.ndarray:
+        """Count correct, predicted and true ones per text, int64 [texts, 3]."""
+        pairs = zip(self.found, self.gold)
+        return np.array([counted([found], [gold], self.names).sum(0) for found, gold in pairs])
+
+    def score(self, rows: np.ndarray) -> Dict[str, float]:
+        return f1(rows)
+
+    def details(self) -> Dict[str, Any]:
+        each = scores.of_counts(counted(self.found, self.gold, self.names))
+        return {"unit": self.unit, "per_label": scores.rows(self.names, each)}
+
+    def errors(self, most: int) -> List[Dict[str, Any]]:
+        errors: List[Dict[str, Any]] = []
+        for i, text in enumerate(self.samples.texts):
+            gold, found = set(self.gold[i]), set(self.found[i])
+            for one in sorted(gold ^ found):
+                sides = (one.shown(text), "")[:: 1 if one in gold else -1]
+                errors.append(dict(zip(self.columns, (i + 1, *sides, text))))
+            if len(errors) >= most:
+                break
+        return errors[:most]
