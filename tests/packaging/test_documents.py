@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import importlib.util
 import re
 import shlex
 from pathlib import Path
@@ -262,3 +263,24 @@ def test_named_programs_files_and_flags_exist() -> None:
         "test_shape_watch.py",
     ):
         assert missing(text, known, names)
+
+
+def test_public_import_paths_exist() -> None:
+    """Contract 10 of CONTRIBUTING."""
+    listed = "setup callbacks diagnose sok jax models.derivatives precision precision.loss_scale"
+    listed += " precision.optimizer precision.policy precision.jax precision.compat.jmp"
+    listed += " precision.compat.keras precision.compat.neurai precision.compat.sok"
+    missing = [n for n in listed.split() if importlib.util.find_spec(f"amp_xla.{n}") is None]
+    assert not missing
+
+
+def test_the_changelog_begins_with_the_version() -> None:
+    versions = [
+        re.findall(pattern, (ROOT / name).read_text(encoding="utf-8"), re.MULTILINE)[0]
+        for name, pattern in (
+            ("pyproject.toml", r'^version = "(.*)"$'),
+            ("amp_xla/__init__.py", r'^__version__ = "(.*)"$'),
+            ("CHANGELOG.md", r"^## (?!Unreleased)(\S+) \(\d{4}-\d{2}-\d{2}\)$"),
+        )
+    ]
+    assert len(set(versions)) == 1, versions
