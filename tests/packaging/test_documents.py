@@ -280,6 +280,7 @@ def test_the_changelog_begins_with_the_version() -> None:
         for name, pattern in (
             ("pyproject.toml", r'^version = "(.*)"$'),
             ("amp_xla/__init__.py", r'^__version__ = "(.*)"$'),
+            ("CITATION.cff", r"^version: (.*)$"),
             ("CHANGELOG.md", r"^## (?!Unreleased)(\S+) \(\d{4}-\d{2}-\d{2}\)$"),
         )
     ]
