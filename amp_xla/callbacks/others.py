@@ -150,7 +150,7 @@ def _encoded(value: Any, name: str, arrays: Arrays) -> Any:
 
 
 def _decoded(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
-    """Return the value that ``_encoded`` was called with, made anew."""
+    """Return a new value equal to the one that ``_encoded`` got."""
     if isinstance(value, list):
         return [_decoded(item, arrays) for item in value]
     if not isinstance(value, dict):

@@ -178,7 +178,7 @@ class Rank:
         return f"ended with exit code {code}" + (f": {last[:300]}" if last else "")
 
     def last(self, start: str) -> str:
-        """Return the last line of its output that begins so and is not blank, or ''."""
+        """Return the rank's last line that begins with ``start`` and is not blank, or ''."""
         if self._output is None:  # rank 0 writes to the terminal
             return ""
         end = self._output.seek(0, os.SEEK_END)

@@ -49,7 +49,7 @@ class ExecutedGraph:
 
 
 def count(graphs: Iterable[Any]) -> ExecutedGraph:
-    """Count over GraphDefs; nodes inside XLA clusters are not counted.
+    """Count nodes, casts and XLA clusters of executed graphs, without the nodes inside clusters.
 
     Args:
       graphs: ``RunMetadata.partition_graphs`` of a run with ``output_partition_graphs=True``.

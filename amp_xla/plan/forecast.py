@@ -20,7 +20,7 @@ FITS = 0.85  # share of the memory up to which "fits" is said
 
 
 class Mode(NamedTuple):
-    """How a step runs. ``precision`` is ``fp32``, ``tf32`` or ``amp``."""
+    """Precision and XLA of a step. ``precision`` is ``fp32``, ``tf32`` or ``amp``."""
 
     precision: str
     xla: bool

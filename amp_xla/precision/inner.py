@@ -73,7 +73,7 @@ class Inner:
         return list(compute(loss, var_list=variables))
 
     def aggregate(self, pairs: Pairs) -> Pairs:
-        """Return pairs summed over replicas or ranks, if Keras' ``apply_gradients`` sums."""
+        """Sum gradients over replicas or ranks if Keras' ``apply_gradients`` does so."""
         keras = [c for c in type(self.optimizer).__mro__ if _is_of_keras(c)]
         if not any(self.aggregation in vars(c) for c in keras):
             return pairs

@@ -51,17 +51,17 @@ class LossScaleOptimizer(OptimizerFace):
         ``apply_gradients`` if a step has several). ``inner`` clips after it.
       groups: pairs (predicate, optimizer). A variable belongs to the first group whose predicate is
         true for it, or to ``inner`` if there is none. All groups share one decision.
-      agreement: function from this rank's decision, a boolean scalar, to that of all ranks; see
-        ``amp_xla.precision.agreement``. None: each rank decides alone. ``auto``: Horovod's if it
-        has several ranks, or else None. Replicas of a ``tf.distribute`` strategy always agree.
+      agreement: function that maps this rank's boolean scalar "all finite" to that of all ranks;
+        see ``amp_xla.precision.agreement``. None: each rank decides alone. ``auto``: Horovod's if
+        it has several ranks, or else None. Replicas of a ``tf.distribute`` strategy always agree.
       reduce: function from a gradient to its mean over ranks, or a ``Reduction``; for ``minimize``
         and ``compute_gradients``. None if ``inner`` reduces or there is one rank.
       model_parallel: predicate that is true for a variable that exists on this rank alone. Its
         gradient counts in the decision and is not reduced.
       accumulate: micro-batches per update. Each ``minimize`` or ``apply_gradients`` adds one; the
         last one of a window reduces the mean gradient over ranks, checks it and updates. The loss
-        scale is constant within a window. Of checkpoints, only those of a script's ``Run`` contain
-        the sums of a window.
+        scale is constant within a window. Recipes save between windows; a checkpoint of a script's
+        ``Run`` within a window contains its sums.
       recompute: compute bert4keras' transformer layers again in the backward pass, in v1 graphs;
         see ``amp_xla.graph.recompute``.
       warn_after: number of successive skipped steps at the minimum scale before a warning; 0 turns

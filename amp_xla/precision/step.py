@@ -34,14 +34,15 @@ class Step:
 
     Attributes:
       scale: the float32 scale of the whole step.
-      scaled: whether a loss was scaled.
+      scaled: whether a loss of this step was scaled.
       unscaled: gradients that were unscaled.
       tests: boolean scalars, one per group of gradients unscaled so far.
-      finite: the decision: a boolean scalar; None before the first group is applied.
+      finite: boolean scalar, whether all gradients are finite; None before the first group is
+        applied.
       norm: function that builds the global norm of the last group applied.
       applied: operations of the groups applied so far, in order; empty eagerly.
-      shared: optimizer -> (variable, value before the first group) for each variable, such as
-        ``iterations``, that every ``apply_gradients`` advances.
+      shared: optimizer -> its variables that each ``apply_gradients`` advances, such as
+        ``iterations``, with their values before the first group.
     """
 
     scale: Any

@@ -28,7 +28,7 @@ def in_own_environment() -> bool:
 
 
 def as_typed(text: str) -> str:
-    """Write ``amp-xla COMMAND`` and ``pip install`` in a message as they are typed here."""
+    """Return a message whose ``amp-xla COMMAND`` and ``pip install`` can be typed here."""
     if in_checkout():
         text = re.sub(r"(?<![\w./'-])amp-xla (?=[a-z])", "./amp-xla ", text)
     if in_own_environment():  # which has no pip

@@ -1,4 +1,4 @@
-"""What a recipe gives to ``predict``: answers to lines of text, as columns and as JSON fields."""
+"""Answers to lines of text, as columns and as JSON fields; ``amp-xla predict`` prints them."""
 
 from __future__ import annotations
 

@@ -159,7 +159,7 @@ class Checkpoint:
         return {name: array for name, array in self._load().items() if not name.startswith(MORE)}
 
     def more_tensors(self) -> Dict[str, np.ndarray]:
-        """Return sums of an accumulation window, and arrays of callbacks, if there are any."""
+        """Return the tensors that are not variables: accumulated gradients, arrays of callbacks."""
         tensors = self._load().items()
         return {name[len(MORE) :]: array for name, array in tensors if name.startswith(MORE)}
 

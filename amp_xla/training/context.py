@@ -1,4 +1,4 @@
-"""What is the same for every recipe: precision, seed, ranks, a resumed run's checkpoint, the job.
+"""The parts that all recipes share: precision, seed, ranks, a resumed run's checkpoint, the job.
 
 A recipe's ``build(config, context)`` decides about texts, model, loss and evaluation; the context
 does what surrounds them. ``inspect``, ``rehearse`` and ``tune`` call the same ``build``.

@@ -20,9 +20,9 @@ class StepResult(NamedTuple):
       finite: False if the update was skipped.
       applied: updates so far, including this one.
       metrics: values in the order of ``Engine.metric_names``.
-      flags: value of the argument ``flag`` of ``Engine.step`` on each rank, or the sum of these
-        values; () with one rank.
-      rank_loss: loss of this rank's micro-batch.
+      flags: the argument ``flag`` of ``Engine.step`` of each rank, or one element, their sum; ()
+        with one rank.
+      rank_loss: loss of this rank's samples alone.
     """
 
     loss: float
@@ -36,7 +36,7 @@ class StepResult(NamedTuple):
     rank_loss: float = 0.0
 
     def then(self, later: StepResult) -> StepResult:
-        """Return the sum of this result and that of the next micro-batch of the same batch."""
+        """Add the result of the next micro-batch of the same batch."""
         return later._replace(
             loss=self.loss + later.loss,
             finite=self.finite and later.finite,

@@ -146,7 +146,7 @@ class ExtractionScores(SampleScores):
     metric = "f1"
 
     def rows(self) -> np.ndarray:
-        """Count correct, predicted and true ones per text, int64 [texts, 3]."""
+        """Return the numbers of correct, predicted and true units per text, int64 [texts, 3]."""
         pairs = zip(self.found, self.gold)
         return np.array([counted([found], [gold], self.names).sum(0) for found, gold in pairs])
 

@@ -32,8 +32,8 @@ class Job:
       identity: hashes of the data, e.g. ``{"train": dataset.fingerprint()}``, compared on resume.
       export: writes the weights for other programs into the folder given to it; called with the
         run folder after each evaluation that was the best so far.
-      rates: further rates for the log: name -> function of the step that returns the factor from
-        samples per second.
+      rates: name in the log -> function that returns, for a step, the units per sample; the loop
+        multiplies them by samples per second.
       sharded: ``TableShards`` of which each rank has some rows; None = every rank has all
         variables.
     """

@@ -27,10 +27,10 @@ class MetricsLog:
 
     A ``train`` line, every ``--log-every`` steps and after the last one, adds:
 
-      samples: number seen so far; loss and the recipe's metrics: means since the previous line;
-      learning_rate, loss_scale, gradient_norm: values of the last step; applied_steps,
-      skipped_steps: numbers of updates so far; samples_per_second; model_flops_per_second (only in
-      pretraining).
+      samples: number so far; loss, and the recipe's metrics: means since the previous line;
+      learning_rate, loss_scale, gradient_norm: of the last step; applied_steps, skipped_steps:
+      updates so far; samples_per_second; the rates of ``Job.rates``, such as
+      model_flops_per_second.
 
     A ``dev`` line, after each evaluation, adds the recipe's metrics as ``dev_loss`` and so on.
 
@@ -38,7 +38,7 @@ class MetricsLog:
       folder: the run folder.
       after: last step before the run continues. Lines of later steps are removed, because they
         will be written again; so is a line that a kill has cut off.
-      pending: kinds of the lines of this step that will be written again.
+      pending: ``train`` and ``dev`` if this step's lines of these kinds will be written again.
       events: also write TensorBoard's events, which needs TensorFlow.
     """
 

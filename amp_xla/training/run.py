@@ -61,12 +61,12 @@ class RunFolder:
       name: name of the folder; None = date and time, or with ``resume`` the newest run.
       root: folder of all runs.
       resume: allow a folder that already holds a run.
-      writes: False on all ranks but the first: nothing is looked at, locked or written.
+      writes: whether to read, lock and write the folder; only the first rank does.
 
     Attributes:
       continues: True if the folder has checkpoints to continue from.
-      resume_by, force_by, choose: words for messages: how to continue the run, how to continue
-        it although something differs, and how to use another folder.
+      resume_by, force_by, choose: the flags for messages: to continue the run, to continue it
+        although something differs, and to use another folder.
 
     Raises:
       AmpXlaError: the name is not valid; the folder already holds a run, or a run whose

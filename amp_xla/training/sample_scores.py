@@ -1,4 +1,4 @@
-"""What a recipe gives to ``evaluate --file``: scores of its answers to labelled samples."""
+"""Scores of answers to labelled samples, for ``amp-xla evaluate --file``."""
 
 from __future__ import annotations
 

@@ -22,8 +22,9 @@ class LoopState:
     """Position of a run. All counts start at 0. Saved as JSON with each checkpoint.
 
     Attributes:
-      step: steps tried, applied or skipped. With accumulation a step is one micro-batch.
-      epoch, step_in_epoch: position of the next batch.
+      step: steps so far, skipped ones included. In a recipe a step is an update of all its
+        micro-batches; in a script it is a batch of ``fit``.
+      epoch, step_in_epoch: position of the next batch, from 0.
       samples: real samples seen.
       applied: updates made by the optimizer; the learning rate follows it.
       skipped: updates skipped because of non-finite numbers.
@@ -65,7 +66,7 @@ class LoopState:
         if any(isinstance(v, int) and v < 0 for n, v in vars(state).items() if n != "best"):
             raise ValueError("loop has a negative count")
         if not all(isinstance(value, (int, float)) for value in state.log_sums):
-            raise ValueError("loop.log_sums has something else than numbers")
+            raise ValueError("loop.log_sums: only numbers are allowed")
         return state
 
     def recount(self, steps_per_epoch: int) -> None:

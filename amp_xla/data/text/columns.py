@@ -38,7 +38,7 @@ _DIGIT, _LABELS = re.compile(r"\d"), re.compile("[,;|]")
 
 
 class Request(NamedTuple):
-    """What is needed of a file.
+    """The fields that a file must have, and those that flags name.
 
     Attributes:
       fields: names that flags give.

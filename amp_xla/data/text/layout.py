@@ -1,4 +1,4 @@
-"""What the columns of a file are: decided once from the training file, and stored in the run."""
+"""The meaning of a file's columns: decided once from the training file, and stored in the run."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Fields(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """What the columns of a file are.
+    """The meaning of a file's columns.
 
     Attributes:
       format: as in ``Table``, or ``conll``.

@@ -58,11 +58,11 @@ class Dataset:
 
     @property
     def all_texts(self) -> List[str]:
-        """All texts: a vocabulary is learned from them."""
+        """The texts and second texts, from which a vocabulary is learned."""
         return [*self.texts, *(self.pairs or [])]
 
     def warnings(self) -> str:
-        """Return ``remark``, and a line break and a warning if lines were left out."""
+        """Return the warnings of the file, each after a line break; empty if there are none."""
         bad = self.bad_lines
         left = f"\nwarning: {len(bad):,} lines left out, such as {bad[0]}" if bad else ""
         return self.remark + left

@@ -50,7 +50,7 @@ def evaluate(
 def _score(
     folder: str, tokenizer: Tokenizer, length: int, masked: MaskedTexts
 ) -> Dict[str, float]:  # fmt: skip
-    """Return the means over masked tokens of the language model in a folder."""
+    """Return loss and accuracy per masked token of the language model in a folder."""
     from amp_xla.backend import K
     from amp_xla.models import dropout
     from amp_xla.models.language_model import LanguageModel
