@@ -72,7 +72,7 @@ def rounding(graph_def: Any) -> Set[str]:
 def _compute_in_float32(
     node: Any, types: List[int], new: List[Any], moved: Dict[Tuple[str, int], str]
 ) -> None:
-    """Turn a half node into a float32 one; append nodes that round its outputs to ``new``.
+    """Turn a half node into a float32 one; append to ``new`` the nodes that round its outputs.
 
     ``types``: types of its outputs; empty = do not round them.
     """

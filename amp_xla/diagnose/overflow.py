@@ -85,7 +85,7 @@ class _Replay(NamedTuple):
         return inputs
 
     def turns_bad(self, tensor: Tensor, trained: Set[str]) -> bool:
-        """Return whether a node turns good tensors into ``tensor``, which is bad.
+        """Return whether a node makes the bad ``tensor`` from good inputs.
 
         ``trained``: names of the nodes that depend on weights.
         """

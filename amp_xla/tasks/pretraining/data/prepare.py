@@ -141,7 +141,7 @@ def _refuse_inside(config: Config, files: List[str]) -> None:
 
 
 def _tokenizer(config: Config, files: List[str]) -> Tokenizer:
-    """Return the tokenizer of ``vocab`` or of the folder, or train one: the same on any machine.
+    """Return the tokenizer of ``vocab``, of the folder, or a trained one: equal on all machines.
 
     The vocabulary in the folder is used only if a unit is finished. If none is, it may have been
     trained with other settings.
