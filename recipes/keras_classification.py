@@ -32,7 +32,7 @@ from amp_xla.tasks.classification.keras_model import keras_batch, optimizer, pre
 from amp_xla.training import options
 from amp_xla.training.answers import LabelAnswers
 from amp_xla.training.checkpoint import Checkpoint
-from amp_xla.training.context import RunContext, loop_options, text_defaults
+from amp_xla.training.context import RunContext, loop_options, served, text_defaults
 from amp_xla.training.run import RunFolder
 
 
@@ -127,12 +127,8 @@ def predict(checkpoint: Checkpoint, lines: List[str]) -> LabelAnswers:
     return answers.predict(config, checkpoint, lines)
 
 
-def exportable(checkpoint: Checkpoint) -> Any:
-    """Return the model for ``amp-xla export``, in float32 with the constants of the run."""
-    checkpoint.apply_precision(float32=True)
-    from amp_xla.tasks.classification.export import classifier
-
-    return classifier(checkpoint.config(Config), checkpoint)
+# by amp-xla export, in float32 with the constants of the run
+exportable = served(Config, "amp_xla.tasks.classification.export:classifier", float32=True)
 
 
 if __name__ == "__main__":

@@ -24,11 +24,10 @@ from typing_extensions import Annotated
 from amp_xla.config import within
 from amp_xla.data.batches.options import BatchOptions
 from amp_xla.data.text.options import VocabularyOptions
-from amp_xla.errors import SettingsError
 from amp_xla.models.options import EncoderOptions, Pooling
 from amp_xla.process.exits import exit_code
 from amp_xla.tasks.similarity import scores
-from amp_xla.tasks.similarity.data import Method, PairFiles, apart, read
+from amp_xla.tasks.similarity.data import Method, PairFiles, check, read
 from amp_xla.training import launch, options
 from amp_xla.training.context import RunContext, served, text_defaults
 
@@ -61,12 +60,7 @@ class Config:
     precision_options: options.PrecisionOptions = options.PrecisionOptions()
 
     def __post_init__(self) -> None:
-        if self.tricks.r_drop and apart(self.method):
-            raise SettingsError(f"--r-drop excludes --method {self.method}; allowed: cross-encoder")
-        if self.pooling != "mean" and apart(self.method):
-            raise SettingsError(
-                f"--pooling {self.pooling} excludes --method {self.method}; allowed: cross-encoder"
-            )
+        check(self.method, self.tricks.r_drop, self.pooling)
 
     defaults = text_defaults
 

@@ -91,11 +91,10 @@ def labelled(
     Args:
       parts: training and dev texts.
       values: entities or triples of each text of both parts; their ``label`` is a name.
-      how: the settings.
-      share: part of the training texts that is used, for messages.
+      how: the settings; share: ``train_fraction``.
       unit: ``entities`` or ``triples``, for messages.
-      find: finds the tokens of labels.
-      changes: function (targets of both parts, number of labels) -> ``changes`` of ``labelled``.
+      find: finds their tokens.
+      changes: function (targets of both parts, number of labels) -> argument of ``how.labelled``.
     """
     train, dev = parts
     names, dev_names = ([value.label for text in part for value in text] for part in values)

@@ -27,12 +27,7 @@ Decode = Callable[[Batch, Mapping[str, Any], Placed, Sequence[str]], Found]
 
 
 def counted(found: Found, gold: Found, names: Sequence[str]) -> np.ndarray:
-    """Count correct, predicted and true ones per label: int64 [labels, 3].
-
-    Args:
-      found, gold: predicted and true ones of each text.
-      names: names of the labels.
-    """
+    """Count correct, predicted and true ones of each label: int64 [labels, 3]."""
     row = {name: i for i, name in enumerate(names)}
     counts = np.zeros((len(names), 3), np.int64)
     for predicted, true in zip(map(set, found), map(set, gold)):
@@ -60,11 +55,9 @@ def evaluation(
     Args:
       infer: outputs for ``decode``, and ``loss``: of each text, or the sum over the batch.
       batches: this rank's part of ``data.dev_batches``.
-      data: texts and labels.
-      gold: what is in each dev text.
+      data, gold: the dev texts, and what is in each.
       decode: finds it.
-      more: function (batch, outputs, found, gold of each row) -> further metrics, summed over the
-        texts of the batch; None = none.
+      more: function (batch, outputs, found, gold of each row) -> further sums over a batch.
     """
     names = data.labels.names
     keys: List[str] = []
@@ -98,10 +91,7 @@ def predict(
     """Return what a checkpoint of a run with ``config`` finds in each text.
 
     Args:
-      config: the recipe's configuration.
-      checkpoint: the checkpoint.
-      texts: the texts.
-      unit: ``entities`` or ``triples``, for messages.
+      unit: what is found, for a warning.
       build: function (size of the vocabulary, number of labels) -> model, outputs by name.
       decode: finds it in outputs.
     """

@@ -27,16 +27,10 @@ class Head(NamedTuple):
 def encoder(kind: str = "bert", application: str = "encoder", **options: Any) -> Any:
     build = backend.bert4keras("models").build_transformer_model
     sizes: Dict[str, Any] = dict(
-        vocab_size=VOCABULARY,
-        hidden_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=64,
-        max_position=32,
-        hidden_act="gelu",
-    )
-    sizes.update(options)
-    return build(model=kind, application=application, **sizes)
+        vocab_size=VOCABULARY, hidden_size=32, num_hidden_layers=1, num_attention_heads=2,
+        intermediate_size=64, max_position=32, hidden_act="gelu",
+    )  # fmt: skip
+    return build(model=kind, application=application, **{**sizes, **options})
 
 
 def tokens() -> List[np.ndarray]:
@@ -83,23 +77,6 @@ def _language_model(application: str, shift: int) -> Head:
     return compiled(keras.models.Model(base.inputs, output), None)
 
 
-def mlm() -> Head:
-    return _language_model("encoder", 0)
-
-
-def lm() -> Head:
-    return _language_model("lm", 1)
-
-
-def unilm() -> Head:
-    return _language_model("unilm", 1)
-
-
-def realformer() -> Head:
-    # The second layer adds the masked scores of the first.
-    return classifier(num_hidden_layers=2, residual_attention_scores=True)
-
-
 def crf() -> Head:
     base = encoder()
     layer = backend.bert4keras("layers").ConditionalRandomField(name="CRF")
@@ -126,10 +103,11 @@ def global_pointer() -> Head:
 
 HEADS: Dict[str, Callable[[], Head]] = {
     "classifier": classifier,
-    "MLM": mlm,
-    "LM": lm,
-    "UniLM": unilm,
-    "RealFormer": realformer,
+    "MLM": lambda: _language_model("encoder", 0),
+    "LM": lambda: _language_model("lm", 1),
+    "UniLM": lambda: _language_model("unilm", 1),
+    # The second layer adds the masked scores of the first.
+    "RealFormer": lambda: classifier(num_hidden_layers=2, residual_attention_scores=True),
     "CRF": crf,
     "GlobalPointer": global_pointer,
 }

@@ -12,6 +12,7 @@ from typing import Any, List
 
 CPU = {"JAX_PLATFORMS": "cpu"}  # several devices or processes, also where there is one GPU
 ROOT = Path(__file__).resolve().parents[2]
+RUNS = Path("runs") / "jax_classification"
 WORDS = {"a": ["x", "y", "zed"], "b": ["p", "q", "r"]}
 FLAGS = (
     "--train train.tsv --dev dev.tsv --layers 1 --hidden 16 --vocab-size 60 --max-length 16 "

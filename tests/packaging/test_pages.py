@@ -184,6 +184,7 @@ def test_each_line_is_a_command_or_is_elsewhere() -> None:
                 assert argv(line.split(" < ")[0])[0] in COMMANDS, line
 
 
+@pytest.mark.once  # test_installed.py runs README's on each TensorFlow
 @pytest.mark.parametrize("code", blocks("script"))
 def test_a_script_of_a_page_is_a_program(code: str, tmp_path: Path) -> None:
     """In a process of its own, which has imported nothing before."""

@@ -134,15 +134,15 @@ def test_rows_of_the_gpu_benchmark(tmp_path: Path) -> None:
     assert "H100" in plan_fit.beside([found], np.array([0.1])).upper()
 
 
+def options(work: Any, names: str, price: Any) -> List[Any]:
+    modes = [Mode(precision, xla) for precision in ("fp32", "amp") for xla in (False, True)]
+    gpus = [GPUS[name] for name in names.split()]
+    return [report.option(work, 0.5, gpu, mode, 1e6, price) for gpu in gpus for mode in modes]
+
+
 def test_a_report_without_a_gpu_that_fits() -> None:
-    work = plan_rows.work("bert-large", 512, 512, 0, False)
-    options = [
-        report.option(work, 1.0, GPUS[name], Mode(precision, xla), 1e6, None)
-        for name in ("t4", "rtx3080")
-        for precision in ("fp32", "amp")
-        for xla in (False, True)
-    ]
-    result = report.Report("job", 512, 1, 1e12, 0.9, options)
+    found = options(plan_rows.work("bert-large", 512, 512, 0, False), "t4 rtx3080", None)
+    result = report.Report("job", 512, 1, 1e12, 0.9, found)
     assert "no GPU of these is sure to hold the batch" in str(result)
     assert json.loads(json.dumps(result.to_json()))["options"][0]["verdict"] == "does not fit"
     assert result.svg().count("<rect") == 4
@@ -151,15 +151,10 @@ def test_a_report_without_a_gpu_that_fits() -> None:
 @pytest.mark.parametrize("price", [None, 2.5])
 def test_a_report(price: Any) -> None:
     work = plan_rows.work("bert-base", 16, 128, 0, False)
-    options = [
-        report.option(work, 0.5, GPUS[name], Mode(precision, xla), 1e6, price)
-        for name in ("a100-40g", "rtx3090", "t4", "h100")
-        for precision in ("fp32", "amp")
-        for xla in (False, True)
-    ]
-    text = str(report.Report("job", 16, 1, 1e12, 0.9, options))
+    found = options(work, "a100-40g rtx3090 t4 h100", price)
+    text = str(report.Report("job", 16, 1, 1e12, 0.9, found))
     assert ("the least cost" if price else "the fastest") in text and " to " in text
-    for item in options:
+    for item in found:
         assert item.step_ms[0] < item.step_ms[1] and sum(item.parts.values()) == pytest.approx(1)
         assert (item.cost is None) == (price is None)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, List, Sequence
 
 import numpy as np
@@ -11,7 +10,6 @@ import pytest
 from amp_xla.commands import predict
 from amp_xla.errors import AmpXlaError
 from amp_xla.training.answers import Answers, LabelAnswers, Row, rows_of
-from amp_xla.training.sample_scores import Samples
 
 pytestmark = pytest.mark.once
 CHANCES = np.array([[0.75, 0.25], [0.625, 0.5001], [0.1, 0.2]])
@@ -46,12 +44,6 @@ def test_an_answer_to_each_line_is_needed(lines: List[str]) -> None:
 class Reversed(Answers):
     def rows(self, lines: Sequence[str]) -> List[Row]:
         return [([line[::-1]], {}) for line in ("a", "b", "c")]
-
-
-def test_an_unknown_label_is_named_before_anything_is_predicted() -> None:
-    samples = Samples(Path("run"), "step-1", "a.tsv", ["a"], ["tol"])
-    with pytest.raises(AmpXlaError, match="a.tsv has the label 'tol'.* of run; .*: tool, food"):
-        samples.check(samples.wanted, ("tool", "food"))
 
 
 def test_options_of_two_kinds_of_answers_exclude_each_other() -> None:

@@ -162,6 +162,8 @@ def _sign(cell: str, column: Sequence[str]) -> str:
     numbers = set(map(_is_number, column))
     if cell and len(column) > 1 and numbers == {not _is_number(cell)}:
         return f"of its column, only {cell[:40]!r} is {'a' if _is_number(cell) else 'no'} number"
+    if cell and cell.isascii() and len(column) > 2 and not any(map(str.isascii, column)):
+        return f"of its column, only {cell[:40]!r} is ASCII"
     # A sample may have several labels.
     own, parts = (
         {p.strip() for c in cells for p in _LABELS.split(c)} for cells in ([cell], column)

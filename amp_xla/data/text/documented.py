@@ -1,4 +1,4 @@
-"""Built-in texts: docstrings with entities, code with triples, descriptions with names.
+"""Built-in texts: docstrings with entities, heads of code with triples, descriptions with names.
 
 The entities are names of parameters, classes, functions and constants. They come from the code that
 a docstring documents, not from a list of words: "name" is a parameter if the function has a
@@ -12,10 +12,9 @@ import builtins
 import collections
 import functools
 import json
-import linecache
 import re
 import sysconfig
-from typing import Any, Dict, Iterator, List, Sequence, Set, Tuple
+from typing import Any, Dict, Iterator, List, Set, Tuple
 
 from amp_xla.data.text.corpora import DOCUMENTED, parsed, python_files, sides
 from amp_xla.data.text.entities import Entity, pack
@@ -23,7 +22,7 @@ from amp_xla.data.text.lines import text_problem
 from amp_xla.data.text.readers import Dataset
 
 WORDS = (6, 60)  # fewest and most words of a paragraph with entities
-OUTLINE = 40  # most words of a text with triples
+WORDS_OF_HEADS = 40  # most words of a text with triples
 DESCRIPTION = range(4, 41)  # allowed numbers of words of a text with a name
 MARKUP = re.compile(r":[a-z:]+:(?=`)|[`*]+")
 WORD = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
@@ -65,61 +64,38 @@ def texts() -> Tuple[Dataset, Dataset]:
 def relations() -> Tuple[Dataset, Dataset]:
     """Return training and dev texts; labels are lists of [subject, predicate, object] in JSON.
 
-    A text is a function or class of Python's standard library: its first lines with class, def and
-    raise, up to 40 words. A class ``extends`` another and ``defines`` a function, a function
-    ``takes`` a parameter and ``raises`` an exception. The SHA-256 of a text decides whether it is a
-    dev text. Texts are left out if a name of a triple occurs twice.
+    A text is the heads of a class or function of Python's standard library and of those inside it,
+    up to 40 words. A class ``extends`` another and ``defines`` a function, a function ``takes`` a
+    parameter. The SHA-256 of a text decides whether it is a dev text. Texts are left out if a name
+    of a triple occurs twice.
     """
     found: Dict[str, Set[str]] = {}
-    for path in python_files(sysconfig.get_paths()["stdlib"]):
-        tree, lines = parsed(path), linecache.getlines(path)
-        for node in tree.body if tree else ():
-            inner = [child for child in ast.walk(node) if isinstance(child, Definition)]
-            text = _outline(node, lines) if inner and inner[0] is node else ""
-            times = collections.Counter(WORD.findall(text))
-            triples = sorted(
-                {t for child in inner for t in _triples(child) if times[t[0]] * times[t[2]]}
-            )
-            if (
-                triples
-                and max(times[name] for t in triples for name in t[::2]) == 1
-                and not text_problem(text)
-            ):
-                found.setdefault(text, set()).add(json.dumps(triples))
-    linecache.clearcache()
+    for tree in filter(None, map(parsed, python_files(sysconfig.get_paths()["stdlib"]))):
+        for node in tree.body:
+            heads, triples = "", []
+            for head, more in _heads(node, []) if isinstance(node, Definition) else ():
+                if len(f"{heads} {head}".split()) > WORDS_OF_HEADS:
+                    break
+                heads, triples = f"{heads} {head}".strip(), triples + more
+            times = collections.Counter(WORD.findall(heads))
+            if triples and max(times[name] for t in triples for name in t[::2]) == 1:
+                found.setdefault(heads, set()).add(json.dumps(sorted(triples)))
     train, dev = (Dataset(texts, labels=values) for texts, values in sides(found))
     return train, dev
 
 
-def _outline(node: Any, lines: Sequence[str]) -> str:
-    """Return the first lines of a definition that define or raise something."""
-    last = max(getattr(child, "lineno", 0) for child in ast.walk(node))
-    text = ""
-    for line in map(str.strip, lines[node.lineno - 1 : last]):
-        if re.match("(class|def|async def|raise) ", line):
-            longer = f"{text} {line}".strip()
-            if len(longer.split()) > OUTLINE:
-                break
-            text = longer
-    return text
-
-
-def _triples(node: Any) -> Iterator[Tuple[str, str, str]]:
-    """Yield the triples whose subject is a class or function."""
+def _heads(node: Any, triples: List[Any]) -> Iterator[Tuple[str, List[Any]]]:
+    """Yield the head of a definition and its triples, after ``triples``; then of inner ones."""
     if isinstance(node, ast.ClassDef):
-        bases = [base.id for base in node.bases if isinstance(base, ast.Name)]
-        yield from ((node.name, "extends", base) for base in bases)
-        inner = [child.name for child in node.body if isinstance(child, Definition)]
-        yield from ((node.name, "defines", name) for name in inner)
-        return
-    for child in ast.walk(node.args):
-        if isinstance(child, ast.arg) and child.arg not in NO_NAMES:
-            yield node.name, "takes", child.arg
-    for child in ast.walk(node):
-        error = child.exc if isinstance(child, ast.Raise) else None
-        error = error.func if isinstance(error, ast.Call) else error
-        if isinstance(error, ast.Name):
-            yield node.name, "raises", error.id
+        word, verb, names = "class", "extends", [getattr(b, "id", "") for b in node.bases]
+    else:
+        word, verb = "def", "takes"
+        names = [part.arg for part in ast.walk(node.args) if isinstance(part, ast.arg)]
+    of_names = [(node.name, verb, name) for name in names if name and name not in NO_NAMES]
+    yield f"{word} {node.name}({', '.join(filter(None, names))}):", triples + of_names
+    for child in node.body:
+        if isinstance(child, Definition):
+            yield from _heads(child, [(node.name, "defines", child.name)])
 
 
 @functools.lru_cache(maxsize=None)

@@ -16,7 +16,7 @@ from amp_xla.data.text.layout import LABELLED_PAIRS
 from amp_xla.data.text.lines import LineError, read_bytes
 from amp_xla.data.text.options import TextFiles
 from amp_xla.data.text.readers import Dataset
-from amp_xla.errors import DataError
+from amp_xla.errors import DataError, SettingsError
 from amp_xla.process import json_files, regular
 
 Method = Literal["cross-encoder", "cosent", "simcse", "unsupervised-simcse"]
@@ -91,6 +91,13 @@ class PairFiles(TextFiles):
 def apart(method: Method) -> bool:
     """Return whether the texts of a pair are encoded separately; else they share a row."""
     return method != "cross-encoder"
+
+
+def check(method: Method, r_drop: float, pooling: str) -> None:
+    """Raise SettingsError if a setting is for cross-encoders, and the method is another."""
+    flags = {"--r-drop": bool(r_drop), f"--pooling {pooling}": pooling != "mean"}
+    for flag in (flag for flag, given in flags.items() if given and apart(method)):
+        raise SettingsError(f"{flag} excludes --method {method}; allowed: cross-encoder")
 
 
 def read(method: Method, files: PairFiles, how: Preparation) -> Labelled:

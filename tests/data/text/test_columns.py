@@ -159,6 +159,13 @@ def test_the_header_of_a_small_file_is_no_sample(tmp_path: Path, header: str, co
         read(written(tmp_path, "a.csv", content))
 
 
+def test_an_english_header_above_short_chinese_texts_is_no_sample(tmp_path: Path) -> None:
+    lines = "".join(f"{word}很好,class_{n}\n" for n, word in enumerate("天地人大中小上下"))
+    with pytest.raises(DataError, match="only 'body' is ASCII"):
+        read(written(tmp_path, "a.csv", "body,topic\n" + lines))
+    assert len(read(written(tmp_path, "a.csv", lines))) == 8
+
+
 def test_keys_that_are_texts_are_one_short_line(tmp_path: Path) -> None:
     labels = {f"some words {i}": "good" for i in range(5000)}
     with pytest.raises(DataError, match="which field is the text") as error:

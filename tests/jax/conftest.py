@@ -1,0 +1,13 @@
+from __future__ import annotations
+
+import pytest
+
+from tests.jax import small
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with the small corpus."""
+    found = tmp_path_factory.mktemp("runs")
+    small.corpus(found)
+    return found
