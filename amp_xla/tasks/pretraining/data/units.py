@@ -138,7 +138,7 @@ def _kind(path: str, head: bytes, field: str) -> str:
     if name.endswith(JSON_SUFFIXES) or begin.startswith(b'{"'):
         return "json"
     if name.endswith(".csv"):
-        raise DataError(f"{path}: a .csv file; allowed: text, JSON lines, tabs between columns")
+        raise DataError(f"{path}: a table; text, JSON lines or columns between tabs are needed")
     if name.endswith(".tsv") and b"\t" in begin.split(b"\n")[0] and not field[:1].isdigit():
         raise DataError(f"{path}: columns between tabs; --field 0 reads the first of them")
     return "json" if begin[:1] == b"{" and not name.endswith(TEXT_SUFFIXES) else "text"
