@@ -199,7 +199,7 @@ def all_flags() -> Set[str]:
     """Return the flags of all commands, recipes, benchmarks, and of scripts with argparse."""
     modules = {command.module for command in COMMANDS.values()}
     modules |= {f"recipes.{name}" for name in RECIPES if not name.startswith("jax_")}
-    modules |= {f"benchmarks.{name}" for name in ("gpu", "peers", "record")}
+    modules |= {f"benchmarks.{name}" for name in ("gpu", "peers", "record", "relations")}
     scripts = [*(ROOT / "examples").glob("*.py"), *(ROOT / "tests").rglob("*.py")]
     own = {flag for path in scripts for flag in re.findall(r'"(--[a-z-]+)"', path.read_text())}
     return own.union(*(flags_of(module) for module in modules))
