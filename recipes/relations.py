@@ -2,8 +2,7 @@
 
     make train RECIPE=relations
 
-trains a small BERT from scratch on code: what does a class extend and define, a function take and
-raise?
+trains a small BERT from scratch: what does a class extend and define, what does a function take?
 """
 
 from __future__ import annotations
@@ -58,8 +57,8 @@ def build(config: Config, context: RunContext) -> Any:
     data = context.shared(read(config.files, context.preparation()))
 
     # batches -> scores
-    sizes = data.tokenizer.vocab_size, config.batches.max_length
-    encoder = config.encoder.transformer(*sizes, context.reads_weights).model
+    size, length = data.tokenizer.vocab_size, config.batches.max_length
+    encoder = config.encoder.transformer(size, length, context.reads_weights).model
     linker = model.linker(encoder, len(data.labels), config.encoder.dropout)
     inputs = model.inputs_of(linker)
 

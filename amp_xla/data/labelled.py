@@ -6,7 +6,6 @@ from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
-from amp_xla.data.batches.options import BatchOptions
 from amp_xla.data.batches.order import generator
 from amp_xla.data.batches.protocol import Batch, MappedBatches
 from amp_xla.data.text.layout import LAYOUT
@@ -65,7 +64,7 @@ class Preparation(NamedTuple):
     """
 
     vocabulary: VocabularyOptions
-    options: BatchOptions
+    options: Any
     bert: Optional[str]
     token_dropout: float
     seed: int

@@ -38,6 +38,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Callable, Dict
 
+from amp_xla.backend import configuring
 from tests.running import ROOT
 
 MUTATING = ("open", "write", "fsync", "mkdir", "rename", "replace", "unlink", "rmdir")
@@ -80,6 +81,9 @@ def child(job: Dict[str, Any]) -> None:
     multiprocessing.set_start_method("fork", force=True)
     os.chdir(job["cwd"])
     os.environ["PYTHONPATH"] = str(ROOT)  # for processes that it starts
+    # Set by float32 in pytest's own process; a user's has only what its own settings set.
+    for environ in (os.environ, configuring._original_environment):
+        environ.pop("NVIDIA_TF32_OVERRIDE", None)
     for name, descriptor in (("out", 1), ("out", 2), ("err", 2), ("stdout", 1)):
         if name in job and job[name] != "unread":
             flags = os.O_WRONLY | os.O_APPEND | (0 if name == "stdout" else os.O_CREAT)

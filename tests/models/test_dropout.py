@@ -60,15 +60,10 @@ def test_inference_is_the_identity_and_training_comes_back():
     assert not kinds & {"Switch", "Merge", "If", "StatelessIf", "RandomUniform"}
 
 
-@pytest.mark.parametrize(
-    "rates, masks",
-    [
-        ({}, 8),  # of embeddings, of attention and two outputs in 2 layers, of the pooled vector
-        ({"attention_dropout": 0.0}, 6),
-        ({"dropout": 0.0, "attention_dropout": 0.1}, 2),
-        ({"dropout": 0.0}, 0),
-    ],
-)
+@pytest.mark.parametrize("rates, masks", [
+    ({}, 8),  # of embeddings, of attention and two outputs in 2 layers, of the pooled vector
+    ({"dropout": 0.0, "attention_dropout": 0.1}, 2), ({"dropout": 0.0}, 0),
+])  # fmt: skip
 def test_attention_weights_have_their_own_rate(rates, masks):
     with tf.Graph().as_default() as graph:
         dropout.install(1)
