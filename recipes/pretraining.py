@@ -26,7 +26,6 @@ from typing import Any, Dict, List, Optional
 from typing_extensions import Annotated, Literal
 
 from amp_xla.config import MAY_CHANGE, flat, parse, within
-from amp_xla.data.pretraining.prepared import Sequences
 from amp_xla.models.options import Filling, LanguageModelOptions, training_flops
 from amp_xla.models.weights import pretrained
 from amp_xla.process.exits import exit_code
@@ -62,8 +61,6 @@ class Config:
     """mask whole words or single tokens; each epoch has new masks"""
     mask_rate: Annotated[float, within(above=0, at_most=0.5)] = 0.15
     """share of the tokens to predict: 80% of them become [MASK], 10% a random token, 10% stay"""
-    topic: Annotated[float, within(at_least=0)] = 1.0
-    """weight of the bag-of-words loss; it grows from 0 to this value; 0 = no such loss"""
     optimizer: Literal["adamw", "lamb"] = "adamw"
     """optimizer; lamb is for global batches of thousands of samples"""
     beta2: Annotated[float, within(above=0, below=1)] = 0.999
@@ -95,7 +92,6 @@ class Config:
 
 def build(config: Config, context: RunContext) -> Any:
     """Build the job up to the first step."""
-    from amp_xla.backend import tf
     from amp_xla.optimizers.adamw import AdamW
     from amp_xla.optimizers.average import averaged, used_by
     from amp_xla.optimizers.lamb import LAMB
@@ -118,18 +114,8 @@ def build(config: Config, context: RunContext) -> Any:
         tokenizer.vocab_size, max(phase.length for phase in phases), config.objective,
         context.reads_weights, len(phases) > 1,
     )  # fmt: skip
-    if config.encoder.informed and context.reads_weights:
-        lm.start_from_counts(Sequences(data), tokenizer.special_ids, config.seed)
     inputs = lm.placeholders()
-    topic = None
-    if config.topic and config.objective == "mlm":  # in others, inputs contain the words to predict
-        updates = tf.cast(context.step_input // accumulate, tf.float32)
-        topic = config.topic * (updates / float(length.steps))
-        note(
-            "loss = mlm_loss + weight x topic_loss; the weight grows from 0, so the sum may rise "
-            "while both losses fall"
-        )
-    loss, metrics = lm.loss(inputs, topic)
+    loss, metrics = lm.loss(inputs)
 
     # loss -> update
     kind: Any = averaged(AdamW if config.optimizer == "adamw" else LAMB, config.average)
