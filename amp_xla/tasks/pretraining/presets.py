@@ -8,9 +8,14 @@ correction of its paper, which Google's code for BERT leaves out.
 
 from __future__ import annotations
 
-from typing import Any, Dict, Mapping, Optional
+from typing import Any, Dict, Mapping, Optional, Type
 
 from typing_extensions import Literal
+
+from amp_xla.models.options import LanguageModelOptions
+from amp_xla.models.weights import pretrained
+from amp_xla.training.options import RunOptions
+from amp_xla.training.run import resumed_settings
 
 Preset = Literal["bert", "roberta", "lamb", "wwm", "cramming", "quick"]
 # Settings of most published models; ``quick``, for minutes on a laptop, has the recipe's defaults.
@@ -59,6 +64,15 @@ PHASES = {
     "cramming": "sequences of 128 tokens; set --steps so that training takes about a day",
     "quick": "minutes on a laptop",
 }
+
+
+def defaults(
+    kind: Type[Any], preset: Optional[str], encoder: LanguageModelOptions, run: RunOptions
+) -> Dict[str, Any]:
+    """Return the settings of the run that is resumed, or those of the preset; check ``--bert``."""
+    resumed = resumed_settings(kind, "pretraining", run)
+    pretrained.check(None if resumed else encoder.bert)
+    return resumed or settings(preset, encoder.model)
 
 
 def settings(preset: Optional[str], model: str) -> Dict[str, Any]:

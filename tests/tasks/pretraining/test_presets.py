@@ -37,15 +37,20 @@ def described(config):
 @pytest.mark.parametrize(("preset", "model"), sorted(PAPERS))
 def test_a_preset_is_what_its_paper_says(preset, model):
     config = parse(Config, ["--preset", preset, "--model", model])
-    update, encoder = config.update, config.encoder
-    amount = config.length
+    update, encoder, amount = config.update, config.encoder, config.length
+    goal, optimization = config.goal, config.optimization
     rate, warm, steps, batch, beta2, epsilon, clip, mask, drop = PAPERS[preset, model]
     assert (update.learning_rate, amount.steps, amount.global_batch) == (rate, steps, batch)
     assert int(update.warmup * amount.steps) == pytest.approx(warm, abs=1)
-    assert (config.beta2, config.adam_epsilon, update.clip_norm) == (beta2, epsilon, clip)
-    assert (config.mask, config.mask_rate, encoder.dropout) == (mask, 0.15, drop)
-    assert (config.optimizer, config.decay) == ("lamb" if preset == "lamb" else "adamw", "linear")
-    assert update.weight_decay == 0.01 and config.average == 0.0
+    assert (optimization.beta2, optimization.adam_epsilon, update.clip_norm) == (
+        beta2,
+        epsilon,
+        clip,
+    )
+    assert (goal.mask, goal.mask_rate, encoder.dropout) == (mask, 0.15, drop)
+    assert optimization.optimizer == ("lamb" if preset == "lamb" else "adamw")
+    assert optimization.decay == "linear"
+    assert update.weight_decay == 0.01 and optimization.average == 0.0
 
 
 @pytest.mark.parametrize(
@@ -59,7 +64,11 @@ def test_models_of_berts_size_are_trained_as_berts(words, preset):
 
 def test_what_is_typed_stays_and_is_said():
     config = parse(Config, "--beta2 0.9 --preset bert --dropout 0.2 --steps 3000".split())
-    assert (config.beta2, config.encoder.dropout, config.length.steps) == (0.9, 0.2, 3000)
+    assert (config.optimization.beta2, config.encoder.dropout, config.length.steps) == (
+        0.9,
+        0.2,
+        3000,
+    )
     assert described(config).startswith("preset bert, but beta2 0.9, dropout 0.2; meant for text ")
     with pytest.raises(SettingsError, match="'berd'"):
         parse(Config, ["--preset", "berd"])

@@ -133,14 +133,13 @@ def test_bert4keras_loads_the_weights_and_predicts_the_same(place, trained):
     So the average of the weights, which differ from those trained, is evaluated and saved.
     """
     from amp_xla.data.text.tokenizer import Tokenizer
-    from amp_xla.tasks.pretraining.data.masking import Masking
     from amp_xla.tasks.pretraining.data.prepared import Manifest, Sequences
     from amp_xla.tasks.pretraining.data.stream import Stream
     from recipes.pretraining import Config
 
     run = place.folder / WHOLE
     tokenizer = Tokenizer.load(str(run / "vocab.txt"), True)
-    masking = Masking(tokenizer, Config.mask_rate, Config.mask, seed=0)
+    masking = Config.goal.masking(tokenizer, seed=0)
     held = Sequences(Manifest.load(str(place.folder / "data")), "heldout")
     (batch,) = Stream(held, masking, 16, 1, shuffle=False).epoch(0)
     names = [name for name, _ in backend.tf.train.list_variables(str(run / "bert_model.ckpt"))]
