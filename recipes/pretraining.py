@@ -41,6 +41,7 @@ from amp_xla.training.options import (
 class Config:
     """Pretrain a language model."""
 
+    REMOVED = presets.REMOVED
     preset: Annotated[Optional[presets.Preset], MAY_CHANGE] = None
     """defaults of a paper, or quick for a laptop; none = roberta if --model is base or large, else
     quick"""

@@ -45,7 +45,8 @@ def describe(engine: Engine, config: Any, files: Mapping[str, bytes]) -> Dict[st
     return {
         "data": {**engine.job.identity, **_batches(whole(engine.job.batches))},
         "assets": digests(files),
-        "config": settings_of(config),
+        # ``REMOVED`` has the settings of older versions, with the values that hold now.
+        "config": {**getattr(config, "REMOVED", {}), **settings_of(config)},
         "may change": may_change(config),
         "defaults": {**dataclasses.asdict(Settings()), **settings_of(type(config)())},
         "settings": dict(engine.settings),

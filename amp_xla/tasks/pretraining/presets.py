@@ -52,6 +52,8 @@ PRESETS: Dict[str, Dict[str, Any]] = {
     ),
     "quick": {},
 }  # fmt: skip
+# Settings of older versions: what holds now. A run with another value needs --force-resume.
+REMOVED = {"topic": 0.0, "start": "random"}
 _LARGE = {"roberta": dict(learning_rate=4e-4, warmup=0.06)}
 
 # Sequence length and further phases of each preset, or its purpose
