@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from typing import Optional
 
-from amp_xla.data.pretraining.prepared import Manifest
 from amp_xla.tasks.pretraining.data import prepare
+from amp_xla.tasks.pretraining.data.prepared import Manifest
 from amp_xla.training import distributed
 
 

@@ -8,15 +8,20 @@ correction of its paper, which Google's code for BERT leaves out.
 
 from __future__ import annotations
 
-from typing import Any, Dict, Mapping, Optional
+from typing import Any, Dict, Mapping, Optional, Type
 
 from typing_extensions import Literal
 
+from amp_xla.models.options import LanguageModelOptions
+from amp_xla.models.weights import pretrained
+from amp_xla.training.options import RunOptions
+from amp_xla.training.run import resumed_settings
+
 Preset = Literal["bert", "roberta", "lamb", "wwm", "cramming", "quick"]
-# Settings of most published models; ``quick``, for minutes on a laptop, differs in the first two.
+# Settings of most published models; ``quick``, for minutes on a laptop, has the recipe's defaults.
 _PLAIN: Dict[str, Any] = dict(
-    topic=0.0, start="random", dropout=0.1, mask="token", mask_rate=0.15, optimizer="adamw",
-    decay="linear", average=0.0, weight_decay=0.01, clip_norm=1.0, beta2=0.999, adam_epsilon=1e-6,
+    dropout=0.1, mask="token", mask_rate=0.15, optimizer="adamw", decay="linear", average=0.0,
+    weight_decay=0.01, clip_norm=1.0, beta2=0.999, adam_epsilon=1e-6,
 )  # fmt: skip
 
 PRESETS: Dict[str, Dict[str, Any]] = {
@@ -47,6 +52,8 @@ PRESETS: Dict[str, Dict[str, Any]] = {
     ),
     "quick": {},
 }  # fmt: skip
+# Settings of older versions: what holds now. A run with another value needs --force-resume.
+REMOVED = {"topic": 0.0, "start": "random"}
 _LARGE = {"roberta": dict(learning_rate=4e-4, warmup=0.06)}
 
 # Sequence length and further phases of each preset, or its purpose
@@ -57,10 +64,17 @@ PHASES = {
     "--learning-rate 4e-3 --warmup 0.128",
     "wwm": "sequences of 512 tokens",
     "cramming": "sequences of 128 tokens; set --steps so that training takes about a day",
-    "quick": "minutes on a laptop; unlike BERT, a new model starts with word vectors from "
-    "co-occurrence counts, sinusoidal positions and heads that attend to neighbours, and it has a "
-    "topic loss (--preset bert has none of these)",
+    "quick": "minutes on a laptop",
 }
+
+
+def defaults(
+    kind: Type[Any], preset: Optional[str], encoder: LanguageModelOptions, run: RunOptions
+) -> Dict[str, Any]:
+    """Return the settings of the run that is resumed, or those of the preset; check ``--bert``."""
+    resumed = resumed_settings(kind, "pretraining", run)
+    pretrained.check(None if resumed else encoder.bert)
+    return resumed or settings(preset, encoder.model)
 
 
 def settings(preset: Optional[str], model: str) -> Dict[str, Any]:
