@@ -60,7 +60,7 @@ class Config:
 
     def defaults(self) -> Dict[str, Any]:
         """Return the settings of a resumed run, or the defaults of ``preset`` and ``model``."""
-        return presets.defaults(type(self), self.preset, self.encoder, self.run)
+        return presets.defaults(self)
 
 
 def build(config: Config, context: RunContext) -> Any:

@@ -64,6 +64,23 @@ def test_models_of_berts_size_are_trained_as_berts(words, preset):
     assert described(config).startswith(f"preset {preset};")
 
 
+@pytest.mark.parametrize(
+    ("words", "batch", "phase2_length"),
+    [
+        ("", 48, 96),
+        ("--preset quick --model base", 48, 96),
+        ("--global-batch 32", 32, 96),
+        ("--steps 5", 16, None),
+        ("--data prepared", 16, None),
+        ("--preset bert", 256, None),
+    ],
+)
+def test_quick_reads_the_built_in_text_in_short_sequences_first(words, batch, phase2_length):
+    length = parse(Config, words.split()).length
+    assert (length.global_batch, length.phase2_length) == (batch, phase2_length)
+    assert len(length.plan(corpus.LENGTH)) == (2 if phase2_length else 1)
+
+
 def test_what_is_typed_stays_and_is_said():
     config = parse(Config, "--beta2 0.9 --preset bert --dropout 0.2 --steps 3000".split())
     assert (config.optimization.beta2, config.encoder.dropout, config.length.steps) == (
