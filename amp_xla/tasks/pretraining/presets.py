@@ -16,7 +16,7 @@ from amp_xla.models.weights import pretrained
 from amp_xla.training.run import resumed_settings
 
 Preset = Literal["bert", "roberta", "lamb", "wwm", "cramming", "quick"]
-# Settings of most published models; ``quick``, for minutes on a laptop, has the recipe's defaults.
+# Settings of most published models
 _PLAIN: Dict[str, Any] = dict(
     dropout=0.1, mask="token", mask_rate=0.15, optimizer="adamw", decay="linear", average=0.0,
     weight_decay=0.01, clip_norm=1.0, beta2=0.999, adam_epsilon=1e-6,
@@ -48,13 +48,9 @@ PRESETS: Dict[str, Dict[str, Any]] = {
         _PLAIN, dropout=0.0, learning_rate=1e-3, warmup=0.5, global_batch=4096, beta2=0.98,
         adam_epsilon=1e-12, clip_norm=0.5,
     ),
-    "quick": {},
+    # For minutes on a laptop; the other settings are the recipe's defaults.
+    "quick": dict(steps=1600, global_batch=48, micro_batch=48, evaluate_every=400),
 }  # fmt: skip
-# ``quick`` with the built-in text, which is read in sequences of 32 tokens, then of 96. In short
-# sequences a small model learns much sooner which words are neighbours.
-BUILT_IN = dict(
-    steps=1600, global_batch=48, micro_batch=48, phase2_length=96, evaluate_every=400
-)  # fmt: skip
 # Settings of older versions: what holds now. A run with another value needs --force-resume.
 REMOVED = {"topic": 0.0, "start": "random"}
 _LARGE = {"roberta": dict(learning_rate=4e-4, warmup=0.06)}
@@ -67,7 +63,7 @@ PHASES = {
     "--learning-rate 4e-3 --warmup 0.128",
     "wwm": "sequences of 512 tokens",
     "cramming": "sequences of 128 tokens; set --steps so that training takes about a day",
-    "quick": "minutes on a laptop",
+    "quick": "minutes on a laptop, sequences of 32 tokens",
 }
 
 
@@ -75,17 +71,11 @@ def defaults(config: Any) -> Dict[str, Any]:
     """Return the settings of the run that is resumed, or those of the preset; check ``--bert``."""
     resumed = resumed_settings(type(config), "pretraining", config.run)
     pretrained.check(None if resumed else config.encoder.bert)
-    if resumed:
-        return resumed
-    name, model = config.preset, config.encoder.model
-    # Fewer than 10 updates have no second phase.
-    built_in = config.text.data is None and config.length.steps >= 10
-    quick = built_in and preset_name(name, model) == "quick"
-    return BUILT_IN if quick else settings(name, model)
+    return resumed or settings(config.preset, config.encoder.model)
 
 
 def settings(preset: Optional[str], model: str) -> Dict[str, Any]:
-    """Return the settings of a preset by name; empty for ``quick``, which is the recipe's defaults.
+    """Return the settings of a preset by name.
 
     Args:
       preset: a name in ``PRESETS``; None = the default for the model.
@@ -108,10 +98,8 @@ def described(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> str:
       defaults: defaults of the recipe by name.
     """
     name = preset_name(values["preset"], values["model"])
-    expected = {key: defaults[key] for key in PRESETS["bert"]}
-    expected.update(settings(values["preset"], values["model"]))
-    for key in ("steps", "global_batch"):  # these depend on the machine
-        del expected[key]
-    changed = [f"{key} {values[key]}" for key in sorted(expected) if values[key] != expected[key]]
+    expected = {**defaults, **settings(values["preset"], values["model"])}
+    keys = sorted({*PRESETS["bert"]} - {"steps", "global_batch"})  # these depend on the machine
+    changed = [f"{key} {values[key]}" for key in keys if values[key] != expected[key]]
     line = f"preset {name}" + (f", but {', '.join(changed)}" if changed else "")
     return f"{line}; meant for {PHASES[name]}"

@@ -65,20 +65,19 @@ def test_models_of_berts_size_are_trained_as_berts(words, preset):
 
 
 @pytest.mark.parametrize(
-    ("words", "batch", "phase2_length"),
+    ("words", "steps", "batch"),
     [
-        ("", 48, 96),
-        ("--preset quick --model base", 48, 96),
-        ("--global-batch 32", 32, 96),
-        ("--steps 5", 16, None),
-        ("--data prepared", 16, None),
-        ("--preset bert", 256, None),
+        ("", 1600, 48),
+        ("--preset quick --model base", 1600, 48),
+        ("--steps 5 --global-batch 32", 5, 32),
     ],
 )
-def test_quick_reads_the_built_in_text_in_short_sequences_first(words, batch, phase2_length):
-    length = parse(Config, words.split()).length
-    assert (length.global_batch, length.phase2_length) == (batch, phase2_length)
-    assert len(length.plan(corpus.LENGTH)) == (2 if phase2_length else 1)
+def test_quick_has_large_batches_of_short_sequences(words, steps, batch):
+    config = parse(Config, words.split())
+    assert (config.length.steps, config.length.global_batch) == (steps, batch)
+    assert (
+        described(config) == "preset quick; meant for minutes on a laptop, sequences of 32 tokens"
+    )
 
 
 def test_what_is_typed_stays_and_is_said():
