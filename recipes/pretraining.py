@@ -5,8 +5,8 @@
 trains a tiny BERT on docstrings of the installed packages, for bert4keras and the other recipes.
 TensorFlow 1.15.5: held-out loss 3.9981, seed 1, 5.8 minutes; AMD EPYC with AVX-512 BF16, 2 cores,
 load 2; 2026-11-26. TensorFlow 2.17.1: held-out loss 3.7439, seed 1, 5 minutes; AMD EPYC with
-AVX-512 BF16, 2 cores, load 5; 2026-11-25. Both: from word vectors, which a model no longer starts
-from; a run without them has not been measured yet.
+AVX-512 BF16, 2 cores, load 5; 2026-11-25. Both: an older version, from word vectors. From random
+weights: docs/results/pretraining.md.
 
 Then: `--bert runs/pretraining/latest` for the other recipes. Own text: docs/pretraining.md.
 """
