@@ -25,16 +25,9 @@ from amp_xla.process.exits import exit_code
 from amp_xla.process.progress import note
 from amp_xla.tasks.pretraining import corpus, masked_texts, options, presets
 from amp_xla.tasks.pretraining.data.stream import LengthOptions, Phases, read
+from amp_xla.training import options as groups
 from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.context import RunContext
-from amp_xla.training.options import (
-    Intervals,
-    MemoryOptions,
-    PrecisionOptions,
-    RunOptions,
-    Seed,
-    UpdateOptions,
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,15 +41,14 @@ class Config:
     text: options.TextOptions = options.TextOptions()
     goal: options.ObjectiveOptions = options.ObjectiveOptions()
     optimization: options.OptimizerOptions = options.OptimizerOptions()
-    seed: Seed = 1
-    """seed of weights, order of samples, masks and dropout"""
+    seed: groups.Seed = 1
     length: LengthOptions = LengthOptions()
     encoder: LanguageModelOptions = LanguageModelOptions()
-    update: UpdateOptions = UpdateOptions(learning_rate=1e-3, warmup=0.06)
-    memory: MemoryOptions = MemoryOptions()
-    precision_options: PrecisionOptions = PrecisionOptions()
-    intervals: Intervals = Intervals(evaluate_every=1000, log_every=100)  # in updates
-    run: RunOptions = RunOptions()
+    update: groups.UpdateOptions = groups.UpdateOptions(learning_rate=1e-3, warmup=0.06)
+    memory: groups.MemoryOptions = groups.MemoryOptions()
+    precision_options: groups.PrecisionOptions = groups.PrecisionOptions()
+    intervals: groups.Intervals = groups.Intervals(evaluate_every=1000, log_every=100)  # in updates
+    run: groups.RunOptions = groups.RunOptions()
 
     def defaults(self) -> Dict[str, Any]:
         """Return the settings of a resumed run, or the defaults of ``preset`` and ``model``."""
@@ -113,8 +105,7 @@ def main(argv: Optional[List[str]] = None) -> int:
 
 def fill(checkpoint: Checkpoint, texts: List[str], top: int) -> List[List[Filling]]:
     """Return the ``top`` most likely tokens for each [MASK]; the other [MASK]s stay."""
-    config = checkpoint.config(Config)
-    checkpoint.apply_precision()
+    config = checkpoint.opened(Config)
     from amp_xla.tasks.pretraining import answers
 
     return answers.fill(checkpoint, config.goal.objective, config.encoder, texts, top)
@@ -125,8 +116,7 @@ evaluate = masked_texts.evaluate  # by `amp-xla evaluate` without --file
 
 def exportable(checkpoint: Checkpoint) -> Any:
     """Return the model for ``amp-xla export``."""
-    config = checkpoint.config(Config)
-    checkpoint.apply_precision(float32=True)
+    config = checkpoint.opened(Config, float32=True)
     from amp_xla.export.text_models import language_model
 
     return language_model(config.encoder, config.goal.objective, checkpoint)
