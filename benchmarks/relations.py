@@ -83,7 +83,8 @@ def loss(form: str) -> str:
 
     planes = 2 + 2 * PREDICATES
     source = np.random.RandomState(1)
-    cells = source.randint(LENGTH + 1, LENGTH**2, (ROWS, planes, TRIPLES)).astype(np.int32)
+    shape = ROWS, planes, TRIPLES
+    cells: Any = source.randint(LENGTH + 1, LENGTH**2, shape).astype(np.int32)
     scores = tf.placeholder(tf.float32, [ROWS, planes, LENGTH, LENGTH])
     targets: Any = tf.placeholder(tf.int32, cells.shape)
     if form == "dense":
