@@ -72,7 +72,8 @@ def relations() -> Tuple[Dataset, Dataset]:
     found: Dict[str, Set[str]] = {}
     for tree in filter(None, map(parsed, python_files(sysconfig.get_paths()["stdlib"]))):
         for node in tree.body:
-            heads, triples = "", []
+            heads = ""
+            triples: List[Any] = []
             for head, more in _heads(node, []) if isinstance(node, Definition) else ():
                 if len(f"{heads} {head}".split()) > WORDS_OF_HEADS:
                     break

@@ -65,7 +65,7 @@ class RelationFiles(TaggedFiles):
     def built_in(self) -> Tuple[Dataset, Dataset]:
         return documented.relations()
 
-    def dataset(self, path: str, run: Optional[Layout] = None, **_: Any) -> Dataset:
+    def dataset(self, path: str, run: Optional[Layout] = None, nested: bool = True) -> Dataset:
         """Return the texts of a file; the label of a text is its triples in JSON."""
         table = Table.read(path)
         if table.rows and table.format != "json":
