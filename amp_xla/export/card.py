@@ -22,7 +22,9 @@ _LIBRARIES = (
 )  # fmt: skip
 _CODE = "```\n{}\n```"
 _Score = Tuple[str, str, str, float, str]  # data, samples, metric, value, 95% interval
-_NOT_VERSIONS = ("command", "recipe", "started", "host", "ranks", "gpus", "revision")
+_NOT_VERSIONS = (
+    "command", "recipe", "started", "host", "ranks", "gpus", "revision", "parameters"
+)  # fmt: skip
 
 
 def write(

@@ -143,13 +143,13 @@ class EncoderOptions:
         return encoders.classifier(vectors, encoder.model.inputs, classes, self.dropout)
 
     def language_model(
-        self, vocab_size: int, length: int, objective: str, weights: bool = True
+        self, vocab_size: int, length: int, objective: str, weights: bool = True, **extend: Any
     ) -> Any:
         """Build a ``LanguageModel`` for sequences of any length up to ``length``."""
         from amp_xla.models.language_model import LanguageModel
 
         config = self.config(vocab_size, length)
-        return LanguageModel(config, length, objective, self.bert, weights, self.bert is None)
+        return LanguageModel(config, length, objective, self.bert, weights, **extend)
 
     def architecture(self, vocab_size: int, max_length: int) -> bytes:
         """Return the content of the model's ``bert_config.json``."""
@@ -201,18 +201,10 @@ class LanguageModelOptions:
     """size as layers x hidden size: tiny 3x192, small 4x512, base 12x768, large 24x1024"""
     bert: Annotated[Optional[str], MAY_CHANGE] = None
     """folder of BERT weights to start from: Hugging Face's format, Google's, or a run"""
-    start: Literal["informed", "random"] = "informed"
-    """initial weights of a new model: informed = token vectors from co-occurrence counts,
-    sinusoidal positions, heads that attend to neighbours; random = as in BERT"""
     dropout: Annotated[float, within(at_least=0, below=1)] = 0.0
     """share of activations and attention weights dropped; 0.1 for many epochs over little text"""
     attention_dropout: Annotated[Optional[float], within(at_least=0, below=1)] = None
     """share of attention weights dropped; none = --dropout"""
-
-    @property
-    def informed(self) -> bool:
-        """True if a new model starts from informed weights."""
-        return self.start == "informed" and self.bert is None
 
     def language_model(
         self, vocab_size: int, length: int, objective: str = "mlm", weights: bool = True,
@@ -223,11 +215,7 @@ class LanguageModelOptions:
 
         sizes = SIZES[self.model]
         config = bert_config(vocab_size, *sizes, length, self.dropout, self.attention_dropout)
-        if self.start == "random":
-            config["initializer_range"] = 0.02
-        return LanguageModel(
-            config, length, objective, self.bert, weights, self.informed, any_length
-        )
+        return LanguageModel(config, length, objective, self.bert, weights, any_length)
 
 
 @dataclasses.dataclass(frozen=True)

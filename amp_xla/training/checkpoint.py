@@ -93,6 +93,8 @@ class Checkpoint:
         """Return the run's settings, without those that ``kind`` lacks and that had a default."""
         values, known = self.identity["config"], settings.fields(kind)
         defaults = {k: v for k, v in self.identity["defaults"].items() if k not in known}
+        for name in getattr(kind, "REMOVED", {}):
+            defaults[name] = values.get(name)
         self._check_sizes(values)
         return {k: v for k, v in values.items() if k not in defaults or v != defaults[k]}
 

@@ -46,7 +46,8 @@ def describe(engine: Engine, config: Any, files: Mapping[str, bytes]) -> Dict[st
         "data": {**engine.job.identity, **_batches(whole(engine.job.batches))},
         "script": getattr(engine.job, "script", {}),
         "assets": digests(files),
-        "config": settings_of(config),
+        # ``REMOVED`` has the settings of older versions, with the values that hold now.
+        "config": {**getattr(config, "REMOVED", {}), **settings_of(config)},
         "may change": may_change(config),
         "defaults": {**dataclasses.asdict(Settings()), **settings_of(type(config)())},
         "settings": dict(engine.settings),

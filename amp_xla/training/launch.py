@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Callable, Dict, List, Mapping, Optional, Type, Union
 
 from amp_xla.backend import configuring
-from amp_xla.config import parse
+from amp_xla.config import flat, parse
 from amp_xla.errors import AmpXlaError
 from amp_xla.process.progress import note
 from amp_xla.process.stopping import SignalWatch
@@ -246,7 +246,7 @@ def _next(recipe: Any, loop: Any) -> str:
     if hasattr(recipe, "predict"):
         return f"predict with: amp-xla predict {run} FILE"
     if loop.engine.job.export is not None:
-        masks = hasattr(recipe, "fill") and getattr(loop.config, "objective", "mlm") == "mlm"
+        masks = hasattr(recipe, "fill") and flat(loop.config).get("objective") == "mlm"
         return (f"try it: amp-xla fill {run} --text 'the [MASK] of a list'\n" * masks) + (
             f"fine-tune its weights with: amp-xla train classification --bert {run}"
         )

@@ -332,7 +332,7 @@ def test_folders_for_libraries_above_transformers_and_their_cards(place: Place) 
         dev = [record for record in log if record["kind"] == "dev"]
         found = {x["metrics"][0]["type"]: x["metrics"][0]["value"] for x in results}
         assert found in [{k[4:]: v for k, v in line.items() if k[:4] == "dev_"} for line in dev]
-        assert "FOLDER" in text and f"name {name}" in text.replace("--", "")
+        assert "FOLDER" in text and f"# {name}\n" in text and "dev set" in text
     modules = json.loads(
         (place.folder / place.trained("cosent")[0] / "hf-fp32/modules.json").read_text()
     )

@@ -77,7 +77,7 @@ def test_attention_weights_have_their_own_rate(rates, masks):
 
 
 def test_a_language_model_has_both_rates():
-    options = LanguageModelOptions(dropout=0.1, attention_dropout=0.0, start="random")
+    options = LanguageModelOptions(dropout=0.1, attention_dropout=0.0)
     with tf.Graph().as_default():
         config = options.language_model(30, 12).config
     assert (config["hidden_dropout_prob"], config["attention_probs_dropout_prob"]) == (0.1, 0.0)

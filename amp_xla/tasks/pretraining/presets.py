@@ -12,11 +12,14 @@ from typing import Any, Dict, Mapping, Optional
 
 from typing_extensions import Literal
 
+from amp_xla.models.weights import pretrained
+from amp_xla.training.run import resumed_settings
+
 Preset = Literal["bert", "roberta", "lamb", "wwm", "cramming", "quick"]
-# Settings of most published models; ``quick``, for minutes on a laptop, differs in the first two.
+# Settings of most published models
 _PLAIN: Dict[str, Any] = dict(
-    topic=0.0, start="random", dropout=0.1, mask="token", mask_rate=0.15, optimizer="adamw",
-    decay="linear", average=0.0, weight_decay=0.01, clip_norm=1.0, beta2=0.999, adam_epsilon=1e-6,
+    dropout=0.1, mask="token", mask_rate=0.15, optimizer="adamw", decay="linear", average=0.0,
+    weight_decay=0.01, clip_norm=1.0, beta2=0.999, adam_epsilon=1e-6,
 )  # fmt: skip
 
 PRESETS: Dict[str, Dict[str, Any]] = {
@@ -45,8 +48,11 @@ PRESETS: Dict[str, Dict[str, Any]] = {
         _PLAIN, dropout=0.0, learning_rate=1e-3, warmup=0.5, global_batch=4096, beta2=0.98,
         adam_epsilon=1e-12, clip_norm=0.5,
     ),
-    "quick": {},
+    # For minutes on a laptop; the other settings are the recipe's defaults.
+    "quick": dict(steps=1600, global_batch=48, micro_batch=48, evaluate_every=400),
 }  # fmt: skip
+# Settings of older versions: what holds now. A run with another value needs --force-resume.
+REMOVED = {"topic": 0.0, "start": "random"}
 _LARGE = {"roberta": dict(learning_rate=4e-4, warmup=0.06)}
 
 # Sequence length and further phases of each preset, or its purpose
@@ -57,14 +63,19 @@ PHASES = {
     "--learning-rate 4e-3 --warmup 0.128",
     "wwm": "sequences of 512 tokens",
     "cramming": "sequences of 128 tokens; set --steps so that training takes about a day",
-    "quick": "minutes on a laptop; unlike BERT, a new model starts with word vectors from "
-    "co-occurrence counts, sinusoidal positions and heads that attend to neighbours, and it has a "
-    "topic loss (--preset bert has none of these)",
+    "quick": "minutes on a laptop, sequences of 32 tokens",
 }
 
 
+def defaults(config: Any) -> Dict[str, Any]:
+    """Return the settings of the run that is resumed, or those of the preset; check ``--bert``."""
+    resumed = resumed_settings(type(config), "pretraining", config.run)
+    pretrained.check(None if resumed else config.encoder.bert)
+    return resumed or settings(config.preset, config.encoder.model)
+
+
 def settings(preset: Optional[str], model: str) -> Dict[str, Any]:
-    """Return the settings of a preset by name; empty for ``quick``, which is the recipe's defaults.
+    """Return the settings of a preset by name.
 
     Args:
       preset: a name in ``PRESETS``; None = the default for the model.
@@ -87,10 +98,8 @@ def described(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> str:
       defaults: defaults of the recipe by name.
     """
     name = preset_name(values["preset"], values["model"])
-    expected = {key: defaults[key] for key in PRESETS["bert"]}
-    expected.update(settings(values["preset"], values["model"]))
-    for key in ("steps", "global_batch"):  # these depend on the machine
-        del expected[key]
-    changed = [f"{key} {values[key]}" for key in sorted(expected) if values[key] != expected[key]]
+    expected = {**defaults, **settings(values["preset"], values["model"])}
+    keys = sorted({*PRESETS["bert"]} - {"steps", "global_batch"})  # these depend on the machine
+    changed = [f"{key} {values[key]}" for key in keys if values[key] != expected[key]]
     line = f"preset {name}" + (f", but {', '.join(changed)}" if changed else "")
     return f"{line}; meant for {PHASES[name]}"

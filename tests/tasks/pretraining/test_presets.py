@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import types
 
 import numpy as np
 import pytest
@@ -14,8 +15,9 @@ from amp_xla.models import dropout
 from amp_xla.process.world import World
 from amp_xla.tasks.pretraining import corpus, presets
 from amp_xla.tasks.pretraining.data import prepare
-from amp_xla.training import distributed
+from amp_xla.training import checkpoint, distributed, identity
 from recipes.pretraining import Config
+from tests.training import runs
 
 pytestmark = pytest.mark.once
 # preset, model -> rate, warm-up in updates, updates, batch, beta2, epsilon, clipping, masks,
@@ -28,7 +30,6 @@ PAPERS = {
     ("wwm", "base"): (1e-4, 10_000, 1_000_000, 384, 0.999, 1e-6, 1.0, "word", 0.1),
     ("cramming", "base"): (1e-3, 1_000, 2_000, 4096, 0.98, 1e-12, 0.5, "token", 0.0),
 }
-TRICKS = {"topic": 0.0, "start": "random"}
 
 
 def described(config):
@@ -38,16 +39,20 @@ def described(config):
 @pytest.mark.parametrize(("preset", "model"), sorted(PAPERS))
 def test_a_preset_is_what_its_paper_says(preset, model):
     config = parse(Config, ["--preset", preset, "--model", model])
-    found, update, encoder = flat(config), config.update, config.encoder
-    amount = config.length
+    update, encoder, amount = config.update, config.encoder, config.length
+    goal, optimization = config.goal, config.optimization
     rate, warm, steps, batch, beta2, epsilon, clip, mask, drop = PAPERS[preset, model]
     assert (update.learning_rate, amount.steps, amount.global_batch) == (rate, steps, batch)
     assert int(update.warmup * amount.steps) == pytest.approx(warm, abs=1)
-    assert (config.beta2, config.adam_epsilon, update.clip_norm) == (beta2, epsilon, clip)
-    assert (config.mask, config.mask_rate, encoder.dropout) == (mask, 0.15, drop)
-    assert (config.optimizer, config.decay) == ("lamb" if preset == "lamb" else "adamw", "linear")
-    assert update.weight_decay == 0.01 and config.average == 0.0
-    assert {name: found[name] for name in TRICKS} == TRICKS
+    assert (optimization.beta2, optimization.adam_epsilon, update.clip_norm) == (
+        beta2,
+        epsilon,
+        clip,
+    )
+    assert (goal.mask, goal.mask_rate, encoder.dropout) == (mask, 0.15, drop)
+    assert optimization.optimizer == ("lamb" if preset == "lamb" else "adamw")
+    assert optimization.decay == "linear"
+    assert update.weight_decay == 0.01 and optimization.average == 0.0
 
 
 @pytest.mark.parametrize(
@@ -57,17 +62,67 @@ def test_a_preset_is_what_its_paper_says(preset, model):
 def test_models_of_berts_size_are_trained_as_berts(words, preset):
     config = parse(Config, words.split())
     assert described(config).startswith(f"preset {preset};")
-    assert (config.topic == 0.0) == (preset != "quick")
+
+
+@pytest.mark.parametrize(
+    ("words", "steps", "batch"),
+    [
+        ("", 1600, 48),
+        ("--preset quick --model base", 1600, 48),
+        ("--steps 5 --global-batch 32", 5, 32),
+    ],
+)
+def test_quick_has_large_batches_of_short_sequences(words, steps, batch):
+    config = parse(Config, words.split())
+    assert (config.length.steps, config.length.global_batch) == (steps, batch)
+    assert (
+        described(config) == "preset quick; meant for minutes on a laptop, sequences of 32 tokens"
+    )
 
 
 def test_what_is_typed_stays_and_is_said():
-    config = parse(Config, "--topic 0.5 --preset bert --dropout 0.2 --steps 3000".split())
-    assert (config.topic, config.encoder.dropout, config.length.steps) == (0.5, 0.2, 3000)
-    assert described(config).startswith("preset bert, but dropout 0.2, topic 0.5; meant for text ")
-    assert "unlike BERT" in described(Config())
+    config = parse(Config, "--beta2 0.9 --preset bert --dropout 0.2 --steps 3000".split())
+    assert (config.optimization.beta2, config.encoder.dropout, config.length.steps) == (
+        0.9,
+        0.2,
+        3000,
+    )
+    assert described(config).startswith("preset bert, but beta2 0.9, dropout 0.2; meant for text ")
     with pytest.raises(SettingsError, match="'berd'"):
         parse(Config, ["--preset", "berd"])
     assert set(presets.PRESETS) >= {preset for preset, _ in PAPERS}
+
+
+OLD = {"topic": 1.0, "start": "informed"}  # settings and defaults of an older version
+
+
+@pytest.mark.parametrize("preset", [{}, {"topic": 0.0, "start": "random"}, {"topic": 0.5}])
+def test_a_run_of_an_older_version_predicts_and_resumes_only_if_it_trained_as_now(preset, tmp_path):
+    engine = types.SimpleNamespace(
+        job=types.SimpleNamespace(identity={}, batches=EmptyBatches()), settings={}, versions={}
+    )
+    now = identity.describe(engine, Config(), {})
+    old = {part: dict(now[part]) for part in ("data", "assets", "config", "settings", "versions")}
+    old["config"].update({**OLD, **preset, "beta2": 0.9})
+    old["defaults"] = {**now["defaults"], **OLD}
+    (tmp_path / "checkpoints").mkdir()
+    state = {**runs.state(1), "identity": old}
+    path = checkpoint.write(tmp_path / "checkpoints", 1, runs.tensors(1), state, {})
+    assert checkpoint.Checkpoint(path).config(Config).optimization.beta2 == 0.9
+    lines = [line for line in identity.differences(old, now).forcible if "beta2" not in line]
+    expected = ["setting start: informed in the checkpoint, random now"]
+    expected.append(f"setting topic: {old['config']['topic']} in the checkpoint, 0.0 now")
+    assert lines == ([] if preset.get("start") else expected)
+
+
+class EmptyBatches:
+    """A batch source without a batch."""
+
+    def steps_per_epoch(self):
+        return 1
+
+    def epoch(self, epoch=0, start=0):
+        return iter(())
 
 
 def test_help_shows_the_defaults_of_the_preset(capsys):

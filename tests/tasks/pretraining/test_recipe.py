@@ -51,7 +51,7 @@ def place(server, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def trained(place):
-    words = "--topic 0 --steps 60 --evaluate-every 30 --average 0.7"
+    words = "--steps 60 --evaluate-every 30 --average 0.7"
     return place.train("whole", *words.split())
 
 
@@ -132,15 +132,14 @@ def test_bert4keras_loads_the_weights_and_predicts_the_same(place, trained):
 
     So the average of the weights, which differ from those trained, is evaluated and saved.
     """
-    from amp_xla.data.pretraining.prepared import Manifest, Sequences
     from amp_xla.data.text.tokenizer import Tokenizer
-    from amp_xla.tasks.pretraining.data.masking import Masking
+    from amp_xla.tasks.pretraining.data.prepared import Manifest, Sequences
     from amp_xla.tasks.pretraining.data.stream import Stream
     from recipes.pretraining import Config
 
     run = place.folder / WHOLE
     tokenizer = Tokenizer.load(str(run / "vocab.txt"), True)
-    masking = Masking(tokenizer, Config.mask_rate, Config.mask, seed=0)
+    masking = Config.goal.masking(tokenizer, seed=0)
     held = Sequences(Manifest.load(str(place.folder / "data")), "heldout")
     (batch,) = Stream(held, masking, 16, 1, shuffle=False).epoch(0)
     names = [name for name, _ in backend.tf.train.list_variables(str(run / "bert_model.ckpt"))]
@@ -188,7 +187,7 @@ options.SIZES["tiny"] = (2, 64, 2)
 @pytest.mark.once
 def test_a_second_phase_and_stops_around_its_border_are_bitwise(place):
     words = "--steps 8 --phase2-length 64 --phase2-share 0.25 --log-every 1 --checkpoint-every 3"
-    words = [*words.split(), *"--topic 0 --dropout 0.1".split()]
+    words = [*words.split(), "--dropout", "0.1"]
     output = place.train("phases", *words, code=SMALLER)
     assert "6 updates = " in output and "6 of 32 positions predicted, then 2 updates" in output
     assert "of 64 positions predicted" in output
@@ -213,19 +212,8 @@ def test_a_second_phase_and_stops_around_its_border_are_bitwise(place):
 @pytest.mark.once
 @pytest.mark.parametrize("objective", ["lm", "unilm"])
 def test_the_other_objectives_learn(place, objective):
-    words = "--steps 12 --evaluate-every 12 --optimizer lamb --learning-rate 0.01 --topic 0"
+    words = "--steps 12 --evaluate-every 12 --optimizer lamb --learning-rate 0.01"
     output = place.train(objective, "--objective", objective, *words.split())
     assert "31 of 32 positions predicted" in output and "try it: " not in output
     losses = [line["dev_loss"] for line in place.metrics_of(objective) if "dev_loss" in line]
     assert np.isfinite(losses[-1]) and losses[-1] < 5.0
-
-
-@pytest.mark.once
-def test_the_loss_in_its_parts(place):
-    output = place.train("parts", *"--steps 6 --log-every 1".split(), code=SMALLER)
-    assert "loss = mlm_loss + weight x topic_loss" in output
-    shown = [values for values in place.metrics_of("parts") if "mlm_loss" in values]
-    assert len(shown) == 6
-    for k, values in enumerate(shown):
-        whole = values["mlm_loss"] + k / 6 * values["topic_loss"]
-        assert values["loss"] == pytest.approx(whole, rel=1e-5)

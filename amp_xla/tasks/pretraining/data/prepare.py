@@ -23,8 +23,6 @@ from tqdm import tqdm
 from typing_extensions import Annotated, Literal
 
 from amp_xla.config import flat, parse, within
-from amp_xla.data.pretraining import prepared
-from amp_xla.data.pretraining.prepared import FORMAT, MANIFEST, SPLITS, VOCAB, Manifest
 from amp_xla.data.text import corpora
 from amp_xla.data.text.lines import plain_name
 from amp_xla.data.text.splitting import Rules
@@ -34,8 +32,9 @@ from amp_xla.errors import DataError
 from amp_xla.process import durable
 from amp_xla.process.progress import note
 from amp_xla.process.stopping import Stopped
-from amp_xla.tasks.pretraining.data import selection, words
+from amp_xla.tasks.pretraining.data import prepared, selection, words
 from amp_xla.tasks.pretraining.data.pool import Pool
+from amp_xla.tasks.pretraining.data.prepared import FORMAT, MANIFEST, SPLITS, VOCAB, Manifest
 from amp_xla.tasks.pretraining.data.units import Reading, Unit, files_of, texts_of, units
 
 BUILT_IN_FILE = "corpus.jsonl"

@@ -21,9 +21,9 @@ from typing_extensions import Annotated
 from amp_xla.config import MAY_CHANGE, within
 from amp_xla.data.batches.order import permutation, uniform
 from amp_xla.data.batches.protocol import Batch
-from amp_xla.data.pretraining.prepared import SPLITS, Manifest, Sequences
 from amp_xla.errors import DataError
 from amp_xla.tasks.pretraining.data.masking import Masking
+from amp_xla.tasks.pretraining.data.prepared import SPLITS, Manifest, Sequences
 
 BLOCK, GROUP = 64, 1 << 14  # sequences per block and per group
 AHEAD = 4  # batches that are prepared early

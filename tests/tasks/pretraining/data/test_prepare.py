@@ -15,10 +15,10 @@ import numpy as np
 import psutil
 import pytest
 
-from amp_xla.data.pretraining.prepared import Manifest, Sequences
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.errors import DataError
 from amp_xla.tasks.pretraining.data import prepare, words
+from amp_xla.tasks.pretraining.data.prepared import Manifest, Sequences
 from amp_xla.tasks.pretraining.data.units import Reading
 
 pytestmark = pytest.mark.once
@@ -235,7 +235,7 @@ def test_a_vocabulary_is_learned_anew_if_no_unit_is_finished(tmp_path, corpus, m
 
 
 def test_few_files_are_open_at_a_time(tmp_path, vocab, corpus, small_units, monkeypatch):
-    monkeypatch.setattr("amp_xla.data.pretraining.prepared.OPEN_FILES", 3)
+    monkeypatch.setattr("amp_xla.tasks.pretraining.data.prepared.OPEN_FILES", 3)
     manifest = prepared(tmp_path, vocab, corpus)
     assert len(manifest.units) > 10
     before = len(os.listdir("/proc/self/fd"))

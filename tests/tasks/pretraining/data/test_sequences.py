@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amp_xla.data.pretraining.prepared import Manifest, Sequences, write_stream
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.data.text.vocabulary import SPECIAL_TOKENS
 from amp_xla.errors import DataError
 from amp_xla.tasks.pretraining.data.masking import Masking
+from amp_xla.tasks.pretraining.data.prepared import Manifest, Sequences, write_stream
 from amp_xla.tasks.pretraining.data.stream import LengthOptions, Stream, read
 
 CLS, SEP, LENGTH = 2, 3, 16

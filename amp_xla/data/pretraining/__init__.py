@@ -1,1 +1,0 @@
-"""Raw text to packed sequences on disk, and masked batches from them."""
