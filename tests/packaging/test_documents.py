@@ -285,3 +285,10 @@ def test_the_changelog_begins_with_the_version() -> None:
         )
     ]
     assert len(set(versions)) == 1, versions
+
+
+def test_the_workflow_runs_every_part_of_ci() -> None:
+    workflow = (ROOT / ".github/workflows/ci.yml").read_text(encoding="utf-8")
+    script = (ROOT / ".ci/run").read_text(encoding="utf-8")
+    parts = re.findall(r"parts=\(([a-z].*)\)", script)[0].split()
+    assert f"part: [{', '.join(parts)}]" in workflow
