@@ -85,7 +85,7 @@ def build(config: Config, context: RunContext) -> Any:
     evaluate = answers.evaluation(
         lm, inputs, data.dev_batches, data.tokenizer, data.dev, config.batches
     )
-    return context.text_job(lm.transformer.model, step, data, evaluate)
+    return context.text_job(lm.transformer.model, step, data, evaluate, lm.architecture())
 
 
 def main(argv: Optional[List[str]] = None) -> int:

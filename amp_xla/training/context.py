@@ -142,12 +142,12 @@ class RunContext:
         )
 
     def text_job(
-        self, model: Any, step: Any, data: Labelled, evaluate: Callable[[], Mapping[str, float]]
-    ) -> Any:
-        """Return the ``Job`` of a model that was trained on labelled texts."""
-        architecture = self.config.encoder.architecture(
-            data.tokenizer.vocab_size, self.config.batches.max_length
-        )
+        self, model: Any, step: Any, data: Labelled, evaluate: Callable[[], Mapping[str, float]],
+        architecture: Optional[bytes] = None,
+    ) -> Any:  # fmt: skip
+        """Return the ``Job`` of a model trained on labelled texts; None = encoder's architecture."""
+        vocabulary, length = data.tokenizer.vocab_size, self.config.batches.max_length
+        architecture = architecture or self.config.encoder.architecture(vocabulary, length)
         assets = {**data.assets, ARCHITECTURE: architecture}
         return self.job(model, step, data.batches, evaluate, assets, data.fingerprints)
 
