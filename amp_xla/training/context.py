@@ -145,7 +145,7 @@ class RunContext:
         self, model: Any, step: Any, data: Labelled, evaluate: Callable[[], Mapping[str, float]],
         architecture: Optional[bytes] = None,
     ) -> Any:  # fmt: skip
-        """Return the ``Job`` of a model trained on labelled texts; None = encoder's architecture."""
+        """Return the ``Job`` of a model trained on labelled texts; None = as the encoder."""
         vocabulary, length = data.tokenizer.vocab_size, self.config.batches.max_length
         architecture = architecture or self.config.encoder.architecture(vocabulary, length)
         assets = {**data.assets, ARCHITECTURE: architecture}
