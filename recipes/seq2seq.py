@@ -81,7 +81,7 @@ def build(config: Config, context: RunContext) -> Any:
     # evaluation
     max_source = config.batches.max_length - config.max_target
     evaluate = answers.evaluation(lm, inputs, data, max_source, config.max_target)
-    return context.text_job(lm.transformer.model, step, data, evaluate)
+    return context.text_job(lm.transformer.model, step, data, evaluate, lm.architecture())
 
 
 def main(argv: Optional[List[str]] = None) -> int:

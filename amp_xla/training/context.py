@@ -196,15 +196,18 @@ class RunContext:
         )
 
     def text_job(
-        self, model: Any, step: Any, data: Labelled, evaluate: Callable[[], Mapping[str, float]]
-    ) -> Any:
-        """Return the ``Job`` of a model of texts; ``--ema`` evaluates the average weights."""
+        self, model: Any, step: Any, data: Labelled, evaluate: Callable[[], Mapping[str, float]],
+        architecture: Optional[bytes] = None,
+    ) -> Any:  # fmt: skip
+        """Return the ``Job`` of a model of texts; ``--ema`` evaluates the average weights.
+
+        ``architecture`` is the content of its ``bert_config.json``; None = as the encoder.
+        """
         from amp_xla.optimizers.average import used_by
 
         evaluate = used_by(evaluate, step.optimizer, step.variables)
-        architecture = self.config.encoder.architecture(
-            data.tokenizer.vocab_size, self.config.batches.max_length
-        )
+        vocabulary, length = data.tokenizer.vocab_size, self.config.batches.max_length
+        architecture = architecture or self.config.encoder.architecture(vocabulary, length)
         assets = {**data.assets, ARCHITECTURE: architecture}
         return self.job(model, step, data.batches, evaluate, assets, data.fingerprints)
 

@@ -59,6 +59,8 @@ def test_it_learns_and_answers_each_line(command: Commands, run: Path) -> None:
     dev = [line for line in metrics(run) if "dev_rouge_l" in line][-1]
     copied = [rouge_l(words(text)[:3], words(title)) for text, title in titles(40, 2)]
     assert dev["dev_rouge_l"] > sum(copied) / len(copied) + 0.2
+    model = json.loads((run / "bert_config.json").read_text())
+    assert {"layer_norm_eps", "initializer_range"} <= model.keys()  # of the language model
     for flags in ((), ("--beams", "3")):
         done = command(PREDICT, "--run", run, "--file", "new.txt", *flags)
         assert done.out.splitlines() == ["eve leaves lima", "", "bob founds oslo"], done.err
