@@ -34,6 +34,7 @@ COMMANDS: Dict[str, Command] = {
         ("runs", ("folder",), "list runs with state, best value and settings"),
         ("report", ("run",), "write report.html with the curves of runs"),
         ("export", ("run",), "convert a trained model for other programs"),
+        ("convert", ("source", "to"), "convert pretrained weights for other programs"),
         ("verify", ("run",), "check the checkpoints of a run"),
         ("prepare", ("corpus", "out"), "turn text into pretraining data"),
         ("inspect", ("recipe",), "show what mixed precision converts, without a GPU"),

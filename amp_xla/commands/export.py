@@ -19,7 +19,7 @@ from amp_xla.errors import AmpXlaError
 from amp_xla.process import durable, output
 
 _FULL = [os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)]
-_WRITERS = {
+WRITERS = {
     "hf": "hugging_face", "savedmodel": "saved_model", "onnx": "onnx_model", "google": "google"
 }  # fmt: skip
 
@@ -59,7 +59,7 @@ def main(argv: List[str]) -> int:
     if os.path.lexists(str(folder)):
         raise AmpXlaError(f"{folder} exists already: remove it, or name another one with --to")
     if export is not None:
-        signature = _all_or_nothing(folder, lambda temporary: export(saved, temporary))
+        signature = all_or_nothing(folder, lambda temporary: export(saved, temporary))
         output.lines([f"written: {folder}, from {saved.path.name}: {signature}"])
         return 0
     model = exportable(saved)
@@ -67,8 +67,8 @@ def main(argv: List[str]) -> int:
         raise AmpXlaError(
             f"--format {config.format}: recipe {saved.recipe} allows only --format hf"
         )
-    writer = importlib.import_module(f"amp_xla.export.{_WRITERS[config.format]}")
-    difference = _all_or_nothing(
+    writer = importlib.import_module(f"amp_xla.export.{WRITERS[config.format]}")
+    difference = all_or_nothing(
         folder, lambda temporary: _compared(model, writer, temporary, config.dtype)
     )
     head = f"written: {folder}, from {saved.path.name}; "
@@ -88,7 +88,7 @@ def _compared(model: Any, writer: Any, folder: Path, dtype: str) -> float:
     return compare(expected, load(folder)(*samples), dtype)
 
 
-def _all_or_nothing(folder: Path, write: Callable[[Path], Any]) -> Any:
+def all_or_nothing(folder: Path, write: Callable[[Path], Any]) -> Any:
     """Let ``write`` fill a temporary folder, rename it to ``folder``, return ``write``'s result.
 
     Raises:

@@ -66,7 +66,7 @@ def describe(model: Exportable, folder: Path) -> List[str]:
     auto = f"AutoModel{model.kind or ''}"
     return [
         f'load: {auto}.from_pretrained("{folder}"), AutoTokenizer.from_pretrained("{folder}")',
-        *([] if model.kind else [describe_head(model, folder)]),
+        *([describe_head(model, folder)] if model.kind is None else []),
     ]
 
 

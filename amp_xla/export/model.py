@@ -33,8 +33,9 @@ class Exportable:
       config: content of the encoder's ``bert_config.json``, with ``layer_norm_eps``.
       tensors: weights of the encoder by Google's names, float32; kernels are [in, out].
       head: other weights by Hugging Face's names, float32; kernels are [out, in].
-      kind: suffix of transformers' class for the model with its head, such as ``ForMaskedLM``; None
-        = there is no such class, and only the encoder is exported for transformers.
+      kind: suffix of transformers' class for the model with its head, such as ``ForMaskedLM``;
+        empty = there is no head; None = there is no such class, and only the encoder is exported
+        for transformers.
       formula: how to compute the output from the encoder's vectors, for programs without the head;
         empty if there is no formula.
       tokenizer: tokenizer of the model.

@@ -11,7 +11,7 @@ from amp_xla import backend
 from amp_xla.backend import K, keras, tf
 from amp_xla.models import derivatives
 from amp_xla.models.weights import google
-from amp_xla.models.weights.pretrained import NOT_NARROW, TOKENS
+from amp_xla.models.weights.pretrained import TOKENS
 from amp_xla.models.weights.stored import Shape
 
 # Keys of a ``bert_config.json`` that bert4keras reads
@@ -26,6 +26,12 @@ _CLASSES = {
     "bert": "BERT", "albert": "ALBERT", "electra": "ELECTRA", "nezha": "NEZHA",
     "roformer": "RoFormer", "roformer_v2": "RoFormerV2",
 }  # fmt: skip
+# Arguments of ``build`` for a family with all its known heads; RoFormerV2's have no names.
+HEADS: Dict[str, Dict[str, Any]] = {
+    **{name: {"with_mlm": True, "with_nsp": True} for name in _CLASSES}, "roformer_v2": {},
+    "electra": {"with_discriminator": True},
+}  # fmt: skip
+_NSP = "cls/seq_relationship/output_weights"  # Google's is [2, hidden], bert4keras' [hidden, 2]
 # Google's names of the weights with one row per token of the vocabulary
 VOCABULARY = {TOKENS, "cls/predictions/output_bias"}
 Extend = Callable[[Any], Any]
@@ -83,8 +89,6 @@ def build(config: Mapping[str, Any], extend: Extend = lambda base: base, **argum
     if "layer_norm_eps" in config:
         base = _with_epsilon(base, config["layer_norm_eps"])
     shape = {name: config[name] for name in _KEYS if config.get(name) is not None}
-    if config["model_type"] in NOT_NARROW:
-        shape.pop("embedding_size", None)
     return build_transformer_model(
         model=extend(base), return_keras_model=False, **shape, **arguments
     )
@@ -92,7 +96,8 @@ def build(config: Mapping[str, Any], extend: Extend = lambda base: base, **argum
 
 def tensors(transformer: Any) -> Dict[str, Shape]:
     """Return the shapes of a bert4keras model's weights, by Google's names."""
-    return {name: K.int_shape(variable) for name, variable in _variables(transformer).items()}
+    shapes = {name: K.int_shape(variable) for name, variable in _variables(transformer).items()}
+    return {name: shape[::-1] if name == _NSP else shape for name, shape in shapes.items()}
 
 
 def values(transformer: Any, vocab_size: int) -> Dict[str, np.ndarray]:
@@ -101,6 +106,7 @@ def values(transformer: Any, vocab_size: int) -> Dict[str, np.ndarray]:
     arrays = dict(zip(variables, K.batch_get_value(list(variables.values()))))
     for name in VOCABULARY & set(arrays):
         arrays[name] = arrays[name][:vocab_size]
+    arrays.update({name: arrays[name].T for name in {_NSP} & set(arrays)})
     return arrays
 
 
