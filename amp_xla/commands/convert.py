@@ -47,6 +47,7 @@ def main(argv: List[str]) -> int:
         raise AmpXlaError(f"{source} is not a folder; needed: configuration, vocabulary, weights")
     if os.path.lexists(str(folder)):
         raise AmpXlaError(f"{folder} exists already: remove it, or name another one")
+    from amp_xla.export.hugging_face import kind_of
     from amp_xla.export.model import Exportable  # TensorFlow is imported after the checks
     from amp_xla.models import encoders
     from amp_xla.models.weights import google
@@ -57,7 +58,7 @@ def main(argv: List[str]) -> int:
     transformer = encoders.build(opened.config, **encoders.HEADS[family])
     tensors = opened.take(_present(opened, encoders.tensors(transformer)), report=False)
     model = Exportable(
-        opened.config, tensors, {}, _kind(tensors), "", tokenizer, (),
+        opened.config, tensors, {}, kind_of(tensors), "", tokenizer, (),
         opened.config["max_position_embeddings"], run=lambda *_: _, reload=lambda _: _,
     )  # fmt: skip
     writer = importlib.import_module(f"amp_xla.export.{WRITERS[config.format]}")
@@ -75,14 +76,6 @@ def _present(opened: Pretrained, shapes: Mapping[str, Shape]) -> Dict[str, Shape
     names, heads = opened.names(shapes), {name: _HEAD.match(name) for name in shapes}
     found = {head.group() for n, head in heads.items() if head and names[n] in opened.stored()}
     return {n: shapes[n] for n, head in heads.items() if not head or head.group() in found}
-
-
-def _kind(tensors: Mapping[str, np.ndarray]) -> str:
-    """Return the suffix of transformers' class for an encoder with these heads."""
-    masked, next_sentence = _BIAS in tensors, "cls/seq_relationship/output_bias" in tensors
-    if "discriminator_predictions/dense/bias" in tensors or (masked and next_sentence):
-        return "ForPreTraining"
-    return "ForMaskedLM" if masked else "ForNextSentencePrediction" if next_sentence else ""
 
 
 def _left_out(opened: Pretrained, tensors: Mapping[str, np.ndarray]) -> Dict[str, List[str]]:

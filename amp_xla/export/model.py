@@ -22,7 +22,7 @@ MEAN_POOLING = f"softmax({MEAN}{LINEAR})"
 TOLERANCE = {"fp32": 1e-4, "fp16": 1e-2}  # allowed difference of outputs
 # A model: token ids and segment ids, int32 [B, L] -> probabilities, float [B, ..., classes];
 # similarities, float [B]; or vectors, float [B, hidden]
-Run = Callable[[np.ndarray, np.ndarray], np.ndarray]
+Run = Callable[..., np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,6 +46,8 @@ class Exportable:
       graph: function that builds TensorFlow's graph (``amp_xla.export.graph.Serving``), with
         float16 constants if its argument is True; None in JAX.
       answers: numbers that turn the model's output into answers, such as ``threshold``.
+      inputs: arrays on which outputs are compared; None = random tokens.
+      call: line that describes the inputs.
     """
 
     config: Dict[str, Any]
@@ -60,18 +62,24 @@ class Exportable:
     reload: Callable[[Path], Run]
     graph: Optional[Callable[[bool], Any]] = None
     answers: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    inputs: Optional[Tuple[np.ndarray, ...]] = None
+    call: str = (
+        "call: token_ids and segment_ids, int32 [B, L], 0 = padding; text to ids: its vocab.txt"
+    )
 
     def write_files(self, folder: Path) -> None:
         """Write vocabulary, tokenizer settings and labels, as in a run's checkpoint."""
-        for name, content in self.tokenizer.assets.items():
+        for name, content in (self.tokenizer.assets if self.tokenizer else {}).items():
             (folder / name).write_bytes(content)
         if self.labels:
             (folder / "labels.json").write_bytes(Labels(self.labels).encoded())
         if self.answers:
             (folder / ANSWERS).write_bytes(json_files.encode(self.answers))
 
-    def samples(self) -> Tuple[np.ndarray, np.ndarray]:
-        """Return token ids and segment ids of random tokens, int32 [8, L]."""
+    def samples(self) -> Tuple[np.ndarray, ...]:
+        """Return ``inputs``, or token ids and segment ids of random tokens, int32 [8, L]."""
+        if self.inputs is not None:
+            return self.inputs
         random, longest = np.random.RandomState(0), max(3, min(self.length, 48))
         ids, segments = np.zeros((2, 8, longest), np.int32)
         first, last = self.tokenizer.cls_id, self.tokenizer.sep_id
@@ -94,7 +102,12 @@ def compare(expected: np.ndarray, answers: np.ndarray, dtype: str) -> float:
       AmpXlaError: they differ by more than ``TOLERANCE``.
     """
     most = TOLERANCE[dtype]
-    difference = float(np.abs(answers - expected).max())
+    # Numbers above 1, such as logits, are rounded more; masked scores may be infinite.
+    scale = np.maximum(1.0, np.where(np.isfinite(expected), np.abs(expected), 1.0))
+    with np.errstate(invalid="ignore"):
+        difference = float(
+            np.max(np.where(answers == expected, 0, np.abs(answers - expected)) / scale)
+        )
     if not difference <= most:
         raise AmpXlaError(
             f"the exported model's outputs differ from the run's by {difference:.2g}; allowed with "
@@ -111,6 +124,8 @@ def comparable(outputs: Mapping[str, np.ndarray]) -> np.ndarray:
     """
     if "probabilities" in outputs:
         return outputs["probabilities"]
+    if len(outputs) > 1:
+        return np.concatenate([np.ravel(outputs[name]) for name in sorted(outputs)])
     ((name, values),) = outputs.items()
     if name == "logits":
         powers = np.exp(values - values.max(-1, keepdims=True))

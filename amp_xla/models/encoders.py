@@ -22,13 +22,13 @@ _KEYS = (
     "residual_attention_scores", "hierarchical_position", "shared_segment_embeddings",
 )  # fmt: skip
 # Family -> bert4keras' class
-_CLASSES = {
+CLASSES = {
     "bert": "BERT", "albert": "ALBERT", "electra": "ELECTRA", "nezha": "NEZHA",
     "roformer": "RoFormer", "roformer_v2": "RoFormerV2",
 }  # fmt: skip
 # Arguments of ``build`` for a family with all its known heads; RoFormerV2's have no names.
 HEADS: Dict[str, Dict[str, Any]] = {
-    **{name: {"with_mlm": True, "with_nsp": True} for name in _CLASSES}, "roformer_v2": {},
+    **{name: {"with_mlm": True, "with_nsp": True} for name in CLASSES}, "roformer_v2": {},
     "electra": {"with_discriminator": True},
 }  # fmt: skip
 _NSP = "cls/seq_relationship/output_weights"  # Google's is [2, hidden], bert4keras' [hidden, 2]
@@ -85,7 +85,7 @@ def build(config: Mapping[str, Any], extend: Extend = lambda base: base, **argum
       **arguments: other arguments of ``build_transformer_model``.
     """
     models = backend.bert4keras("models")
-    base = getattr(models, _CLASSES[config["model_type"]])
+    base = getattr(models, CLASSES[config["model_type"]])
     if "layer_norm_eps" in config:
         base = _with_epsilon(base, config["layer_norm_eps"])
     shape = {name: config[name] for name in _KEYS if config.get(name) is not None}
@@ -111,12 +111,12 @@ def values(transformer: Any, vocab_size: int) -> Dict[str, np.ndarray]:
 
 
 def _variables(transformer: Any) -> Dict[str, Any]:
-    layers = transformer.layers
+    layers, prefixed = transformer.layers, transformer.prefixed
     return {
         name: variable
         for layer, names in transformer.variable_mapping().items()
-        if layer in layers
-        for variable, name in zip(layers[layer].trainable_weights, names)
+        if prefixed(layer) in layers
+        for variable, name in zip(layers[prefixed(layer)].weights, names)
     }
 
 
