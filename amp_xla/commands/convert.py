@@ -81,7 +81,7 @@ def _present(opened: Pretrained, shapes: Mapping[str, Shape]) -> Dict[str, Shape
 def _left_out(opened: Pretrained, tensors: Mapping[str, np.ndarray]) -> Dict[str, List[str]]:
     """Return reason -> names of the tensors in the files that are not written."""
     reasons: Dict[str, List[str]] = {}
-    copies = {"weight": tensors[TOKENS], "bias": tensors.get(_BIAS)}
+    copies = {"weight": tensors.get(TOKENS), "bias": tensors.get(_BIAS)}
     for name in sorted(set(opened.stored()) - set(opened.names(tensors).values())):
         reason = f"bert4keras' {opened.config['model_type']} has no such weights"
         decoder = re.search(r"(?:^|\.)predictions\.decoder\.(weight|bias)$", name)

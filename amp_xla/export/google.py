@@ -24,7 +24,8 @@ def write(model: Exportable, folder: Path, dtype: str) -> None:
 def describe(model: Exportable, folder: Path) -> List[str]:
     """Return how to load the folder, for bert4keras."""
     masked = ", with_mlm=True" if "cls/predictions/output_bias" in model.tensors else ""
-    epsilon = model.config["layer_norm_eps"]
+    epsilon, mask = model.config["layer_norm_eps"], model.config.get("application")
+    masked = masked if mask is None else f', application="{mask}"'
     load = (
         "load: import amp_xla.setup; from bert4keras.backend import K; "
         "from bert4keras.models import build_transformer_model; "

@@ -71,11 +71,8 @@ def tokenizer_in(module: Any) -> Optional[Tokenizer]:
     return found
 
 
-def load(model: Any, weights: str, built: Sequence[Any]) -> str:
+def load(model: Any, weights: str, built: Sequence[Any]) -> None:
     """Load a file of Keras' ``save_weights``, a bert4keras checkpoint or a run's checkpoint.
-
-    Returns:
-      What was loaded, for the message.
 
     Raises:
       AmpXlaError: there is no such file, or it does not fit the model.
@@ -86,19 +83,16 @@ def load(model: Any, weights: str, built: Sequence[Any]) -> str:
         if wrong:
             raise AmpXlaError(f"{path} is damaged: {wrong[0]}")
         restore_weights(Checkpoint(path), model.weights)
-        return weights
+        return
     indexed = Path(f"{path}.index").is_file()
     if not indexed and not path.is_file():
         raise AmpXlaError(f"--weights {path}: there is no such file, checkpoint or {path}.index")
     try:
         if indexed and "_CHECKPOINTABLE_OBJECT_GRAPH" not in google.tensors(path):
-            (transformer,) = built  # bert4keras' save_weights_as_checkpoint
-            transformer.load_weights_from_checkpoint(str(path))
-            rest = [
-                w.name for w in model.weights if all(w is not x for x in transformer.model.weights)
-            ]
-            if rest:
-                raise ValueError(f"it has no {rest[0]}; give a file of model.save_weights")
+            for transformer in built:  # written by bert4keras' save_weights_as_checkpoint
+                transformer.load_weights_from_checkpoint(str(path))
+            for name in _unmapped(model, built):
+                raise ValueError(f"it has no {name}; give a file of model.save_weights")
         else:
             status = model.load_weights(str(path))
             if indexed:
@@ -107,7 +101,13 @@ def load(model: Any, weights: str, built: Sequence[Any]) -> str:
         raise AmpXlaError(
             f"--weights {path} does not fit the model: {first_line(error)}"
         ) from error
-    return weights
+
+
+def _unmapped(model: Any, built: Sequence[Any]) -> List[str]:
+    """Return names of the weights that a checkpoint of bert4keras' models does not hold."""
+    held = {id(v) for transformer in built for v in encoders.variables(transformer).values()}
+    names = (weight.name for weight in model.weights if id(weight) not in held)
+    return [name for name in names if "Relative-Position" not in name]  # constants
 
 
 def exportable(
@@ -170,20 +170,24 @@ def _samples(model: Any, batch: Any, built: Sequence[Any]) -> Tuple[np.ndarray, 
 
 
 def _encoder(model: Any, transformer: Any, tokenizer: Any, answers: Any) -> Exportable:
-    family, masks = _family(transformer)
+    family, mask = _family(transformer)
     config: Dict[str, Any] = {key: getattr(transformer, name) for key, name in _SIZES.items()}
     act = getattr(keras.activations.get(transformer.hidden_act), "__name__", "")
     epsilon = encoders.epsilon(transformer)
     config.update(model_type=family, layer_norm_eps=epsilon, hidden_act=act.replace("_erf", ""))
+    if mask is not None:
+        config["application"] = mask
     if tokenizer is None or tokenizer.vocab_size != transformer.vocab_size:
         raise AmpXlaError(
             f"--format hf and google need a global bert4keras Tokenizer in the script, with "
             f"{transformer.vocab_size:,} tokens as the encoder; allowed without: savedmodel, onnx"
         )
-    if [tensor.op.name for tensor in transformer.inputs] != [
-        tensor.op.name for tensor in transformer.model.inputs[:2]
-    ]:
-        raise AmpXlaError("the encoder has inputs besides token ids and segment ids")
+    unknown = [*_unmapped(transformer.model, [transformer]), *transformer.model.input_names[2:]]
+    if unknown or len(transformer.inputs) < 2:
+        raise AmpXlaError(
+            f"--format hf and google: the encoder has {', '.join(unknown[:3]) or 'one input'}; "
+            "allowed: token and segment ids, and the weights of a plain encoder"
+        )
     tensors = encoders.values(transformer, transformer.vocab_size)
     head: Dict[str, Any] = {}
     hidden = _hidden(transformer)
@@ -191,11 +195,11 @@ def _encoder(model: Any, transformer: Any, tokenizer: Any, answers: Any) -> Expo
     known = set(_OWN_HEADS.values()) | {"vectors of all tokens"}
     run = backend.session().make_callable(hidden, transformer.inputs)
     values = zip(head, K.batch_get_value(list(head.values())))
-    alone = not masks and set(formulas) <= known
+    alone = not mask and set(formulas) <= known
     return Exportable(
         config, tensors, {n: v.T if n.endswith(".weight") else v for n, v in values},
-        kind_of(tensors) if alone else None, "" if masks else "; ".join(formulas), tokenizer, (),
-        transformer.max_position, run, lambda folder: _reloaded(folder, masks), None, answers,
+        kind_of(tensors) if alone else None, "" if mask else "; ".join(formulas), tokenizer, (),
+        transformer.max_position, run, lambda folder: _reloaded(folder, mask), None, answers,
         _samples(transformer.model, None, [transformer]),
     )  # fmt: skip
 

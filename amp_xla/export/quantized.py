@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import tempfile
 import time
 from pathlib import Path
@@ -41,6 +42,7 @@ def quantize(model: Exportable, folder: Path, dev: Dataset, accept: bool) -> str
     with tempfile.TemporaryDirectory(dir=str(folder)) as scratch:  # onnxruntime leaves files there
         whole = Path(scratch, "fp32.onnx")
         small.rename(whole)
+        logging.getLogger().setLevel(logging.ERROR)  # advice about its own options
         # 7 bits: with 8, sums overflow on CPUs without VNNI.
         kernels.quantize_dynamic(
             whole, small, per_channel=True, reduce_range=True, weight_type=kernels.QuantType.QInt8
@@ -62,15 +64,17 @@ def quantize(model: Exportable, folder: Path, dev: Dataset, accept: bool) -> str
 
 
 def _compared(model: Exportable, files: List[Path], dev: Dataset) -> Dict[str, Any]:
-    """Return the content of ``export.json``; ``files``: in float32 and in int8."""
+    """Return the content of ``export.json``; ``files``: in float32 and in int8.
+
+    The agreement is the mean over texts: of classes, the share of equal ones; of sets of labels or
+    spans, their F1; of vectors, the cosine; of similarities, 1 minus the difference.
+    """
     runs = [onnx_model.load(path.parent, path.name) for path in files]
     example, _ = (run(*model.samples()) for run in runs)  # the first call opens the file
-    vectors = example.ndim == 2 and not model.labels
+    alone = example.ndim == 2 and not model.labels and dev.pairs is not None  # vectors of texts
     one_of_several = example.ndim > 1 and np.allclose(example.sum(-1), 1.0, atol=1e-3)
-    texts, pairs = dev.texts, dev.pairs
-    if vectors:  # of single texts, each once: equal texts would be each other's nearest
-        texts, pairs = sorted({*texts, *(pairs or [])}), None
-    encoded = model.tokenizer.encode(texts, pairs, model.length)
+    texts = [*dev.texts, *(dev.pairs or [])] if alone else dev.texts
+    encoded = model.tokenizer.encode(texts, None if alone else dev.pairs, model.length)
     seconds, differences = [0.0, 0.0], [0.0]
 
     def infer(batch: Dict[str, np.ndarray]) -> Any:
@@ -79,15 +83,22 @@ def _compared(model: Exportable, files: List[Path], dev: Dataset) -> Dict[str, A
             start = time.perf_counter()
             outputs.append(run(ids, batch["segment_ids"]))
             seconds[number] += time.perf_counter() - start
-        real = ids > 0 if one_of_several and example.ndim > 2 else ids[:, 0] > 0
-        differences.append(float(np.abs(outputs[0][real] - outputs[1][real]).max()))
-        if example.ndim == 1 or vectors:
-            return list(zip(*outputs))
-        return _agreement(*outputs, ids > 0, one_of_several)
+        a, b, real = *outputs, ids > 0
+        differences.append(
+            float(np.abs((a - b)[real if one_of_several and a.ndim > 2 else real[:, 0]]).max())
+        )
+        if a.ndim == 1:
+            return 1 - np.abs(a - b) / np.maximum(1.0, np.abs(a))
+        if a.ndim == 2 and not model.labels:
+            return (a * b).sum(1)
+        if one_of_several:
+            same = a.argmax(-1) == b.argmax(-1)
+            return same if a.ndim == 2 else (same & real).sum(1) / np.maximum(real.sum(1), 1)
+        a, b = (x.reshape(len(x), -1) > 0.5 for x in (a, b))
+        total = a.sum(1) + b.sum(1)
+        return np.where(total, 2 * (a & b).sum(1) / np.maximum(total, 1), 1.0)
 
     answers = in_order(encoded, model.length, _ROWS, infer)
-    if example.ndim == 1 or vectors:
-        answers = _same_places(*map(np.array, zip(*answers)))
     return {
         "texts": len(texts), "agreement": float(np.mean(answers)),
         "largest_difference": max(differences),
@@ -98,27 +109,3 @@ def _compared(model: Exportable, files: List[Path], dev: Dataset) -> Dict[str, A
             for dtype, spent, path in zip(("fp32", "int8"), seconds, files)
         ],
     }  # fmt: skip
-
-
-def _agreement(a: np.ndarray, b: np.ndarray, words: np.ndarray, one_of_several: bool) -> np.ndarray:
-    """Return the share of equal labels of each text; of sets of labels or spans, their F1."""
-    if one_of_several:
-        same = a.argmax(-1) == b.argmax(-1)
-        return same if same.ndim == 1 else (same & words).sum(1) / np.maximum(words.sum(1), 1)
-    a, b = (x.reshape(len(x), -1) > 0.5 for x in (a, b))
-    total = a.sum(1) + b.sum(1)
-    return np.where(total, 2 * (a & b).sum(1) / np.maximum(total, 1), 1.0)
-
-
-def _same_places(a: np.ndarray, b: np.ndarray) -> List[bool]:
-    """Return whether similarities are on the same side of the middle, or of vectors the nearest."""
-    if a.ndim == 1:
-        middle = (a.min() + a.max()) / 2
-        return list((a > middle) == (b > middle))
-
-    def nearest(vectors: np.ndarray, row: int) -> int:
-        similarities = vectors @ vectors[row]
-        similarities[row] = -np.inf
-        return int(similarities.argmax())
-
-    return [nearest(a, row) == nearest(b, row) for row in range(len(a))]

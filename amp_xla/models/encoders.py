@@ -96,21 +96,22 @@ def build(config: Mapping[str, Any], extend: Extend = lambda base: base, **argum
 
 def tensors(transformer: Any) -> Dict[str, Shape]:
     """Return the shapes of a bert4keras model's weights, by Google's names."""
-    shapes = {name: K.int_shape(variable) for name, variable in _variables(transformer).items()}
+    shapes = {name: K.int_shape(variable) for name, variable in variables(transformer).items()}
     return {name: shape[::-1] if name == _NSP else shape for name, shape in shapes.items()}
 
 
 def values(transformer: Any, vocab_size: int) -> Dict[str, np.ndarray]:
     """Return a bert4keras model's weights, by Google's names; without vocabulary padding."""
-    variables = _variables(transformer)
-    arrays = dict(zip(variables, K.batch_get_value(list(variables.values()))))
+    named = variables(transformer)
+    arrays = dict(zip(named, K.batch_get_value(list(named.values()))))
     for name in VOCABULARY & set(arrays):
         arrays[name] = arrays[name][:vocab_size]
     arrays.update({name: arrays[name].T for name in {_NSP} & set(arrays)})
     return arrays
 
 
-def _variables(transformer: Any) -> Dict[str, Any]:
+def variables(transformer: Any) -> Dict[str, Any]:
+    """Return the variables of a bert4keras model that checkpoints hold, by Google's names."""
     layers, prefixed = transformer.layers, transformer.prefixed
     return {
         name: variable

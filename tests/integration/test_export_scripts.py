@@ -17,6 +17,7 @@ from amp_xla.models import dropout
 from tests.integration import example_scripts
 from tests.integration.commands import CLI, Commands
 
+pytestmark = pytest.mark.slow
 FP32 = "import amp_xla.setup; amp_xla.setup.configure(precision='fp32', epsilon=1e-5)"
 
 
@@ -100,7 +101,6 @@ def test_a_classifier(scripts: Scripts) -> None:
     assert config["hidden_act"] == "gelu_new"
 
 
-@pytest.mark.slow
 def test_a_tagger_with_a_crf(scripts: Scripts) -> None:
     asked = scripts.answers("tag")
     scripts.export("tag.py:model", "--weights", "tag.h5", "--to", "tag_saved")
@@ -120,7 +120,6 @@ def test_a_tagger_with_a_crf(scripts: Scripts) -> None:
     np.testing.assert_allclose(answers, asked["answers"][real], atol=1e-5)
 
 
-@pytest.mark.slow
 def test_a_title_writer(scripts: Scripts) -> None:
     asked = scripts.answers("title")
     scripts.export("title.py:model", "--weights", "title.weights", "--to", "title_saved")
