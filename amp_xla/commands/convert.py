@@ -64,9 +64,11 @@ def main(argv: List[str]) -> int:
     writer = importlib.import_module(f"amp_xla.export.{WRITERS[config.format]}")
     all_or_nothing(folder, lambda temporary: writer.write(model, temporary, "fp32"))
     line = f"written: {folder}, {len(tensors)} of {len(opened.stored())} tensors of {source}"
+    left_out = []
     for reason, names in _left_out(opened, tensors).items():
         rest = f" and {len(names) - _MOST} others" if len(names) > _MOST else ""
-        line += f"; left out: {', '.join(names[:_MOST])}{rest} ({reason})"
+        left_out.append(f"{', '.join(names[:_MOST])}{rest} ({reason})")
+    line += f"; left out: {'; '.join(left_out)}" if left_out else ""
     output.lines([line, *writer.describe(model, folder)])
     return 0
 

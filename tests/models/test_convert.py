@@ -23,7 +23,7 @@ from tests.models.test_hugging_face import FAMILIES, FOLDERS
 
 # Family -> what is left out
 LEFT_OUT = {
-    "bert_old": "left out: cls.predictions.decoder.bias (equal to the bias); left out: "
+    "bert_old": "left out: cls.predictions.decoder.bias (equal to the bias); "
     "cls.predictions.decoder.weight (equal to the embeddings)",
     "ernie": "embeddings.task_type_embeddings.weight (its first row is added to the embeddings",
     "roformer": "encoder.embed_positions.weight (constants)",
