@@ -1,4 +1,4 @@
-"""Text classification: a BERT encoder, mean pooling, one softmax.
+"""Text classification: a BERT encoder, pooling, one softmax.
 
     make train RECIPE=classification
 
@@ -25,7 +25,7 @@ from amp_xla.data.batches.options import PackedBatchOptions
 from amp_xla.data.batches.rank_shard import whole
 from amp_xla.data.text.options import MultiLabelTextFiles, VocabularyOptions
 from amp_xla.errors import SettingsError
-from amp_xla.models.options import EncoderOptions
+from amp_xla.models.options import EncoderOptions, Pooling
 from amp_xla.process.exits import exit_code
 from amp_xla.training.answers import LabelAnswers
 from amp_xla.training.checkpoint import Checkpoint
@@ -51,6 +51,9 @@ class Config:
     files: MultiLabelTextFiles = MultiLabelTextFiles()
     vocabulary: VocabularyOptions = VocabularyOptions()
     encoder: EncoderOptions = EncoderOptions()
+    pooling: Pooling = "mean"
+    """vector of a text: mean of its tokens; the first token (cls); or that through BERT's pooler,
+    which transformers' classifiers need (export --format hf)"""
     batches: PackedBatchOptions = PackedBatchOptions()
     training: ClassifierOptions = ClassifierOptions()
     update: UpdateOptions = UpdateOptions()
@@ -88,7 +91,7 @@ def build(config: Config, context: RunContext) -> Any:
     # batches -> logits
     model = config.encoder.classifier(
         data.tokenizer.vocab_size, len(data.labels), config.batches.max_length,
-        whole(data.batches).slots, context.reads_weights,
+        whole(data.batches).slots, context.reads_weights, config.pooling,
     )  # fmt: skip
     texts = [None] * (model.output.shape.ndims - 1)
     inputs = {

@@ -25,7 +25,7 @@ from amp_xla.data import labelled
 from amp_xla.data.batches.options import BatchOptions
 from amp_xla.data.text.options import TextFiles, VocabularyOptions
 from amp_xla.errors import SettingsError
-from amp_xla.models.options import EncoderOptions
+from amp_xla.models.options import EncoderOptions, Pooling
 from amp_xla.process.exits import exit_code
 from amp_xla.process.world import world
 from amp_xla.tasks.classification.keras_model import keras_batch, optimizer, precision
@@ -45,6 +45,9 @@ class Config:
     files: TextFiles = TextFiles()
     vocabulary: VocabularyOptions = VocabularyOptions()
     encoder: EncoderOptions = EncoderOptions()
+    pooling: Pooling = "mean"
+    """vector of a text: mean of its tokens; the first token (cls); or that through BERT's pooler,
+    which transformers' classifiers need (export --format hf)"""
     batches: BatchOptions = BatchOptions()
     training: ClassifierOptions = ClassifierOptions()
     update: UpdateOptions = UpdateOptions()
@@ -99,7 +102,7 @@ def fit(unpinned: Config, folder: RunFolder) -> None:
     step_input = dropout.install(config.seed)
     vocab, length = data.tokenizer.vocab_size, config.batches.max_length
     model = config.encoder.classifier(
-        vocab, len(data.labels), length, weights=context.reads_weights
+        vocab, len(data.labels), length, weights=context.reads_weights, pooling=config.pooling
     )
     steps = context.steps(data.batches)
 

@@ -26,7 +26,7 @@ from amp_xla.config import parse, within
 from amp_xla.data.batches.options import BatchOptions
 from amp_xla.data.text.options import PairFiles, VocabularyOptions
 from amp_xla.errors import SettingsError
-from amp_xla.models.options import EncoderOptions
+from amp_xla.models.options import EncoderOptions, Pooling
 from amp_xla.process.exits import exit_code
 from amp_xla.tasks.similarity import scores
 from amp_xla.tasks.similarity.data import Method, apart, read, split
@@ -67,12 +67,19 @@ class Config:
     accumulate: Annotated[int, within(at_least=1)] = 1
     """micro-batches per update; each has --batch-size pairs, and its pairs are compared only with
     each other"""
+    pooling: Pooling = "mean"
+    """vector of a cross-encoder's pair: mean of its tokens; the first token (cls); or that through
+    BERT's pooler, which sentence-transformers' CrossEncoder needs (export --format hf)"""
     tricks: TrickOptions = TrickOptions()
     precision_options: PrecisionOptions = PrecisionOptions()
 
     def __post_init__(self) -> None:
         if self.tricks.r_drop and apart(self.method):
             raise SettingsError(f"--r-drop excludes --method {self.method}; allowed: cross-encoder")
+        if self.pooling != "mean" and apart(self.method):
+            raise SettingsError(
+                f"--pooling {self.pooling} excludes --method {self.method}; allowed: cross-encoder"
+            )
 
     def defaults(self) -> Dict[str, Any]:
         """Return the settings of a resumed run, or the defaults of ``--bert``."""
@@ -92,7 +99,7 @@ def build(config: Config, context: RunContext) -> Any:
     # batches -> logits or vectors
     model = similarity.network(
         config.method, config.encoder, data.tokenizer.vocab_size, config.batches.max_length,
-        context.reads_weights,
+        context.reads_weights, config.pooling,
     )  # fmt: skip
     inputs = similarity.placeholders(config.method)
     rows = similarity.model_inputs(config.method, inputs)

@@ -17,6 +17,7 @@ from amp_xla.commands.predict import SavedOptions
 from amp_xla.commands.recipe_job import Script, open_script
 from amp_xla.config import parse, split_words
 from amp_xla.errors import AmpXlaError
+from amp_xla.export import card
 from amp_xla.process import durable, output
 from amp_xla.recipe import recipe_module, recipe_name
 from amp_xla.settings import Precision, Settings
@@ -81,22 +82,23 @@ def main(argv: List[str]) -> int:
         )
     folder = config.folder(config.run, plain=export is not None)
     if export is not None:
-        signature = all_or_nothing(folder, lambda temporary: export(saved, temporary))
+        signature = all_or_nothing(folder, lambda temporary: _served(export, saved, temporary))
         output.lines([f"written: {folder}, from {saved.path.name}: {signature}"])
         return 0
-    dev = _dev_texts(config, saved) if config.dtype == "int8" else None
     model = exportable(saved)
     if model.graph is None and config.format != "hf":
         raise AmpXlaError(
             f"--format {config.format}: recipe {saved.recipe} allows only --format hf"
         )
-    return _write(config, folder, model, saved.path.name, dev)
+    return _write(config, folder, model, saved, saved.path.name)
 
 
-def _write(config: Config, folder: Path, model: Any, source: str, dev: Any = None) -> int:
+def _write(config: Config, folder: Path, model: Any, saved: Any, source: str) -> int:
+    """Write a recipe's model, or with ``saved`` None that of a script."""
+    dev = _dev_texts(config, saved) if config.dtype == "int8" else None
     writer = importlib.import_module(f"amp_xla.export.{WRITERS[config.format]}")
     said = all_or_nothing(
-        folder, lambda temporary: _compared(model, writer, temporary, config, dev)
+        folder, lambda temporary: _compared(model, writer, temporary, config, saved, dev)
     )
     output.lines([f"written: {folder}, from {source}; {said}", *writer.describe(model, folder)])
     return 0
@@ -136,7 +138,7 @@ def _export_script(config: Config, target: str, words: List[str]) -> int:
     tokenizer = own_script.tokenizer_in(recipe_module(os.path.abspath(script.path)))
     bert = config.format in ("hf", "google")
     exported = own_script.exportable(model, batch, built, tokenizer, bert)
-    return _write(config, folder, exported, Path(weights).name)
+    return _write(config, folder, exported, None, Path(weights).name)
 
 
 def _dev_texts(config: Config, saved: Checkpoint) -> Any:
@@ -149,13 +151,23 @@ def _dev_texts(config: Config, saved: Checkpoint) -> Any:
     return files.built_in()[1] if files.dev is None else files.dataset(files.dev, layout)
 
 
-def _compared(model: Any, writer: Any, folder: Path, config: Config, dev: Any) -> str:
+def _served(export: Any, saved: Any, folder: Path) -> str:
+    """Write a SavedModel and its card; return its signature."""
+    signature = str(export(saved, folder))
+    load = f'load: tf.saved_model.load("{card.FOLDER}").signatures["serving_default"]'
+    card.write(folder, saved, "", (), [load, signature])
+    return signature
+
+
+def _compared(model: Any, writer: Any, folder: Path, config: Config, saved: Any, dev: Any) -> str:
     """Write the model; return by how much its outputs differ from the run's."""
     from amp_xla.export.model import compare
 
     samples, dtype = model.samples(), config.dtype.replace("int8", "fp32")
     expected = model.run(*samples)
     writer.write(model, folder, dtype)
+    if saved is not None:
+        card.write(folder, saved, model.task, model.labels, writer.describe(model, card.FOLDER))
     load = getattr(writer, "load", model.reload)  # `reload` reads the formats of --bert
     difference = compare(expected, load(folder)(*samples), dtype)
     if dev is not None:

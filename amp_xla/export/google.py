@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import List
 
 from amp_xla.export.model import Exportable, describe_head, stored, write_head
+from amp_xla.models import encoders
 from amp_xla.models.weights import google
 from amp_xla.process import json_files
 
@@ -23,13 +24,16 @@ def write(model: Exportable, folder: Path, dtype: str) -> None:
 
 def describe(model: Exportable, folder: Path) -> List[str]:
     """Return how to load the folder, for bert4keras."""
-    masked = ", with_mlm=True" if "cls/predictions/output_bias" in model.tensors else ""
+    outputs = ", with_mlm=True" if "cls/predictions/output_bias" in model.tensors else ""
+    if "bert/pooler/dense/kernel" in model.tensors:  # bert4keras' ELECTRA has no pooler
+        outputs = f", with_pool={encoders.pooler_activation(model.config)!r}"
     epsilon, mask = model.config["layer_norm_eps"], model.config.get("application")
-    masked = masked if mask is None else f', application="{mask}"'
+    outputs = outputs if mask is None else f', application="{mask}"'
     load = (
         "load: import amp_xla.setup; from bert4keras.backend import K; "
         "from bert4keras.models import build_transformer_model; "
         f'K.set_epsilon({epsilon}); build_transformer_model("{folder}/bert_config.json", '
-        f'"{folder}/{CHECKPOINT}", "{model.config["model_type"]}"{masked})'
+        f'"{folder}/{CHECKPOINT}", "{model.config["model_type"]}"{outputs})'
     )
+    load += " (its output is that of bert/pooler/dense)" * ("with_pool" in outputs)
     return [load, describe_head(model, folder)] if model.formula else [load]

@@ -53,6 +53,7 @@ def exportable(
     labels: Sequence[str] = (),
     kind: Optional[str] = None,
     formula: str = "",
+    **others: Any,
 ) -> Exportable:
     """Return a recipe's model with the weights of a checkpoint.
 
@@ -60,7 +61,7 @@ def exportable(
       checkpoint: checkpoint of the run.
       build: function that builds the model from a folder of weights, as for ``--bert``; with None
         it builds the run's architecture without weights.
-      length, labels, kind, formula: as in ``Exportable``.
+      length, labels, kind, formula, **others: as in ``Exportable``.
     """
     parts = _built(build, None)
     if parts.weights:
@@ -84,7 +85,7 @@ def exportable(
         config, tensors, {name: _transposed(name, value) for name, value in head.items()}, kind,
         formula, Tokenizer.of_folder(str(checkpoint.path)), tuple(labels), length, running(parts),
         reload, lambda half: serving(parts, half),
-        {name: value.tolist() for name, value in zip(parts.answers, numbers)},
+        {name: value.tolist() for name, value in zip(parts.answers, numbers)}, **others,
     )  # fmt: skip
 
 

@@ -60,13 +60,22 @@ def write(model: Exportable, folder: Path, dtype: str) -> None:
     if MASK not in model.tokenizer.tokens:
         settings["mask_token"] = None  # otherwise transformers adds a token without a vector
     (folder / SETTINGS).write_bytes(json_files.encode(settings))
+    for name, content in model.files.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(content)
 
 
 def describe(model: Exportable, folder: Path) -> List[str]:
     """Return how to load the folder, for transformers."""
-    auto = f"AutoModel{model.kind or ''}"
+    kind, family = model.kind or "", model.config["model_type"]
+    load = f'AutoModel{kind}.from_pretrained("{{0}}"), AutoTokenizer.from_pretrained("{{0}}")'
+    if family == "roformer_v2":  # the package roformer; transformers has other layers
+        load = "from roformer import {0}; {0}.from_pretrained".format(f"RoFormer{kind or 'Model'}")
+        load += '("{}")'
+    elif model.load:
+        load = model.load
     return [
-        f'load: {auto}.from_pretrained("{folder}"), AutoTokenizer.from_pretrained("{folder}")',
+        f"load: {load.format(folder)}",
         *([describe_head(model, folder)] if model.kind is None else []),
     ]
 
@@ -110,4 +119,4 @@ def _config(model: Exportable, dtype: str) -> Dict[str, Any]:
     if model.labels:
         values["id2label"] = {str(i): name for i, name in enumerate(model.labels)}
         values["label2id"] = {name: i for i, name in enumerate(model.labels)}
-    return values
+    return {**values, **model.settings}

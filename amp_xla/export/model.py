@@ -19,6 +19,7 @@ ANSWERS = "answers.json"
 MEAN = "mean of the vectors of all tokens but padding"
 LINEAR = " @ classifier.weight.T + classifier.bias"
 MEAN_POOLING = f"softmax({MEAN}{LINEAR})"
+FIRST = "vector of the first token"
 TOLERANCE = {"fp32": 1e-4, "fp16": 1e-2}  # allowed difference of outputs
 # A model: token ids and segment ids, int32 [B, L] -> probabilities, float [B, ..., classes];
 # similarities, float [B]; or vectors, float [B, hidden]
@@ -48,6 +49,10 @@ class Exportable:
       answers: numbers that turn the model's output into answers, such as ``threshold``.
       inputs: arrays on which outputs are compared; None = random tokens.
       call: line that describes the inputs.
+      task: Hugging Face's name of the task (``pipeline_tag``); empty if there is none.
+      load: Python that loads the Hugging Face folder, ``{}``; empty = transformers' ``AutoModel``.
+      settings: more entries of transformers' ``config.json``.
+      files: more files of the Hugging Face folder: path -> content.
     """
 
     config: Dict[str, Any]
@@ -66,6 +71,10 @@ class Exportable:
     call: str = (
         "call: token_ids and segment_ids, int32 [B, L], 0 = padding; text to ids: its vocab.txt"
     )
+    task: str = ""
+    load: str = ""
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    files: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
 
     def write_files(self, folder: Path) -> None:
         """Write vocabulary, tokenizer settings and labels, as in a run's checkpoint."""

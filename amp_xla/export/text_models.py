@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Dict, Optional, Union
+from typing import Any, Callable, Dict, Optional, Sequence, Union
 
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.export.graph import Parts, exportable
-from amp_xla.export.model import Exportable
+from amp_xla.export.model import FIRST, MEAN, Exportable
 from amp_xla.models import encoders
 from amp_xla.models.options import EncoderOptions, LanguageModelOptions
 from amp_xla.models.weights import google
+from amp_xla.models.weights.hugging_face import OWN_HEAD
 from amp_xla.training.checkpoint import Checkpoint
 
 
@@ -29,20 +30,52 @@ def language_model(
         logits = encoder.model.output[..., :vocab_size]
         return Parts(encoder, {"logits": logits}, {}, encoder.model.weights)
 
-    kind = "ForMaskedLM" if objective == "mlm" else None
-    return exportable(checkpoint, build, length, kind=kind)
+    kind, task = ("ForMaskedLM", "fill-mask") if objective == "mlm" else (None, "text-generation")
+    return exportable(checkpoint, build, length, kind=kind, task=task)
 
 
-def encoder_of(config: Any, checkpoint: Checkpoint, folder: Optional[str]) -> Any:
+def encoder_of(config: Any, checkpoint: Checkpoint, folder: Optional[str], **pooler: bool) -> Any:
     """Build bert4keras' encoder of a run; load the weights in ``folder``, unless that is None."""
     vocab_size = Tokenizer.of_folder(str(checkpoint.path)).vocab_size
     options = dataclasses.replace(config.encoder, bert=folder or config.encoder.bert)
-    return options.transformer(vocab_size, config.batches.max_length, weights=folder is not None)
+    return options.transformer(vocab_size, config.batches.max_length, folder is not None, **pooler)
 
 
-def classifier_of(encoder: Any, classes: int) -> Any:
-    """Build the classifier on a Keras encoder, without dropout."""
-    return encoders.classifier(encoders.pooled(encoder), encoder.inputs, classes, 0.0)
+def classifier(
+    config: Any, checkpoint: Checkpoint, classes: int, outputs: Callable[[Any], Dict[str, Any]],
+    formula: str, labels: Sequence[str] = (), **pooler: Any,
+) -> Exportable:  # fmt: skip
+    """Return the model of a run that classifies the vectors of ``--pooling`` by a linear layer.
+
+    Args:
+      classes: number of logits.
+      outputs: function from the logits to the outputs by name.
+      formula: how to compute the answer, with ``{}`` for the logits.
+      **pooler: further attributes of ``Exportable`` of runs with the pooler.
+    """
+    shape = google.pretrained(str(checkpoint.path)).config
+    family, pooling = shape["model_type"], config.pooling
+    has_pooler = pooling == "pooler"
+    name = "classifier.out_proj" if has_pooler and family in OWN_HEAD else "classifier"
+
+    def build(folder: Optional[str]) -> Parts:
+        encoder = encoder_of(config, checkpoint, folder, pooler=has_pooler)
+        vectors = encoders.pooled(encoder, pooling)
+        model = encoders.classifier(vectors, encoder.model.inputs, classes, 0.0)
+        head = dense(name, model.get_layer("Logits"))
+        return Parts(encoder, outputs(model.output), head, model.weights)
+
+    vector = MEAN if pooling == "mean" else FIRST
+    if has_pooler:
+        layer = f"{'electra' if family == 'electra' else 'bert'}/pooler/dense"
+        activation = encoders.pooler_activation(shape)
+        vector = f"{activation}({FIRST} @ {layer}/kernel + {layer}/bias)"
+    others = {"kind": "ForSequenceClassification", **pooler} if has_pooler else {}
+    return exportable(
+        checkpoint, build, config.batches.max_length, labels,
+        formula=formula.format(f"{vector} @ {name}.weight.T + {name}.bias"),
+        task="text-classification", **others,
+    )  # fmt: skip
 
 
 def dense(name: str, layer: Any) -> Dict[str, Any]:

@@ -9,8 +9,9 @@ import numpy as np
 
 from amp_xla import backend
 from amp_xla.backend import K, keras, tf
-from amp_xla.models import derivatives
+from amp_xla.models import derivatives, packed
 from amp_xla.models.weights import google
+from amp_xla.models.weights.hugging_face import OWN_HEAD
 from amp_xla.models.weights.pretrained import TOKENS
 from amp_xla.models.weights.stored import Shape
 
@@ -32,6 +33,7 @@ HEADS: Dict[str, Dict[str, Any]] = {
     "electra": {"with_discriminator": True},
 }  # fmt: skip
 _NSP = "cls/seq_relationship/output_weights"  # Google's is [2, hidden], bert4keras' [hidden, 2]
+POOLER = "Pooler-Dense"  # bert4keras' name, by which it finds the weights in checkpoints
 # Google's names of the weights with one row per token of the vocabulary
 VOCABULARY = {TOKENS, "cls/predictions/output_bias"}
 Extend = Callable[[Any], Any]
@@ -43,6 +45,7 @@ def transformer(
     length: Optional[int] = None,
     weights: bool = True,
     extend: Extend = lambda base: base,
+    pooler: bool = False,
 ) -> Any:
     """Build an encoder as bert4keras' model object.
 
@@ -54,20 +57,45 @@ def transformer(
       length: maximum number of tokens per sequence.
       weights: False = read only the configuration from ``bert``.
       extend: function from bert4keras' model class to a subclass, which is built instead.
+      pooler: add the pooler, for ``pooled``; its weights are new if ``bert`` has none.
 
     Raises:
       AmpXlaError: a file of the folder is missing, damaged or does not fit.
     """
     config = config or {}
-    if bert is None:
-        return build(config, extend)
-    folder = google.pretrained(bert)
-    if weights:
-        folder.check_sizes(config.get("vocab_size"), length)
-    built = build(with_rates(folder.config, config), extend)
-    if weights:
-        built.load_weights_from_checkpoint(folder.take(tensors(built)))
+    folder = None if bert is None else google.pretrained(bert)
+    if folder is not None:
+        if weights:
+            folder.check_sizes(config.get("vocab_size"), length)
+        config = with_rates(folder.config, config)
+    built = build(config, extend)
+    if pooler:
+        built.layers[POOLER] = _pooler(config)
+    if folder is not None and weights:
+        loaded, mapping = folder.take(tensors(built)), _mapping(built)
+        if not loaded.keys() >= set(mapping[POOLER]):
+            del mapping[POOLER]
+        built.load_weights_from_checkpoint(loaded, mapping)
     return built
+
+
+def pooler_activation(config: Mapping[str, Any]) -> str:
+    """Return the activation of the pooler, or of the layer that a family's classifier has."""
+    family = config["model_type"]
+    if family not in OWN_HEAD:
+        return "tanh"
+    return "gelu" if family == "electra" else str(config["hidden_act"])
+
+
+def _pooler(config: Mapping[str, Any]) -> Any:
+    """Build the dense layer above the first token, as in transformers' classifiers."""
+    layer = keras.layers.Dense(
+        config["hidden_size"], pooler_activation(config), name=POOLER,
+        kernel_initializer=keras.initializers.TruncatedNormal(stddev=0.02),
+    )  # fmt: skip
+    with tf.name_scope(f"{POOLER}/"):
+        layer.build([None, config["hidden_size"]])
+    return layer
 
 
 def with_rates(pretrained: Mapping[str, Any], config: Mapping[str, Any]) -> Dict[str, Any]:
@@ -115,10 +143,17 @@ def variables(transformer: Any) -> Dict[str, Any]:
     layers, prefixed = transformer.layers, transformer.prefixed
     return {
         name: variable
-        for layer, names in transformer.variable_mapping().items()
+        for layer, names in _mapping(transformer).items()
         if prefixed(layer) in layers
         for variable, name in zip(layers[prefixed(layer)].weights, names)
     }
+
+
+def _mapping(transformer: Any) -> Dict[str, Any]:
+    """Return layer -> Google's names; bert4keras' RoFormerV2 leaves all biases out."""
+    mapping: Dict[str, Any] = transformer.variable_mapping()
+    kernels = mapping.get(POOLER, [])[:1]  # absent in T5
+    return {**mapping, POOLER: [*kernels, *(x.replace("kernel", "bias") for x in kernels)]}
 
 
 def epsilon(transformer: Any) -> float:
@@ -151,10 +186,23 @@ def build_transformer_model(*args: Any, **kwargs: Any) -> Any:
     return backend.bert4keras("models").build_transformer_model(*args, **kwargs)
 
 
-def pooled(encoder_model: Any) -> Any:
-    """Build the mean vector of each text, without padding, float [B, hidden]."""
-    layer = keras.layers.Lambda(mean_over_tokens, name="Pooling")
-    return layer([encoder_model.output, encoder_model.inputs[0]])
+def pooled(transformer: Any, pooling: str = "mean", slots: int = 1) -> Any:
+    """Build the vector of each text, float [B, hidden]; of packed rows [B, slots, hidden].
+
+    Args:
+      transformer: bert4keras' model object, with the pooler if ``pooling`` is pooler.
+      pooling: ``options.Pooling``.
+      slots: maximum number of texts per row. Above 1, the class is one of ``packed.extended``.
+    """
+    model = transformer.model
+    if slots > 1:
+        vectors = packed.pooled(model, slots, pooling != "mean")
+    elif pooling == "mean":
+        layer = keras.layers.Lambda(mean_over_tokens, name="Pooling")
+        vectors = layer([model.output, model.inputs[0]])
+    else:
+        vectors = keras.layers.Lambda(lambda x, mask=None: x[:, 0], name="Pooling")(model.output)
+    return transformer.layers[POOLER](vectors) if pooling == "pooler" else vectors
 
 
 def classifier(vectors: Any, inputs: Any, classes: int, dropout: float) -> Any:

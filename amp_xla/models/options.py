@@ -10,6 +10,9 @@ from typing_extensions import Annotated, Literal
 from amp_xla.config import MAY_CHANGE, within
 from amp_xla.errors import SettingsError
 
+# The vector of a text: the mean of its tokens' vectors, the vector of the first token ([CLS]), or
+# that through the dense layer which the family's classifier in transformers has (BERT's pooler).
+Pooling = Literal["mean", "cls", "pooler"]
 HEAD = 64  # size of an attention head
 POSITIONS = 512  # minimum number of position embeddings in a new model
 # Name -> layers, hidden size, heads. The size of a head is 64. In the tiny model it is 32, because
@@ -120,6 +123,7 @@ class EncoderOptions:
         max_length: int,
         slots: int = 1,
         weights: bool = True,
+        pooling: Pooling = "mean",
     ) -> Any:
         """Build a Keras model: token and segment ids, int [B, L] -> logits, float32 [B, classes].
 
@@ -128,13 +132,15 @@ class EncoderOptions:
           classes: number of labels.
           slots: maximum number of texts per row. Above 1 (packed rows) the model has two more
             inputs, and logits are [B, slots, classes].
+          pooling: which vector of a text is classified.
         """
         from amp_xla.models import encoders, packed
 
         extend: Dict[str, Any] = {} if slots == 1 else {"extend": packed.extended}
-        encoder = self.transformer(vocab_size, max_length, weights, **extend).model
-        vectors = encoders.pooled(encoder) if slots == 1 else packed.pooled(encoder, slots)
-        return encoders.classifier(vectors, encoder.inputs, classes, self.dropout)
+        extend["pooler"] = pooling == "pooler"
+        encoder = self.transformer(vocab_size, max_length, weights, **extend)
+        vectors = encoders.pooled(encoder, pooling, slots)
+        return encoders.classifier(vectors, encoder.model.inputs, classes, self.dropout)
 
     def language_model(
         self, vocab_size: int, length: int, objective: str, weights: bool = True

@@ -14,21 +14,25 @@ from amp_xla.backend import keras, tf
 from amp_xla.models import derivatives
 
 
-def pooled(encoder_model: Any, slots: int) -> Any:
+def pooled(encoder_model: Any, slots: int, first: bool = False) -> Any:
     """Build the means of an encoder's vectors per text, float [R, slots, hidden].
 
     Args:
       encoder_model: Keras model of a class that ``extended`` returned.
       slots: maximum number of texts per row (``PackedBatches.slots``). The mean of an empty slot is
         0.
+      first: take the vector of a text's first token instead.
     """
 
     def mean_per_text(pair: Any, mask: Any = None) -> Any:
-        vectors, numbers = pair
+        vectors, numbers, *positions = pair
+        for position in positions:  # other tokens than a text's first count as padding
+            numbers = tf.where(tf.equal(position, 0), numbers, -tf.ones_like(numbers))
         return _means(vectors, numbers, slots)
 
     layer = keras.layers.Lambda(mean_per_text, name="Pooling")
-    return layer([encoder_model.output, encoder_model.inputs[3]])
+    positions = encoder_model.inputs[2:3] if first else []
+    return layer([encoder_model.output, encoder_model.inputs[3], *positions])
 
 
 def _means(vectors: Any, slots: Any, most: int) -> Any:

@@ -50,10 +50,15 @@ RUNS: Dict[str, Any] = {
                 "8", "--heldout", "16", "--steps", "8", "--average", "0.9"), [MASKED_TEXT]),
     "several": ((RECIPE, *TINY, "--train", "several.tsv", "--dev", "several.tsv", "--multilabel",
                  "|"), TEXTS),
+    "pooled": ((RECIPE, *TINY, "--train", "several.tsv", "--dev", "several.tsv", "--multilabel",
+                "|", "--pooling", "pooler"), TEXTS),
+    "cls": ((RECIPE, *TINY, "--train", "train.tsv", "--dev", "train.tsv", "--pooling", "cls",
+             "--packed"), TEXTS),
     "crf": ((*TAGGED, "crf", *FLAT, "--ema", "0.9"), SENTENCES),
     "global_pointer": ((*TAGGED, "global_pointer"), SENTENCES),
     "cosent": ((*PAIRED, "--method", "cosent"), PAIRS),
     "cross-encoder": ((*PAIRED, "--method", "cross-encoder"), PAIRS),
+    "pooled-pairs": ((*PAIRED, "--method", "cross-encoder", "--pooling", "pooler"), PAIRS),
 }  # fmt: skip
 # Loads exports without this package. Reads a folder, a format and ids per line, as JSON.
 LOAD = """
@@ -217,7 +222,10 @@ def place(server: Any, tmp_path_factory: Any) -> Any:
     here.program.kill()
 
 
-ONCE = [pytest.param(name, marks=pytest.mark.once) for name in ("several", "cross-encoder")]
+ONCE = [
+    pytest.param(name, marks=pytest.mark.once)
+    for name in ("several", "cross-encoder", "pooled", "pooled-pairs", "cls")
+]
 
 
 @pytest.mark.parametrize("name", ["one", "masked", "crf", "global_pointer", "cosent", *ONCE])
@@ -294,6 +302,49 @@ def test_a_classifiers_encoder_and_head_answer_as_predict(place: Place) -> None:
     assert {str(x.dtype) for x in stored.values()} == {"float16"}
 
 
+@pytest.mark.once
+def test_folders_for_libraries_above_transformers_and_their_cards(place: Place) -> None:
+    wanted = {
+        "pooled": ("transformers", "text-classification", "multi_label_classification"),
+        "pooled-pairs": ("sentence-transformers", "text-classification", "multi_label"),
+        "cosent": ("sentence-transformers", "sentence-similarity", ""),
+        "cls": ("transformers", "text-classification", ""),
+    }
+    for name, (library, task, problem) in wanted.items():
+        run, answers = place.trained(name)
+        said = place.export(run, "hf")
+        folder = place.folder / run / "hf-fp32"
+        config = json.loads((folder / "config.json").read_text())
+        tensors = load_file(str(folder / "model.safetensors"))
+        pooled = "pooled" in name
+        kind = "BertForSequenceClassification" if pooled else "BertModel"
+        assert config["architectures"] == [kind] and config.get("problem_type", "") == (
+            "multi_label_classification" if problem else ""
+        )
+        assert ("bert.pooler.dense.weight" in tensors) == ("classifier.weight" in tensors) == pooled
+        assert (folder / HEAD).exists() == (name == "cls")
+        labels = list(answers[0]["probabilities"]) if pooled and "pairs" not in name else []
+        labels = ["similarity"] if "pairs" in name else labels
+        assert not pooled or config["id2label"] == {str(i): x for i, x in enumerate(labels)}
+        call = {"pooled": "top_k=None", "pooled-pairs": "CrossEncoder", "cosent": "SentenceTr"}
+        assert call.get(name, "AutoModel.from") in said
+        _, head, text = (folder / "README.md").read_text().split("---\n", 2)
+        card = {
+            key: json.loads(x) for key, x in (line.split(": ", 1) for line in head.splitlines())
+        }
+        assert (card["library_name"], card["pipeline_tag"]) == (library, task)
+        (results,) = [index["results"] for index in card["model-index"]]
+        log = [json.loads(x) for x in (place.folder / run / "metrics.jsonl").open()]
+        dev = [record for record in log if record["kind"] == "dev"]
+        found = {x["metrics"][0]["type"]: x["metrics"][0]["value"] for x in results}
+        assert found in [{k[4:]: v for k, v in line.items() if k[:4] == "dev_"} for line in dev]
+        assert "FOLDER" in text and f"# {name}\n" in text and "dev set" in text
+    modules = json.loads(
+        (place.folder / place.trained("cosent")[0] / "hf-fp32/modules.json").read_text()
+    )
+    assert [x["path"] for x in modules] == ["", "1_Pooling", "2_Normalize"]
+
+
 def test_a_language_models_folders_have_the_bits_of_the_run(place: Place) -> None:
     """They equal the bert_model.ckpt that training writes, as ``--bert`` reads both."""
     _, expected = place.trained("masked")
@@ -344,7 +395,11 @@ def test_what_cannot_be_exported_is_one_line(place: Place) -> None:
 @pytest.mark.timeout(3600)
 def test_transformers_answers_as_predict_and_fill(place: Place, peers: str) -> None:
     """By the code of docs/export.md."""
-    asked = {"one": TEXTS[:2], "masked": [MASKED_TEXT], "crf": SENTENCES}
+    sides = [text for side in zip(*(x.split("\t") for x in PAIRS)) for text in side]
+    asked = {
+        "one": TEXTS[:2], "masked": [MASKED_TEXT], "crf": SENTENCES, "pooled": TEXTS,
+        "pooled-pairs": PAIRS, "cosent": sides,
+    }  # fmt: skip
     for name, texts in asked.items():
         place.export(place.trained(name)[0], "hf", to=name)
         if name != "crf":
@@ -354,7 +409,15 @@ def test_transformers_answers_as_predict_and_fill(place: Place, peers: str) -> N
     np.savez(folders[2] / "asked.npz", ids=ids, segments=segments)
     program = ["-m", "tests.models.transformers_exports"]
     subprocess.run([peers, *program, *map(str, folders)], check=True)
-    one, masked, crf = (np.load(folder / "found.npz") for folder in folders)
+    one, masked, crf, pooled, pairs, apart = (np.load(folder / "found.npz") for folder in folders)
+    answers = {name: place.trained(name)[1] for name in asked}
+    np.testing.assert_allclose(pooled["scores"], chances(answers["pooled"]), atol=1e-4)
+    scores = (
+        pairs["scores"][:, 0],
+        (np.split(apart["vectors"], 2)[0] * np.split(apart["vectors"], 2)[1]).sum(1),
+    )
+    for name, found in zip(("pooled-pairs", "cosent"), scores):
+        np.testing.assert_allclose(found, [x["score"] for x in answers[name]], atol=1e-4)
     powers = np.exp(one["logits"])
     probabilities = powers / powers.sum(1, keepdims=True)
     np.testing.assert_allclose(probabilities, chances(place.trained("one")[1])[:2], atol=1e-4)

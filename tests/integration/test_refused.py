@@ -230,7 +230,7 @@ def test_a_run_from_before_a_flag_goes_on(command: Commands) -> None:
 
     def older(state: Dict[str, Any]) -> None:
         identity = state["identity"]
-        for name in ("focal_gamma", "patience", "ema"):  # flags of today
+        for name in ("focal_gamma", "patience", "ema", "pooling"):  # flags of today
             identity["config"].pop(name, None)
         del identity["settings"]["infinity"], state["loop"]["stale"], state["loop"]["log_sums"]
         identity["config"]["gone"] = identity["defaults"]["gone"] = [0.5]  # a flag of then

@@ -4,7 +4,8 @@
 
 PYTHON has PyTorch and transformers (benchmarks/peers.txt). A folder may have ``asked.npz``, token
 and segment ids, and ``texts.json``. ``found.npz`` gets the vectors or the logits of words, and for
-texts the ids, and of a classifier the logits by the code of docs/export.md.
+texts the ids, and of a classifier the logits by the code of docs/export.md, or the probabilities by
+``pipeline``; for sentence-transformers' folders the vectors by the modules that they name.
 """
 
 from __future__ import annotations
@@ -45,7 +46,25 @@ def found(folder):
         texts = json.loads((folder / "texts.json").read_text())
         tokenizer = hf.AutoTokenizer.from_pretrained(folder)
         result["ids"] = np.array(tokenizer(texts, padding=True)["input_ids"])
-        if masked:
+        if (folder / "modules.json").exists():
+            kinds = [
+                x["type"].split(".")[-1] for x in json.loads((folder / "modules.json").read_text())
+            ]
+            assert kinds == ["Transformer", "Pooling", "Normalize"]
+            pooling = json.loads((folder / "1_Pooling" / "config.json").read_text())
+            assert [key for key in pooling if pooling[key] is True] == ["pooling_mode_mean_tokens"]
+            inputs = tokenizer(texts, padding=True, return_tensors="pt")
+            mask = inputs["attention_mask"][..., None]
+            with torch.no_grad():
+                vectors = kind.from_pretrained(folder)(**inputs).last_hidden_state
+            mean = (vectors * mask).sum(1) / mask.sum(1)
+            result["vectors"] = torch.nn.functional.normalize(mean).numpy()
+        elif head == "ForSequenceClassification":
+            pipe = hf.pipeline("text-classification", str(folder), top_k=None, truncation=True)
+            pairs = [dict(zip(("text", "text_pair"), text.split("\t"))) for text in texts]
+            answers = [{x["label"]: x["score"] for x in row} for row in pipe(pairs)]
+            result["scores"] = np.array([[row[x] for x in config["label2id"]] for row in answers])
+        elif masked:
             with torch.no_grad():
                 out = kind.from_pretrained(folder)(**tokenizer(texts, return_tensors="pt"))
             result["out"] = out.logits.numpy()

@@ -22,6 +22,7 @@ _DTYPES = {
     "F32": "float32", "F16": "float16", "BF16": "bfloat16", "F64": "float64", "I64": "int64",
     "I32": "int32", "I16": "int16", "I8": "int8", "U8": "uint8", "BOOL": "bool",
 }  # fmt: skip
+OWN_HEAD = ("electra", "roformer", "roformer_v2")  # their classifiers have a dense layer, no pooler
 EMBEDDINGS = "embeddings.word_embeddings.weight"
 # Google's name -> Hugging Face's. All rules apply, in this order.
 _ALBERT = "encoder/albert_layer_groups/0/albert_layers/0"
@@ -107,6 +108,8 @@ def spelling(names: Iterable[str], family: str, source: str) -> Callable[[str], 
         rules = (*_ALBERT_HEADS, *_RULES) if family == "albert" else _RULES
         if family != "albert":
             name = name.replace("encoder/embedding_hidden_mapping_in/", "embeddings_project/")
+        if "/pooler/" in name and family in OWN_HEAD:  # a part of transformers' classifier
+            prefix, name = head, name.replace("/pooler/", "/classifier/")
         for pattern, replacement in rules:
             name = re.sub(pattern, replacement, name)
         return prefix + name

@@ -29,8 +29,6 @@ CONFIGS = ("bert_config.json", "config.json", "albert_config.json")
 FAMILIES = ("bert", "albert", "electra", "nezha", "roformer", "roformer_v2")
 FLOATS = ("float32", "float16", "bfloat16", "float64")
 _POSITIONS = ("bert", "albert", "electra")  # families with a table of positions
-# Families whose embedding_size has no meaning, as in transformers; published NEZHAs have one.
-_NOT_NARROW = ("bert", "nezha")
 _SMALL = 1 << 24  # bytes; differences up to here are found, and named, by tensor
 TOKENS = "bert/embeddings/word_embeddings"
 SEGMENTS = "bert/embeddings/token_type_embeddings"
@@ -140,7 +138,8 @@ class Pretrained:
         """Read tensors, and print a line that lists unused tensors of the files.
 
         Args:
-          needed: Google's name -> shape; kernels are [in, out].
+          needed: Google's name -> shape; kernels are [in, out]. A pooler may be missing in the
+            files: a line is printed, and the result has none.
           report: False = do not print the line.
 
         Returns:
@@ -154,6 +153,11 @@ class Pretrained:
         if self.tasks:
             needed = {**needed, TASKS: (self.tasks, needed[SEGMENTS][1])}
         names = self.names(needed)
+        pooler = [name for name in needed if "/pooler/" in name]
+        if any(names[name] not in stored for name in pooler):
+            note(f"{source} has no {names[pooler[0]]}: the pooler starts with random weights")
+            needed = {name: shape for name, shape in needed.items() if name not in pooler}
+            names = {name: names[name] for name in needed}
         unused = sorted(set(stored) - set(names.values()))
         self._check_complete(list(names.values()), unused, source)
         turned = {n for n in needed if self._hugging_face and n.endswith("/kernel")}
@@ -172,7 +176,7 @@ class Pretrained:
         stored = self.stored()
         if not self._hugging_face:
             return {name: name for name in needed}
-        source = next(iter(stored.values())).source if stored else str(self._folder)
+        source = next((tensor.source for tensor in stored.values()), str(self._folder))
         spelled = hugging_face.spelling(stored, self.config["model_type"], source)
         return {name: spelled(name) for name in needed}
 
@@ -355,7 +359,7 @@ def _complete(config: Dict[str, Any], path: Path) -> None:
     """Fill in defaults, and refuse values that bert4keras cannot build."""
     for key, default in _DEFAULTS.items():
         config.setdefault(key, default)
-    if config["model_type"] in _NOT_NARROW:
+    if config["model_type"] in ("bert", "nezha"):  # it has no meaning, as in transformers
         config.pop("embedding_size", None)
     for key, only in _ONLY.items():
         if config.get(key, only) != only:

@@ -19,7 +19,7 @@ def predict(config: Any, checkpoint: Checkpoint, lines: List[str]) -> LabelAnswe
     with dropout.inference():
         model = config.encoder.classifier(
             questions.tokenizer.vocab_size, len(questions.labels), config.batches.max_length,
-            weights=False)  # fmt: skip
+            weights=False, pooling=config.pooling)  # fmt: skip
     restore_weights(checkpoint, model.weights)
     inputs = {"token_ids": model.inputs[0], "segment_ids": model.inputs[1]}
     chances = tf.nn.softmax if config.files.separator is None else tf.sigmoid

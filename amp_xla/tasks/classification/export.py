@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Any
 
 from amp_xla.backend import tf
 from amp_xla.data.text.labels import Labels
-from amp_xla.export.graph import Parts, exportable
-from amp_xla.export.model import MEAN_POOLING, Exportable
-from amp_xla.export.text_models import classifier_of, dense, encoder_of
+from amp_xla.export import text_models
+from amp_xla.export.model import Exportable
 from amp_xla.training.checkpoint import Checkpoint
 
 
 def classifier(config: Any, checkpoint: Checkpoint) -> Exportable:
     """Return the classifier of a run."""
-    labels = Labels.load(checkpoint.file("labels.json"))
+    labels = Labels.load(checkpoint.file("labels.json")).names
     several = config.files.separator is not None
-
-    def build(folder: Optional[str]) -> Parts:
-        encoder = encoder_of(config, checkpoint, folder)
-        model = classifier_of(encoder.model, len(labels))
-        chances = (tf.sigmoid if several else tf.nn.softmax)(model.output)
-        return Parts(
-            encoder, {"probabilities": chances, "logits": model.output},
-            dense("classifier", model.get_layer("Logits")), model.weights,
-        )  # fmt: skip
-
-    formula = MEAN_POOLING.replace("softmax", "sigmoid") if several else MEAN_POOLING
-    return exportable(
-        checkpoint, build, config.batches.max_length, labels.names, formula=formula
+    chances = tf.sigmoid if several else tf.nn.softmax
+    load = (
+        'from transformers import pipeline; pipeline("text-classification", "{}", truncation=True'
+    )
+    problem = ("multi" if several else "single") + "_label_classification"
+    return text_models.classifier(
+        config, checkpoint, len(labels),
+        lambda logits: {"probabilities": chances(logits), "logits": logits},
+        "sigmoid({})" if several else "softmax({})", labels,
+        load=load + (", top_k=None)" if several else ")"), settings={"problem_type": problem},
     )  # fmt: skip

@@ -40,7 +40,7 @@ def classifier(config: Any, checkpoint: Checkpoint) -> Exportable:
     }
     return Exportable(
         shape, tensors, head, None, MEAN_POOLING, Tokenizer.of_folder(str(checkpoint.path)), labels,
-        config.batches.max_length, _run(model), reload,
+        config.batches.max_length, _run(model), reload, task="text-classification",
     )  # fmt: skip
 
 

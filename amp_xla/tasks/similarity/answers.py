@@ -99,7 +99,7 @@ def predict(
     method, length, rows = config.method, config.batches.max_length, config.batches.batch_size
     with dropout.inference():
         model = similarity.network(
-            method, config.encoder, tokenizer.vocab_size, length, weights=False
+            method, config.encoder, tokenizer.vocab_size, length, False, config.pooling
         )
     threshold = threshold_of(method, scale)
     restore_weights(checkpoint, [*model.weights, *([] if threshold is None else [threshold])])

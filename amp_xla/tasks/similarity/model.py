@@ -11,15 +11,16 @@ from typing import Any, Dict, List, Mapping
 from amp_xla.backend import K, keras, tf
 from amp_xla.models import losses
 from amp_xla.models.encoders import pooled
-from amp_xla.models.options import EncoderOptions
+from amp_xla.models.options import EncoderOptions, Pooling
 from amp_xla.tasks.similarity.data import Method, apart
 
 SCALE = 20.0  # of a cosine, as in CoSENT; 1 / 0.05, the temperature of SimCSE
 
 
 def network(
-    method: Method, encoder: EncoderOptions, vocab_size: int, max_length: int, weights: bool = True
-) -> Any:
+    method: Method, encoder: EncoderOptions, vocab_size: int, max_length: int,
+    weights: bool = True, pooling: Pooling = "mean",
+) -> Any:  # fmt: skip
     """Build a Keras model of token and segment ids, int [B, L].
 
     Its output is a logit, float32 [B, 1], or the vector of a text, float [B, hidden]: the mean of
@@ -27,13 +28,15 @@ def network(
 
     Args:
       weights: False = read only the configuration from ``--bert``; a checkpoint has the weights.
+      pooling: of a cross-encoder: which vector of a pair becomes the logit.
     """
     if not apart(method):
-        return encoder.classifier(vocab_size, 1, max_length, weights=weights)
-    model = encoder.transformer(vocab_size, max_length, weights).model
+        return encoder.classifier(vocab_size, 1, max_length, weights=weights, pooling=pooling)
+    transformer = encoder.transformer(vocab_size, max_length, weights)
+    model = transformer.model
     if weights and encoder.bert is None:
         _shrink_common_vectors(model)
-    return keras.models.Model(model.inputs, pooled(model))
+    return keras.models.Model(model.inputs, pooled(transformer))
 
 
 def _shrink_common_vectors(model: Any) -> None:

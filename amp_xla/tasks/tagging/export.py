@@ -39,4 +39,7 @@ def tagger(config: Any, checkpoint: Checkpoint) -> Exportable:
     if not flat:
         layer = model.POINTERS[head]
         formula = f"bert4keras' {layer}({len(names)}, {model.HEAD_SIZE}) of the vectors"
-    return exportable(checkpoint, build, config.batches.max_length, labels, kind, formula)
+    return exportable(
+        checkpoint, build, config.batches.max_length, labels, kind, formula,
+        task="token-classification",
+    )  # fmt: skip

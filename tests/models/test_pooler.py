@@ -1,0 +1,132 @@
+"""Classifiers of transformers, read by ``--bert`` with the pooler and exported again."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from amp_xla.backend import K, tf
+from amp_xla.data.text.tokenizer import Tokenizer
+from amp_xla.export import google, graph, hugging_face, saved_model, text_models
+from amp_xla.models import dropout, encoders, packed
+from amp_xla.models.options import EncoderOptions
+from tests.models.test_export_families import VOCABULARY
+
+# Written by transformers 5.24.0, NEZHA by 4.57.6, RoFormerV2 by the package roformer 0.4.3 with
+# 4.30.2, as ...ForSequenceClassification; logits.npz has tokens, segments and their logits.
+FOLDERS = Path(__file__).resolve().parent / "hugging_face_classifiers"
+FAMILIES = sorted(path.name for path in FOLDERS.iterdir())
+ONCE = [
+    pytest.param(family, marks=pytest.mark.once)
+    for family in sorted(set(FAMILIES) - {"bert", "electra"})
+]
+
+
+def prepared(family: str, folder: Path) -> Any:
+    """Copy a folder of transformers and add a vocabulary; return a checkpoint of it."""
+    K.clear_session()
+    shutil.copytree(str(FOLDERS / family), str(folder))
+    for name, content in Tokenizer(VOCABULARY).assets.items():
+        (folder / name).write_bytes(content)
+    return SimpleNamespace(path=folder, file=lambda name: str(folder / name))
+
+
+@pytest.mark.parametrize("family", ["bert", "electra", *ONCE])
+def test_a_classifier_of_transformers_has_its_logits_and_names(
+    family: str, tmp_path: Path, monkeypatch: Any
+) -> None:
+    """The export of the model that ``--bert`` and the head's file make is the folder again."""
+    checkpoint = prepared(family, tmp_path / "run")
+    stored = load_file(str(tmp_path / "run" / "model.safetensors"))
+    config = SimpleNamespace(
+        encoder=EncoderOptions(), pooling="pooler", batches=SimpleNamespace(max_length=20)
+    )
+    built: Any = graph._built
+
+    def loaded(build: Any, folder: Any) -> Any:
+        """Build the model from the folder, as if a run's checkpoint had these weights."""
+        parts = built(build, folder or str(checkpoint.path))
+        for name, variable in parts.head.items():
+            value = stored[name]
+            K.set_value(variable, value.T if name.endswith("weight") else value)
+        return parts
+
+    monkeypatch.setattr(graph, "_built", loaded)
+    monkeypatch.setattr(graph, "restore_weights", lambda checkpoint, weights: None)
+    model = text_models.classifier(
+        config, checkpoint, 3, lambda x: {"probabilities": x}, "{}", ("a", "b", "c"),
+        settings={"problem_type": "single_label_classification"},
+    )  # fmt: skip
+    wanted = np.load(str(FOLDERS / family / "logits.npz"))
+    ids, segments = (wanted[name].astype(np.int32) for name in ("tokens", "segments"))
+    np.testing.assert_allclose(model.run(ids, segments), wanted["logits"], atol=1e-5)
+    for writer in (saved_model, hugging_face, google):
+        folder = tmp_path / writer.__name__
+        writer.write(model, folder, "fp32")
+        outputs = getattr(writer, "load", model.reload)(folder)(ids, segments)
+        np.testing.assert_allclose(outputs, wanted["logits"], atol=1e-5, err_msg=folder.name)
+    folder = tmp_path / hugging_face.__name__
+    again = load_file(str(folder / "model.safetensors"))
+    stored = {name.replace("ernie.", "bert."): value for name, value in stored.items()}
+    constants = {n for n in stored if "task_type" in n or "embed_positions" in n}
+    assert set(again) == set(stored) - constants
+    for name in set(again) - {n for n in again if "token_type" in n and constants}:
+        np.testing.assert_array_equal(again[name], stored[name], name)
+    config = json.loads((folder / "config.json").read_text())
+    (name,) = json.loads((FOLDERS / family / "config.json").read_text())["architectures"]
+    assert config["architectures"] == [name.replace("Ernie", "Bert")]
+    assert config["problem_type"] == "single_label_classification"
+    assert "with_pool" in google.describe(model, folder)[0] or family == "electra"
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("family", ["bert", "albert", "roformer"])
+def test_a_missing_pooler_is_new_and_said(family: str, tmp_path: Path, capfd: Any) -> None:
+    prepared(family, tmp_path / "run")
+    path = str(tmp_path / "run" / "model.safetensors")
+    options = EncoderOptions(bert=str(tmp_path / "run"))
+    options.classifier(30, 2, 16, pooling="pooler")
+    assert "random weights" not in capfd.readouterr().err
+    rest = {
+        k: v for k, v in load_file(path).items() if "pooler" not in k and "dense.w" not in k[:18]
+    }
+    save_file(rest, path)
+    K.clear_session()
+    options.classifier(30, 2, 16, pooling="pooler")
+    said = capfd.readouterr().err
+    assert said.count("the pooler starts with random weights") == 1
+    options.classifier(30, 2, 16, pooling="cls")
+    assert "random weights" not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("pooling", ["cls", "pooler"])
+def test_packed_rows_have_the_first_token_of_each_text(pooling: str) -> None:
+    folder = str(FOLDERS / "bert")
+    texts = [[2, 7, 8, 9, 3], [2, 5, 3], [2, 11, 12, 3]]
+    values = []
+    for slots in (1, 3):
+        K.clear_session()
+        tf.set_random_seed(1)
+        with dropout.inference():
+            extend = packed.extended if slots > 1 else lambda base: base
+            transformer = encoders.transformer(folder, extend=extend, pooler=True)
+            vectors = encoders.pooled(transformer, pooling, slots)
+            run = K.function(transformer.model.inputs, [vectors])
+        if slots == 1:
+            rows = [np.array([text + [0] * (6 - len(text))]) for text in texts]
+            values.append([run([row, np.zeros_like(row)])[0][0] for row in rows])
+        else:
+            row = np.array([[*texts[0], *texts[1], 0, 0], [*texts[2], 0, 0, 0, 0, 0, 0]])
+            places = np.array([[*range(5), *range(3), 0, 0], [*range(4), 0, 0, 0, 0, 0, 0]])
+            numbers = np.array([[0] * 5 + [1] * 3 + [-1] * 2, [0] * 4 + [-1] * 6])
+            out = run([row, np.zeros_like(row), places, numbers])[0]
+            values.append([out[0, 0], out[0, 1], out[1, 0]])
+            assert np.isfinite(out).all()
+    np.testing.assert_allclose(values[1], values[0], atol=1e-5)
