@@ -35,9 +35,10 @@ _SIZES = {
     "max_position_embeddings": "max_position", "type_vocab_size": "segment_vocab_size",
     "hidden_dropout_prob": "dropout_rate", "attention_probs_dropout_prob": "attention_dropout_rate",
 }  # fmt: skip
+# Layer of bert4keras -> what it computes, and its usual activation
 _OWN_HEADS = {
-    "Pooler-Dense": "pooler", "NSP-Proba": "next-sentence probabilities",
-    "MLM-Activation": "probabilities of tokens",
+    "Pooler-Dense": ("pooler", "tanh"), "NSP-Proba": ("next-sentence probabilities", "softmax"),
+    "MLM-Activation": ("probabilities of tokens", "softmax"),
 }  # fmt: skip
 _ROWS = 8
 
@@ -64,8 +65,8 @@ def tokenizer_in(module: Any) -> Optional[Tokenizer]:
     """Return the last bert4keras tokenizer among the globals of a script, if there is one."""
     kind, found = backend.bert4keras("tokenizers").Tokenizer, None
     for value in vars(module).values():
-        ids = value._token_dict if isinstance(value, kind) else {}
-        tokens = sorted(ids, key=ids.get)
+        ids: Dict[str, int] = value._token_dict if isinstance(value, kind) else {}
+        tokens = sorted(ids, key=ids.__getitem__)
         if tokens[:1] == ["[PAD]"] and set(REQUIRED) <= set(tokens):
             found = Tokenizer(tokens, Rules(bool(value._do_lower_case)))
     return found
@@ -161,12 +162,13 @@ def _samples(model: Any, batch: Any, built: Sequence[Any]) -> Tuple[np.ndarray, 
         )
     length = K.int_shape(model.inputs[0])[1] or min(built[0].max_position or 32, 32)
     random, most = np.random.RandomState(0), built[0].vocab_size
-    ids, segments = random.randint(1, most, [_ROWS, length]), np.zeros([_ROWS, length], np.int32)
+    ids: Any = random.randint(1, most, [_ROWS, length])
+    segments: Any = np.zeros_like(ids)
     for row, end in enumerate(np.linspace(3, length, _ROWS).astype(int)):
         ids[row, end:] = 0
         segments[row, end // 2 : end] = row % 2 if built[0].segment_vocab_size > 1 else 0
-    drawn = {"Input-Token": ids.astype(np.int32), "Input-Segment": segments}
-    return tuple(drawn[name] for name in names)
+    drawn = {"Input-Token": ids, "Input-Segment": segments}
+    return tuple(drawn[name].astype(np.int32) for name in names)
 
 
 def _encoder(model: Any, transformer: Any, tokenizer: Any, answers: Any) -> Exportable:
@@ -192,7 +194,7 @@ def _encoder(model: Any, transformer: Any, tokenizer: Any, answers: Any) -> Expo
     head: Dict[str, Any] = {}
     hidden = _hidden(transformer)
     formulas = [_formula(tensor, transformer, hidden, head) for tensor in model.outputs]
-    known = set(_OWN_HEADS.values()) | {"vectors of all tokens"}
+    known = {"vectors of all tokens", *(words for words, _ in _OWN_HEADS.values())}
     run = backend.session().make_callable(hidden, transformer.inputs)
     values = zip(head, K.batch_get_value(list(head.values())))
     alone = not mask and set(formulas) <= known
@@ -242,8 +244,11 @@ def _formula(tensor: Any, transformer: Any, hidden: Any, head: Dict[str, Any]) -
         return "vectors of all tokens"
     layer, node, _ = tensor._keras_history
     own = {id(x): name for name, x in transformer.layers.items()}.get(id(layer))
+    act = getattr(getattr(layer, "activation", None), "__name__", "linear")
     if own is not None and own[len(transformer.prefix) :] in _OWN_HEADS:
-        return _OWN_HEADS[own[len(transformer.prefix) :]]
+        words, usual = _OWN_HEADS[own[len(transformer.prefix) :]]
+        as_usual = act == usual or (act, usual) == ("linear", "softmax")  # logits, as transformers
+        return words if as_usual else f"{words} with {act} in place of {usual}"
     inputs, kind = layer.get_input_at(node), type(layer).__name__
     axis = getattr(layer, "output_axis", None)
     if isinstance(inputs, list) and isinstance(axis, int):  # of a bert4keras Loss
@@ -256,7 +261,6 @@ def _formula(tensor: Any, transformer: Any, hidden: Any, head: Dict[str, Any]) -
             return f"first of the {inner}"
         if kind == "GlobalAveragePooling1D":
             return f"mean of the {inner} but padding"
-        act = getattr(getattr(layer, "activation", None), "__name__", "linear")
         if kind == "Dense" and layer.use_bias:
             head.update(dense(layer.name, layer))
             formula = f"({inner}) @ {layer.name}.weight.T + {layer.name}.bias"
