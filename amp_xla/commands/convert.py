@@ -30,18 +30,20 @@ _MOST = 3  # names to print
 class Config:
     """Write pretrained weights for other programs; each tensor is written or listed."""
 
-    source: str
+    source: str = ""
     """folder in Google's, bert4keras' or Hugging Face's format, with configuration and
     vocabulary"""
-    to: str
+    to: str = ""
     """folder to write, which must not exist"""
-    format: Literal["hf", "google"]
+    format: Literal["hf", "google"] = "hf"
     """hf: Hugging Face; google: checkpoint for bert4keras"""
 
 
 def main(argv: List[str]) -> int:
     """Run the command."""
     config = parse(Config, argv, "amp-xla convert SOURCE TO")
+    if not config.source or not config.to:
+        raise AmpXlaError("name both folders: amp-xla convert SOURCE TO --format hf (or google)")
     source, folder = Path(config.source), Path(config.to)
     if not source.is_dir():
         raise AmpXlaError(f"{source} is not a folder; needed: configuration, vocabulary, weights")

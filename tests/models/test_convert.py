@@ -145,6 +145,7 @@ def test_what_cannot_be_converted_is_refused_and_nothing_is_written(
         (whole / "bert_model.ckpt", "to", "bert_model.ckpt is not a folder"),
         (whole, "half", "half exists already"),
         (half, "to", "has no tensor cls/predictions/output_bias"),
+        ("", "to", "name both folders: amp-xla convert SOURCE TO"),
     ):
         with pytest.raises(AmpXlaError, match=problem):
             converted(source, tmp_path / to, "hf", capsys)
