@@ -85,6 +85,8 @@ def test_there_and_back_all_bits_are_the_same(family: str, tmp_path: Path, capsy
             np.testing.assert_array_equal(value, written[name], name)
         else:
             assert name in said
+    if family == "macbert":
+        return  # its layer_norm_eps of 1e-3 is not that of bert4keras' BERT, which is fixed
     real = asked["tokens"] > 0
     states = hidden(tmp_path / "google", asked)
     np.testing.assert_allclose(states[real], asked["hidden"][real], atol=1e-4)
