@@ -19,8 +19,8 @@ class Command(NamedTuple):
 
 
 OF_A_SCRIPT = (
-    "a script trained this run by model.fit, and only the script can build its model: predict or "
-    "save there"
+    "a script trained this run by model.fit, and only the script can build its model: predict "
+    "there, or export it by: amp-xla export RUN my_script.py:build_model"
 )
 _ELSEWHERE = {"prepare": "amp_xla.tasks.pretraining.data.prepare", "tune": "amp_xla.speed.tune"}
 COMMANDS: Dict[str, Command] = {
@@ -33,7 +33,8 @@ COMMANDS: Dict[str, Command] = {
         ("evaluate", ("run",), "score runs on labelled text, or pretrained models on masked text"),
         ("runs", ("folder",), "list runs with state, best value and settings"),
         ("report", ("run",), "write report.html with the curves of runs"),
-        ("export", ("run",), "convert a trained model for other programs"),
+        ("export", ("run", "script"), "convert a trained model for other programs"),
+        ("convert", ("source", "to"), "convert pretrained weights for other programs"),
         ("verify", ("run",), "check the checkpoints of a run"),
         ("prepare", ("corpus", "out"), "turn text into pretraining data"),
         ("inspect", ("recipe",), "show what mixed precision converts, without a GPU"),

@@ -14,13 +14,18 @@ from typing import Any, Callable, List, Optional
 from typing_extensions import Literal
 
 from amp_xla.commands.predict import SavedOptions
-from amp_xla.config import parse
+from amp_xla.commands.recipe_job import Script, open_script
+from amp_xla.config import parse, split_words
 from amp_xla.errors import AmpXlaError
 from amp_xla.export import card
 from amp_xla.process import durable, output
+from amp_xla.recipe import recipe_module, recipe_name
+from amp_xla.settings import Precision, Settings
+from amp_xla.training.checkpoint import Checkpoint, find
+from amp_xla.training.run import ScriptFolder
 
 _FULL = [os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)]
-_WRITERS = {
+WRITERS = {
     "hf": "hugging_face", "savedmodel": "saved_model", "onnx": "onnx_model", "google": "google"
 }  # fmt: skip
 
@@ -30,20 +35,41 @@ class Config:
     """Write a trained model for other programs; check that its outputs equal the run's."""
 
     run: str = "runs/classification/latest"
-    """run folder, as printed at the end of training"""
+    """run folder, as printed at the end of training; or my_script.py:build_model with --weights"""
+    script: Optional[str] = None
+    """my_script.py:build_model, for a run of callbacks.Run"""
+    weights: Optional[str] = None
+    """of a script: file of save_weights, bert4keras checkpoint, or folder of a run's checkpoint"""
     format: Literal["hf", "savedmodel", "onnx", "google"] = "savedmodel"
     """hf: Hugging Face; savedmodel: TensorFlow Serving; onnx: ONNX Runtime; google: checkpoint for
     bert4keras"""
-    dtype: Literal["fp32", "fp16"] = "fp32"
-    """dtype of the stored weights; fp16 halves the size"""
+    dtype: Literal["fp32", "fp16", "int8"] = "fp32"
+    """dtype of the stored weights: fp16 halves the size, int8 (onnx only) quarters it"""
+    accept_accuracy: bool = False
+    """write int8 weights even if under 98% of the answers to the run's dev texts stay the same"""
     to: Optional[str] = None
     """folder to write, which must not exist; none = export-FORMAT in the run folder"""
     saved: SavedOptions = SavedOptions()
 
+    def folder(self, parent: str, plain: bool = False) -> Path:
+        """Return the folder to write; ``plain``: its default name is ``export``."""
+        if self.dtype == "int8" and self.format != "onnx":
+            raise AmpXlaError(f"--dtype int8 --format {self.format}: allowed: --format onnx")
+        dtype = "" if self.dtype == "fp32" else f"-{self.dtype}"
+        name = "export" if plain else f"export-{self.format}{dtype}"
+        folder = Path(parent, name) if self.to is None else Path(self.to)
+        if os.path.lexists(str(folder)):
+            raise AmpXlaError(f"{folder} exists already: remove it, or name another one with --to")
+        return folder
+
 
 def main(argv: List[str]) -> int:
     """Run the command."""
+    argv, words = split_words(argv)
     config = parse(Config, argv, "amp-xla export RUN")
+    target = config.script if config.weights is None else config.run
+    if target is not None:
+        return _export_script(config, target, words)
     saved, recipe = config.saved.load(config.run)
     export: Any = getattr(recipe, "export", None)
     exportable: Any = getattr(recipe, "exportable", None)
@@ -54,13 +80,9 @@ def main(argv: List[str]) -> int:
             f"--format {config.format} --dtype {config.dtype}: recipe {saved.recipe} allows only "
             f"--format savedmodel --dtype fp32"
         )
-    half = "-fp16" if config.dtype == "fp16" else ""
-    name = "export" if export is not None else f"export-{config.format}{half}"
-    folder = Path(config.run, name) if config.to is None else Path(config.to)
-    if os.path.lexists(str(folder)):
-        raise AmpXlaError(f"{folder} exists already: remove it, or name another one with --to")
+    folder = config.folder(config.run, plain=export is not None)
     if export is not None:
-        signature = _all_or_nothing(folder, lambda temporary: _served(export, saved, temporary))
+        signature = all_or_nothing(folder, lambda temporary: _served(export, saved, temporary))
         output.lines([f"written: {folder}, from {saved.path.name}: {signature}"])
         return 0
     model = exportable(saved)
@@ -68,14 +90,65 @@ def main(argv: List[str]) -> int:
         raise AmpXlaError(
             f"--format {config.format}: recipe {saved.recipe} allows only --format hf"
         )
-    writer = importlib.import_module(f"amp_xla.export.{_WRITERS[config.format]}")
-    difference = _all_or_nothing(
-        folder, lambda temporary: _compared(model, writer, temporary, config.dtype, saved)
+    return _write(config, folder, model, saved, saved.path.name)
+
+
+def _write(config: Config, folder: Path, model: Any, saved: Any, source: str) -> int:
+    """Write a recipe's model, or with ``saved`` None that of a script."""
+    dev = _dev_texts(config, saved) if config.dtype == "int8" else None
+    writer = importlib.import_module(f"amp_xla.export.{WRITERS[config.format]}")
+    said = all_or_nothing(
+        folder, lambda temporary: _compared(model, writer, temporary, config, saved, dev)
     )
-    head = f"written: {folder}, from {saved.path.name}; "
-    head += f"its outputs differ from the run's by at most {difference:.1g}"
-    output.lines([head, *writer.describe(model, folder)])
+    output.lines([f"written: {folder}, from {source}; {said}", *writer.describe(model, folder)])
     return 0
+
+
+def _export_script(config: Config, target: str, words: List[str]) -> int:
+    """Export the model that a script builds, with the weights of a file or of a run."""
+    script, saved, weights = Script.of(target), None, config.weights
+    if script is None:
+        raise AmpXlaError(f"{target} is not a script; needed: my_script.py:build_model")
+    if config.dtype == "int8":
+        raise AmpXlaError("--dtype int8 needs the dev texts of a recipe's run; allowed: fp32, fp16")
+    if weights is None:
+        saved = find(Path(config.run), config.saved.checkpoint)
+        if saved.recipe != ScriptFolder.RECIPE:
+            raise AmpXlaError(f"{config.run} is a run of recipe {saved.recipe}: leave out {target}")
+        weights = str(saved.path)
+    folder = config.folder(config.run if saved else f"runs/{recipe_name(script.path)}")
+    import amp_xla.setup as setup  # before the script's own import, which then changes nothing
+
+    own = os.path.isfile(script.path) and "amp_xla" in Path(script.path).read_text(
+        encoding="utf-8", errors="replace"
+    )
+    epsilon = setup.current().epsilon if own else None
+    if saved is not None:
+        stored = {name: saved.identity["settings"].get(name) for name in ("precision", "epsilon")}
+        epsilon = Precision.of(Settings(**stored), None).epsilon
+    setup.configure(precision="fp32", xla="off", epsilon=epsilon)
+    from amp_xla.export import own_script
+
+    with own_script.recorded() as built:
+        model, batches = open_script(script, words, None)
+    if setup.current().settings.precision == "amp":
+        raise AmpXlaError(f"{script} calls configure(precision=amp); export computes in float32")
+    own_script.load(model, weights, built)
+    batch = next(batches) if batches else None
+    tokenizer = own_script.tokenizer_in(recipe_module(os.path.abspath(script.path)))
+    bert = config.format in ("hf", "google")
+    exported = own_script.exportable(model, batch, built, tokenizer, bert)
+    return _write(config, folder, exported, None, Path(weights).name)
+
+
+def _dev_texts(config: Config, saved: Checkpoint) -> Any:
+    """Return the run's dev texts."""
+    files, layout = config.saved.files(saved)
+    if not hasattr(files, "built_in"):
+        raise AmpXlaError(
+            f"--dtype int8: {saved.recipe} has no dev texts to compare answers; allowed: fp32, fp16"
+        )
+    return files.built_in()[1] if files.dev is None else files.dataset(files.dev, layout)
 
 
 def _served(export: Any, saved: Any, folder: Path) -> str:
@@ -86,19 +159,25 @@ def _served(export: Any, saved: Any, folder: Path) -> str:
     return signature
 
 
-def _compared(model: Any, writer: Any, folder: Path, dtype: str, saved: Any) -> float:
-    """Write the model; return the largest difference between its outputs and the run's."""
+def _compared(model: Any, writer: Any, folder: Path, config: Config, saved: Any, dev: Any) -> str:
+    """Write the model; return by how much its outputs differ from the run's."""
     from amp_xla.export.model import compare
 
-    samples = model.samples()
+    samples, dtype = model.samples(), config.dtype.replace("int8", "fp32")
     expected = model.run(*samples)
     writer.write(model, folder, dtype)
-    card.write(folder, saved, model.task, model.labels, writer.describe(model, card.FOLDER))
+    if saved is not None:
+        card.write(folder, saved, model.task, model.labels, writer.describe(model, card.FOLDER))
     load = getattr(writer, "load", model.reload)  # `reload` reads the formats of --bert
-    return compare(expected, load(folder)(*samples), dtype)
+    difference = compare(expected, load(folder)(*samples), dtype)
+    if dev is not None:
+        from amp_xla.export import quantized
+
+        return quantized.quantize(model, folder, dev, config.accept_accuracy)
+    return f"its outputs differ from the run's by at most {difference:.1g}"
 
 
-def _all_or_nothing(folder: Path, write: Callable[[Path], Any]) -> Any:
+def all_or_nothing(folder: Path, write: Callable[[Path], Any]) -> Any:
     """Let ``write`` fill a temporary folder, rename it to ``folder``, return ``write``'s result.
 
     Raises:

@@ -95,9 +95,15 @@ class SubjectOptions:
                 raise AmpXlaError(
                     f"--loss-scale {loss_scale}: the optimizer of {script} sets it; change it there"
                 )
-            import amp_xla.setup  # noqa: F401  # for scripts that do not import it
+            import amp_xla.setup  # for scripts that do not import it
 
             subject = open_script(script, words, self.batch)
+            precision = amp_xla.setup.current().settings.precision
+            if precision != "amp":
+                raise AmpXlaError(
+                    f"precision {precision}: this command shows what mixed precision does; "
+                    f"allowed: amp"
+                )
         note("running TensorFlow's mixed-precision pass against a virtual GPU ...")
         return subject
 
@@ -172,7 +178,6 @@ def open_script(script: Script, words: Sequence[str], batch: Optional[str]) -> S
     if not os.path.isfile(script.path):
         raise AmpXlaError(f"there is no file {script.path}")
     from amp_xla.backend import keras
-    from amp_xla.backend.configuring import current
 
     path = os.path.abspath(script.path)
     sys.path.insert(0, os.path.dirname(path))
@@ -187,11 +192,6 @@ def open_script(script: Script, words: Sequence[str], batch: Optional[str]) -> S
         raise AmpXlaError(
             f"{script} is of type {type(model).__name__}; allowed: a compiled Keras model, a "
             f"function that returns one, or a function that returns (model, batch)"
-        )
-    if current().settings.precision != "amp":
-        raise AmpXlaError(
-            f"precision {current().settings.precision}: this command shows what mixed precision "
-            f"does; allowed: amp"
         )
     if batch is not None:
         source = Script(script.path, batch.replace(f"{script.path}:", ""))

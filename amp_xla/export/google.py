@@ -27,7 +27,8 @@ def describe(model: Exportable, folder: Path) -> List[str]:
     outputs = ", with_mlm=True" if "cls/predictions/output_bias" in model.tensors else ""
     if "bert/pooler/dense/kernel" in model.tensors:  # bert4keras' ELECTRA has no pooler
         outputs = f", with_pool={encoders.pooler_activation(model.config)!r}"
-    epsilon = model.config["layer_norm_eps"]
+    epsilon, mask = model.config["layer_norm_eps"], model.config.get("application")
+    outputs = outputs if mask is None else f', application="{mask}"'
     load = (
         "load: import amp_xla.setup; from bert4keras.backend import K; "
         "from bert4keras.models import build_transformer_model; "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Callable, Dict, Mapping, NamedTuple, Optional, Sequence
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
 import numpy as np
 
@@ -16,8 +16,7 @@ from amp_xla.models.weights import google
 from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.variables import restore_weights
 
-INPUTS = ("token_ids", "segment_ids")
-CALL = "call: token_ids and segment_ids, int32 [B, L], 0 = padding; text to ids: its vocab.txt"
+NAMES = {"Input-Token": "token_ids", "Input-Segment": "segment_ids"}  # of bert4keras' inputs
 _LARGE = 1024  # elements; smaller constants stay float32
 
 
@@ -80,12 +79,12 @@ def exportable(
         K.batch_set_value(
             [(v, _transposed(name, stored_head[name])) for name, v in again.head.items()]
         )
-        return _run(again)
+        return running(again)
 
     return Exportable(
         config, tensors, {name: _transposed(name, value) for name, value in head.items()}, kind,
-        formula, Tokenizer.of_folder(str(checkpoint.path)), tuple(labels), length, _run(parts),
-        reload, lambda half: _serving(parts, half),
+        formula, Tokenizer.of_folder(str(checkpoint.path)), tuple(labels), length, running(parts),
+        reload, lambda half: serving(parts, half),
         {name: value.tolist() for name, value in zip(parts.answers, numbers)}, **others,
     )  # fmt: skip
 
@@ -95,23 +94,29 @@ def _built(build: Callable[[Optional[str]], Parts], folder: Optional[str]) -> Pa
         return build(folder)
 
 
+def names_of(model: Any) -> List[str]:
+    """Return the names of an exported model's inputs, in the order of the Keras model's."""
+    return [NAMES.get(name, name) for name in model.input_names]
+
+
 def _transposed(name: str, value: np.ndarray) -> np.ndarray:
     return value.T if name.endswith(".weight") else value
 
 
-def _run(parts: Parts) -> Run:
+def running(parts: Parts) -> Run:
+    """Return the function that computes a model's outputs."""
     run = backend.session().make_callable(parts.outputs, list(parts.transformer.model.inputs))
     return lambda *inputs: comparable(run(*inputs))
 
 
-def _serving(parts: Parts, half: bool) -> Serving:
+def serving(parts: Parts, half: bool) -> Serving:
     """Return the model's graph with its weights as constants.
 
     Args:
       parts: the model.
       half: store large constants in float16; they are cast when the graph runs.
     """
-    session, fed = backend.session(), parts.transformer.model.inputs
+    session, model = backend.session(), parts.transformer.model
     ends = [tensor.op.name for tensor in parts.outputs.values()]
     frozen = tf.graph_util.convert_variables_to_constants(
         session, session.graph.as_graph_def(), ends
@@ -121,8 +126,11 @@ def _serving(parts: Parts, half: bool) -> Serving:
     if half:
         frozen = _in_half(frozen)
     with tf.Graph().as_default() as graph:
-        inputs = {name: tf.placeholder(tf.int32, [None, None], name) for name in INPUTS}
-        replaced = {t.name: tf.cast(i, t.dtype) for t, i in zip(fed, inputs.values())}
+        inputs = {}
+        for name, tensor in zip(names_of(model), model.inputs):
+            dtype = tf.int32 if name in NAMES.values() else tensor.dtype
+            inputs[name] = tf.placeholder(dtype, tensor.shape, name)
+        replaced = {t.name: tf.cast(i, t.dtype) for t, i in zip(model.inputs, inputs.values())}
         imported = tf.import_graph_def(
             frozen, replaced, [tensor.name for tensor in parts.outputs.values()], name="model"
         )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Mapping
 
+import numpy as np
 import safetensors.numpy
 
 from amp_xla.data.text.pretrained_vocabulary import SETTINGS
@@ -73,7 +74,21 @@ def describe(model: Exportable, folder: Path) -> List[str]:
         load += '("{}")'
     elif model.load:
         load = model.load
-    return [f"load: {load.format(folder)}", *([] if kind else [describe_head(model, folder)])]
+    return [
+        f"load: {load.format(folder)}",
+        *([describe_head(model, folder)] if model.kind is None else []),
+    ]
+
+
+def kind_of(tensors: Mapping[str, np.ndarray]) -> str:
+    """Return the suffix of transformers' class for an encoder with these heads."""
+    masked, next_sentence = (
+        "cls/predictions/output_bias" in tensors,
+        "cls/seq_relationship/output_bias" in tensors,
+    )
+    if "discriminator_predictions/dense/bias" in tensors or (masked and next_sentence):
+        return "ForPreTraining"
+    return "ForMaskedLM" if masked else "ForNextSentencePrediction" if next_sentence else ""
 
 
 def _config(model: Exportable, dtype: str) -> Dict[str, Any]:

@@ -23,7 +23,7 @@ FIRST = "vector of the first token"
 TOLERANCE = {"fp32": 1e-4, "fp16": 1e-2}  # allowed difference of outputs
 # A model: token ids and segment ids, int32 [B, L] -> probabilities, float [B, ..., classes];
 # similarities, float [B]; or vectors, float [B, hidden]
-Run = Callable[[np.ndarray, np.ndarray], np.ndarray]
+Run = Callable[..., np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,8 +34,9 @@ class Exportable:
       config: content of the encoder's ``bert_config.json``, with ``layer_norm_eps``.
       tensors: weights of the encoder by Google's names, float32; kernels are [in, out].
       head: other weights by Hugging Face's names, float32; kernels are [out, in].
-      kind: suffix of transformers' class for the model with its head, such as ``ForMaskedLM``; None
-        = there is no such class, and only the encoder is exported for transformers.
+      kind: suffix of transformers' class for the model with its head, such as ``ForMaskedLM``;
+        empty = there is no head; None = there is no such class, and only the encoder is exported
+        for transformers.
       formula: how to compute the output from the encoder's vectors, for programs without the head;
         empty if there is no formula.
       tokenizer: tokenizer of the model.
@@ -46,6 +47,8 @@ class Exportable:
       graph: function that builds TensorFlow's graph (``amp_xla.export.graph.Serving``), with
         float16 constants if its argument is True; None in JAX.
       answers: numbers that turn the model's output into answers, such as ``threshold``.
+      inputs: arrays on which outputs are compared; None = random tokens.
+      call: line that describes the inputs.
       task: Hugging Face's name of the task (``pipeline_tag``); empty if there is none.
       load: Python that loads the Hugging Face folder, ``{}``; empty = transformers' ``AutoModel``.
       settings: more entries of transformers' ``config.json``.
@@ -64,6 +67,10 @@ class Exportable:
     reload: Callable[[Path], Run]
     graph: Optional[Callable[[bool], Any]] = None
     answers: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    inputs: Optional[Tuple[np.ndarray, ...]] = None
+    call: str = (
+        "call: token_ids and segment_ids, int32 [B, L], 0 = padding; text to ids: its vocab.txt"
+    )
     task: str = ""
     load: str = ""
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -71,15 +78,17 @@ class Exportable:
 
     def write_files(self, folder: Path) -> None:
         """Write vocabulary, tokenizer settings and labels, as in a run's checkpoint."""
-        for name, content in self.tokenizer.assets.items():
+        for name, content in (self.tokenizer.assets if self.tokenizer else {}).items():
             (folder / name).write_bytes(content)
         if self.labels:
             (folder / "labels.json").write_bytes(Labels(self.labels).encoded())
         if self.answers:
             (folder / ANSWERS).write_bytes(json_files.encode(self.answers))
 
-    def samples(self) -> Tuple[np.ndarray, np.ndarray]:
-        """Return token ids and segment ids of random tokens, int32 [8, L]."""
+    def samples(self) -> Tuple[np.ndarray, ...]:
+        """Return ``inputs``, or token ids and segment ids of random tokens, int32 [8, L]."""
+        if self.inputs is not None:
+            return self.inputs
         random, longest = np.random.RandomState(0), max(3, min(self.length, 48))
         ids, segments = np.zeros((2, 8, longest), np.int32)
         first, last = self.tokenizer.cls_id, self.tokenizer.sep_id
@@ -102,7 +111,12 @@ def compare(expected: np.ndarray, answers: np.ndarray, dtype: str) -> float:
       AmpXlaError: they differ by more than ``TOLERANCE``.
     """
     most = TOLERANCE[dtype]
-    difference = float(np.abs(answers - expected).max())
+    # Numbers above 1, such as logits, are rounded more; masked scores may be infinite.
+    scale = np.maximum(1.0, np.where(np.isfinite(expected), np.abs(expected), 1.0))
+    with np.errstate(invalid="ignore"):
+        difference = float(
+            np.max(np.where(answers == expected, 0, np.abs(answers - expected)) / scale)
+        )
     if not difference <= most:
         raise AmpXlaError(
             f"the exported model's outputs differ from the run's by {difference:.2g}; allowed with "
@@ -119,6 +133,8 @@ def comparable(outputs: Mapping[str, np.ndarray]) -> np.ndarray:
     """
     if "probabilities" in outputs:
         return outputs["probabilities"]
+    if len(outputs) > 1:
+        return np.concatenate([np.ravel(outputs[name]) for name in sorted(outputs)])
     ((name, values),) = outputs.items()
     if name == "logits":
         powers = np.exp(values - values.max(-1, keepdims=True))

@@ -12,7 +12,6 @@ import numpy as np
 
 from amp_xla.data.text.lines import extra
 from amp_xla.errors import UnsupportedError
-from amp_xla.export.graph import CALL, INPUTS
 from amp_xla.export.model import Exportable, Run, comparable
 from amp_xla.models.weights import first_line
 
@@ -25,7 +24,7 @@ PACKAGES = (
     if sys.version_info < (3, 10)
     else "tf2onnx==1.17.0 onnx==1.17.0 onnxruntime"
 )
-_package = functools.partial(extra, use="--format onnx", packages=PACKAGES)
+package = functools.partial(extra, use="--format onnx", packages=PACKAGES)
 
 
 def write(model: Exportable, folder: Path, dtype: str) -> None:
@@ -34,14 +33,14 @@ def write(model: Exportable, folder: Path, dtype: str) -> None:
     Raises:
       DataError: a package is missing.
     """
-    onnx, convert = _package("onnx"), _package("tf2onnx.convert")
-    _package("onnxruntime")
+    onnx, convert = package("onnx"), package("tf2onnx.convert")
+    package("onnxruntime")
     assert model.graph is not None
     serving = model.graph(False)
     ends = [serving.inputs, serving.outputs]
     logging.getLogger("tf2onnx").setLevel(logging.ERROR)
     # tf2onnx 1.17 merges two Reshapes even if the second copies sizes from the result of the first.
-    _package("tf2onnx.optimizer")._optimizers.pop("remove_back_to_back", None)
+    package("tf2onnx.optimizer")._optimizers.pop("remove_back_to_back", None)
     proto, _ = convert.from_graph_def(
         serving.graph.as_graph_def(), name="model", opset=_OPSET,
         input_names=[tensor.name for tensor in serving.inputs.values()],
@@ -55,28 +54,31 @@ def write(model: Exportable, folder: Path, dtype: str) -> None:
     model.write_files(folder)
 
 
-def load(folder: Path) -> Run:
-    """Return the written model in ONNX Runtime."""
-    runtime = _package("onnxruntime")
-    file, providers = str(folder / FILE), ["CPUExecutionProvider"]
+def load(folder: Path, name: str = FILE) -> Run:
+    """Return the written model in ONNX Runtime; its first call opens the file ``name``."""
+    runtime, path, providers = package("onnxruntime"), folder / name, ["CPUExecutionProvider"]
+    session = functools.lru_cache()(
+        lambda: runtime.InferenceSession(str(path), providers=providers)
+    )
 
     def run(*inputs: np.ndarray) -> np.ndarray:
         try:
-            session = runtime.InferenceSession(file, providers=providers)
-            outputs = session.run(None, dict(zip(INPUTS, inputs)))
+            outputs = session().run(
+                None, dict(zip((x.name for x in session().get_inputs()), inputs))
+            )
         except Exception as error:  # ONNX Runtime has its own exception classes
             raise UnsupportedError(
                 f"--format onnx: ONNX Runtime cannot run the model ({first_line(error)}); allowed: "
                 "hf, savedmodel, google"
             ) from None
-        return comparable(dict(zip((x.name for x in session.get_outputs()), outputs)))
+        return comparable(dict(zip((x.name for x in session().get_outputs()), outputs)))
 
     return run
 
 
 def describe(model: Exportable, folder: Path) -> List[str]:
     """Return how to load the folder."""
-    return [f'load: onnxruntime.InferenceSession("{folder / FILE}")', CALL]
+    return [f'load: onnxruntime.InferenceSession("{folder / FILE}")', model.call]
 
 
 def _halve(onnx: Any, graph: Any) -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import List
 
 from amp_xla.backend import tf
-from amp_xla.export.graph import CALL, INPUTS
 from amp_xla.export.model import Exportable, Run, comparable
 
 
@@ -27,11 +26,13 @@ def load(folder: Path) -> Run:
         loaded = tf.saved_model.loader.load(session, ["serve"], str(folder))
         signature = loaded.signature_def["serving_default"]
         outputs = {name: graph.get_tensor_by_name(x.name) for name, x in signature.outputs.items()}
-        fed = [graph.get_tensor_by_name(signature.inputs[key].name) for key in INPUTS]
+        order = [operation.name for operation in graph.get_operations()]
+        fed = [graph.get_tensor_by_name(x.name) for x in signature.inputs.values()]
+        fed.sort(key=lambda tensor: order.index(tensor.op.name))
     run = session.make_callable(outputs, fed)
     return lambda *inputs: comparable(run(*inputs))
 
 
 def describe(model: Exportable, folder: Path) -> List[str]:
     """Return how to load the folder."""
-    return [f'load: tf.saved_model.load("{folder}").signatures["serving_default"]', CALL]
+    return [f'load: tf.saved_model.load("{folder}").signatures["serving_default"]', model.call]

@@ -12,7 +12,7 @@ from amp_xla.backend import K, keras, tf
 from amp_xla.models import derivatives, packed
 from amp_xla.models.weights import Shape, google
 from amp_xla.models.weights.hugging_face import OWN_HEAD
-from amp_xla.models.weights.pretrained import NOT_NARROW, TOKENS
+from amp_xla.models.weights.pretrained import TOKENS
 
 # Keys of a ``bert_config.json`` that bert4keras reads
 _KEYS = (
@@ -22,10 +22,16 @@ _KEYS = (
     "residual_attention_scores", "hierarchical_position", "shared_segment_embeddings",
 )  # fmt: skip
 # Family -> bert4keras' class
-_CLASSES = {
+CLASSES = {
     "bert": "BERT", "albert": "ALBERT", "electra": "ELECTRA", "nezha": "NEZHA",
     "roformer": "RoFormer", "roformer_v2": "RoFormerV2",
 }  # fmt: skip
+# Arguments of ``build`` for a family with all its known heads; RoFormerV2's have no names.
+HEADS: Dict[str, Dict[str, Any]] = {
+    **{name: {"with_mlm": True, "with_nsp": True} for name in CLASSES}, "roformer_v2": {},
+    "electra": {"with_discriminator": True},
+}  # fmt: skip
+_NSP = "cls/seq_relationship/output_weights"  # Google's is [2, hidden], bert4keras' [hidden, 2]
 POOLER = "Pooler-Dense"  # bert4keras' name, by which it finds the weights in checkpoints
 # Google's names of the weights with one row per token of the vocabulary
 VOCABULARY = {TOKENS, "cls/predictions/output_bias"}
@@ -106,12 +112,10 @@ def build(config: Mapping[str, Any], extend: Extend = lambda base: base, **argum
       **arguments: other arguments of ``build_transformer_model``.
     """
     models = backend.bert4keras("models")
-    base = getattr(models, _CLASSES[config["model_type"]])
+    base = getattr(models, CLASSES[config["model_type"]])
     if "layer_norm_eps" in config:
         base = _with_epsilon(base, config["layer_norm_eps"])
     shape = {name: config[name] for name in _KEYS if config.get(name) is not None}
-    if config["model_type"] in NOT_NARROW:
-        shape.pop("embedding_size", None)
     return build_transformer_model(
         model=extend(base), return_keras_model=False, **shape, **arguments
     )
@@ -119,33 +123,36 @@ def build(config: Mapping[str, Any], extend: Extend = lambda base: base, **argum
 
 def tensors(transformer: Any) -> Dict[str, Shape]:
     """Return the shapes of a bert4keras model's weights, by Google's names."""
-    return {name: K.int_shape(variable) for name, variable in _variables(transformer).items()}
+    shapes = {name: K.int_shape(variable) for name, variable in variables(transformer).items()}
+    return {name: shape[::-1] if name == _NSP else shape for name, shape in shapes.items()}
 
 
 def values(transformer: Any, vocab_size: int) -> Dict[str, np.ndarray]:
     """Return a bert4keras model's weights, by Google's names; without vocabulary padding."""
-    variables = _variables(transformer)
-    arrays = dict(zip(variables, K.batch_get_value(list(variables.values()))))
+    named = variables(transformer)
+    arrays = dict(zip(named, K.batch_get_value(list(named.values()))))
     for name in VOCABULARY & set(arrays):
         arrays[name] = arrays[name][:vocab_size]
+    arrays.update({name: arrays[name].T for name in {_NSP} & set(arrays)})
     return arrays
 
 
-def _variables(transformer: Any) -> Dict[str, Any]:
-    layers = transformer.layers
+def variables(transformer: Any) -> Dict[str, Any]:
+    """Return the variables of a bert4keras model that checkpoints hold, by Google's names."""
+    layers, prefixed = transformer.layers, transformer.prefixed
     return {
         name: variable
         for layer, names in _mapping(transformer).items()
-        if layer in layers
-        for variable, name in zip(layers[layer].trainable_weights, names)
+        if prefixed(layer) in layers
+        for variable, name in zip(layers[prefixed(layer)].weights, names)
     }
 
 
 def _mapping(transformer: Any) -> Dict[str, Any]:
     """Return layer -> Google's names; bert4keras' RoFormerV2 leaves all biases out."""
     mapping: Dict[str, Any] = transformer.variable_mapping()
-    kernel = mapping[POOLER][0]
-    return {**mapping, POOLER: [kernel, kernel.replace("kernel", "bias")]}
+    kernels = mapping.get(POOLER, [])[:1]  # absent in T5
+    return {**mapping, POOLER: [*kernels, *(x.replace("kernel", "bias") for x in kernels)]}
 
 
 def epsilon(transformer: Any) -> float:

@@ -19,6 +19,7 @@ from amp_xla.data.placed import Placed
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.export import onnx_model
 from amp_xla.export.model import ANSWERS, HEAD
+from amp_xla.export.quantized import REPORT
 from amp_xla.models import dropout
 from amp_xla.models.weights import google
 from amp_xla.tasks.tagging import spans
@@ -257,6 +258,11 @@ def test_onnx_runtime_answers_as_predict_and_fill(place: Place, tmp_path: Path) 
         code = f"import sys; sys.path.insert(0, {place.packages!r})"
         assert "InferenceSession" in place.export(run, "onnx", dtype, code=code)
         place.check(name, "onnx", dtype)
+        if name in ("one", "crf", "cosent", "global_pointer"):
+            said = place.export(run, "onnx", "int8", to=f"{name}-int8", code=code)
+            compared = json.loads((place.folder / f"{name}-int8" / REPORT).read_text())
+            assert compared["agreement"] >= 0.98 and f"{compared['agreement']:.2%}" in said
+            assert len(list((place.folder / f"{name}-int8").glob("*.onnx"))) == 1
 
 
 def by_bert4keras(folder: Path, masked: bool) -> Any:

@@ -153,8 +153,8 @@ def test_of_two_exports_into_one_folder_one_is_refused(tmp_path: Path) -> None:
 
     def late(folder: Path) -> None:
         write(folder)
-        export._all_or_nothing(tmp_path / "out", write)
+        export.all_or_nothing(tmp_path / "out", write)
 
     with pytest.raises(AmpXlaError, match="out exists: another command wrote it meanwhile"):
-        export._all_or_nothing(tmp_path / "out", late)
+        export.all_or_nothing(tmp_path / "out", late)
     assert sorted(bytes_of(tmp_path)) == ["out", "out/model"]

@@ -30,6 +30,7 @@ DAY: Dict[str, Tuple[int, str]] = {
     "report runs": (2, "runs has no log of a run; `amp-xla runs` lists all runs"),
     f"fill {RUN} --text salt[MASK]": (2, "cannot fill; give a pretraining run"),
     f"export {RUN} --format hf": (0, f"written: {RUN}/export-hf, from step-"),
+    f"convert {RUN}/export-hf converted --format google": (0, "written: converted, 21 of 21"),
     f"inspect classification -- {DATA}": (0, "written: runs/classification/inspect/amp.json"),
     f"plan classification --gpu t4,h100 -- {DATA}": (0, "Advice: h100 with --precision amp"),
     f"plan classification --gpu h1000 -- {DATA}": (2, "error: --gpu h1000: no such GPU; did you"),

@@ -36,10 +36,19 @@ _RULES = (
     (r"/ffn_1/intermediate/dense/", "/ffn/"),
     (r"/layer_(\d+)/", r"/layer/\1/"),
     (r"^cls/predictions/output_bias$", "cls/predictions/bias"),
+    (r"^cls/seq_relationship/output_(weight|bias)s?$", r"cls/seq_relationship/\1"),
+    (r"^discriminator_predictions/dense_1/", "discriminator_predictions/dense_prediction/"),
     (r"_embeddings$", "_embeddings/weight"),
     (r"/(kernel|gamma)$", "/weight"),
     (r"/beta$", "/bias"),
     (r"/", "."),
+)
+# The same for the heads of an ALBERT; these apply first.
+_ALBERT_HEADS = (
+    (r"^cls/predictions/(transform/)?", "predictions/"),
+    (r"^predictions/output_bias$", "predictions/bias"),
+    (r"^cls/seq_relationship/output_(weight|bias)s?$", r"sop_classifier/classifier/\1"),
+    (r"^bert/pooler/dense/", "bert/pooler/"),
 )
 
 
@@ -94,14 +103,13 @@ def spelling(names: Iterable[str], family: str, source: str) -> Callable[[str], 
     head = re.sub(r"[^.]+\.$", "", encoder)  # "" for "bert.", "module." for "module.bert."
 
     def spelled(name: str) -> str:
-        prefix = head if name.startswith("cls/") else encoder
+        prefix = head if re.match("(cls|discriminator_predictions)/", name) else encoder
+        rules = (*_ALBERT_HEADS, *_RULES) if family == "albert" else _RULES
         if family != "albert":
             name = name.replace("encoder/embedding_hidden_mapping_in/", "embeddings_project/")
-        else:
-            name = name.replace("/pooler/dense/", "/pooler/")
         if "/pooler/" in name and family in OWN_HEAD:  # a part of transformers' classifier
             prefix, name = head, name.replace("/pooler/", "/classifier/")
-        for pattern, replacement in _RULES:
+        for pattern, replacement in rules:
             name = re.sub(pattern, replacement, name)
         return prefix + name
 

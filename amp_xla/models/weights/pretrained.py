@@ -28,8 +28,6 @@ CONFIGS = ("bert_config.json", "config.json", "albert_config.json")
 FAMILIES = ("bert", "albert", "electra", "nezha", "roformer", "roformer_v2")
 FLOATS = ("float32", "float16", "bfloat16", "float64")
 _POSITIONS = ("bert", "albert", "electra")  # families with a table of positions
-# Families whose embedding_size has no meaning, as in transformers; published NEZHAs have one.
-NOT_NARROW = ("bert", "nezha")
 _SMALL = 1 << 24  # bytes; differences up to here are found, and named, by tensor
 TOKENS = "bert/embeddings/word_embeddings"
 SEGMENTS = "bert/embeddings/token_type_embeddings"
@@ -62,8 +60,8 @@ _ACTIVATIONS = {
     "gelu_fast": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu", "tanh": "tanh",
     "silu": "swish", "swish": "swish",
 }  # fmt: skip
-_CONSTANTS = r"\.(position_ids|embed_positions\.weight|positions_encoding)$"
-_OPTIMIZER = r"(^|/)(adam_[mv]|lamb_[mv]|Adam(_1)?|AdamWeight\w+|global_step|beta\d_power)$"
+CONSTANTS = r"\.(position_ids|embed_positions\.weight|positions_encoding)$"
+OPTIMIZER = r"(^|/)(adam_[mv]|lamb_[mv]|Adam(_1)?|AdamWeight\w+|global_step|beta\d_power)$"
 
 
 class Pretrained:
@@ -75,6 +73,7 @@ class Pretrained:
 
     Attributes:
       path: path of the configuration file.
+      tasks: number of ERNIE's tasks; 0 = not an ERNIE that uses them.
       config: its content; sizes have their defaults, ``model_type`` is one of ``FAMILIES``.
 
     Raises:
@@ -90,7 +89,7 @@ class Pretrained:
         self.config["model_type"] = self._family()
         # ERNIE's task 0 is part of every input, so `take` adds its row to those of the segments.
         tasks = self.config.pop("use_task_id", False)
-        self._tasks = self.config.get("task_type_vocab_size", 3) if tasks else 0
+        self.tasks = self.config.get("task_type_vocab_size", 3) if tasks else 0
         _complete(self.config, self.path)
         if size and 2 * _numbers(self.config) > size + _SMALL:
             raise DataError(
@@ -134,12 +133,13 @@ class Pretrained:
                 f"{rows:,}: is it the vocabulary that came with these weights?"
             )
 
-    def take(self, needed: Mapping[str, Shape]) -> Dict[str, np.ndarray]:
+    def take(self, needed: Mapping[str, Shape], report: bool = True) -> Dict[str, np.ndarray]:
         """Read tensors, and print a line that lists unused tensors of the files.
 
         Args:
           needed: Google's name -> shape; kernels are [in, out]. A pooler may be missing in the
             files: a line is printed, and the result has none.
+          report: False = do not print the line.
 
         Returns:
           Google's name -> float32.
@@ -149,12 +149,9 @@ class Pretrained:
         """
         stored = self.stored()
         source = next(iter(stored.values())).source if stored else str(self._folder)
-        if self._tasks:
-            needed = {**needed, TASKS: (self._tasks, needed[SEGMENTS][1])}
-        names = {name: name for name in needed}
-        if self._hugging_face:
-            spelled = hugging_face.spelling(stored, self.config["model_type"], source)
-            names = {name: spelled(name) for name in needed}
+        if self.tasks:
+            needed = {**needed, TASKS: (self.tasks, needed[SEGMENTS][1])}
+        names = self.names(needed)
         pooler = [name for name in needed if "/pooler/" in name]
         if any(names[name] not in stored for name in pooler):
             note(f"{source} has no {names[pooler[0]]}: the pooler starts with random weights")
@@ -167,14 +164,24 @@ class Pretrained:
             self._check(names[name], tuple(shape[::-1] if name in turned else shape))
         values = {name: _finite(names[name], stored[names[name]]) for name in needed}
         values.update({name: values[name].T for name in turned})
-        if self._tasks:
+        if self.tasks:
             values[SEGMENTS] = values[SEGMENTS] + values.pop(TASKS)[0]
-        _report(unused, source)
+        if report:
+            _report(unused, source)
         return values
+
+    def names(self, needed: Iterable[str]) -> Dict[str, str]:
+        """Return Google's names -> names in the files."""
+        stored = self.stored()
+        if not self._hugging_face:
+            return {name: name for name in needed}
+        source = next((tensor.source for tensor in stored.values()), str(self._folder))
+        spelled = hugging_face.spelling(stored, self.config["model_type"], source)
+        return {name: spelled(name) for name in needed}
 
     def has_head(self) -> bool:
         """Return whether the files have a head that predicts tokens."""
-        return any(re.search(r"(^|\.)cls[./]predictions", name) for name in self.stored())
+        return any(re.search(r"(^|\.)(cls[./])?predictions[./]", name) for name in self.stored())
 
     def stored(self) -> Tensors:
         """Return all tensors by their names in the files."""
@@ -244,8 +251,8 @@ def _report(unused: Iterable[str], source: str) -> None:
     """Print a line with the unused tensors, grouped by the first two parts of their names."""
     groups: Dict[str, List[str]] = {}
     for name in unused:
-        if not re.search(_CONSTANTS, name):
-            optimizer = re.search(_OPTIMIZER, name)
+        if not re.search(CONSTANTS, name):
+            optimizer = re.search(OPTIMIZER, name)
             group = "an optimizer's" if optimizer else "".join(re.split("([./])", name)[:3])
             groups.setdefault(group, []).append(name)
     if groups:
@@ -340,7 +347,6 @@ def _numbers(config: Mapping[str, Any]) -> int:
     hidden, family = config["hidden_size"], config["model_type"]
     heads, narrow = config["num_attention_heads"], config.get("embedding_size") or hidden
     width = heads * (config.get("attention_head_size") or hidden // heads)
-    narrow = hidden if family in NOT_NARROW else narrow
     rows = config["vocab_size"] + config["type_vocab_size"]
     if family in _POSITIONS:
         rows += config["max_position_embeddings"]
@@ -352,6 +358,8 @@ def _complete(config: Dict[str, Any], path: Path) -> None:
     """Fill in defaults, and refuse values that bert4keras cannot build."""
     for key, default in _DEFAULTS.items():
         config.setdefault(key, default)
+    if config["model_type"] in ("bert", "nezha"):  # it has no meaning, as in transformers
+        config.pop("embedding_size", None)
     for key, only in _ONLY.items():
         if config.get(key, only) != only:
             raise DataError(

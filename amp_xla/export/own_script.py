@@ -1,0 +1,286 @@
+"""Models of users' scripts for export: bert4keras' encoder in them, and the layers after it."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
+
+import numpy as np
+
+from amp_xla import backend
+from amp_xla.backend import K, keras
+from amp_xla.data.text.splitting import Rules
+from amp_xla.data.text.tokenizer import REQUIRED, Tokenizer
+from amp_xla.errors import AmpXlaError
+from amp_xla.export import graph
+from amp_xla.export.hugging_face import kind_of
+from amp_xla.export.model import Exportable, Run
+from amp_xla.export.text_models import dense
+from amp_xla.models import dropout, encoders
+from amp_xla.models.weights import first_line, google
+from amp_xla.training.checkpoint import STATE, Checkpoint, problems
+from amp_xla.training.variables import restore_weights
+
+# Key of a bert_config.json -> attribute of bert4keras' model
+_SIZES = {
+    **{key: key for key in (
+        "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads",
+        "intermediate_size", "embedding_size", "attention_head_size", "attention_key_size",
+        "residual_attention_scores", "hierarchical_position", "shared_segment_embeddings",
+    )},
+    "max_position_embeddings": "max_position", "type_vocab_size": "segment_vocab_size",
+    "hidden_dropout_prob": "dropout_rate", "attention_probs_dropout_prob": "attention_dropout_rate",
+}  # fmt: skip
+# Layer of bert4keras -> what it computes, and its usual activation
+_OWN_HEADS = {
+    "Pooler-Dense": ("pooler", "tanh"), "NSP-Proba": ("next-sentence probabilities", "softmax"),
+    "MLM-Activation": ("probabilities of tokens", "softmax"),
+}  # fmt: skip
+_ROWS = 8
+
+
+@contextlib.contextmanager
+def recorded() -> Iterator[List[Any]]:
+    """Collect the models that bert4keras builds within the block, for inference."""
+    base, built = backend.bert4keras("models").Transformer, []  # type: Any, List[Any]
+    original = base.build
+
+    def build(self: Any, *args: Any, **kwargs: Any) -> Any:
+        built.append(self)
+        return original(self, *args, **kwargs)
+
+    base.build = build
+    try:
+        with dropout.inference():
+            yield built
+    finally:
+        base.build = original
+
+
+def tokenizer_in(module: Any) -> Optional[Tokenizer]:
+    """Return the last bert4keras tokenizer among the globals of a script, if there is one."""
+    kind, found = backend.bert4keras("tokenizers").Tokenizer, None
+    for value in vars(module).values():
+        ids: Dict[str, int] = value._token_dict if isinstance(value, kind) else {}
+        tokens = sorted(ids, key=ids.__getitem__)
+        if tokens[:1] == ["[PAD]"] and set(REQUIRED) <= set(tokens):
+            found = Tokenizer(tokens, Rules(bool(value._do_lower_case)))
+    return found
+
+
+def load(model: Any, weights: str, built: Sequence[Any]) -> None:
+    """Load a file of Keras' ``save_weights``, a bert4keras checkpoint or a run's checkpoint.
+
+    Raises:
+      AmpXlaError: there is no such file, or it does not fit the model.
+    """
+    path = Path(weights)
+    if (path / STATE).is_file():
+        wrong = problems(path)
+        if wrong:
+            raise AmpXlaError(f"{path} is damaged: {wrong[0]}")
+        restore_weights(Checkpoint(path), model.weights)
+        return
+    indexed = Path(f"{path}.index").is_file()
+    if not indexed and not path.is_file():
+        raise AmpXlaError(f"--weights {path}: there is no such file, checkpoint or {path}.index")
+    try:
+        if indexed and "_CHECKPOINTABLE_OBJECT_GRAPH" not in google.tensors(path):
+            for transformer in built:  # written by bert4keras' save_weights_as_checkpoint
+                transformer.load_weights_from_checkpoint(str(path))
+            for name in _unmapped(model, built):
+                raise ValueError(f"it has no {name}; give a file of model.save_weights")
+        else:
+            status = model.load_weights(str(path))
+            if indexed:
+                status.assert_existing_objects_matched()
+    except Exception as error:
+        raise AmpXlaError(
+            f"--weights {path} does not fit the model: {first_line(error)}"
+        ) from error
+
+
+def _unmapped(model: Any, built: Sequence[Any]) -> List[str]:
+    """Return names of the weights that a checkpoint of bert4keras' models does not hold."""
+    held = {id(v) for transformer in built for v in encoders.variables(transformer).values()}
+    names = (weight.name for weight in model.weights if id(weight) not in held)
+    return [name for name in names if "Relative-Position" not in name]  # constants
+
+
+def exportable(
+    model: Any, batch: Any, built: Sequence[Any], tokenizer: Optional[Tokenizer], bert: bool
+) -> Exportable:
+    """Return a script's model, with its weights loaded.
+
+    Args:
+      model: the Keras model.
+      batch: batch of the script, as for ``fit``; None = draw token ids.
+      built: what ``recorded`` collected.
+      tokenizer: tokenizer of the script.
+      bert: whether the format has bert4keras' encoder, and the other layers only as a formula.
+
+    Raises:
+      AmpXlaError: the model has no such form; or its inputs cannot be drawn.
+    """
+    mine = [t for t in built if {id(w) for w in t.model.weights} <= {id(w) for w in model.weights}]
+    outputs = dict(zip((re.sub(r"[^\w.-]", "_", n) for n in model.output_names), model.outputs))
+    crf = [layer.trans for layer in model.layers if hasattr(layer, "trans")]
+    answers = {"transitions": K.eval(crf[0]).tolist()} if len(crf) == 1 else {}
+    if not bert:
+        parts = graph.Parts(SimpleNamespace(model=model), outputs, {})
+        return Exportable(
+            {}, {}, {}, None, "", tokenizer, (), 0,  # type: ignore[arg-type]
+            graph.running(parts), lambda folder: graph.running(parts),
+            lambda half: graph.serving(parts, half), answers, _samples(model, batch, mine),
+            f"call: {', '.join(graph.names_of(model))}",
+        )  # fmt: skip
+    if len(mine) != 1:
+        raise AmpXlaError(
+            f"the model has {len(mine)} encoders of build_transformer_model; needed: 1; allowed "
+            "with others: --format savedmodel, onnx"
+        )
+    return _encoder(model, mine[0], tokenizer, answers)
+
+
+def _samples(model: Any, batch: Any, built: Sequence[Any]) -> Tuple[np.ndarray, ...]:
+    """Return the inputs of a batch, or random token ids and segment ids."""
+    names = list(model.input_names)
+    if batch is not None:
+        values = batch[0] if isinstance(batch, (tuple, list)) else batch
+        if isinstance(values, dict):
+            values = [values[name] for name in names]
+        values = values if isinstance(values, (tuple, list)) else [values]
+        return tuple(np.asarray(value) for value in values)
+    if not built or not set(names) <= set(graph.NAMES):
+        raise AmpXlaError(
+            f"the model's inputs are {', '.join(names)}: let the function return (model, batch), "
+            "to compare outputs on the batch"
+        )
+    length = K.int_shape(model.inputs[0])[1] or min(built[0].max_position or 32, 32)
+    random, most = np.random.RandomState(0), built[0].vocab_size
+    ids: Any = random.randint(1, most, [_ROWS, length])
+    segments: Any = np.zeros_like(ids)
+    for row, end in enumerate(np.linspace(3, length, _ROWS).astype(int)):
+        ids[row, end:] = 0
+        segments[row, end // 2 : end] = row % 2 if built[0].segment_vocab_size > 1 else 0
+    drawn = {"Input-Token": ids, "Input-Segment": segments}
+    return tuple(drawn[name].astype(np.int32) for name in names)
+
+
+def _encoder(model: Any, transformer: Any, tokenizer: Any, answers: Any) -> Exportable:
+    family, mask = _family(transformer)
+    config: Dict[str, Any] = {key: getattr(transformer, name) for key, name in _SIZES.items()}
+    act = getattr(keras.activations.get(transformer.hidden_act), "__name__", "")
+    epsilon = encoders.epsilon(transformer)
+    config.update(model_type=family, layer_norm_eps=epsilon, hidden_act=act.replace("_erf", ""))
+    if mask is not None:
+        config["application"] = mask
+    if tokenizer is None or tokenizer.vocab_size != transformer.vocab_size:
+        raise AmpXlaError(
+            f"--format hf and google need a global bert4keras Tokenizer in the script, with "
+            f"{transformer.vocab_size:,} tokens as the encoder; allowed without: savedmodel, onnx"
+        )
+    unknown = [*_unmapped(transformer.model, [transformer]), *transformer.model.input_names[2:]]
+    if unknown or len(transformer.inputs) < 2:
+        raise AmpXlaError(
+            f"--format hf and google: the encoder has {', '.join(unknown[:3]) or 'one input'}; "
+            "allowed: token and segment ids, and the weights of a plain encoder"
+        )
+    tensors = encoders.values(transformer, transformer.vocab_size)
+    head: Dict[str, Any] = {}
+    hidden = _hidden(transformer)
+    formulas = [_formula(tensor, transformer, hidden, head) for tensor in model.outputs]
+    known = {"vectors of all tokens", *(words for words, _ in _OWN_HEADS.values())}
+    run = backend.session().make_callable(hidden, transformer.inputs)
+    values = zip(head, K.batch_get_value(list(head.values())))
+    alone = not mask and set(formulas) <= known
+    return Exportable(
+        config, tensors, {n: v.T if n.endswith(".weight") else v for n, v in values},
+        kind_of(tensors) if alone else None, "" if mask else "; ".join(formulas), tokenizer, (),
+        transformer.max_position, run, lambda folder: _reloaded(folder, mask), None, answers,
+        _samples(transformer.model, None, [transformer]),
+    )  # fmt: skip
+
+
+def _family(transformer: Any) -> Tuple[str, Optional[str]]:
+    """Return bert4keras' name of the class, and ``lm`` or ``unilm`` if it has such a mask."""
+    models, names = backend.bert4keras("models"), {v: k for k, v in encoders.CLASSES.items()}
+    masks = {"lm": models.LM_Mask, "unilm": models.UniLM_Mask}
+    mask = next((name for name, base in masks.items() if isinstance(transformer, base)), None)
+    classes = [c for c in type(transformer).__mro__ if not issubclass(c, tuple(masks.values()))]
+    if classes[0].__module__ != models.__name__ or classes[0].__name__ not in names:
+        raise AmpXlaError(
+            f"the encoder is of class {classes[0].__name__}; allowed for hf and google: "
+            f"{', '.join(names)}"
+        )
+    return names[classes[0].__name__], mask
+
+
+def _hidden(transformer: Any) -> Any:
+    """Return the encoder's output before its heads."""
+    last, shared = transformer.num_hidden_layers - 1, "Transformer-FeedForward-Norm"
+    name = transformer.prefixed(f"Transformer-{last}-FeedForward-Norm")
+    if name in transformer.layers:
+        return transformer.layers[name].get_output_at(0)
+    return transformer.layers[transformer.prefixed(shared)].get_output_at(last)
+
+
+def _reloaded(folder: Path, mask: Optional[str]) -> Run:
+    K.clear_session()
+    opened = google.pretrained(str(folder))
+    with dropout.inference():
+        transformer = encoders.build(opened.config, application=mask or "encoder")
+    transformer.load_weights_from_checkpoint(opened.take(encoders.tensors(transformer), False))
+    return backend.session().make_callable(_hidden(transformer), transformer.inputs)
+
+
+def _formula(tensor: Any, transformer: Any, hidden: Any, head: Dict[str, Any]) -> str:
+    """Return how a tensor follows from the encoder's output; add its weights to ``head``."""
+    if tensor is hidden:
+        return "vectors of all tokens"
+    layer, node, _ = tensor._keras_history
+    own = {id(x): name for name, x in transformer.layers.items()}.get(id(layer))
+    act = getattr(getattr(layer, "activation", None), "__name__", "linear")
+    if own is not None and own[len(transformer.prefix) :] in _OWN_HEADS:
+        words, usual = _OWN_HEADS[own[len(transformer.prefix) :]]
+        as_usual = act == usual or (act, usual) == ("linear", "softmax")  # logits, as transformers
+        return words if as_usual else f"{words} with {act} in place of {usual}"
+    inputs, kind = layer.get_input_at(node), type(layer).__name__
+    axis = getattr(layer, "output_axis", None)
+    if isinstance(inputs, list) and isinstance(axis, int):  # of a bert4keras Loss
+        return _formula(inputs[axis], transformer, hidden, head)
+    if own is None and not isinstance(inputs, list):
+        inner = _formula(inputs, transformer, hidden, head)
+        if kind == "Dropout":
+            return inner
+        if kind == "Lambda" and _is_first(tensor, inputs, transformer):
+            return f"first of the {inner}"
+        if kind == "GlobalAveragePooling1D":
+            return f"mean of the {inner} but padding"
+        if kind == "Dense" and layer.use_bias:
+            head.update(dense(layer.name, layer))
+            formula = f"({inner}) @ {layer.name}.weight.T + {layer.name}.bias"
+            return formula if act == "linear" else f"{act}({formula})"
+        if kind == "ConditionalRandomField":
+            head[f"{layer.name}.transitions"] = layer.trans
+            return f"best path of {inner} and {layer.name}.transitions"
+        if kind in ("GlobalPointer", "EfficientGlobalPointer"):
+            for name in ("dense", "p_dense", "q_dense"):
+                if hasattr(layer, name):
+                    head.update(dense(f"{layer.name}.{name}", getattr(layer, name)))
+            options = f"{layer.heads}, {layer.head_size}, RoPE={layer.RoPE}"
+            return f"bert4keras' {kind}({options}) of the {inner}"
+    raise AmpXlaError(
+        f"--format hf and google: no formula for the layer {layer.name} ({kind}); allowed: Dense, "
+        "Dropout, the first token, mean, CRF, global pointers; or --format savedmodel, onnx"
+    )
+
+
+def _is_first(tensor: Any, inputs: Any, transformer: Any) -> bool:
+    """Return whether a layer takes the first token of each text."""
+    fed = dict(zip(transformer.inputs, _samples(transformer.model, None, [transformer])))
+    taken, given = backend.session().run([tensor, inputs], fed)
+    return given.ndim == 3 and np.array_equal(taken, given[:, 0])

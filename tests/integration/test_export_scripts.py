@@ -1,0 +1,154 @@
+"""Models of scripts, exported from their weights, give the scripts' own answers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Dict, Tuple
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from amp_xla import backend
+from amp_xla.backend import K, tf
+from amp_xla.export.model import HEAD
+from amp_xla.models import dropout
+from tests.integration import example_scripts
+from tests.integration.commands import CLI, Commands
+
+pytestmark = pytest.mark.slow
+FP32 = "import amp_xla.setup; amp_xla.setup.configure(precision='fp32', epsilon=1e-5)"
+
+
+class Scripts(Commands):
+    """A folder with scripts, each of which is run once."""
+
+    def __init__(self, server: Any, folder: Path) -> None:
+        super().__init__(server, folder)
+        example_scripts.write(folder)
+        self._answers: Dict[str, Any] = {}
+
+    def answers(self, name: str) -> Any:
+        """Run a script; return what its model answers."""
+        if name not in self._answers:
+            done = self.job({"script": str(self.folder / f"{name}.py"), "code": FP32})
+            assert done.code == 0, done.err
+            self._answers[name] = np.load(str(self.folder / f"{name}.npz"))
+        return self._answers[name]
+
+    def export(self, *words: str) -> str:
+        done = self(CLI, "export", *words)
+        assert done.code == 0, done.out + done.err
+        return done.out
+
+    def check(self, name: str, folder: str) -> None:
+        """Compare a SavedModel's answers with the script's."""
+        expected = self.answers(name)
+        graph = tf.Graph()
+        with graph.as_default(), tf.Session(graph=graph) as session:
+            loaded = tf.saved_model.loader.load(session, ["serve"], str(self.folder / folder))
+            signature = loaded.signature_def["serving_default"]
+            fed = {signature.inputs[f"{x}_ids"].name for x in ("token", "segment")}
+            assert len(fed) == 2
+            (out,) = signature.outputs.values()
+            found = session.run(
+                out.name,
+                {signature.inputs["token_ids"].name: expected["ids"],
+                 signature.inputs["segment_ids"].name: expected["segments"]},
+            )  # fmt: skip
+        np.testing.assert_allclose(found, expected["answers"], atol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def scripts(server: Any, tmp_path_factory: Any) -> Scripts:
+    return Scripts(server, tmp_path_factory.mktemp("scripts"))
+
+
+def hidden(folder: Path, asked: Any, **options: Any) -> Tuple[np.ndarray, Dict[str, Any]]:
+    """Return what bert4keras alone computes from an exported folder, and the head's tensors."""
+    K.clear_session()
+    config = json.loads((folder / "bert_config.json").read_text())
+    backend.bert4keras().set_gelu(config["hidden_act"].replace("gelu_", "").replace("gelu", "erf"))
+    with dropout.inference():
+        model = backend.bert4keras("models").build_transformer_model(
+            str(folder / "bert_config.json"), str(folder / "bert_model.ckpt"), **options
+        )
+    backend.bert4keras().set_gelu("erf")
+    head = load_file(str(folder / HEAD)) if (folder / HEAD).exists() else {}
+    return model.predict([asked["ids"], asked["segments"]]), head
+
+
+def test_a_classifier(scripts: Scripts) -> None:
+    """From a file of weights and from the newest checkpoint of its run."""
+    asked = scripts.answers("classify")
+    scripts.export("classify.py:model", "--weights", "classify.weights", "--to", "a")
+    said = scripts.export("runs/classify", "classify.py:model", "--checkpoint", "last")
+    assert "written: runs/classify/export-savedmodel, from step-00000002; its outputs" in said
+    for folder in ("a", "runs/classify/export-savedmodel"):
+        scripts.check("classify", folder)
+    said = scripts.export("runs/classify", "classify.py:model", "--format", "google", "--to", "g")
+    assert "compute from the encoder's output: softmax((pooler) @ dense" in said
+    pooler, head = hidden(scripts.folder / "g", asked, with_pool=True)
+    (kernel,), (bias,) = ([v for k, v in head.items() if k.endswith(x)] for x in ("weight", "bias"))
+    powers = np.exp(pooler @ kernel.T + bias)
+    answers = powers / powers.sum(1, keepdims=True)
+    np.testing.assert_allclose(answers, asked["answers"], atol=1e-5)
+    scripts.export("classify.py:model", "--weights", "classify.h5", "--format", "hf", "--to", "h")
+    stored = load_file(str(scripts.folder / "h" / "model.safetensors"))
+    assert stored["pooler.dense.weight"].shape == (16, 16)
+    config = json.loads((scripts.folder / "h" / "config.json").read_text())
+    assert config["hidden_act"] == "gelu_new"
+
+
+def test_a_tagger_with_a_crf(scripts: Scripts) -> None:
+    asked = scripts.answers("tag")
+    scripts.export("tag.py:model", "--weights", "tag.h5", "--to", "tag_saved")
+    scripts.check("tag", "tag_saved")
+    numbers = json.loads((scripts.folder / "tag_saved" / "answers.json").read_text())
+    np.testing.assert_allclose(numbers["transitions"], asked["trans"], atol=1e-6)
+    checkpoint = sorted((scripts.folder / "runs/tag/checkpoints").iterdir())[-1]
+    words = ("--weights", str(checkpoint), "--format", "google", "--to", "tag_google")
+    assert "best path of (vectors of all tokens) @ " in scripts.export("tag.py:model", *words)
+    vectors, head = hidden(scripts.folder / "tag_google", asked)
+    kernel, bias, trans = (
+        next(v for k, v in head.items() if k.endswith(x)) for x in ("weight", "bias", "transitions")
+    )
+    np.testing.assert_allclose(trans, asked["trans"], atol=1e-6)
+    real = asked["ids"] > 0
+    answers = (vectors @ kernel.T + bias)[real]
+    np.testing.assert_allclose(answers, asked["answers"][real], atol=1e-5)
+
+
+def test_a_title_writer(scripts: Scripts) -> None:
+    asked = scripts.answers("title")
+    scripts.export("title.py:model", "--weights", "title.weights", "--to", "title_saved")
+    scripts.check("title", "title_saved")
+    words = ("title.py:model", "--weights", "title.h5", "--format")
+    scripts.export(*words, "google", "--to", "title_google")
+    chances, _ = hidden(scripts.folder / "title_google", asked, application="unilm")
+    np.testing.assert_allclose(chances, asked["answers"], atol=1e-5)
+    assert "transformers' BERT has no attention for" in scripts(CLI, "export", *words, "hf").error
+
+
+@pytest.mark.once
+def test_what_has_no_such_form_is_refused(scripts: Scripts) -> None:
+    for name in ("convolve", "tag"):
+        scripts.answers(name)
+    (scripts.folder / "plain.h5").write_text("no weights")
+    convolve = ("convolve.py:model", "--weights", "convolve.h5")
+    for words, message in (
+        ((*convolve, "--format", "hf"), "no formula for the layer conv1d (Conv1D); allowed: Dense"),
+        ((*convolve, "--format", "onnx", "--dtype", "int8"), "allowed: fp32, fp16"),
+        (("tag.py:model", "--weights", "convolve.h5"), "convolve.h5 does not fit the model"),
+        (("tag.py:model", "--weights", "convolve.weights"), "does not fit the model"),
+        (("tag.py:model", "--weights", "plain.h5"), "plain.h5 does not fit the model"),
+        (("tag.py:model", "--weights", "none.h5"), "none.h5: there is no such file"),
+        (("tag.py:modell", "--weights", "tag.h5"), "did you mean model?"),
+        (("runs/tag", "convolve.py:model"), "of another model and cannot be used"),
+        (("runs/tag", "tag.py"), "tag.py is not a script; needed: my_script.py:build_model"),
+        (("runs/tag",), "export it by: amp-xla export RUN my_script.py:build_model"),
+        (("none.py:model", "--weights", "tag.h5"), "there is no file none.py"),
+    ):
+        assert message in scripts(CLI, "export", *words).error, words
+    assert not list(scripts.folder.glob("runs/tag/export*"))

@@ -1,0 +1,156 @@
+"""``amp-xla convert`` between Google's and Hugging Face's format, of each family of encoders."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any, Dict
+
+import numpy as np
+import pytest
+
+from amp_xla import backend
+from amp_xla.backend import K
+from amp_xla.commands import convert
+from amp_xla.data.text.tokenizer import Tokenizer
+from amp_xla.errors import AmpXlaError
+from amp_xla.models import dropout
+from amp_xla.models.weights import google
+from tests.models import google_folder
+from tests.models.test_export_families import VOCABULARY
+from tests.models.test_hugging_face import FAMILIES, FOLDERS
+
+# Family -> what is left out
+LEFT_OUT = {
+    "bert_old": "left out: cls.predictions.decoder.bias (equal to the bias); "
+    "cls.predictions.decoder.weight (equal to the embeddings)",
+    "ernie": "embeddings.task_type_embeddings.weight (its first row is added to the embeddings",
+    "roformer": "encoder.embed_positions.weight (constants)",
+}
+ONCE = [
+    pytest.param(family, marks=() if family in ("albert", "bert_old") else pytest.mark.once)
+    for family in FAMILIES
+]
+
+
+def converted(source: Path, to: Path, kind: str, capsys: Any) -> str:
+    K.clear_session()
+    convert.main(["--source", str(source), "--to", str(to), "--format", kind])
+    return str(capsys.readouterr().out)
+
+
+def tensors(folder: Path) -> Dict[str, np.ndarray]:
+    opened = google.pretrained(str(folder)).stored()
+    return {name: np.asarray(tensor.read()) for name, tensor in opened.items()}
+
+
+def hidden(folder: Path, asked: Any, **heads: Any) -> Any:
+    """Return what bert4keras alone computes from a folder in Google's format."""
+    K.clear_session()
+    config = json.loads((folder / "bert_config.json").read_text())
+    epsilon = K.epsilon()
+    K.set_epsilon(config["layer_norm_eps"])
+    with dropout.inference():
+        model = backend.bert4keras("models").build_transformer_model(
+            str(folder / "bert_config.json"), str(folder / "bert_model.ckpt"),
+            config["model_type"], **heads,
+        )  # fmt: skip
+    K.set_epsilon(epsilon)
+    return model.predict([asked["tokens"], asked["segments"]])
+
+
+@pytest.mark.parametrize("family", ONCE)
+def test_there_and_back_all_bits_are_the_same(family: str, tmp_path: Path, capsys: Any) -> None:
+    source, asked = tmp_path / "source", np.load(str(FOLDERS / family / "hidden.npz"))
+    shutil.copytree(str(FOLDERS / family), str(source))
+    for name, content in Tokenizer(VOCABULARY).assets.items():
+        (source / name).write_bytes(content)
+    said = converted(source, tmp_path / "google", "google", capsys)
+    assert LEFT_OUT.get(family, "") in said
+    back = converted(tmp_path / "google", tmp_path / "hf", "hf", capsys)
+    again = converted(tmp_path / "hf", tmp_path / "again", "google", capsys)
+    assert "left out" not in back + again
+    first, last = tensors(tmp_path / "google"), tensors(tmp_path / "again")
+    assert first.keys() == last.keys()
+    for name, value in first.items():
+        np.testing.assert_array_equal(value, last[name], name)
+    given, written = tensors(source), tensors(tmp_path / "hf")
+    assert f"{len(written)} of {len(given)} tensors" in said
+    assert len(given) - len(written) == {"bert_old": 2}.get(family, int("left out" in said))
+    for name, value in given.items():
+        if family == "ernie" and "token_type" in name:
+            assert not np.array_equal(value, written[name])  # task 0 is added
+        elif name in written:
+            np.testing.assert_array_equal(value, written[name], name)
+        else:
+            assert name in said
+    if family == "macbert":
+        return  # its layer_norm_eps of 1e-3 is not that of bert4keras' BERT, which is fixed
+    real = asked["tokens"] > 0
+    states = hidden(tmp_path / "google", asked)
+    np.testing.assert_allclose(states[real], asked["hidden"][real], atol=1e-4)
+
+
+def test_of_a_checkpoint_heads_come_along_and_optimizers_do_not(
+    tmp_path: Path, capsys: Any
+) -> None:
+    """Google's has slots of its optimizer; bert4keras' ``save_weights_as_checkpoint``, no more."""
+    heads = {
+        "bert/pooler/dense/kernel": (16, 16), "bert/pooler/dense/bias": (16,),
+        "cls/seq_relationship/output_weights": (2, 16), "cls/seq_relationship/output_bias": (2,),
+    }  # fmt: skip
+    random = np.random.RandomState(1)
+    added: Dict[str, Any] = {
+        name: random.normal(0, 1, shape).astype(np.float32) for name, shape in heads.items()
+    }
+    slots = {f"{name}/adam_{x}": value for name, value in added.items() for x in "mv"}
+    google_folder.write(tmp_path / "a", {**added, **slots, "global_step": np.array(7)})
+    said = converted(tmp_path / "a", tmp_path / "hf", "hf", capsys)
+    names = "bert/pooler/dense/bias/adam_m, bert/pooler/dense/bias/adam_v, bert/pooler/dense/kernel"
+    assert f"left out: {names}/adam_m and 6 others (of an optimizer)" in said
+    assert 'AutoModelForPreTraining.from_pretrained("' in said
+    config = json.loads((tmp_path / "hf" / "config.json").read_text())
+    assert config["architectures"] == ["BertForPreTraining"]
+    assert tensors(tmp_path / "hf")["cls.seq_relationship.weight"].shape == (2, 16)
+    converted(tmp_path / "hf", tmp_path / "b", "google", capsys)
+    random_ids = random.randint(5, 20, [2, 6])
+    asked = {"tokens": random_ids, "segments": random_ids * 0}
+    answers = hidden(tmp_path / "b", asked, with_mlm=True, with_nsp=True)
+    models = backend.bert4keras("models")
+    K.clear_session()
+    model = models.build_transformer_model(
+        str(tmp_path / "b/bert_config.json"), str(tmp_path / "a/bert_model.ckpt"),
+        with_mlm=True, with_nsp=True, return_keras_model=False,
+    )  # fmt: skip
+    for found, expected in zip(answers, model.model.predict([random_ids, random_ids * 0])):
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+    if backend.kind() == "tf2":
+        return  # bert4keras writes checkpoints on TensorFlow 1 only
+    (tmp_path / "c").mkdir()
+    model.save_weights_as_checkpoint(str(tmp_path / "c" / "bert_model.ckpt"))
+    for name in ("bert_config.json", "vocab.txt"):
+        shutil.copy(str(tmp_path / "a" / name), str(tmp_path / "c"))
+    assert "left out" not in converted(tmp_path / "c", tmp_path / "hf2", "hf", capsys)
+    first, last = tensors(tmp_path / "hf"), tensors(tmp_path / "hf2")
+    assert first.keys() == last.keys()
+    for name, value in first.items():
+        np.testing.assert_array_equal(value, last[name], name)
+
+
+@pytest.mark.once
+def test_what_cannot_be_converted_is_refused_and_nothing_is_written(
+    tmp_path: Path, capsys: Any
+) -> None:
+    whole = google_folder.write(tmp_path / "whole")
+    half = google_folder.write(tmp_path / "half", {"cls/predictions/output_bias": None})
+    for source, to, problem in (
+        (tmp_path / "none", "to", "none is not a folder"),
+        (whole / "bert_model.ckpt", "to", "bert_model.ckpt is not a folder"),
+        (whole, "half", "half exists already"),
+        (half, "to", "has no tensor cls/predictions/output_bias"),
+        ("", "to", "name both folders: amp-xla convert SOURCE TO"),
+    ):
+        with pytest.raises(AmpXlaError, match=problem):
+            converted(source, tmp_path / to, "hf", capsys)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["half", "whole"]
