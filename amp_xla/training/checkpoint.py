@@ -356,8 +356,7 @@ def best(folder: Path) -> Optional[Path]:
     if last is None or last.loop.best is None:
         return None
     name = f"step-{last.loop.best_step:08d}"
-    chosen = [path for path in steps(folder) if path.name.split(".")[0] == name]
-    return chosen[-1] if chosen else None
+    return next((p for p in reversed(steps(folder)) if p.name.split(".")[0] == name), None)
 
 
 def readable(folder: Path) -> Optional[Checkpoint]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from amp_xla.data import extras
+from amp_xla.data.text import lines
 from amp_xla.errors import DataError
 from amp_xla.process.typed import as_typed
 from tests.running import ROOT, environment, run_python
@@ -41,9 +41,9 @@ def test_a_missing_package_is_named(monkeypatch: Any, error: ImportError, line: 
     def missing(name: str) -> Any:
         raise error
 
-    monkeypatch.setattr(extras.importlib, "import_module", missing)
+    monkeypatch.setattr(lines.importlib, "import_module", missing)
     with pytest.raises(DataError, match=re.escape(line)):
-        extras.extra("tf2onnx.convert", "ONNX", "a b")
+        lines.extra("tf2onnx.convert", "ONNX", "a b")
 
 
 PROGRAM = """
