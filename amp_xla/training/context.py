@@ -197,11 +197,12 @@ class RunContext:
 
     def text_job(
         self, model: Any, step: Any, data: Labelled, evaluate: Callable[[], Mapping[str, float]],
-        architecture: Optional[bytes] = None,
+        architecture: Optional[bytes] = None, **others: Any,
     ) -> Any:  # fmt: skip
         """Return the ``Job`` of a model of texts; ``--ema`` evaluates the average weights.
 
         ``architecture`` is the content of its ``bert_config.json``; None = as the encoder.
+        ``others`` are attributes of ``Job``, such as ``rates``.
         """
         from amp_xla.optimizers.average import used_by
 
@@ -209,7 +210,7 @@ class RunContext:
         vocabulary, length = data.tokenizer.vocab_size, self.config.batches.max_length
         architecture = architecture or self.config.encoder.architecture(vocabulary, length)
         assets = {**data.assets, ARCHITECTURE: architecture}
-        return self.job(model, step, data.batches, evaluate, assets, data.fingerprints)
+        return self.job(model, step, data.batches, evaluate, assets, data.fingerprints, **others)
 
 
 def build_job(
