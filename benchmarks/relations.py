@@ -117,7 +117,7 @@ def example() -> str:
     news = importlib.import_module("made_up").news
     script = (EXAMPLES / "relations_gplinker.py").read_text("utf-8")
     script = script.replace("news(320, 1), news(40, 2)", "news(200, 1), news(60, 2)")
-    script = script.replace("epochs, most = 24, 16, 10, 4", "epochs, most = 24, 16, 12, 4")
+    script = script.replace("epochs, most = 24, 16, 10, 4", "epochs, most = 24, 16, 24, 4")
     with tempfile.TemporaryDirectory() as folder:
         for name, samples in (("train", news(200, 1)), ("dev", news(60, 2))):
             lines = [json.dumps({k: s[k] for k in ("text", "spo_list")}) + "\n" for s in samples]
@@ -125,7 +125,7 @@ def example() -> str:
         Path(folder, "gplinker.py").write_text(script, encoding="utf-8")
         recipe = (
             "-m amp_xla train relations --train train.json --dev dev.json --layers 2 --hidden 64 "
-            "--max-length 24 --shapes 1 --learning-rate 2e-3 --token-dropout 0 --epochs 12"
+            "--max-length 24 --shapes 1 --learning-rate 2e-3 --token-dropout 0 --epochs 24"
         )
         return f"{_best(recipe.split(), folder)}; {_best(['gplinker.py'], folder)}"
 

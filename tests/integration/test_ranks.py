@@ -299,13 +299,13 @@ def test_all_ranks_wait_for_the_last_checkpoint_of_a_stopped_run(
     (tmp_path / "slow.py").write_text(text.replace("\nif __name__", f"{SLOW_DISK}\nif __name__"))
     flags = [*SMALL, *from_start(), "--checkpoint-every", "0"]
     process = place.start(2, "slow", *flags, recipe=str(tmp_path / "slow.py"))
-    begun(process, place.run("slow") / "metrics.jsonl", 3)
+    begun(process, place.run("slow", "slow") / "metrics.jsonl", 3)
     process.terminate()
     out = process.communicate(timeout=120)[0].decode()
     assert process.returncode == 143, out
-    newest = checkpoint.newest(place.run("slow") / "checkpoints")
+    newest = checkpoint.newest(place.run("slow", "slow") / "checkpoints")
     assert newest is not None and f"stopped by SIGTERM after step {newest.step};" in out
-    assert record.read(place.run("slow")).state == "stopped"
+    assert record.read(place.run("slow", "slow")).state == "stopped"
 
 
 @pytest.mark.long

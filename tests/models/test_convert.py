@@ -77,7 +77,9 @@ def test_there_and_back_all_bits_are_the_same(family: str, tmp_path: Path, capsy
         np.testing.assert_array_equal(value, last[name], name)
     given, written = tensors(source), tensors(tmp_path / "hf")
     assert f"{len(written)} of {len(given)} tensors" in said
-    assert len(given) - len(written) == {"bert_old": 2}.get(family, int("left out" in said))
+    assert len(given) - len(written) == {"bert_old": 2, "nezha": 2}.get(
+        family, int("left out" in said)
+    )
     for name, value in given.items():
         if family == "ernie" and "token_type" in name:
             assert not np.array_equal(value, written[name])  # task 0 is added
