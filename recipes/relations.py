@@ -3,6 +3,9 @@
     make train RECIPE=relations
 
 trains a small BERT from scratch: what does a class extend and define, what does a function take?
+TensorFlow 1.15.5: dev F1 0.8271, seed 1, 2.6 minutes; Intel(R) Xeon(R) Processor with AVX-512 BF16,
+2 cores, load 4; 2026-11-26. TensorFlow 2.17.1: dev F1 0.8257, seed 1, 2.8 minutes; Intel(R) Xeon(R)
+Processor with AVX-512 BF16, 2 cores, load 4; 2026-11-26.
 """
 
 from __future__ import annotations
