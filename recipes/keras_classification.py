@@ -4,7 +4,7 @@
 
 trains a small BERT from scratch on TensorFlow 2, in mixed precision by a Keras policy.
 TensorFlow 2.17.1: dev accuracy 0.9022, seed 1, mixed_bfloat16, 2.4 minutes; 2-core Xeon, shared;
-2026-11-23.
+2026-11-23, before it trained by the public callback.
 
     make train RECIPE=keras_classification ARGS="--policy mixed_float16 --loss-scale dynamic"
 
@@ -16,11 +16,11 @@ from __future__ import annotations
 import dataclasses
 import shlex
 import sys
-from typing import Any, Dict, List, Optional
+from typing import Any, ClassVar, Dict, List, Optional
 
-from typing_extensions import Literal
+from typing_extensions import Annotated, Literal
 
-from amp_xla.config import parse
+from amp_xla.config import MAY_CHANGE, parse, within
 from amp_xla.data import labelled
 from amp_xla.data.batches.options import BatchOptions
 from amp_xla.data.text.options import TextFiles, VocabularyOptions
@@ -28,11 +28,11 @@ from amp_xla.errors import SettingsError
 from amp_xla.models.options import EncoderOptions
 from amp_xla.process.exits import exit_code
 from amp_xla.process.world import world
-from amp_xla.tasks.classification.keras_model import keras_batch, optimizer, precision
+from amp_xla.tasks.classification import keras_model
 from amp_xla.training.answers import LabelAnswers
-from amp_xla.training.checkpoint import Checkpoint
-from amp_xla.training.context import RunContext, loop_options, text_defaults
-from amp_xla.training.options import ClassifierOptions, Intervals, RunOptions, Seed, UpdateOptions
+from amp_xla.training.checkpoint import ARCHITECTURE, Checkpoint
+from amp_xla.training.context import RunContext, text_defaults
+from amp_xla.training.options import ClassifierOptions, RunOptions, Seed, UpdateOptions
 from amp_xla.training.run import RunFolder
 
 
@@ -40,6 +40,7 @@ from amp_xla.training.run import RunFolder
 class Config:
     """Train a text classifier by Keras' model.fit."""
 
+    REMOVED: ClassVar[Dict[str, Any]] = {"evaluate_every": 0}
     seed: Seed = 1
     """seed of weights, order and dropout"""
     files: TextFiles = TextFiles()
@@ -48,7 +49,8 @@ class Config:
     batches: BatchOptions = BatchOptions()
     training: ClassifierOptions = ClassifierOptions()
     update: UpdateOptions = UpdateOptions()
-    intervals: Intervals = Intervals()
+    log_every: Annotated[int, within(at_least=1), MAY_CHANGE] = 20
+    """steps between lines of metrics.jsonl"""
     run: RunOptions = RunOptions()
     policy: Optional[Literal["float32", "mixed_float16", "mixed_bfloat16"]] = None
     """Keras policy; none = float32 if AMP_XLA_PRECISION is not amp, else mixed_float16 on a GPU or
@@ -84,19 +86,16 @@ def fit(unpinned: Config, folder: RunFolder) -> None:
     resume_from = folder.newest()
     context = RunContext(unpinned, resume_from)
     config = context.config
-    policy, scale = precision(config)
-    from amp_xla.backend import tf
-    from amp_xla.callbacks.recipe import RecipeRun
-    from amp_xla.models import dropout, losses
+    policy, scale = keras_model.precision(config)
+    from amp_xla.backend import keras, tf
+    from amp_xla.callbacks import Run
+    from amp_xla.models import losses
     from amp_xla.process.progress import note
     from amp_xla.training import job
-    from amp_xla.training.evaluation import classification as scores
-    from amp_xla.training.step import Inference
 
     job.seed_everything(config.seed)
     data = context.shared(labelled.read(config.files, context.preparation()))
     note(f"Keras policy {policy}, loss scale {scale}")
-    step_input = dropout.install(config.seed)
     vocab, length = data.tokenizer.vocab_size, config.batches.max_length
     model = config.encoder.classifier(
         vocab, len(data.labels), length, weights=context.reads_weights
@@ -107,30 +106,32 @@ def fit(unpinned: Config, folder: RunFolder) -> None:
         number = tf.cast(tf.reshape(target, [-1]), tf.int32)
         return losses.cross_entropy(number, logits, config.training.label_smoothing)
 
-    model.compile(optimizer(config, steps, scale), loss)
-    inputs = {
-        **dict(zip(("token_ids", "segment_ids"), model.inputs)),
-        "labels": tf.placeholder(tf.int32, [None], name="labels"),
-        "weights": tf.placeholder(tf.float32, [None], name="weights"),
-    }
-    with dropout.inference():
-        logits = model(model.inputs)
-    outputs = {"logits": logits, "loss": losses.cross_entropy(inputs["labels"], logits)}
-    run = RecipeRun(
-        folder, unpinned, loop_options(config), data.batches, keras_batch, step_input,
-        evaluate=scores(Inference(inputs, outputs), data.dev_batches, len(data.labels)),
-        assets={**data.assets, "bert_config.json": config.encoder.architecture(vocab, length)},
-        identity={**data.fingerprints, "policy": policy, "loss scale": str(scale)},
+    accuracy = keras.metrics.SparseCategoricalAccuracy(name="accuracy")
+    model.compile(keras_model.optimizer(config, steps, scale), loss, metrics=[accuracy])
+    run = Run(
+        folder, monitor="val_accuracy", log_every=config.log_every,
+        config=dataclasses.replace(unpinned, policy=policy, loss_scale=str(scale)),
+        files={**data.assets, ARCHITECTURE: config.encoder.architecture(vocab, length)},
+        identity=data.fingerprints,
     )  # fmt: skip
-    model.fit(epochs=config.training.epochs, callbacks=[run], verbose=0)
+    patience = config.training.patience
+    stops = [keras.callbacks.EarlyStopping("val_accuracy", patience=patience)] if patience else []
+    model.fit(
+        keras_model.endless(data.batches, keras_model.train_batch),
+        steps_per_epoch=data.batches.steps_per_epoch(),
+        validation_data=keras_model.endless(data.dev_batches, keras_model.dev_batch),
+        validation_steps=data.dev_batches.steps_per_epoch(),
+        epochs=config.training.epochs, callbacks=[run, *stops], verbose=0,
+    )  # fmt: skip
     note(f"predict with: amp-xla predict {shlex.quote(str(folder.path))} FILE")
 
 
 def predict(checkpoint: Checkpoint, lines: List[str]) -> LabelAnswers:
     """Return the label probabilities of each line, a text or two texts separated by a tab."""
     config = checkpoint.config(Config)
-    policy = checkpoint.identity["data"].get("policy")
-    precision(dataclasses.replace(config, policy=policy, xla="off", loss_scale=None))
+    # Until November 2026 a run saved its policy with its data.
+    policy = config.policy or checkpoint.identity["data"].get("policy")
+    keras_model.precision(dataclasses.replace(config, policy=policy, xla="off", loss_scale=None))
     from amp_xla.tasks.classification import answers
 
     return answers.predict(config, checkpoint, lines)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import os
-from typing import Any, List, Tuple
+from typing import Any, Callable, Iterator, List, Tuple
 
+from amp_xla.data.batches.protocol import Batch, BatchSource
 from amp_xla.errors import UnsupportedError
 
 
@@ -63,7 +65,19 @@ def optimizer(config: Any, steps: int, scale: Any) -> Any:
     return LossScaleOptimizer(adamw, dynamic=False, initial_scale=float(scale))
 
 
-def keras_batch(batch: Any) -> Tuple[List[Any], Any, Any]:
+def endless(batches: BatchSource, convert: Callable[[Batch], Any]) -> Iterator[Any]:
+    """Yield the batches of all epochs, each converted for ``fit``."""
+    for epoch in itertools.count():
+        yield from map(convert, batches.epoch(epoch))
+
+
+def dev_batch(batch: Batch) -> Tuple[List[Any], Any]:
+    """Return inputs and labels for the validation of ``fit``, without padding rows."""
+    rows = batch["weights"] > 0
+    return [batch["token_ids"][rows], batch["segment_ids"][rows]], batch["labels"][rows]
+
+
+def train_batch(batch: Batch) -> Tuple[List[Any], Any, Any]:
     """Return inputs, labels and weights for ``fit``.
 
     Keras divides the loss by the number of rows, which includes padding rows of weight 0. The
