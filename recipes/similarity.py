@@ -29,7 +29,7 @@ from amp_xla.errors import SettingsError
 from amp_xla.models.options import EncoderOptions
 from amp_xla.process.exits import exit_code
 from amp_xla.tasks.similarity import scores
-from amp_xla.tasks.similarity.data import Method, apart, read, split
+from amp_xla.tasks.similarity.data import Method, apart, needed, read, split
 from amp_xla.training.answers import Answers
 from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.context import RunContext, loop_options, text_defaults
@@ -76,7 +76,7 @@ class Config:
 
     def defaults(self) -> Dict[str, Any]:
         """Return the settings of a resumed run, or the defaults of ``--bert``."""
-        return text_defaults("similarity", self)
+        return text_defaults("similarity", self, needs=needed(self.method))
 
 
 def build(config: Config, context: RunContext) -> Any:

@@ -75,7 +75,7 @@ class Config:
 
     def defaults(self) -> Dict[str, Any]:
         """Return the settings of a resumed run, or the defaults of ``--bert``."""
-        return text_defaults("tagging", self)
+        return text_defaults("tagging", self, nested=not is_flat(self.head))
 
     def tagger(self, vocab_size: int, labels: int, weights: bool) -> Any:
         """Build the ``Tagger``; ``weights=False`` reads only the configuration of ``--bert``."""

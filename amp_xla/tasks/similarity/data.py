@@ -18,7 +18,6 @@ from amp_xla.errors import DataError
 from amp_xla.process import json_files, regular
 
 Method = Literal["cross-encoder", "cosent", "simcse", "unsupervised-simcse"]
-# Fields that a training file must have.
 NEEDS = {"simcse": ("text", "pair"), "unsupervised-simcse": ("text",)}
 POSITIVE = 0.8  # SimCSE trains on pairs from this part of the range of scores on: 4 of 0 to 5
 
@@ -74,6 +73,11 @@ def apart(method: Method) -> bool:
     return method != "cross-encoder"
 
 
+def needed(method: Method) -> Sequence[str]:
+    """Return the names of the fields that a training file must have."""
+    return NEEDS.get(method, LABELLED_PAIRS)
+
+
 def read(method: Method, files: PairFiles, how: Preparation) -> Labelled:
     """Read the files, or the built-in pairs if there are none; the result's labels are a ``Scale``.
 
@@ -81,7 +85,7 @@ def read(method: Method, files: PairFiles, how: Preparation) -> Labelled:
       method: decides which fields a training file needs, and how pairs are encoded.
       files, how: as for ``labelled.read``.
     """
-    train, dev = files.read(how.seed, needs=NEEDS.get(method, LABELLED_PAIRS))
+    train, dev = files.read(how.seed, needs=needed(method))
     lines = len(train)
     known = [*(train.labels or []), *(dev.labels or [])]
     scale = Scale.fit(known if method in NEEDS else train.labels or [])
