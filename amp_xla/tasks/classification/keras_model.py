@@ -10,7 +10,7 @@ from amp_xla.data.batches.protocol import Batch, BatchSource
 from amp_xla.errors import UnsupportedError
 
 
-def precision(config: Any) -> Tuple[str, Any]:
+def precision(config: Any) -> Tuple[Any, Any]:
     """Apply the settings and set the Keras policy; return the policy and the loss scale."""
     from amp_xla import backend
     from amp_xla.backend import configuring
