@@ -20,7 +20,7 @@ import shlex
 import sys
 from typing import Any, ClassVar, Dict, List, Optional
 
-from amp_xla.config import changed, parse
+from amp_xla.config import parse
 from amp_xla.data.batches.options import BatchOptions
 from amp_xla.data.text.options import TextFiles, VocabularyOptions
 from amp_xla.errors import SettingsError
@@ -98,9 +98,9 @@ def fit(unpinned: Config, folder: RunFolder) -> None:
     accuracy = keras.metrics.SparseCategoricalAccuracy(name="accuracy")
     model.compile(keras_model.optimizer(config, steps, scale), loss, metrics=[accuracy])
     run = Run(
-        folder, monitor="val_accuracy", log_every=config.log_every, identity=data.fingerprints,
-        config=changed(unpinned, policy=policy, loss_scale=str(scale)),
+        folder, monitor="val_accuracy", log_every=config.log_every, config=unpinned,
         files={**data.assets, ARCHITECTURE: config.encoder.architecture(vocab, length)},
+        identity={**data.fingerprints, "policy": policy, "loss scale": str(scale)},
     )  # fmt: skip
     patience = config.training.patience
     stops = [keras.callbacks.EarlyStopping("val_accuracy", patience=patience)] if patience else []

@@ -126,9 +126,7 @@ def predict(kind: Type[Any], checkpoint: Checkpoint, lines: List[str]) -> LabelA
       checkpoint, lines: as for ``answers.predict``.
     """
     config = checkpoint.config(kind)
-    # Until November 2026 a run saved its policy with its data.
-    policy = config.policy_options.policy or checkpoint.identity["data"].get("policy")
-    precision(PolicyOptions(policy, xla="off"))
+    precision(PolicyOptions(checkpoint.identity["data"].get("policy"), xla="off"))
     from amp_xla.tasks.classification import answers
 
     return answers.predict(config, checkpoint, lines)
