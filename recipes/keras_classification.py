@@ -4,7 +4,7 @@
 
 trains a small BERT from scratch on TensorFlow 2, in mixed precision by a Keras policy.
 TensorFlow 2.17.1: dev accuracy 0.9022, seed 1, mixed_bfloat16, 2.4 minutes; 2-core Xeon, shared;
-2026-11-23.
+2026-11-23, before it trained by the public callback.
 
     make train RECIPE=keras_classification ARGS="--policy mixed_float16 --loss-scale dynamic"
 
@@ -13,12 +13,12 @@ The same in a script: examples/keras_fit.py; a loop of your own: docs/precision.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import shlex
 import sys
-from typing import Any, List, Optional
-
-from typing_extensions import Literal
+from typing import Any, ClassVar, Dict, List, Optional
 
 from amp_xla.config import parse
 from amp_xla.data.batches.options import BatchOptions
@@ -27,12 +27,11 @@ from amp_xla.errors import SettingsError
 from amp_xla.models.options import EncoderOptions, Pooling
 from amp_xla.process.exits import exit_code
 from amp_xla.process.world import world
+from amp_xla.tasks.classification import keras_model
 from amp_xla.tasks.classification.data import read
-from amp_xla.tasks.classification.keras_model import keras_batch, optimizer, precision
 from amp_xla.training import options
-from amp_xla.training.answers import LabelAnswers
-from amp_xla.training.checkpoint import Checkpoint
-from amp_xla.training.context import RunContext, loop_options, served, text_defaults
+from amp_xla.training.checkpoint import ARCHITECTURE
+from amp_xla.training.context import RunContext, served, text_defaults
 from amp_xla.training.run import RunFolder
 
 
@@ -40,6 +39,7 @@ from amp_xla.training.run import RunFolder
 class Config:
     """Train a text classifier by Keras' model.fit."""
 
+    REMOVED: ClassVar[Dict[str, Any]] = {"evaluate_every": 0}
     seed: options.Seed = 1
     files: TextFiles = TextFiles()
     vocabulary: VocabularyOptions = VocabularyOptions()
@@ -50,16 +50,9 @@ class Config:
     batches: BatchOptions = BatchOptions()
     training: options.ClassifierOptions = options.ClassifierOptions()
     update: options.UpdateOptions = options.UpdateOptions()
-    intervals: options.Intervals = options.Intervals()
+    log_every: options.LogEvery = 20
     run: options.RunOptions = options.RunOptions()
-    policy: Optional[Literal["float32", "mixed_float16", "mixed_bfloat16"]] = None
-    """Keras policy; none = float32 if AMP_XLA_PRECISION is not amp, else mixed_float16 on a GPU or
-    mixed_bfloat16 on a CPU"""
-    loss_scale: Optional[str] = None
-    """loss scale: a number (1 = off) or dynamic; none = environment variable AMP_XLA_LOSS_SCALE, or
-    if that is not set, 1000 in float16 and 1 otherwise"""
-    xla: Optional[Literal["off", "on", "no_lazy", "lite"]] = None
-    """XLA mode; none = environment variable AMP_XLA_XLA, or off if that is not set"""
+    policy_options: keras_model.PolicyOptions = keras_model.PolicyOptions()
 
     defaults = text_defaults
 
@@ -72,10 +65,8 @@ def main(argv: Optional[List[str]] = None) -> int:
             "NP: this recipe trains in one process; RECIPE=classification trains on several ranks"
         )
     folder = RunFolder("keras_classification", config.run.name, resume=config.run.resume)
-    try:
+    with contextlib.closing(folder):
         fit(config, folder)
-    finally:
-        folder.close()
     return 0
 
 
@@ -84,18 +75,16 @@ def fit(unpinned: Config, folder: RunFolder) -> None:
     resume_from = folder.newest()
     context = RunContext(unpinned, resume_from)
     config = context.config
-    policy, scale = precision(config)
-    from amp_xla.backend import tf
-    from amp_xla.callbacks.recipe import RecipeRun
-    from amp_xla.models import dropout, losses
+    policy, scale = keras_model.precision(config.policy_options)
+    from amp_xla.backend import keras, tf
+    from amp_xla.callbacks import Run
+    from amp_xla.models import losses
     from amp_xla.process.progress import note
-    from amp_xla.tasks.classification import answers
     from amp_xla.training import job
 
     job.seed_everything(config.seed)
     data = read(config.files, context.preparation())
     note(f"{data.description}\nKeras policy {policy}, loss scale {scale}")
-    step_input = dropout.install(config.seed)
     vocab, length = data.tokenizer.vocab_size, config.batches.max_length
     model = config.encoder.classifier(
         vocab, len(data.labels), length, weights=context.reads_weights, pooling=config.pooling
@@ -106,28 +95,24 @@ def fit(unpinned: Config, folder: RunFolder) -> None:
         number = tf.cast(tf.reshape(target, [-1]), tf.int32)
         return losses.cross_entropy(number, logits, config.training.label_smoothing)
 
-    model.compile(optimizer(config, steps, scale), loss)
-    run = RecipeRun(
-        folder, unpinned, loop_options(config), data.batches, keras_batch, step_input,
-        evaluate=answers.evaluation(model, answers.placeholders(model), data),
-        assets={**data.assets, "bert_config.json": config.encoder.architecture(vocab, length)},
+    accuracy = keras.metrics.SparseCategoricalAccuracy(name="accuracy")
+    model.compile(keras_model.optimizer(config, steps, scale), loss, metrics=[accuracy])
+    run = Run(
+        folder, monitor="val_accuracy", log_every=config.log_every, config=unpinned,
+        files={**data.assets, ARCHITECTURE: config.encoder.architecture(vocab, length)},
         identity={**data.fingerprints, "policy": policy, "loss scale": str(scale)},
     )  # fmt: skip
-    model.fit(epochs=config.training.epochs, callbacks=[run], verbose=0)
+    patience = config.training.patience
+    stops = [keras.callbacks.EarlyStopping("val_accuracy", patience=patience)] if patience else []
+    model.fit(
+        **keras_model.data_of_fit(data), epochs=config.training.epochs, callbacks=[run, *stops],
+        verbose=0,
+    )  # fmt: skip
     note(f"predict with: amp-xla predict {shlex.quote(str(folder.path))} FILE")
 
 
-def predict(checkpoint: Checkpoint, lines: List[str]) -> LabelAnswers:
-    """Return the label probabilities of each line, a text or two texts separated by a tab."""
-    config = checkpoint.config(Config)
-    policy = checkpoint.identity["data"].get("policy")
-    precision(dataclasses.replace(config, policy=policy, xla="off", loss_scale=None))
-    from amp_xla.tasks.classification import answers
-
-    return answers.predict(config, checkpoint, lines)
-
-
-# by amp-xla export, in float32 with the constants of the run
+# by amp-xla predict and export; the latter in float32 with the constants of the run
+predict = functools.partial(keras_model.predict, Config)
 exportable = served(Config, "amp_xla.tasks.classification.export:classifier", float32=True)
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from typing import Any, List, Optional
+from typing import Any, Dict, List, Optional
 
 from typing_extensions import Annotated
 
@@ -27,7 +27,7 @@ from amp_xla.data.text.options import VocabularyOptions
 from amp_xla.models.options import EncoderOptions, Pooling
 from amp_xla.process.exits import exit_code
 from amp_xla.tasks.similarity import scores
-from amp_xla.tasks.similarity.data import Method, PairFiles, check, read
+from amp_xla.tasks.similarity.data import Method, PairFiles, check, needed, read
 from amp_xla.training import launch, options
 from amp_xla.training.context import RunContext, served, text_defaults
 
@@ -62,7 +62,9 @@ class Config:
     def __post_init__(self) -> None:
         check(self.method, self.tricks.r_drop, self.pooling)
 
-    defaults = text_defaults
+    def defaults(self) -> Dict[str, Any]:
+        """Return the settings of a resumed run, or the defaults of ``--bert``."""
+        return text_defaults(self, needs=needed(self.method))
 
 
 def build(config: Config, context: RunContext) -> Any:

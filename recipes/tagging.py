@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from typing import Any, List, Optional
+from typing import Any, Dict, List, Optional
 
 from typing_extensions import Literal
 
@@ -26,7 +26,7 @@ from amp_xla.models.options import EncoderOptions
 from amp_xla.process.exits import exit_code
 from amp_xla.tasks.tagging import scores
 from amp_xla.tasks.tagging.data import read
-from amp_xla.tasks.tagging.spans import check
+from amp_xla.tasks.tagging.spans import check, is_flat
 from amp_xla.training import launch, options
 from amp_xla.training.context import RunContext, served, text_defaults
 
@@ -54,7 +54,9 @@ class Config:
     def __post_init__(self) -> None:
         check(self.head, self.training.label_smoothing, self.tricks.r_drop)
 
-    defaults = text_defaults
+    def defaults(self) -> Dict[str, Any]:
+        """Return the settings of a resumed run, or the defaults of ``--bert``."""
+        return text_defaults(self, nested=not is_flat(self.head))
 
 
 def build(config: Config, context: RunContext) -> Any:

@@ -13,25 +13,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Dict, Iterator, Mapping, Optional
 
 import numpy as np
-from typing_extensions import Protocol
 
 from amp_xla import backend
 from amp_xla.backend import keras
 from amp_xla.errors import DataError, UnsupportedError
 from amp_xla.process.progress import note
-
-
-class Source(Protocol):
-    """Batches that can be read from any position on.
-
-    Attributes:
-      steps: batches per epoch of ``fit``.
-    """
-
-    steps: int
-
-    def batches(self, seed: int, position: int) -> Iterator[Any]:
-        """Yield the batches from ``position`` on, as tuples for Keras."""
 
 
 def source(model: Any, given: Mapping[str, Any]) -> Any:
@@ -82,11 +68,21 @@ def _seed(*numbers: int) -> None:
 
 
 class Batches:
-    """A ``Source`` whose batches Keras gets from a ``Feed``."""
+    """Batches that Keras gets from a ``Feed``, which can begin at any position.
+
+    Attributes:
+      steps: batches per epoch of ``fit``.
+    """
+
+    steps: int
+
+    def batches(self, seed: int, position: int) -> Iterator[Any]:
+        """Yield the batches from ``position`` on, as tuples for Keras."""
+        raise NotImplementedError
 
     def feed(self, seed: int, position: int, skip: int) -> Feed:
         """Return the feed from ``position`` on; ``skip`` batches of its epoch come before."""
-        return Feed(self, seed, position, skip)  # type: ignore[arg-type]
+        return Feed(self, seed, position, skip)
 
 
 class Sequences(Batches):
@@ -259,7 +255,7 @@ class Feed:
       batch: the batch of the current step.
     """
 
-    def __init__(self, source: Source, seed: int, position: int, skip: int) -> None:
+    def __init__(self, source: Batches, seed: int, position: int, skip: int) -> None:
         self._steps, self._position, self._skip = source.steps, position, skip
         self._batches = source.batches(seed, position)
         self._pool = ThreadPoolExecutor(1)

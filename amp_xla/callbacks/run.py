@@ -15,7 +15,6 @@ import numpy as np
 from amp_xla import backend
 from amp_xla.backend import configuring
 from amp_xla.callbacks import data, description
-from amp_xla.callbacks.data import Source
 from amp_xla.callbacks.state import FitState, Last
 from amp_xla.callbacks.step import FitJob, FitStep, check, metric_variables, rates_of
 from amp_xla.config import fields
@@ -66,6 +65,10 @@ class Run(FitState):
         first operation that was not finite; or ``stop``.
       log_every: steps between lines of metrics.jsonl.
       force_resume: resume even if settings or versions differ.
+      config: a recipe's configuration, with ``RunOptions`` that replace those above; it is saved,
+        and compared on resume.
+      files: file name -> content of the files needed for prediction.
+      identity: hashes of the data by name, compared on resume.
 
     Raises:
       AmpXlaError: the folder already has a run and ``resume`` is False, or it cannot be used; an
@@ -82,6 +85,9 @@ class Run(FitState):
         on_nonfinite: str = "skip",
         log_every: int = 20,
         force_resume: bool = False,
+        config: Any = None,
+        files: Optional[Mapping[str, bytes]] = None,
+        identity: Optional[Dict[str, str]] = None,
     ) -> None:
         super().__init__()
         options: Dict[str, Any] = {
@@ -93,7 +99,8 @@ class Run(FitState):
             problem = known[name].problem(value)
             if problem:
                 raise AmpXlaError(f"{name}={problem}")
-        self._config: Any = Script(RunOptions(**options))
+        self._config = config or Script(RunOptions(**options))
+        self._files, self._identity = files or {}, identity or {}
         self._monitor, self._log_every = monitor, log_every
         self._place: Optional[Path] = None
         if not isinstance(folder, RunFolder):
@@ -110,41 +117,6 @@ class Run(FitState):
         self._evaluation = contextlib.ExitStack()
         self._step: Any = None
         self._loop: Any = None
-
-    # -- parts that ``RecipeRun`` replaces -------------------------------------------------------
-
-    step_input: Optional[Any] = None  # placeholder of the step number
-    evaluate: Optional[Callable[[], Mapping[str, float]]] = None
-
-    def source(self, model: Any, given: Mapping[str, Any]) -> Any:
-        return data.source(model, given)
-
-    def script(self, model: Any, given: Mapping[str, Any]) -> Dict[str, Any]:
-        """Return the description of data, model, loss and optimizer that is compared on resume."""
-        own = {} if self._ranks.several else self._source.identity(self._seed)
-        return description.describe(model, {**own, "class_weight": given["class_weight"]})
-
-    def options(self, given: Mapping[str, Any]) -> LoopOptions:
-        """Return the number of epochs, the intervals, and the monitor of the best checkpoint."""
-        name = self._monitor or f"val_{self._saved['monitor']}"
-        name = name[len("val_") :] if name.startswith("val_") else name
-        return LoopOptions(
-            given["epochs"], self._log_every, 0, name, description.higher_is_better(name)
-        )
-
-    def job(self, step: FitStep, source: Source) -> FitJob:
-        batches: Any = types.SimpleNamespace(  # Keras reads the batches itself
-            shapes=(), steps_per_epoch=lambda: source.steps, epoch=lambda epoch: iter(())
-        )
-        return FitJob(
-            step.model, step, batches,  # type: ignore[arg-type]
-            self.evaluate or (lambda: self._validation), {}, configuring.current(),
-            script=self._script,
-        )  # fmt: skip
-
-    def samples(self, rows: int) -> int:
-        """Return the number of samples in the current batch; ``rows`` counts padding rows, too."""
-        return rows
 
     def _opened(self) -> RunFolder:
         assert self._place is not None
@@ -211,7 +183,7 @@ class Run(FitState):
     def _prepare(self, model: Any, given: Dict[str, Any]) -> None:
         check(model)
         self._ranks = distributed.current()
-        self._source: Any = self.source(model, given)
+        self._source: Any = data.source(model, given)
         resume_from = newest(self.folder, self._ranks)
         self._saved = {**_NEW, **(resume_from.state.get("fit", {}) if resume_from else {})}
         self._arrays = resume_from.more_tensors() if resume_from else {}
@@ -219,7 +191,7 @@ class Run(FitState):
         state = None if resume_from is None else resume_from.loop
         epoch = given["initial_epoch"] if state is None else state.epoch
         skip, steps = 0 if state is None else state.step_in_epoch, self._source.steps
-        if state is not None and state.evaluate_due and self.evaluate is None:
+        if state is not None and state.evaluate_due:
             epoch, skip = epoch - 1, steps  # all that is left of the epoch is its end
         drawn = self._ranks.from_first(lambda: int(np.random.randint(2**31 - 1)))
         self._seed = drawn if self._saved["seed"] is None else self._saved["seed"]
@@ -227,26 +199,37 @@ class Run(FitState):
         self._monitor = description.known_monitor(self._monitor, model, given, self)
         self._epoch, position = epoch, epoch * steps + skip
         over = position >= given["epochs"] * steps  # FitStep needs a batch even if none is left
-        self._script = self.script(model, given)
+        # Several ranks have different data.
+        read = {} if self._ranks.several else self._source.identity(self._seed)
+        script = description.describe(model, {**read, "class_weight": given["class_weight"]})
         self._feed = self._source.feed(self._seed, 0 if over else position, skip)
         self._open.callback(self._feed.close)
         self._step = FitStep(
             model, self._feed, given["class_weight"], self._seed,
-            lambda: self._loop.flag(self._watch), self.step_input,
+            lambda: self._loop.flag(self._watch),
         )  # fmt: skip
         self._open.callback(self._step.close)
-        engine = TensorFlowEngine(self.job(self._step, self._source))
+        name = self._monitor or f"val_{self._saved['monitor']}"
+        name = name[len("val_") :] if name.startswith("val_") else name
+        options = LoopOptions(
+            given["epochs"], self._log_every, 0, name, description.higher_is_better(name)
+        )
+        batches: Any = types.SimpleNamespace(  # Keras reads the batches itself
+            shapes=(), steps_per_epoch=lambda: steps, epoch=lambda epoch: iter(())
+        )
+        job = FitJob(
+            model, self._step, batches, lambda: self._validation,
+            self._files, configuring.current(), self._identity, script=script,
+        )  # fmt: skip
+        engine = TensorFlowEngine(job)
         try:
-            self._loop = prepare(
-                self.folder, self._config, engine, self.options(given), resume_from
-            )
+            self._loop = prepare(self.folder, self._config, engine, options, resume_from)
         except CheckpointError as error:
             ended = self.folder.path in _ENDED
             reasons = description.reasons(resume_from, model, ended)
             raise CheckpointError(f"{error}{reasons}") from error
         self._loop.more_state = self._more_state
         engine.more_tensors = self._more_tensors
-        self._loop.evaluates = self.evaluate is not None
         if state is None:
             self._loop.state.epoch = epoch
         self._step.skip = skip
@@ -287,8 +270,8 @@ class Run(FitState):
         self._losses = [float(self._losses[0] + logs["loss"] * size), self._losses[1] + size]
         result = step.result(logs["loss"])
         loop.engine.remember(step.fed, step.number, step.masks)
-        loop.after_step(result, self.samples(size), self._source.steps)
-        if self.evaluate or not loop.state.evaluate_due:
+        loop.after_step(result, size, self._source.steps)
+        if not loop.state.evaluate_due:
             loop.between(self._watch, result.flags)
         self._epoch_ends()
         if loop.over:
@@ -301,7 +284,7 @@ class Run(FitState):
         signal leads to is taken here, and a resumed run repeats them.
         """
         loop = self._loop
-        if self.evaluate is None and loop.state.evaluate_due and not self._ranks.several:
+        if loop.state.evaluate_due and not self._ranks.several:
             self._before = loop.document(), loop.engine.snapshot()
             self._evaluation.enter_context(self._watch.immediately("during an evaluation"))
 

@@ -49,7 +49,6 @@ class FitStep:
       class_weight: as given to ``fit``.
       seed: seed of dropout masks.
       flag: returns whether this rank has to stop or to save.
-      step_input: placeholder of the step's number; None if the model's dropout needs none.
 
     Attributes:
       number: number of the current step.
@@ -63,7 +62,6 @@ class FitStep:
         class_weight: Any,
         seed: int,
         flag: Callable[[], bool],
-        step_input: Optional[Any],
     ) -> None:
         optimizer = model.optimizer
         self.model, self.optimizer, self.metric_names = model, optimizer, ()
@@ -90,8 +88,7 @@ class FitStep:
         self._own = list(function.inputs), list(function.fetches)
         self._fetched: Dict[str, Any] = {}
         self._add_fetches()
-        self._has_step = step_input is not None
-        function.inputs.append(dropout.step_input() if step_input is None else step_input)
+        function.inputs.append(dropout.step_input())
         if self._ranks.several:
             self._add_figures()
         function.run_options = tf.RunOptions(output_partition_graphs=True)
@@ -113,7 +110,7 @@ class FitStep:
     @property
     def masks(self) -> int:
         """The number on which the dropout masks of this step depend."""
-        return self.number if self._has_step else (self._seed << 31) + self.number
+        return (self._seed << 31) + self.number
 
     def _average_over_ranks(self) -> None:
         """Let the optimizer average gradients over ranks.

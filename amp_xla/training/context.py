@@ -67,6 +67,7 @@ class RunContext:
         """Return the settings that turn texts into batches of all micro-batches of an update."""
         config = self.config
         pretrained.check(config.encoder.bert)  # first, because texts may take minutes
+        self._defaults = config.defaults()  # counts the texts, which are read next
         size = config.batches.batch_size * getattr(config, "accumulate", 1)
         return Preparation(
             config.vocabulary, dataclasses.replace(config.batches, batch_size=size),
@@ -87,7 +88,7 @@ class RunContext:
         """Return the number of steps in the whole run; print the defaults that apply to it."""
         config = self.config
         steps = config.training.epochs * int(batches.steps_per_epoch())
-        note(fine_tuning.describe(flat(config), config.defaults(), steps))
+        note(fine_tuning.describe(flat(config), self._defaults, steps))
         return steps
 
     # -- update -------------------------------------------------------------------------------
@@ -221,12 +222,17 @@ def build_job(
     return build(context.config, context)
 
 
-def text_defaults(config: Any) -> Dict[str, Any]:
-    """Return the settings of a resumed run; for a new run the defaults of ``--bert``."""
+def text_defaults(config: Any, **training: Any) -> Dict[str, Any]:
+    """Return the settings of a resumed run; for a new run the defaults of ``--bert``.
+
+    Args:
+      config: the recipe's configuration.
+      training: arguments with which the recipe reads its training file.
+    """
     resumed = resumed_settings(type(config), recipe_of(type(config)), config.run)
     bert = config.encoder.bert
     pretrained.check(None if resumed else bert, whole=False)
-    texts = config.files.count() if bert and not resumed else 0
+    texts = config.files.count(**training) if bert and not resumed else 0
     return resumed or {
         **fine_tuning.defaults(bert, texts), **config.vocabulary.defaults(bert)
     }  # fmt: skip

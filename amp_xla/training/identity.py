@@ -111,7 +111,7 @@ def differences(
             (*sides_of, current["defaults"]), (*sides_of[::-1], saved.get("defaults", {}))
         ):  # fmt: skip
             side.update((key, defaults[key]) for key in {*other} - {*side} if key in defaults)
-    if "script" not in saved:  # a checkpoint from before this part
+    if not saved.get("script"):  # a checkpoint from before this part, or before a recipe had it
         new_parts["script"] = {}
     longer = []
     for key in LENGTHS:

@@ -56,7 +56,6 @@ class Loop:
         self.options, self.config, self.identity = options, config, identity
         self.state = LoopState(log_sums=[0.0] * (1 + len(engine.metric_names)))
         self.reported_nonfinite = False
-        self.evaluates = True
         self.more_state: Callable[[], Dict[str, Any]] = dict
         self._log: Optional[MetricsLog] = None
         self._result: Optional[StepResult] = None
@@ -86,17 +85,16 @@ class Loop:
           NothingConvertedError, UnsupportedError: AMP or XLA did not take effect.
         """
         with self.running(watch):
+            self.between(watch)
             while not self.over:
                 self._epoch(watch)
         return self.state
 
     @contextlib.contextmanager
     def running(self, watch: SignalWatch) -> Iterator[None]:
-        """Open the log; make up for an evaluation that is due; at the end wait for the writer."""
+        """Open the log; at the end wait for the writer of checkpoints."""
         announce(self.engine.ranks.world)
         with recorded(self), self._logged():
-            if self.evaluates:
-                self.between(watch)
             if not self.over:
                 note("building and starting the graph (the first step is slow) ...")
             yield

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import os
 from typing import Any, ClassVar, Dict, List, Optional, Sequence, Tuple
 
@@ -57,13 +58,8 @@ class Files:
           seed: decides which texts ``train_fraction`` takes.
           training: arguments of ``dataset`` for the training file.
         """
-        if (self.train is None) != (self.dev is None):
-            raise DataError("--train and --dev belong together: give both, or neither")
-        if self.train is None or self.dev is None:
-            train, dev = self.built_in()
-        else:
-            train = self.dataset(self.train, **training)
-            dev = self.dataset(self.dev, train.layout)
+        train, dev = _whole(self, **training)
+        _whole.cache_clear()  # it may be large
         if self.train_fraction < 1.0:
             chosen = np.random.RandomState(seed).permutation(len(train))
             train = train.take(np.sort(chosen[: max(1, int(len(train) * self.train_fraction))]))
@@ -88,19 +84,23 @@ class Files:
         fields = ("text",) if one else ("text", "pair")
         return readers.questions(path, lines, run, fields, self.known)
 
-    def count(self) -> int:
-        """Estimate the number of training texts; 0 = unknown."""
-        number = 0
+    def count(self, **training: Any) -> int:
+        """Return the number of training texts; 0 = unknown. The arguments are those of ``read``."""
         with contextlib.suppress(DataError):  # reported when the texts are read
-            if self.train is None:
-                number = len(self.built_in()[0])
-            elif os.path.isfile(self.train):  # a pipe can be read only once
-                number = self.texts_in(self.train)
-        return int(number * self.train_fraction)
+            # A pipe can be read only once.
+            if all(path is None or os.path.isfile(path) for path in (self.train, self.dev)):
+                return int(len(_whole(self, **training)[0]) * self.train_fraction)
+        return 0
 
-    def texts_in(self, path: str) -> int:
-        """Estimate the number of texts in a file."""
-        return len(Table.read(path).rows)
+
+@functools.lru_cache(maxsize=1)  # ``count`` reads first, and then ``read``
+def _whole(files: Files, **training: Any) -> Tuple[Dataset, Dataset]:
+    if (files.train is None) != (files.dev is None):
+        raise DataError("--train and --dev belong together: give both, or neither")
+    if files.train is None or files.dev is None:
+        return files.built_in()
+    train = files.dataset(files.train, **training)
+    return train, files.dataset(files.dev, train.layout)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,9 +157,6 @@ class TaggedFiles(Files):
         if Table.of(path, lines, []).format != "json":
             return lines, None  # each line is a text, with tabs or without
         return super().questions(path, lines, run, single)
-
-    def texts_in(self, path: str) -> int:
-        return len(dataclasses.replace(self, on_bad_line="skip").dataset(path))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,13 +2,35 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import os
-from typing import Any, List, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple, Type
 
+from typing_extensions import Literal
+
+from amp_xla.data.batches.protocol import Batch, BatchSource
+from amp_xla.data.labelled import Labelled
 from amp_xla.errors import UnsupportedError
+from amp_xla.training.answers import LabelAnswers
+from amp_xla.training.checkpoint import Checkpoint
 
 
-def precision(config: Any) -> Tuple[str, Any]:
+@dataclasses.dataclass(frozen=True)
+class PolicyOptions:
+    """Keras policy, loss scale and XLA."""
+
+    policy: Optional[Literal["float32", "mixed_float16", "mixed_bfloat16"]] = None
+    """Keras policy; none = float32 if AMP_XLA_PRECISION is not amp, else mixed_float16 on a GPU or
+    mixed_bfloat16 on a CPU"""
+    loss_scale: Optional[str] = None
+    """loss scale: a number (1 = off) or dynamic; none = environment variable AMP_XLA_LOSS_SCALE, or
+    if that is not set, 1000 in float16 and 1 otherwise"""
+    xla: Optional[Literal["off", "on", "no_lazy", "lite"]] = None
+    """XLA mode; none = environment variable AMP_XLA_XLA, or off if that is not set"""
+
+
+def precision(config: PolicyOptions) -> Tuple[Any, Any]:
     """Apply the settings and set the Keras policy; return the policy and the loss scale."""
     from amp_xla import backend
     from amp_xla.backend import configuring
@@ -63,7 +85,29 @@ def optimizer(config: Any, steps: int, scale: Any) -> Any:
     return LossScaleOptimizer(adamw, dynamic=False, initial_scale=float(scale))
 
 
-def keras_batch(batch: Any) -> Tuple[List[Any], Any, Any]:
+def data_of_fit(data: Labelled) -> Dict[str, Any]:
+    """Return the arguments of ``fit`` with the training batches and the dev batches."""
+    return {
+        "x": _endless(data.batches, train_batch),
+        "steps_per_epoch": data.batches.steps_per_epoch(),
+        "validation_data": _endless(data.dev_batches, dev_batch),
+        "validation_steps": data.dev_batches.steps_per_epoch(),
+    }
+
+
+def _endless(batches: BatchSource, convert: Callable[[Batch], Any]) -> Iterator[Any]:
+    """Yield the batches of all epochs, each converted for ``fit``."""
+    for epoch in itertools.count():
+        yield from map(convert, batches.epoch(epoch))
+
+
+def dev_batch(batch: Batch) -> Tuple[List[Any], Any]:
+    """Return inputs and labels for the validation of ``fit``, without padding rows."""
+    rows = batch["weights"] > 0
+    return [batch["token_ids"][rows], batch["segment_ids"][rows]], batch["labels"][rows]
+
+
+def train_batch(batch: Batch) -> Tuple[List[Any], Any, Any]:
     """Return inputs, labels and weights for ``fit``.
 
     Keras divides the loss by the number of rows, which includes padding rows of weight 0. The
@@ -72,3 +116,17 @@ def keras_batch(batch: Any) -> Tuple[List[Any], Any, Any]:
     weights = batch["weights"]
     weights = weights * (len(weights) / max(float(weights.sum()), 1e-6))
     return [batch["token_ids"], batch["segment_ids"]], batch["labels"], weights
+
+
+def predict(kind: Type[Any], checkpoint: Checkpoint, lines: List[str]) -> LabelAnswers:
+    """Return the label probabilities of each line, a text or two texts separated by a tab.
+
+    Args:
+      kind: the recipe's ``Config``.
+      checkpoint, lines: as for ``answers.predict``.
+    """
+    config = checkpoint.config(kind)
+    precision(PolicyOptions(checkpoint.identity["data"].get("policy"), xla="off"))
+    from amp_xla.tasks.classification import answers
+
+    return answers.predict(config, checkpoint, lines)

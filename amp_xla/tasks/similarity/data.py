@@ -20,7 +20,6 @@ from amp_xla.errors import DataError, SettingsError
 from amp_xla.process import json_files, regular
 
 Method = Literal["cross-encoder", "cosent", "simcse", "unsupervised-simcse"]
-# Fields that a training file must have.
 NEEDS = {"simcse": ("text", "pair"), "unsupervised-simcse": ("text",)}
 POSITIVE = 0.8  # SimCSE trains on pairs from this part of the range of scores on: 4 of 0 to 5
 
@@ -100,6 +99,11 @@ def check(method: Method, r_drop: float, pooling: str) -> None:
         raise SettingsError(f"{flag} excludes --method {method}; allowed: cross-encoder")
 
 
+def needed(method: Method) -> Sequence[str]:
+    """Return the names of the fields that a training file must have."""
+    return NEEDS.get(method, LABELLED_PAIRS)
+
+
 def read(method: Method, files: PairFiles, how: Preparation) -> Labelled:
     """Read the files, or the built-in pairs if there are none; the result's labels are a ``Scale``.
 
@@ -107,7 +111,7 @@ def read(method: Method, files: PairFiles, how: Preparation) -> Labelled:
       method: decides which fields a training file needs, and how pairs are encoded.
       files: the files; how: the settings that make batches of them.
     """
-    train, dev = files.read(how.seed, needs=NEEDS.get(method, LABELLED_PAIRS))
+    train, dev = files.read(how.seed, needs=needed(method))
     lines = len(train)
     known = [*(train.labels or []), *(dev.labels or [])]
     scale = Scale.fit(known if method in NEEDS else train.labels or [])

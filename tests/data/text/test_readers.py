@@ -11,10 +11,14 @@ from typing import Any, List
 
 import pytest
 
+from amp_xla.data.text import lines
 from amp_xla.data.text.layout import TARGETS
-from amp_xla.data.text.options import TextFiles
+from amp_xla.data.text.options import TaggedFiles, TextFiles
 from amp_xla.data.text.readers import Dataset, read
 from amp_xla.errors import DataError
+from amp_xla.tasks.relations.data import RelationFiles
+from amp_xla.tasks.seq2seq.data import TargetFiles
+from amp_xla.tasks.similarity.data import PairFiles
 
 pytestmark = pytest.mark.once
 
@@ -200,6 +204,38 @@ def test_a_pipe_is_read() -> None:
     path = f"/dev/fd/{reading}"
     assert TextFiles(train=path).count() == 0 and read(path).texts == TEXTS
     os.close(reading)
+
+
+@pytest.mark.parametrize(
+    ("kind", "how", "train", "dev"),
+    [
+        (TextFiles, {}, rows(TEXTS, LABELS), "good\t1\n"),
+        (PairFiles, {"needs": ("text",)}, "one\ntwo\n三\n", "a\tb\t1\n"),
+        (TargetFiles, {}, rows(TEXTS, PAIRS), "good\tyes\n"),
+        (TaggedFiles, {"nested": False}, "a B-x\n\nb O\n\nc O\n", "a B-x\n"),
+        (RelationFiles, {}, 3 * '{"text": "a", "spo_list": []}\n', '{"text": "b", "spo_list": []}'),
+    ],
+)
+def test_counted_files_are_not_read_again(kind, how, train, dev, tmp_path, monkeypatch) -> None:
+    """``--bert`` has defaults that depend on the number of texts."""
+    names = write(tmp_path / "a.txt", train), write(tmp_path / "b.txt", dev)
+    opened: List[str] = []
+
+    def read_bytes(path: str, *rest: Any) -> bytes:
+        opened.append(path)
+        return original(path, *rest)
+
+    original = lines.read_bytes
+    monkeypatch.setattr(lines, "read_bytes", read_bytes)
+    files = [kind(train=names[0], dev=names[1], train_fraction=part) for part in (1.0, 1.0, 0.4)]
+    assert files[0].count(**how) == 3
+    assert [len(part) for part in files[1].read(1, **how)] == [3, 1]
+    assert sorted(opened) == sorted(names)
+    assert files[2].count(**how) == 1 and len(files[2].read(1, **how)[0]) == 1
+    Path(names[0]).write_bytes(b"\xff\xfe")
+    assert files[0].count(**how) == 0  # and ``read`` names the damage
+    with pytest.raises(DataError, match="UTF-16"):
+        files[0].read(1, **how)
 
 
 def test_fingerprint_sees_where_a_text_ends() -> None:

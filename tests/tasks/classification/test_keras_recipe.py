@@ -86,6 +86,9 @@ def test_the_switch_of_the_other_recipes_chooses_the_policy(recipe):
     words = ["-m", RECIPE, *small.FLAGS, "--epochs", "1", "--name", "fp32"]
     said = run_python(*words, cwd=recipe.folder, env={"AMP_XLA_PRECISION": "fp32"}).err
     assert "Keras policy float32, loss scale 1.0" in said and "none of" in said
+    longer = ["-m", RECIPE, "--name", "fp32", "--resume", "--epochs", "2"]
+    said = run_python(*longer, cwd=recipe.folder, env={"AMP_XLA_PRECISION": "fp32"}).err
+    assert "resumed from step-00000015" in said and "epoch 2/2 step 30" in said
 
 
 @on_tf2
