@@ -17,7 +17,7 @@ from amp_xla.tasks.pretraining import corpus, presets
 from amp_xla.tasks.pretraining.data import prepare
 from amp_xla.training import checkpoint, distributed, identity
 from recipes.pretraining import Config
-from tests.training import runs
+from tests.support import checkpoints as runs
 
 pytestmark = pytest.mark.once
 # preset, model -> rate, warm-up in updates, updates, batch, beta2, epsilon, clipping, masks,
