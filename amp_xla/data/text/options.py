@@ -12,7 +12,7 @@ import numpy as np
 from typing_extensions import Annotated, Literal
 
 from amp_xla.config import MAY_CHANGE, within
-from amp_xla.data.text import corpora, documented, entities, pretrained_vocabulary, readers
+from amp_xla.data.text import corpora, entities, pretrained_vocabulary, readers
 from amp_xla.data.text.layout import LABELLED, USUAL, Known, Layout
 from amp_xla.data.text.lines import Table
 from amp_xla.data.text.readers import Dataset
@@ -145,7 +145,7 @@ class TaggedFiles(Files):
     """what to do with unusable lines: stop, or leave their texts out"""
 
     def built_in(self) -> Tuple[Dataset, Dataset]:
-        return documented.texts()
+        return corpora.entities()
 
     def dataset(self, path: str, run: Optional[Layout] = None, nested: bool = True) -> Dataset:
         """Return the texts of a file; see ``entities.read``."""
