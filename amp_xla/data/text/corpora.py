@@ -88,7 +88,8 @@ def _sides(values: Dict[str, Set[str]], column: str = "labels") -> Parts:
     """
     samples = sorted((text, *each) for text, each in values.items() if len(each) == 1)
     parts = ([s for s in samples if is_dev(s[0]) == dev] for dev in (False, True))
-    train, dev = (Dataset([s[0] for s in part], **{column: [s[1] for s in part]}) for part in parts)
+    columns: Any = ({"texts": [s[0] for s in p], column: [s[1] for s in p]} for p in parts)
+    train, dev = (Dataset(**each) for each in columns)
     return train, dev
 
 
