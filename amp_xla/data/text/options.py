@@ -37,7 +37,7 @@ class Files:
     """share of the training data to use; the seed decides which"""
 
     known: ClassVar[Known] = USUAL  # names of columns
-    multilabel: ClassVar[Optional[str]] = None  # separator of a text's labels; None = one label
+    multilabel = None  # separator of labels; without a type, it is no field here
 
     def built_in(self) -> Tuple[Dataset, Dataset]:
         """Return the built-in training and dev texts."""

@@ -20,7 +20,7 @@ from amp_xla.errors import DataError, SettingsError
 class MultiLabelTextFiles(TextFiles):
     """Training texts and dev texts."""
 
-    multilabel: Optional[str] = None  # type: ignore[misc]  # a field in place of a constant
+    multilabel: Optional[str] = None  # type: ignore[assignment]  # in place of a constant
     """separator of labels, e.g. a comma, if a text may have several; none = one label per text"""
 
     def __post_init__(self) -> None:
