@@ -52,7 +52,7 @@ def _built_from(folder: Path, runtime: Runtime) -> str:
     runs = os.access(str(folder / "bin" / "python"), os.X_OK)
     if not runs or not any((folder / "lib" / f"python{m}").is_dir() for m in runtime.pythons):
         return ""
-    with suppress(OSError, ValueError):
+    with suppress(OSError, ValueError, KeyError, TypeError):
         return str(json.loads((folder / STAMP).read_text())["lock"])
     return ""
 
