@@ -112,8 +112,8 @@ class RunContext:
         from amp_xla.backend import tf
         from amp_xla.optimizers.adamw import AdamW
         from amp_xla.optimizers.schedule import warmup_decay
+        from amp_xla.precision.agreement import Reduction
         from amp_xla.precision.optimizer import LossScaleOptimizer
-        from amp_xla.precision.reduction import Reduction
 
         config, ranks, update, steps = self.config, self.ranks, self.config.update, max(1, steps)
         applied = tf.get_variable(
