@@ -17,7 +17,7 @@ import pytest
 from scripts.environment import SetupError, runtimes
 from scripts.environment.__main__ import runtime_for
 from scripts.environment.pythons import Interpreter
-from tests.running import ROOT, run
+from tests.support.running import ROOT, run
 
 pytestmark = pytest.mark.once
 
