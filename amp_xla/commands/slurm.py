@@ -18,7 +18,7 @@ import time
 from typing import Any, Dict, List, Mapping, NamedTuple, Tuple
 
 from amp_xla.errors import AmpXlaError
-from amp_xla.process.meeting import MEETING
+from amp_xla.process.world import MEETING
 
 # How long ranks wait for each other: a node may take minutes to unpack the container.
 _PATIENCE_SECONDS = 300.0
