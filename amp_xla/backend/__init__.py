@@ -357,7 +357,7 @@ def compute_capability() -> Optional[Tuple[int, int]]:
     if details is not None:  # TensorFlow 2
         known = [details(d).get("compute_capability") for d in _physical_gpus()]
     else:
-        known = [gpu.capability for gpu in nvidia.look(os.environ).gpus]
+        known = [gpu.capability for gpu in nvidia.look().gpus]
     return min(((c[0], c[1]) for c in known if c), default=None)
 
 

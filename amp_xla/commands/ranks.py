@@ -95,7 +95,7 @@ def _count(np: str, hosts: Optional[str]) -> int:
                 raise AmpXlaError(f"--hosts {hosts}: {name}: {error.strerror}") from error
         return total
     if np == "auto":
-        gpus = len(nvidia.look(os.environ).gpus)
+        gpus = len(nvidia.look().gpus)
         if not gpus:
             raise AmpXlaError(
                 "--np auto needs a GPU, and the driver lists none; give a number, e.g. 2"

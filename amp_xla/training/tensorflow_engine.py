@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import os
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
 
@@ -13,7 +12,6 @@ from safetensors import SafetensorError
 
 from amp_xla import backend
 from amp_xla.backend import configuring, tf
-from amp_xla.backend.visible import refuse_unseen_gpu
 from amp_xla.data.batches.rank_shard import micro_batches
 from amp_xla.errors import AmpXlaError
 from amp_xla.graph.nodes import upstream
@@ -37,7 +35,7 @@ class TensorFlowEngine(Engine):
     events = True
 
     def __init__(self, job: Any) -> None:
-        refuse_unseen_gpu(configuring.current().settings.device, os.environ)
+        configuring.refuse_unseen_gpu(configuring.current().settings.device)
         initialize_variables()
         optimizer = job.step.optimizer
         self.job, self.ranks = job, distributed.current()
