@@ -9,7 +9,7 @@ from typing import Dict
 import pytest
 
 from scripts.environment.installed import canonical
-from tests.running import ROOT
+from tests.support.running import ROOT
 
 pytestmark = pytest.mark.once
 

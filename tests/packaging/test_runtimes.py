@@ -17,7 +17,7 @@ import pytest
 from amp_xla.backend import nvidia
 from scripts.environment import SetupError, installed, runtimes
 from scripts.environment.__main__ import runtime_for
-from tests.running import ROOT, run
+from tests.support.running import ROOT, run
 
 pytestmark = pytest.mark.once
 
