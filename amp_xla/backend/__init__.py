@@ -265,9 +265,6 @@ def initialize(variables: Sequence[Any]) -> None:
 def set_graph_rewrite(half_dtype: Optional[str]) -> None:
     """Turn the auto-mixed-precision pass on or off for every session created from now on.
 
-    Args:
-      half_dtype: ``float16``, ``bfloat16`` (oneDNN on CPU) or None for off.
-
     Both the global state and the context's options are set, because plain sessions read the former
     and Keras' sessions the latter. The global state has no bfloat16.
     """

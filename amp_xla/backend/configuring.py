@@ -88,14 +88,7 @@ def configure(**overrides: Any) -> Precision:
 
 
 def resolve(**overrides: Any) -> Precision:
-    """Apply settings as ``configure`` does, and list the devices; later changes are refused.
-
-    Args:
-      **overrides: as for ``configure``.
-
-    Raises:
-      SettingsError, SetupOrderError, UnsupportedError: as ``configure``.
-    """
+    """Apply settings as ``configure`` does, and list the devices; later changes are refused."""
     global _current
     _current = _apply(Precision.of(configure(**overrides).settings, *backend.half_dtype()))
     return _current

@@ -117,12 +117,9 @@ def assign(hosts: str) -> List[Any]:
 
 
 def start_rendezvous(address: str, port: int, plan: List[Any]) -> Any:
-    """Start and return the server through which ranks exchange addresses.
+    """Start and return the server through which the ranks of ``assign`` exchange addresses.
 
-    Args:
-      address: address to listen on.
-      port: port to listen on; 0 = any free one.
-      plan: the result of ``assign``.
+    With port 0 it listens on any free one.
     """
     from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
 
