@@ -15,7 +15,8 @@ from amp_xla.models import dropout
 from amp_xla.process.world import World
 from amp_xla.tasks.pretraining import options, presets
 from amp_xla.tasks.pretraining.data import prepare
-from amp_xla.training import checkpoint, distributed, identity
+from amp_xla.training import checkpoint, distributed
+from amp_xla.training.state import differences, identity_of
 from recipes.pretraining import Config
 from tests.support import checkpoints as runs
 
@@ -101,7 +102,7 @@ def test_a_run_of_an_older_version_predicts_and_resumes_only_if_it_trained_as_no
     engine = types.SimpleNamespace(
         job=types.SimpleNamespace(identity={}, batches=EmptyBatches()), settings={}, versions={}
     )
-    now = identity.describe(engine, Config(), {})
+    now = identity_of(engine, Config(), {})
     old = {part: dict(now[part]) for part in ("data", "assets", "config", "settings", "versions")}
     old["config"].update({**OLD, **preset, "beta2": 0.9})
     old["defaults"] = {**now["defaults"], **OLD}
@@ -109,7 +110,7 @@ def test_a_run_of_an_older_version_predicts_and_resumes_only_if_it_trained_as_no
     state = {**runs.state(1), "identity": old}
     path = checkpoint.write(tmp_path / "checkpoints", 1, runs.tensors(1), state, {})
     assert checkpoint.Checkpoint(path).config(Config).optimization.beta2 == 0.9
-    lines = [line for line in identity.differences(old, now).forcible if "beta2" not in line]
+    lines = [line for line in differences(old, now).forcible if "beta2" not in line]
     expected = ["setting start: informed in the checkpoint, random now"]
     expected.append(f"setting topic: {old['config']['topic']} in the checkpoint, 0.0 now")
     assert lines == ([] if preset.get("start") else expected)
