@@ -19,6 +19,7 @@ from amp_xla.models.weights import google
 # is tests/models/transformers_folders.py of revision 3ca9700.
 FOLDERS = Path(__file__).resolve().parent / "hugging_face"
 FAMILIES = sorted(path.name for path in FOLDERS.iterdir())
+VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{i}" for i in range(5, 30))]
 
 
 def hidden(folder: Path) -> Tuple[np.ndarray, Any]:

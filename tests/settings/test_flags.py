@@ -7,6 +7,8 @@ import pytest
 from amp_xla.errors import SettingsError
 from amp_xla.settings import Settings, flags
 
+pytestmark = pytest.mark.once
+
 
 def environment(environ=None, gpu=True, **settings):
     return flags.environment(Settings(**settings), environ or {}, gpu)

@@ -7,6 +7,8 @@ import pytest
 from amp_xla.errors import SettingsError
 from amp_xla.settings import Precision, Settings
 
+pytestmark = pytest.mark.once
+
 
 @pytest.mark.parametrize("settings, half, infinity, epsilon, scale, words", [
     ({}, "float16", 1e4, 1e-5, 1000.0,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from amp_xla.data.text import corpora
 from amp_xla.data.text.options import VocabularyOptions
 from amp_xla.data.text.tokenizer import Tokenizer
@@ -31,6 +33,7 @@ def test_another_process_has_the_same_texts_and_learns_the_same_in_another_order
     assert done.out.split() == [train.fingerprint(), dev.fingerprint(), fingerprint(tokens)]
 
 
+@pytest.mark.once
 def test_ids_are_line_numbers(tmp_path: Path) -> None:
     path = tmp_path / "vocab.txt"
     path.write_bytes("\ufeff[PAD]\r\n[UNK]\r\n\r\n[CLS] 17\r\n[SEP]\r\n\u2028\r\na\r\na".encode())
@@ -41,6 +44,7 @@ def test_ids_are_line_numbers(tmp_path: Path) -> None:
     assert ids_of(tokenizer.encode(["a b"]), 0)[0] == [3, 7, 1, 4]
 
 
+@pytest.mark.once
 def test_a_warning_about_jieba_is_printed_once(tmp_path: Path, capsys: Any) -> None:
     (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\na\n")
     settings = '{"tokenizer_class": "RoFormerTokenizer", "do_lower_case": true}'

@@ -27,6 +27,7 @@ from amp_xla.tasks.relations.data import (
     with_targets,
 )
 
+pytestmark = pytest.mark.once
 TEXT, GOLD = "Ann leads Ann Corp in Rome", [("Ann", "leads", "Ann Corp"), ("Ann", "in", "Rome")]
 OBJECTS = [{"subject": s, "predicate": p, "object": o} for s, p, o in GOLD]
 VALUES = [
@@ -217,7 +218,6 @@ def test_an_f1_of_0_is_explained(tokenizer: Tokenizer, planes: Any, said: str) -
     assert said in scores.explained(scores.state(batch, {"scores": values}, found, gold))
 
 
-@pytest.mark.once
 def test_the_built_in_texts_have_triples_of_their_code() -> None:
     train, dev = documented.relations()
     assert len(train) > 2000 and not set(train.texts) & set(dev.texts)
