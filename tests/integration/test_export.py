@@ -11,7 +11,6 @@ from typing import Any, Dict, List, Tuple
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
 
 from amp_xla import backend
 from amp_xla.backend import K
@@ -279,28 +278,6 @@ def by_bert4keras(folder: Path, masked: bool) -> Any:
             )  # fmt: skip
         finally:
             K.set_epsilon(epsilon)
-
-
-@pytest.mark.once
-def test_a_classifiers_encoder_and_head_answer_as_predict(place: Place) -> None:
-    _, expected = place.trained("one")
-    said = place.export(CLASSIFIER, "google")
-    assert "classifier.weight" in said and "head.safetensors" in said
-    folder = place.folder / CLASSIFIER / "google-fp32"
-    ids, segments = (np.array(x) for x in rows(folder, TEXTS))
-    hidden = by_bert4keras(folder, False).predict([ids, segments])
-    head, mask = load_file(str(folder / HEAD)), (ids > 0)[..., None]
-    logits = (hidden * mask).sum(1) / mask.sum(1) @ head["classifier.weight"].T
-    powers = np.exp(logits + head["classifier.bias"])
-    answers = powers / powers.sum(1, keepdims=True)
-    np.testing.assert_allclose(answers, chances(expected), atol=TOLERANCE["fp32"])
-    place.export(CLASSIFIER, "hf", "fp16")
-    folder = place.folder / CLASSIFIER / "hf-fp16"
-    config = json.loads((folder / "config.json").read_text())
-    assert config["architectures"] == ["BertModel"]
-    assert config["id2label"] == {"0": "kitchen", "1": "weather"}
-    stored = load_file(str(folder / "model.safetensors"))
-    assert {str(x.dtype) for x in stored.values()} == {"float16"}
 
 
 @pytest.mark.once

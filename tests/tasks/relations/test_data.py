@@ -44,13 +44,10 @@ def gold_of(data: Dataset) -> List[List[Triple]]:
     "field, listed", [("spo_list", GOLD), ("spo_list", OBJECTS), ("spo_list", VALUES),
                       ("triple_list", GOLD)],
 )  # fmt: skip
-@pytest.mark.parametrize("form", ["lines", "array", "indented"])
-def test_layouts_of_public_sets(tmp_path: Path, field: str, listed: Any, form: str) -> None:
+def test_layouts_of_public_sets(tmp_path: Path, field: str, listed: Any) -> None:
     records = [{"text": TEXT, field: listed}, {field: [], "text": "nothing"}]
     path = tmp_path / "train.json"
-    lines = "".join(json.dumps(record) + "\n" for record in records)
-    indent = 1 if form == "indented" else None
-    path.write_text(lines if form == "lines" else json.dumps(records, indent=indent))
+    path.write_text(json.dumps(records, indent=1))
     data = RelationFiles().dataset(str(path))
     assert gold_of(data) == [sorted(Triple(*t) for t in GOLD), []]
     assert data.texts == [TEXT, "nothing"]
