@@ -15,7 +15,7 @@ import pytest
 
 from amp_xla import backend
 from amp_xla.training import checkpoint
-from amp_xla.training.state import read_manifest
+from amp_xla.training.checkpoint import read_manifest
 from tests.support.killing import Server
 from tests.support.running import ROOT, run_python
 

@@ -13,7 +13,7 @@ from typing import Any, Dict, List, Tuple
 
 import pytest
 
-from amp_xla.training.state import MANIFEST, STATE
+from amp_xla.training.checkpoint import MANIFEST, STATE
 from tests.support.killing import Run
 
 COPIES = ("config.json", "labels.json", "vocab.txt")

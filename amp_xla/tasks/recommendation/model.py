@@ -14,7 +14,7 @@ import numpy as np
 from amp_xla.backend import keras, tf
 from amp_xla.models.losses import weighted_mean
 from amp_xla.sok.layers import new_table
-from amp_xla.tasks.recommendation.data.lines import Columns, Lines
+from amp_xla.tasks.recommendation.data import Columns, Lines
 
 
 def described(train: Lines, dev: Lines, options: Any, ranks: int) -> str:
