@@ -11,6 +11,8 @@ from amp_xla.data.labelled import token_dropout
 from amp_xla.data.text.tokenizer import Tokenizer
 from tests.support.encoded import digest
 
+pytestmark = pytest.mark.once
+
 WORDS = [f"word{i}" for i in range(200)]
 TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
 TOKENIZER = Tokenizer(TOKENS)
