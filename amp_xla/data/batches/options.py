@@ -10,8 +10,7 @@ import numpy as np
 from typing_extensions import Annotated
 
 from amp_xla.config import MAY_CHANGE, within
-from amp_xla.data.batches.buckets import Batches
-from amp_xla.data.batches.packed import PackedBatches
+from amp_xla.data.batches.buckets import Batches, PackedBatches
 from amp_xla.data.text.tokenizer import Encoded
 
 MULTIPLE = 8  # bucket lengths are multiples of 8, for tensor cores
