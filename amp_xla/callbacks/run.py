@@ -119,7 +119,6 @@ class Run(keras.callbacks.Callback):
         self._validation: Dict[str, float] = {}
         self._missing: Optional[str] = None  # what is wrong with the monitor
         self._before: Optional[Any] = None
-        self._evaluation = contextlib.ExitStack()
         self._step: Any = None
         self._loop: Any = None
 
@@ -168,6 +167,7 @@ class Run(keras.callbacks.Callback):
         with self._watch.immediately("before the first step; nothing was lost", True):
             self._prepare(model, given)
         self._open.enter_context(self._loop.running(self._watch))
+        self._evaluation = self._open.enter_context(contextlib.ExitStack())
         if given["verbose"] in (1, "auto"):
             self._loop.progress.hide()
         self._began = time.monotonic()
