@@ -48,8 +48,8 @@ def fill(
             raise AmpXlaError(f"text {number} has {len(row):,} tokens; allowed: up to {most}")
     positions = tf.placeholder(tf.int32, [None, None], name="positions")
     logits = lm.logits(lm.model.output, positions)[:, : tokenizer.vocab_size]
-    chances = tf.nn.softmax(tf.cast(logits, tf.float32))
-    predictions = tf.nn.top_k(chances, min(top, tokenizer.vocab_size))
+    probabilities = tf.nn.softmax(tf.cast(logits, tf.float32))
+    predictions = tf.nn.top_k(probabilities, min(top, tokenizer.vocab_size))
     restore_weights(checkpoint, lm.weights)
     run = backend.session().make_callable(predictions, [*lm.model.inputs, positions])
     answers = []
