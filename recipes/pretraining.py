@@ -22,7 +22,7 @@ from amp_xla.config import MAY_CHANGE, flat, parse
 from amp_xla.models.options import Filling, LanguageModelOptions, training_flops
 from amp_xla.process.exits import exit_code
 from amp_xla.process.progress import note
-from amp_xla.tasks.pretraining import corpus, masked_texts, options, presets
+from amp_xla.tasks.pretraining import masked_texts, options, presets
 from amp_xla.tasks.pretraining.data.stream import LengthOptions, Phases, read
 from amp_xla.training import options as groups
 from amp_xla.training.checkpoint import Checkpoint
@@ -60,7 +60,7 @@ def build(config: Config, context: RunContext) -> Any:
     from amp_xla.training.evaluation import held_out
 
     # prepared text -> batches
-    data, length, goal = corpus.prepared(config.text.data), config.length, config.goal
+    data, length, goal = config.text.prepared(), config.length, config.goal
     tokenizer = data.tokenizer()
     note(f"{data.describe()}{data.warnings(tokenizer)}")
     note(presets.described(flat(config), flat(Config())))

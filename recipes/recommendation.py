@@ -20,8 +20,7 @@ from typing_extensions import Annotated, Literal
 from amp_xla.config import parse, within
 from amp_xla.models.options import TowerOptions
 from amp_xla.process.exits import exit_code
-from amp_xla.tasks.recommendation.data.batches import SlotBatches
-from amp_xla.tasks.recommendation.data.options import SlotFiles
+from amp_xla.tasks.recommendation.data import SlotBatches, SlotFiles
 from amp_xla.training import options
 from amp_xla.training.context import RunContext, served
 

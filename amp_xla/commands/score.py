@@ -62,7 +62,7 @@ def _scores(run: Path, file: str, saved: SavedOptions) -> SampleScores:
     files, layout = saved.files(checkpoint)
     if not hasattr(files, "examples"):
         raise AmpXlaError(f"{run}: its recipe has no labelled files, so --file cannot be scored")
-    if getattr(files, "separator", None) is not None:
+    if getattr(files, "multilabel", None) is not None:
         raise AmpXlaError(
             f"{run} predicts several labels per text; evaluate --file scores only runs that "
             f"predict one label per text"

@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks import gpu
 from benchmarks.gpu_rows import CONTESTANTS, PEAKS, PLAN, TINY, Contestant, Row
-from tests.running import run_python
+from tests.support.running import run_python
 
 pytestmark = pytest.mark.once
 

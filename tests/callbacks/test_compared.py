@@ -14,7 +14,7 @@ from amp_xla.callbacks import Run
 from amp_xla.errors import AmpXlaError
 from amp_xla.report import record
 from amp_xla.training import checkpoint
-from tests.callbacks.small import Batches, X, Y, build, fit, states
+from tests.support.small_fit import Batches, X, Y, build, fit, states
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ import pytest
 from amp_xla.backend import keras
 from amp_xla.callbacks import Run
 from amp_xla.training import checkpoint
-from tests.callbacks.small import (
+from tests.support.small_fit import (
     EPOCHS,
     Killed,
     KilledAfter,

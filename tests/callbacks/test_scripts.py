@@ -20,10 +20,11 @@ from amp_xla.precision.optimizer import LossScaleOptimizer
 from amp_xla.report import record
 from amp_xla.report.page import render
 from amp_xla.training import checkpoint
-from tests.callbacks.small import Killed, KilledAfter, as_in_a_new_process
-from tests.horovod import on_two_ranks
-from tests.integration.commands import Commands
-from tests.integration.killing import repeatable
+from tests.support.commands import Commands
+from tests.support.horovod import on_two_ranks
+from tests.support.killing import repeatable
+from tests.support.running import ROOT
+from tests.support.small_fit import Killed, KilledAfter, as_in_a_new_process
 
 pytestmark = pytest.mark.slow
 
@@ -254,11 +255,11 @@ def test_the_report_knows_which_value_decides(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def script(server: Any) -> Callable[..., str]:
-    """Return a function that runs ``own_script`` in a process and returns its output."""
+    """Return a function that runs ``fitted_script`` in a process and returns its output."""
 
     def run(folder: Path, *words: str, code: int = 0, before: str = "") -> str:
         folder.mkdir(exist_ok=True)
-        file = str(Path(__file__).with_name("own_script.py"))
+        file = str(ROOT / "tests/support/fitted_script.py")
         job = {"script": file, "argv": [str(folder), *words], "code": before}
         done = Commands(server, folder).job(job)
         assert done.code == code, done.out + done.err
@@ -336,7 +337,7 @@ def test_two_ranks_train_like_one_and_resume_to_the_same_bits(
     alone, ranks = tmp_path / "alone", tmp_path / "ranks"
     script(alone, before="from amp_xla import setup; setup.configure(precision='fp32')")
     ranks.mkdir()
-    module = "tests.callbacks.own_script"
+    module = "tests.support.fitted_script"
     output = on_two_ranks(module, ranks, "whole", "stop", fails=True)
     assert "SGD averages no gradients; compile with optimizer=LossScaleOptimizer(" in output
     assert "stopped by SIGTERM after step" in output

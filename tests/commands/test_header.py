@@ -8,7 +8,7 @@ from amp_xla import backend
 from amp_xla.commands import header
 from amp_xla.config import parse
 from amp_xla.errors import AmpXlaError
-from tests.running import run_python
+from tests.support.running import run_python
 
 VERSION = {"tf1": "1.15", "tf2": "2.x"}[backend.kind()]
 OTHER = {"tf1": "tf2", "tf2": "tf1"}[backend.kind()]

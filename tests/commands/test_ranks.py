@@ -19,7 +19,7 @@ import pytest
 
 from amp_xla.commands import ranks
 from amp_xla.errors import AmpXlaError
-from tests.horovod import ROOT, need_horovod
+from tests.support.horovod import ROOT, need_horovod
 
 pytestmark = pytest.mark.once
 LAUNCHER = """

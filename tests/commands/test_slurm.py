@@ -10,7 +10,7 @@ from amp_xla.commands import slurm
 from amp_xla.errors import AmpXlaError
 from amp_xla.process import meeting
 from amp_xla.process.world import World
-from tests.horovod import need_horovod
+from tests.support.horovod import need_horovod
 
 pytestmark = pytest.mark.once
 STEP = {

@@ -17,7 +17,7 @@ from amp_xla.diagnose.rehearsal_report import Rehearsal
 from amp_xla.graph import training_graph
 from amp_xla.precision.compat.keras import set_policy
 from amp_xla.precision.optimizer import LossScaleOptimizer
-from tests.diagnose import heads
+from tests.support import heads
 
 FEATURES, CLASSES, BATCH = 16, 4, 8
 

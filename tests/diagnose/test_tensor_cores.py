@@ -11,7 +11,7 @@ from amp_xla.backend import tf
 from amp_xla.diagnose import emulate, overflow
 from amp_xla.diagnose.graph_copies import GraphCopies
 from amp_xla.graph import nodes, training_graph
-from tests.diagnose import heads
+from tests.support import heads
 
 ULP = 2.0**-10  # relative distance of two neighbouring halves, at most
 # Ops that add many numbers. Where Eigen adds in half, their error grows with the sum of the

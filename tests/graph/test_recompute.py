@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.integration.commands import Commands
+from tests.support.commands import Commands
 
 pytestmark = pytest.mark.slow
 

@@ -13,8 +13,8 @@ import pytest
 from amp_xla import backend
 from amp_xla.training import checkpoint
 from amp_xla.training.state import read_manifest
-from tests.integration.killing import Server
-from tests.running import ROOT, run_python
+from tests.support.killing import Server
+from tests.support.running import ROOT, run_python
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -24,10 +24,10 @@ from amp_xla.models import dropout
 from amp_xla.models.weights import google
 from amp_xla.tasks.tagging import spans
 from scripts.environment.uv import uv
-from tests.data.encoded import ids_of
-from tests.integration.commands import PREDICT, RECIPE, Commands, bytes_of
-from tests.integration.grammar import prepared
-from tests.running import ROOT, environment
+from tests.support.commands import PREDICT, RECIPE, Commands, bytes_of
+from tests.support.encoded import ids_of
+from tests.support.grammar import prepared
+from tests.support.running import ROOT, environment
 from tests.tasks.classification.test_recipe import TINY, write_corpus
 from tests.tasks.similarity import test_recipe as test_similarity
 from tests.tasks.tagging import test_recipe as test_tagging
@@ -407,7 +407,7 @@ def test_transformers_answers_as_predict_and_fill(place: Place, peers: str) -> N
     folders = [place.folder / name for name in asked]
     ids, segments = rows(folders[2], SENTENCES)
     np.savez(folders[2] / "asked.npz", ids=ids, segments=segments)
-    program = ["-m", "tests.models.transformers_exports"]
+    program = ["-m", "tests.support.transformers_exports"]
     subprocess.run([peers, *program, *map(str, folders)], check=True)
     one, masked, crf, pooled, pairs, apart = (np.load(folder / "found.npz") for folder in folders)
     answers = {name: place.trained(name)[1] for name in asked}

@@ -14,8 +14,8 @@ from amp_xla import backend
 from amp_xla.backend import K, tf
 from amp_xla.export.model import HEAD
 from amp_xla.models import dropout
-from tests.integration import example_scripts
-from tests.integration.commands import CLI, Commands
+from tests.support import example_scripts
+from tests.support.commands import CLI, Commands
 
 pytestmark = pytest.mark.slow
 FP32 = "import amp_xla.setup; amp_xla.setup.configure(precision='fp32', epsilon=1e-5)"

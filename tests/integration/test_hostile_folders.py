@@ -19,7 +19,6 @@ from amp_xla.commands import export
 from amp_xla.errors import AmpXlaError
 from amp_xla.process import durable
 from amp_xla.training import checkpoint
-from tests.integration.commands import PREDICT, RECIPE, VERIFY, Commands, bytes_of
 from tests.integration.test_refused import (  # noqa: F401
     RESUMED,
     RUN,
@@ -29,7 +28,8 @@ from tests.integration.test_refused import (  # noqa: F401
     signed_again,
     trained,
 )  # fmt: skip
-from tests.models import google_folder
+from tests.support import google_folder
+from tests.support.commands import PREDICT, RECIPE, VERIFY, Commands, bytes_of
 
 pytestmark = [pytest.mark.once, pytest.mark.slow]
 SECRET = "do-not-show"

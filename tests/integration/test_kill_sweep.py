@@ -14,7 +14,7 @@ from typing import Any, Dict, List, Tuple
 import pytest
 
 from amp_xla.training.state import MANIFEST, STATE
-from tests.integration.killing import Run
+from tests.support.killing import Run
 
 COPIES = ("config.json", "labels.json", "vocab.txt")
 FIRST, LATER = "step-00000005", "step-00000016"

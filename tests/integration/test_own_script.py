@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
-from pathlib import Path
 from typing import Any, Sequence
 
 import pytest
 
-from tests.integration.commands import CLI, Commands
+from tests.support.commands import CLI, Commands
+from tests.support.running import ROOT
 
 TAGGER = "own_script.py:tagger"
 
@@ -17,7 +17,7 @@ TAGGER = "own_script.py:tagger"
 @pytest.fixture(scope="module")
 def command(server: Any, tmp_path_factory: Any) -> Commands:
     folder = tmp_path_factory.mktemp("elsewhere")
-    shutil.copy(str(Path(__file__).with_name("own_script.py")), str(folder))
+    shutil.copy(str(ROOT / "tests/support/inspected_script.py"), str(folder / "own_script.py"))
     (folder / "own_data.py").write_text("LENGTH = 24\n")
     return Commands(server, folder)
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.data.public_layouts import DEV, LAYOUTS, TEST, TRAIN, WITH_PAIRS, samples, texts
-from tests.integration.commands import CLI, PREDICT, Commands
-from tests.integration.killing import Server
+from tests.support.commands import CLI, PREDICT, Commands
+from tests.support.killing import Server
+from tests.support.public_layouts import DEV, LAYOUTS, TEST, TRAIN, WITH_PAIRS, samples, texts
 
 pytestmark = [pytest.mark.once, pytest.mark.slow]
 

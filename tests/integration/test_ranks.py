@@ -23,11 +23,11 @@ import pytest
 
 from amp_xla.report import record
 from amp_xla.training import checkpoint
-from tests.horovod import ROOT, need_horovod
-from tests.integration.commands import CLI, Commands
-from tests.integration.grammar import prepared
-from tests.integration.killing import repeatable
-from tests.running import environment
+from tests.support.commands import CLI, Commands
+from tests.support.grammar import prepared
+from tests.support.horovod import ROOT, need_horovod
+from tests.support.killing import repeatable
+from tests.support.running import environment
 from tests.tasks.classification.test_recipe import write_corpus
 
 SMALL = (

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.integration import tiny
-from tests.integration.commands import CLI, Commands
+from tests.support import tiny
+from tests.support.commands import CLI, Commands
 
 pytestmark = pytest.mark.once
 SETTINGS = ("--", "--name", "a", "--hidden", "32", "--epochs", "10")

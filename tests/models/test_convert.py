@@ -17,9 +17,9 @@ from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.errors import AmpXlaError
 from amp_xla.models import dropout
 from amp_xla.models.weights import google
-from tests.models import google_folder
 from tests.models.test_export_families import VOCABULARY
 from tests.models.test_hugging_face import FAMILIES, FOLDERS
+from tests.support import google_folder
 
 # Family -> what is left out
 LEFT_OUT = {

@@ -80,7 +80,7 @@ def test_transformers_has_the_same_vectors(peers: str, tmp_path: Path) -> None:
         expected[folders[-1]] = model.run(ids, segments)[ids > 0]
         hugging_face.write(model, folders[-1], "fp32")
         np.savez(folders[-1] / "asked.npz", ids=ids, segments=segments)
-    command = [peers, "-m", "tests.models.transformers_exports", *map(str, folders)]
+    command = [peers, "-m", "tests.support.transformers_exports", *map(str, folders)]
     subprocess.run(command, check=True)
     for folder, vectors in expected.items():
         out = np.load(folder / "found.npz")["out"]

@@ -18,7 +18,7 @@ import pytest
 from scripts import container_install
 from scripts.environment import SetupError
 from scripts.environment.installed import distributions
-from tests.running import ROOT, run
+from tests.support.running import ROOT, run
 
 pytestmark = pytest.mark.once
 

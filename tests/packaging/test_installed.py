@@ -18,7 +18,7 @@ import pytest
 
 from scripts.environment.uv import uv
 from tests.packaging.test_wheel import source
-from tests.running import ROOT, shell_environment
+from tests.support.running import ROOT, shell_environment
 
 pytestmark = [
     pytest.mark.network,

@@ -6,7 +6,7 @@ import pytest
 
 from amp_xla.diagnose import inspect
 from amp_xla.plan.count import count
-from tests.diagnose import heads
+from tests.support import heads
 
 pytestmark = pytest.mark.once
 

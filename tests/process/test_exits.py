@@ -14,7 +14,7 @@ import pytest
 from amp_xla.data.text import lines
 from amp_xla.errors import DataError
 from amp_xla.process.typed import as_typed
-from tests.running import ROOT, environment, run_python
+from tests.support.running import ROOT, environment, run_python
 
 pytestmark = pytest.mark.once
 

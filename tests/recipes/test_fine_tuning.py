@@ -12,7 +12,7 @@ from amp_xla.config import flat, parse
 from amp_xla.errors import SettingsError
 from amp_xla.training import checkpoint, identity
 from recipes import classification, jax_classification, keras_classification
-from tests.training import runs
+from tests.support import checkpoints as runs
 
 pytestmark = pytest.mark.once
 SCRATCH = dict(learning_rate=5e-4, epochs=8, batch_size=16, token_dropout=0.1, label_smoothing=0.1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 
 from amp_xla import backend
-from tests.running import run_python
+from tests.support.running import run_python
 
 TF1 = backend.kind() == "tf1"
 

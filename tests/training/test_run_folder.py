@@ -12,7 +12,7 @@ import pytest
 from amp_xla.errors import AmpXlaError
 from amp_xla.training.metrics import MetricsLog
 from amp_xla.training.run import RunFolder, check_name
-from tests.integration.commands import bytes_of
+from tests.support.commands import bytes_of
 
 pytestmark = pytest.mark.once
 

@@ -13,6 +13,8 @@ from typing import Callable, Dict, List, NamedTuple, Optional
 from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer
 
+WORD_MAX_CHARS = 200  # bert4keras' word_maxlen: a longer word is not cut
+
 
 class Rules(NamedTuple):
     """Rules for splitting a text into words.
@@ -32,7 +34,7 @@ class Rules(NamedTuple):
     @property
     def word_max_chars(self) -> int:
         """Maximum characters of a word that is cut into pieces."""
-        return 100 if self.hugging_face else 200  # bert4keras' word_maxlen
+        return 100 if self.hugging_face else WORD_MAX_CHARS
 
     def splitter(self) -> Callable[[str], List[str]]:
         """Return a function from a text to its words."""

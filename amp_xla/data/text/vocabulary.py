@@ -1,11 +1,12 @@
-"""WordPiece vocabularies: reading, checking and training."""
+"""WordPiece vocabularies, and their rules: read from files and folders, checked, trained."""
 
 from __future__ import annotations
 
 import collections
 import hashlib
 import os
-from typing import Iterable, List, Sequence
+from pathlib import Path
+from typing import Any, Dict, Iterable, List, Optional, Sequence, Tuple
 
 from tokenizers import Tokenizer as HFTokenizer
 from tokenizers.models import WordPiece
@@ -13,14 +14,28 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 from tokenizers.trainers import WordPieceTrainer
 
 from amp_xla.data.text.lines import read_bytes
+from amp_xla.data.text.splitting import WORD_MAX_CHARS, Rules
 from amp_xla.errors import DataError
-from amp_xla.process import regular
+from amp_xla.process import json_files, regular
+from amp_xla.process.progress import note
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-WORD_MAX_CHARS = 200  # bert4keras' word_maxlen: a longer word is not cut
 # The trainer takes words without counts, so each word is repeated, at most this often.
 MAX_REPEATS = 100_000
 UNKNOWN_WARNED, UNKNOWN_REFUSED = 0.1, 0.5  # above these shares of [UNK]: a warning, an error
+SETTINGS, WHOLE = "tokenizer_config.json", "tokenizer.json"
+_HF = "hugging_face"
+_MOST_IDS = 2**22
+# Part of tokenizer.json -> the only type supported here
+_PARTS = {
+    "model": "WordPiece", "normalizer": "BertNormalizer", "pre_tokenizer": "BertPreTokenizer",
+}  # fmt: skip
+# Field of Rules -> its key in tokenizer_config.json, and in tokenizer.json's normalizer
+_KEYS = {
+    "lowercase": ("do_lower_case", "lowercase"),
+    "strip_accents": ("strip_accents", "strip_accents"),
+    "chinese": ("tokenize_chinese_chars", "handle_chinese_chars"),
+}
 
 
 def load_vocab(path: str) -> List[str]:
@@ -34,6 +49,103 @@ def load_vocab(path: str) -> List[str]:
         lines.pop()
     # Only the first word of a line, as in bert4keras: some files have counts after the token.
     return [line.split()[0] if line.split() else line.strip() for line in lines]
+
+
+def path(folder: str) -> str:
+    """Return the file with the tokens: ``tokenizer.json`` if it exists, or ``vocab.txt``."""
+    whole = os.path.join(folder, WHOLE)
+    return whole if os.path.isfile(whole) else os.path.join(folder, "vocab.txt")
+
+
+def read(folder: str) -> Tuple[List[str], Rules]:
+    """Return the tokens in the order of their ids, and the rules."""
+    how = rules(folder)
+    kind = str(json_file(os.path.join(folder, SETTINGS)).get("tokenizer_class", ""))
+    if kind.startswith("RoFormer"):
+        note(
+            f"warning: the tokenizer of {folder} cuts Chinese text into words with jieba; here "
+            "Chinese is cut into characters, so results may be worse"
+        )
+    return tokens(folder), how
+
+
+def tokens(folder: str) -> List[str]:
+    """Return the tokens in the order of their ids; unused ids get tokens that occur in no text."""
+    source = path(folder)
+    if os.path.basename(source) != WHOLE:
+        return load_vocab(source)
+    _normalizer(source)  # refuses other tokenizers
+    whole = json_file(source)
+    try:
+        ids: Dict[str, int] = dict(whole["model"]["vocab"])
+        ids.update({token["content"]: token["id"] for token in whole.get("added_tokens") or []})
+    except (KeyError, TypeError, ValueError):
+        raise DataError(f"{source}: model.vocab or added_tokens has no tokens with ids") from None
+    for token, number in ids.items():
+        if type(number) is not int or not 0 <= number < _MOST_IDS:
+            raise DataError(
+                f"{source}: the id of {token!r:.40} is {str(number)[:40]}; allowed: a whole "
+                f"number below {_MOST_IDS:,}"
+            )
+    # In vocab.txt a space would end the token. Words have no spaces, so replacing it is safe.
+    named = {number: "\u2581".join(token.split(" ")) for token, number in ids.items()}
+    return [named.get(number, f"[none{number}]") for number in range(max(named, default=-1) + 1)]
+
+
+def rules(folder: str) -> Rules:
+    """Return the tokenizer's rules; ``tokenizer_config.json`` has priority over ``tokenizer.json``.
+
+    Hugging Face's rules apply if there is a ``tokenizer.json``, or no ``bert_config.json``.
+    """
+    settings_of = json_file(os.path.join(folder, SETTINGS))
+    normalizer = _normalizer(os.path.join(folder, WHOLE))
+    fields: Dict[str, Any] = {}
+    for field, (key, other) in _KEYS.items():
+        value = settings_of.get(key, (normalizer or {}).get(other))
+        if value is not None and not isinstance(value, bool):
+            raise DataError(f"{os.path.join(folder, SETTINGS)}: {key} is {value!r}, not a boolean")
+        if value is not None:
+            fields[field] = value
+    google = normalizer is None and os.path.isfile(os.path.join(folder, "bert_config.json"))
+    of_checkpoint = settings_of.get("rules")
+    return Rules(
+        hugging_face=not google if of_checkpoint is None else of_checkpoint == _HF, **fields
+    )
+
+
+def settings(rules: Rules) -> Dict[str, Any]:
+    """Return the content of ``tokenizer_config.json``, from which ``read`` gets the rules."""
+    values = {key: getattr(rules, field) for field, (key, _) in _KEYS.items()}
+    return {**values, "rules": _HF if rules.hugging_face else "bert4keras"}
+
+
+def _normalizer(source: str) -> Optional[Dict[str, Any]]:
+    """Return the normalizer's settings in a ``tokenizer.json``; None if there is no such file."""
+    whole = json_file(source)
+    if not whole:
+        return None
+    parts = {part: whole.get(part) or {} for part in _PARTS}
+    if not all(isinstance(part, dict) for part in parts.values()):
+        raise DataError(f"{source}: each of {', '.join(_PARTS)} must be an object")
+    if "continuing_subword_prefix" in parts["model"]:  # old files do not name the model's type
+        parts["model"].setdefault("type", _PARTS["model"])
+    for part, kind in _PARTS.items():
+        actual = parts[part].get("type")
+        if actual != kind:
+            raise DataError(f"{source}: its {part} is {actual}; only BERT's {kind} is supported")
+    return dict(parts["normalizer"])
+
+
+def json_file(source: str) -> Dict[str, Any]:
+    """Return the JSON object in a file; an empty one if there is no such file."""
+    try:
+        return json_files.decode(regular.read(Path(source), links=True))
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise DataError(f"cannot read {source}: {error.strerror}") from None
+    except ValueError as error:
+        raise DataError(f"cannot read {source}: {error}") from None
 
 
 def fingerprint(tokens: Sequence[str]) -> str:

@@ -12,7 +12,7 @@ import re
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterable, List, Optional
 
-from amp_xla.data.text.pretrained_vocabulary import json_file
+from amp_xla.data.text.vocabulary import json_file
 from amp_xla.errors import DataError
 from amp_xla.models.weights import Stored, Tensors, damaged, decoded, itemsize, piece, torch_files
 from amp_xla.process import json_files, regular

@@ -31,7 +31,7 @@ class Questions:
         self.tokenizer = Tokenizer.of_folder(str(checkpoint.path))
         self.labels = Labels.load(checkpoint.file("labels.json"))
         self._batch_size, self._length = config.batches.batch_size, config.batches.max_length
-        self._separator: Optional[str] = config.files.separator
+        self._separator: Optional[str] = config.files.multilabel
         self._encoded = questions(lines, self.tokenizer, self._length)
 
     def answers(

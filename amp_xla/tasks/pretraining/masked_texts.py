@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Dict, List, Sequence
 
-from amp_xla.data.text.pretrained_vocabulary import json_file
 from amp_xla.data.text.tokenizer import Tokenizer
+from amp_xla.data.text.vocabulary import json_file
 from amp_xla.errors import AmpXlaError
 from amp_xla.models.weights import pretrained
 from amp_xla.process.progress import note

@@ -11,8 +11,7 @@ from amp_xla.backend import session, tf
 from amp_xla.errors import DataError
 from amp_xla.process import json_files
 from amp_xla.sok.saver import TableShards
-from amp_xla.tasks.recommendation.data.batches import batch_of
-from amp_xla.tasks.recommendation.data.lines import Columns, parse_line
+from amp_xla.tasks.recommendation.data import Columns, batch_of, parse_line
 from amp_xla.tasks.recommendation.model import network
 from amp_xla.training.answers import LabelAnswers
 from amp_xla.training.checkpoint import Checkpoint
@@ -51,7 +50,7 @@ def export(config: Any, checkpoint: Checkpoint, folder: Path) -> str:
     tf.saved_model.simple_save(session(), str(folder), inputs, outputs)
     return (
         f"numbers float32 [B, {columns.numbers}] and ids int64 [B, {columns.slots}, {values}] -> "
-        f"probability float32 [B]; amp_xla.tasks.recommendation.data.batches.batch_of makes such "
+        f"probability float32 [B]; amp_xla.tasks.recommendation.data.batch_of makes such "
         f"arrays from lines"
     )
 

@@ -15,7 +15,7 @@ from amp_xla.backend import keras, tf
 from amp_xla.models.losses import weighted_mean
 from amp_xla.sok.layers import DistributedEmbedding
 from amp_xla.sok.ranks import Init
-from amp_xla.tasks.recommendation.data.lines import Columns, Lines
+from amp_xla.tasks.recommendation.data import Columns, Lines
 
 
 def described(train: Lines, dev: Lines, options: Any, ranks: int) -> str:

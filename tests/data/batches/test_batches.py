@@ -13,7 +13,7 @@ from amp_xla.data.batches.buckets import Batches
 from amp_xla.data.batches.packed import PackedBatches
 from amp_xla.data.batches.protocol import Batch
 from amp_xla.errors import DataError
-from tests.data.encoded import digest, encoded, ids_of
+from tests.support.encoded import digest, encoded, ids_of
 
 LENGTH = 40
 sizes = st.lists(st.integers(2, LENGTH), min_size=1, max_size=120)

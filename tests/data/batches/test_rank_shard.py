@@ -10,7 +10,7 @@ import pytest
 from amp_xla.data.batches.buckets import Batches
 from amp_xla.data.batches.packed import PackedBatches
 from amp_xla.data.batches.rank_shard import SHARE, RankShard, micro_batches, whole
-from tests.data.encoded import encoded
+from tests.support.encoded import encoded
 
 LENGTHS = [3 + i * 7 % 18 for i in range(53)]
 

@@ -9,7 +9,7 @@ from amp_xla.data.batches.buckets import Batches
 from amp_xla.data.batches.packed import PackedBatches
 from amp_xla.data.labelled import token_dropout
 from amp_xla.data.text.tokenizer import Tokenizer
-from tests.data.encoded import digest
+from tests.support.encoded import digest
 
 WORDS = [f"word{i}" for i in range(200)]
 TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]

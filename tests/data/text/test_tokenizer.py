@@ -18,7 +18,7 @@ from amp_xla import backend
 from amp_xla.data.text import corpora
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.errors import DataError
-from tests.data.encoded import ids_of
+from tests.support.encoded import ids_of
 
 
 def strange_texts(count: int) -> List[str]:

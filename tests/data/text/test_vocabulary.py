@@ -9,8 +9,8 @@ from amp_xla.data.text import corpora
 from amp_xla.data.text.options import VocabularyOptions
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.data.text.vocabulary import fingerprint, load_vocab
-from tests.data.encoded import ids_of
-from tests.running import run_python
+from tests.support.encoded import ids_of
+from tests.support.running import run_python
 
 SCRIPT = """
 from amp_xla.data.text import corpora

@@ -13,11 +13,11 @@ from amp_xla.config import flat, parse
 from amp_xla.errors import SettingsError
 from amp_xla.models import dropout
 from amp_xla.process.world import World
-from amp_xla.tasks.pretraining import corpus, presets
+from amp_xla.tasks.pretraining import options, presets
 from amp_xla.tasks.pretraining.data import prepare
 from amp_xla.training import checkpoint, distributed, identity
 from recipes.pretraining import Config
-from tests.training import runs
+from tests.support import checkpoints as runs
 
 pytestmark = pytest.mark.once
 # preset, model -> rate, warm-up in updates, updates, batch, beta2, epsilon, clipping, masks,
@@ -146,7 +146,7 @@ def test_with_several_ranks_the_first_prepares_the_built_in_corpus(tmp_path, mon
     monkeypatch.setattr(prepare, "Config", lambda **options: small(vocab_size=64, **options))
     monkeypatch.setattr(distributed, "_current", TwoRanks(World(0, 2)))
     monkeypatch.chdir(tmp_path)
-    assert corpus.prepared(None).total("documents", "train") > 0
+    assert options.TextOptions().prepared().total("documents", "train") > 0
 
 
 def test_berts_model_and_where_it_starts():

@@ -10,11 +10,11 @@ import pytest
 
 from amp_xla import backend
 from amp_xla.training import checkpoint
-from tests.integration.commands import Commands
-from tests.integration.grammar import prepared
-from tests.integration.killing import state
 from tests.models.test_export_families import VOCABULARY
 from tests.models.test_hugging_face import FOLDERS
+from tests.support.commands import Commands
+from tests.support.grammar import prepared
+from tests.support.killing import state
 
 pytestmark = pytest.mark.slow
 FILL, EVALUATE = "amp_xla.commands.fill", "amp_xla.commands.evaluate"

@@ -14,13 +14,11 @@ import pytest
 import safetensors.numpy
 
 from amp_xla.backend import tf
-from amp_xla.tasks.recommendation.data.batches import batch_of
-from amp_xla.tasks.recommendation.data.lines import Columns, parse_line
-from amp_xla.tasks.recommendation.data.options import two_packages
+from amp_xla.tasks.recommendation.data import Columns, batch_of, parse_line, two_packages
 from amp_xla.training import checkpoint
-from tests.horovod import need_horovod
-from tests.integration.commands import PREDICT
 from tests.integration.test_ranks import Place, begun, rank_processes
+from tests.support.commands import PREDICT
+from tests.support.horovod import need_horovod
 
 RECIPE = "recommendation"
 FLAGS = "--log-every 1 --precision fp32 --epochs 2 --batch-size 192 --checkpoint-every 10".split()

@@ -13,7 +13,7 @@ import pytest
 
 from amp_xla.data.batches.buckets import Batches
 from amp_xla.data.placed import Placed, warning
-from amp_xla.data.text import documented
+from amp_xla.data.text import corpora
 from amp_xla.data.text.readers import Dataset
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.errors import DataError
@@ -219,7 +219,7 @@ def test_an_f1_of_0_is_explained(tokenizer: Tokenizer, planes: Any, said: str) -
 
 @pytest.mark.once
 def test_the_built_in_texts_have_triples_of_their_code() -> None:
-    train, dev = documented.relations()
+    train, dev = corpora.relations()
     assert len(train) > 2000 and not set(train.texts) & set(dev.texts)
     for text, triples in zip(dev.texts, gold_of(dev)):
         for name in {name for triple in triples for name in triple[::2]}:

@@ -13,8 +13,8 @@ import pytest
 from amp_xla.data.placed import Placed
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.tasks.relations import scores
-from tests.integration.commands import CLI, Commands
-from tests.integration.killing import state
+from tests.support.commands import CLI, Commands
+from tests.support.killing import state
 
 RECIPE = "recipes.relations"
 TINY = (

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from amp_xla.data.placed import Placed, warning
-from amp_xla.data.text import documented, entities
+from amp_xla.data.text import corpora, entities
 from amp_xla.data.text.entities import Entity
 from amp_xla.data.text.readers import Dataset
 from amp_xla.data.text.splitting import Rules
@@ -219,7 +219,7 @@ def test_the_best_path_is_the_best_of_all() -> None:
 
 @pytest.mark.once
 def test_built_in_texts_name_what_their_code_has() -> None:
-    train, dev = documented.texts()
+    train, dev = corpora.entities()
     assert len(train) > 4000 and 0.1 < len(dev) / len(train) < 0.25
     assert not set(train.texts) & set(dev.texts)
     for data in (train, dev):

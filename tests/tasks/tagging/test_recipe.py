@@ -10,8 +10,8 @@ from typing import Any, List
 import pytest
 
 from amp_xla.data.text.entities import Entity
-from tests.integration.commands import CLI, Commands
-from tests.integration.killing import state
+from tests.support.commands import CLI, Commands
+from tests.support.killing import state
 
 RECIPE = "recipes.tagging"
 TINY = (

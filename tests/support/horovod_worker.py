@@ -1,4 +1,4 @@
-"""One rank of two. `horovodrun -np 2 python -m tests.precision.horovod_worker FOLDER`.
+"""One rank of two. `horovodrun -np 2 python -m tests.support.horovod_worker FOLDER`.
 
 Each case writes the results of a rank to FOLDER/CASE-RANK.json; test_horovod.py compares them.
 """
