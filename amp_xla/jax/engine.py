@@ -12,8 +12,8 @@ import optax
 from amp_xla.jax import processes
 from amp_xla.jax.step import State
 from amp_xla.process.progress import note
-from amp_xla.training.checkpoint import Checkpoint, fitting, shape_of
-from amp_xla.training.engine import Engine, StepResult
+from amp_xla.training.checkpoint import Checkpoint
+from amp_xla.training.engine import Engine, StepResult, fitting, shape_of
 from amp_xla.training.evaluation import classification
 
 INPUTS = ("token_ids", "segment_ids", "labels", "weights")

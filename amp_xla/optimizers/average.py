@@ -1,7 +1,7 @@
 """A moving average of the weights in slots of the optimizer.
 
 The slot of the weight ``w`` is the variable ``w/average``, so a checkpoint holds the average under
-this name (``amp_xla.training.variables.restore_weights`` reads it).
+this name (``amp_xla.training.step.restore_weights`` reads it).
 """
 
 from __future__ import annotations

@@ -14,8 +14,7 @@ from typing import Any, Optional, Tuple
 from amp_xla import backend
 from amp_xla.errors import AmpXlaError
 from amp_xla.precision.agreement import joined
-from amp_xla.process.meeting import meet
-from amp_xla.process.world import world
+from amp_xla.process.world import meet, world
 
 tf: Any = backend.tensorflow()
 

@@ -17,7 +17,7 @@ from amp_xla import setup
 setup.configure(precision="fp32", infinity=1e4)
 from amp_xla import backend
 from amp_xla.backend import tf, K
-from amp_xla.data.batches.packed import PackedBatches
+from amp_xla.data.batches.buckets import PackedBatches
 from amp_xla.data.batches.rank_shard import RankShard, micro_batches
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.graph import shapes, training_graph, virtual_gpu
