@@ -118,7 +118,7 @@ def main(argv: List[str]) -> int:
     answer = _json if config.json else _text
     if config.query is None:
         row_of = dict(zip(numbers, answers.rows))
-        blank: Row = [], answers.blank
+        blank: Row = ([], answers.blank)
         output.lines(
             answer(text, row_of.get(number, blank)) for number, text in enumerate(lines, 1)
         )

@@ -206,9 +206,9 @@ class RunContext:
         ``architecture`` is the content of its ``bert_config.json``; None = as the encoder.
         ``others`` are attributes of ``Job``, such as ``rates``.
         """
-        from amp_xla.optimizers.average import used_by
+        from amp_xla.optimizers.average import in_place
 
-        evaluate = used_by(evaluate, step.optimizer, step.variables)
+        evaluate = in_place(step.optimizer, step.variables)(evaluate)
         vocabulary, length = data.tokenizer.vocab_size, self.config.batches.max_length
         architecture = architecture or self.config.encoder.architecture(vocabulary, length)
         assets = {**data.assets, ARCHITECTURE: architecture}

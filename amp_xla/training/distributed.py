@@ -23,8 +23,7 @@ import numpy as np
 from amp_xla import backend
 from amp_xla.data.batches.rank_shard import RankShard
 from amp_xla.errors import AmpXlaError, RankLost
-from amp_xla.process.meeting import meet
-from amp_xla.process.world import World, stop_with_launcher, world
+from amp_xla.process.world import World, meet, stop_with_launcher, world
 
 T = TypeVar("T")
 

@@ -13,11 +13,11 @@ from amp_xla.process.typed import TF2_IMAGE
 from scripts.environment import SetupError
 from scripts.environment.installed import (
     distributions,
+    find,
     inside_container,
     runtime_of,
     tensorflow_version,
 )
-from scripts.environment.pythons import find
 
 
 class Runtime(NamedTuple):
@@ -93,7 +93,7 @@ class Device(NamedTuple):
 def find_device() -> Device:
     """Return the device, from driver, settings and nvidia-smi, which may take a second."""
     requested = os.environ.get("AMP_XLA_DEVICE") or "auto"
-    driver = nvidia.look(os.environ)
+    driver = nvidia.look()
     if requested == "cpu":
         return Device(False, "device=cpu" if driver.shown else "")
     if not driver.shown:

@@ -14,7 +14,8 @@ from typing import Tuple
 
 import pytest
 
-from scripts.environment import SetupError, pythons, runtimes
+from amp_xla.backend import nvidia
+from scripts.environment import SetupError, installed, runtimes
 from scripts.environment.__main__ import runtime_for
 from tests.support.running import ROOT, run
 
@@ -32,7 +33,7 @@ class Machine:
         self.minors: Tuple[str, ...] = ()
         (folder / "bin").mkdir()
         monkeypatch.setenv("PATH", f"{folder / 'bin'}:/usr/bin:/bin")
-        monkeypatch.setenv("AMP_XLA_DRIVER_ROOT", str(folder))
+        monkeypatch.setattr(nvidia, "ROOT", folder)
         for name in ("AMP_XLA_DEVICE", "CUDA_VISIBLE_DEVICES"):
             monkeypatch.delenv(name, raising=False)
         monkeypatch.setattr(runtimes, "find", self._find)
@@ -118,8 +119,8 @@ def test_pythons_of_version_managers_are_found_and_shims_are_not(tmp_path, monke
     monkeypatch.setenv("PYENV_ROOT", str(tmp_path / "pyenv"))
     monkeypatch.setenv("UV_PYTHON_INSTALL_DIR", str(tmp_path / "uv"))
     for minor, place in places.items():
-        assert pythons.find(("3.11", minor)) == str(tmp_path / place / "bin" / f"python{minor}")
-    assert pythons.find(("3.11", "3.12")) == ""
+        assert installed.find(("3.11", minor)) == str(tmp_path / place / "bin" / f"python{minor}")
+    assert installed.find(("3.11", "3.12")) == ""
 
 
 @pytest.mark.parametrize("version, runtime", [("1.15.5+nv23.3", "tf1"), ("2.17.0+nv25.2", "tf2")])
@@ -179,7 +180,7 @@ def test_training_refuses_a_gpu_that_tensorflow_does_not_see(tmp_path, machine):
     path = f"{machine.folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
     file = tmp_path / "a.tsv"
     file.write_text("rain\twet\nsun\tdry\n" * 8)
-    variables = {"AMP_XLA_DRIVER_ROOT": str(machine.folder), "PATH": path}
+    variables = {"PATH": path}
     words = f"-m amp_xla train -- --layers 1 --hidden 64 --epochs 1 --train {file} --dev {file}"
     done = run([sys.executable, *words.split()], **variables)
     assert done.returncode == 2, done.stderr

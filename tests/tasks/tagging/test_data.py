@@ -14,8 +14,8 @@ from amp_xla.data.placed import Placed, warning
 from amp_xla.data.text import corpora, entities
 from amp_xla.data.text.entities import Entity
 from amp_xla.data.text.readers import Dataset
-from amp_xla.data.text.splitting import Rules
 from amp_xla.data.text.tokenizer import Tokenizer
+from amp_xla.data.text.vocabulary import Rules
 from amp_xla.errors import DataError
 from amp_xla.tasks.tagging import spans
 from amp_xla.tasks.tagging.data import token_spans
