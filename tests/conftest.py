@@ -94,7 +94,7 @@ def lasts_one_test(own_names: List[Tuple[Dict[str, Any], Dict[str, Any]]]) -> It
 @pytest.fixture(scope="session")
 def servers() -> Any:
     """Two fork servers, so that two processes can be alive at once."""
-    from tests.integration.killing import Server  # not for the runtime without a recipe's packages
+    from tests.support.killing import Server  # not for the runtime without a recipe's packages
 
     return [Server(), Server()]
 

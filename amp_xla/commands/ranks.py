@@ -29,10 +29,9 @@ from amp_xla.backend import nvidia
 from amp_xla.commands import slurm
 from amp_xla.config import parse, split_words
 from amp_xla.errors import AmpXlaError, RankLost
-from amp_xla.process.meeting import TRAINING
 from amp_xla.process.stopping import EXIT_CODES, SAME_SIGNAL_SECONDS
 from amp_xla.process.typed import ROOT, in_own_environment
-from amp_xla.process.world import ENDS_WITH_STDIN
+from amp_xla.process.world import ENDS_WITH_STDIN, TRAINING
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 # After one rank has failed, the others are killed after this time.
@@ -96,7 +95,7 @@ def _count(np: str, hosts: Optional[str]) -> int:
                 raise AmpXlaError(f"--hosts {hosts}: {name}: {error.strerror}") from error
         return total
     if np == "auto":
-        gpus = len(nvidia.look(os.environ).gpus)
+        gpus = len(nvidia.look().gpus)
         if not gpus:
             raise AmpXlaError(
                 "--np auto needs a GPU, and the driver lists none; give a number, e.g. 2"

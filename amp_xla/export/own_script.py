@@ -22,7 +22,7 @@ from amp_xla.export.text_models import dense
 from amp_xla.models import dropout, encoders
 from amp_xla.models.weights import first_line, google
 from amp_xla.training.checkpoint import STATE, Checkpoint, problems
-from amp_xla.training.variables import restore_weights
+from amp_xla.training.step import restore_weights
 
 # Key of a bert_config.json -> attribute of bert4keras' model
 _SIZES = {

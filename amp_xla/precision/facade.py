@@ -84,7 +84,7 @@ class Variables(list):
         return self
 
 
-class OptimizerFace(Trackable):
+class OptimizerFacade(Trackable):
     """Hyper-parameters, configuration and weights of ``LossScaleOptimizer``.
 
     Attributes:
@@ -120,10 +120,7 @@ class OptimizerFace(Trackable):
         """The inner optimizer's learning rate."""
         return self.inner.learning_rate
 
-    @property
-    def lr(self) -> Any:
-        """The inner optimizer's learning rate by its old name."""
-        return self.inner.learning_rate
+    lr = learning_rate  # its old name
 
     @property
     def iterations(self) -> Any:

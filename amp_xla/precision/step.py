@@ -13,10 +13,11 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 import numpy as np
 
 from amp_xla.precision import agreement, arrays
-from amp_xla.precision.inner import Inner, Pairs
+from amp_xla.precision.inner import Inner
 from amp_xla.precision.loss_scale import LossScaleWarning
 from amp_xla.precision.tensorflow import (
     LossScaleVariables,
+    Pairs,
     all_finite,
     distinct_rows,
     in_v1_graph,
@@ -165,7 +166,7 @@ class Steps:
         step.norm = norm
         first = step.finite is None
         if first:
-            step.finite = self._judge(step, parts, norm)
+            step.finite = self._decide(step, parts, norm)
         inners = [inner for inner, _ in parts]
         for inner, pairs in parts:
             inner.prepare([v for _, v in pairs])
@@ -215,7 +216,7 @@ class Steps:
             step.applied.append(operation)
         return operation
 
-    def _judge(self, step: Step, parts: Parts, norm: Norm) -> Any:
+    def _decide(self, step: Step, parts: Parts, norm: Norm) -> Any:
         """Return the decision of all ranks and replicas, a boolean scalar."""
         tests = step.tests or [all_finite(_gradients(parts))]
         if self.global_clipnorm is not None or any("global_clipnorm" in i.clips for i, _ in parts):

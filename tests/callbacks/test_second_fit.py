@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from amp_xla import backend
-from tests.running import run_python
+from tests.support.running import run_python
 
 SCRIPT = """
 import json

@@ -19,7 +19,7 @@ import pytest
 
 from amp_xla.commands import ranks
 from amp_xla.errors import AmpXlaError
-from tests.horovod import ROOT, need_horovod
+from tests.support.horovod import ROOT, need_horovod
 
 pytestmark = pytest.mark.once
 LAUNCHER = """
@@ -34,7 +34,7 @@ sys.exit(exit_code(lambda: ranks.Launcher(stand_in, 2, None).wait()))
 STAND_IN = """
 import os, pathlib, signal, sys, time
 sys.path.insert(0, {root!r})
-from amp_xla.process.meeting import announce
+from amp_xla.process.world import announce
 from amp_xla.process.world import stop_with_launcher, world
 rank = world().rank
 announce(world())

@@ -16,7 +16,7 @@ from amp_xla.errors import DataError, SettingsError
 from amp_xla.tasks.classification import data as classification
 from amp_xla.tasks.classification.data import MultiLabelTextFiles
 from amp_xla.tasks.classification.questions import questions
-from tests.data.encoded import ids_of
+from tests.support.encoded import ids_of
 
 pytestmark = pytest.mark.once
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.integration.commands import RECIPE, Commands
+from tests.support.commands import RECIPE, Commands
 
 # After the first update the weights are so large that their squares are beyond float32.
 FLAGS = (

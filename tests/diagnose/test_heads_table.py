@@ -9,7 +9,7 @@ import pytest
 from amp_xla import backend
 from amp_xla.diagnose import overflow
 from amp_xla.graph import training_graph
-from tests.diagnose import heads
+from tests.support import heads
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 

@@ -10,7 +10,7 @@ import pytest
 from amp_xla import backend
 from amp_xla.diagnose import inspect
 from amp_xla.graph.virtual_gpu import PREFIX, PassFailedError
-from tests.diagnose import heads
+from tests.support import heads
 
 ATTENTION = "Transformer-0-MultiHeadSelfAttention"
 

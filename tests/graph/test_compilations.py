@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.running import run_python
+from tests.support.running import run_python
 
 # XLA writes one module per compilation. The batches have 1, 5, 20 and 32 different tokens.
 SCRIPT = """

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.integration.commands import Commands
+from tests.support.commands import Commands
 
 pytestmark = pytest.mark.slow
 
@@ -70,7 +70,7 @@ for step in steps:
     fed = {n: np.shape(a) for n, a in zip(training.feeds, step.arrays(feeds[0], 0))}
     graph = training.export(training.fetches)
     kept.append(kept_bytes(by_name(graph), shapes.static_shapes(graph, training.fetches, fed)))
-graph = virtual_gpu.rewrite(graph, training.fetches).graph_def
+graph = virtual_gpu.rewrite(training, training.fetches).graph_def
 nodes, half = by_name(graph), half_nodes(graph)
 pairs = [(n, n[len("recompute/"):]) for n in nodes if n.startswith("recompute/")]
 pairs = [(copy, own) for copy, own in pairs if own in nodes]

@@ -14,8 +14,8 @@ from amp_xla import backend
 from amp_xla.backend import K, tf
 from amp_xla.export.model import HEAD
 from amp_xla.models import dropout
-from tests.integration import example_scripts
-from tests.integration.commands import CLI, Commands
+from tests.support import example_scripts
+from tests.support.commands import CLI, Commands
 
 pytestmark = pytest.mark.slow
 FP32 = "import amp_xla.setup; amp_xla.setup.configure(precision='fp32', epsilon=1e-5)"
@@ -101,6 +101,7 @@ def test_a_classifier(scripts: Scripts) -> None:
     assert config["hidden_act"] == "gelu_new"
 
 
+@pytest.mark.once
 def test_a_tagger_with_a_crf(scripts: Scripts) -> None:
     asked = scripts.answers("tag")
     scripts.export("tag.py:model", "--weights", "tag.h5", "--to", "tag_saved")
@@ -120,6 +121,7 @@ def test_a_tagger_with_a_crf(scripts: Scripts) -> None:
     np.testing.assert_allclose(answers, asked["answers"][real], atol=1e-5)
 
 
+@pytest.mark.once
 def test_a_title_writer(scripts: Scripts) -> None:
     asked = scripts.answers("title")
     scripts.export("title.py:model", "--weights", "title.weights", "--to", "title_saved")

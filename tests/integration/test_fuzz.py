@@ -18,12 +18,12 @@ import pytest
 
 from amp_xla.process import durable
 from amp_xla.training import checkpoint
-from tests.integration.commands import PREDICT, VERIFY, Commands
-from tests.integration.killing import Server
+from tests.support.commands import PREDICT, VERIFY, Commands
+from tests.support.killing import Server
 
-FEW, ALL = 6, int(os.environ.get("FUZZ_SEEDS", "32"))
+FEW, ALL = 4, int(os.environ.get("FUZZ_SEEDS", "32"))
 KINDS = ("cut", "flip", "delete", "swap", "folder", "link")
-TINY = "tests.integration.tiny"
+TINY = "tests.support.tiny"
 RUN = Path("runs/tiny/run")
 CONFIG = dict(epochs=2, samples=9, hidden=8, accumulate=1, overflow_at=[])
 

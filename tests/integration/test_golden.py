@@ -16,7 +16,7 @@ from typing import Any, Dict, List
 
 import numpy as np
 
-from tests.integration.killing import Run, Server
+from tests.support.killing import Run, Server
 
 HERE = Path(__file__).parent
 CONFIG: Dict[str, Any] = dict(epochs=13, log_every=1, accumulate=1, overflow_at=[30])

@@ -12,8 +12,8 @@ from typing import Any, Dict, Tuple
 
 import pytest
 
-from tests.integration.commands import PREDICT, RECIPE, Commands, Result, bytes_of
-from tests.integration.killing import Server
+from tests.support.commands import PREDICT, RECIPE, Commands, Result, bytes_of
+from tests.support.killing import Server
 
 pytestmark = pytest.mark.once
 

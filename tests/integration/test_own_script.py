@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
-from pathlib import Path
 from typing import Any, Sequence
 
 import pytest
 
-from tests.integration.commands import CLI, Commands
+from tests.support.commands import CLI, Commands
+from tests.support.running import ROOT
 
 TAGGER = "own_script.py:tagger"
 
@@ -17,19 +17,16 @@ TAGGER = "own_script.py:tagger"
 @pytest.fixture(scope="module")
 def command(server: Any, tmp_path_factory: Any) -> Commands:
     folder = tmp_path_factory.mktemp("elsewhere")
-    shutil.copy(str(Path(__file__).with_name("own_script.py")), str(folder))
+    shutil.copy(str(ROOT / "tests/support/inspected_script.py"), str(folder / "own_script.py"))
     (folder / "own_data.py").write_text("LENGTH = 24\n")
     return Commands(server, folder)
 
 
-@pytest.mark.parametrize(
-    "words, rows",
-    [
-        ([TAGGER, "--batch", "tagged"], (4, 24)),
-        # Without --batch, a batch is made up from the model's inputs and loss.
-        pytest.param([TAGGER], (32, 128), marks=pytest.mark.once),
-    ],
-)
+# Without --batch, a batch is made up from the model's inputs and loss.
+@pytest.mark.parametrize(("words", "rows"), [
+    ([TAGGER, "--batch", "tagged"], (4, 24)),
+    pytest.param([TAGGER], (32, 128), marks=pytest.mark.once),
+])  # fmt: skip
 def test_a_model_is_inspected(command: Commands, words: Sequence[str], rows: Any) -> None:
     done = command(CLI, "inspect", *words)
     assert done.code == 0, done.err
@@ -38,15 +35,12 @@ def test_a_model_is_inspected(command: Commands, words: Sequence[str], rows: Any
     assert [tuple(shape[:2]) for shape in report["batch"].values()][:2] == [rows, rows]
 
 
+@pytest.mark.once
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "words, scale",
-    [
-        (["--batch", "named", "--", "64"], 64.0),  # the script has arguments, too
-        # The loss scale of the optimizer.
-        pytest.param(["--batch", "own_script.py:batches"], 256.0, marks=pytest.mark.once),
-    ],
-)
+@pytest.mark.parametrize(("words", "scale"), [
+    (["--batch", "named", "--", "64"], 64.0),  # the script has arguments, too
+    (["--batch", "own_script.py:batches"], 256.0),  # the loss scale of the optimizer
+])  # fmt: skip
 def test_a_model_is_rehearsed(command: Commands, words: Sequence[str], scale: float) -> None:
     done = command(CLI, "rehearse", "own_script.py:title_writer", "--steps", "2", *words)
     assert done.code == 0, done.err

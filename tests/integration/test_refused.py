@@ -17,10 +17,10 @@ from amp_xla.data.text.vocabulary import SPECIAL_TOKENS
 from amp_xla.process import durable
 from amp_xla.recipe import own_recipes
 from amp_xla.training import checkpoint
-from amp_xla.training.state import MANIFEST, manifest_of
-from tests.integration.commands import PREDICT, RECIPE, VERIFY, Commands, bytes_of
-from tests.integration.killing import Server
-from tests.models import google_folder
+from amp_xla.training.checkpoint import MANIFEST, manifest_of
+from tests.support import google_folder
+from tests.support.commands import PREDICT, RECIPE, VERIFY, Commands, bytes_of
+from tests.support.killing import Server
 from tests.tasks.classification.test_recipe import WORDS, write_corpus
 
 TINY = (

@@ -14,7 +14,7 @@ from typing import Iterator, List
 import pytest
 
 from amp_xla.training import checkpoint
-from tests.integration.killing import Run, Server
+from tests.support.killing import Run, Server
 
 
 def whole(run: Run) -> List[str]:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from amp_xla.training import checkpoint
-from tests.integration.killing import Run, Server
+from tests.support.killing import Run, Server
 
 TROUBLE = dict(accumulate=1, nonfinite_limit=3, overflow_at=[9, 10, 11], first_scale=1024.0)
 

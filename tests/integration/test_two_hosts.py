@@ -17,9 +17,9 @@ from typing import Iterator, List, Set
 
 import pytest
 
-from tests.horovod import need_horovod
-from tests.integration.killing import metrics
-from tests.running import environment
+from tests.support.horovod import need_horovod
+from tests.support.killing import metrics
+from tests.support.running import environment
 from tests.tasks.classification.test_recipe import TINY, write_corpus
 
 pytestmark = [pytest.mark.horovod, pytest.mark.slow, pytest.mark.once]

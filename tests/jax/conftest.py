@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.jax import small
+from tests.support import small_jax as small
 
 
 @pytest.fixture(scope="module")

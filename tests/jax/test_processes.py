@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from amp_xla.training import checkpoint
-from tests.integration.killing import repeatable
-from tests.jax import small
-from tests.jax.small import RUNS
+from tests.support import small_jax as small
+from tests.support.killing import repeatable
+from tests.support.small_jax import RUNS
 
 pytestmark = [pytest.mark.jax, pytest.mark.slow]
 

@@ -10,9 +10,9 @@ from safetensors.numpy import load_file
 
 from amp_xla.training import checkpoint
 from recipes import jax_classification as recipe
-from tests.integration.killing import repeatable, state
-from tests.jax import small
-from tests.jax.small import RUNS
+from tests.support import small_jax as small
+from tests.support.killing import repeatable, state
+from tests.support.small_jax import RUNS
 
 pytestmark = [pytest.mark.jax, pytest.mark.slow]
 

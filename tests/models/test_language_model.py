@@ -10,7 +10,7 @@ from amp_xla.backend import K
 from amp_xla.models.language_model import LanguageModel
 from amp_xla.models.weights import google
 from amp_xla.training.step import initialize_variables
-from tests.models import google_folder
+from tests.support import google_folder
 
 
 @pytest.fixture(autouse=True)

@@ -21,9 +21,9 @@ from amp_xla.errors import DataError
 from amp_xla.models import dropout, encoders
 from amp_xla.models.weights import google, pretrained
 from amp_xla.models.weights.pretrained import TOKENS
-from tests.models import google_folder
-from tests.models.google_folder import Change, cut, without
 from tests.models.test_hugging_face import FOLDERS
+from tests.support import google_folder
+from tests.support.google_folder import Change, cut, without
 
 DATA, INDEX = "bert_model.ckpt.data-00000-of-00001", "bert_model.ckpt.index"
 QUERY = "bert/encoder/layer_1/attention/self/query/kernel"

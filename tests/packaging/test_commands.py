@@ -8,8 +8,8 @@ from typing import Dict, Tuple
 import pytest
 
 from amp_xla.commands import COMMANDS
-from tests.integration.commands import CLI, Commands
-from tests.integration.killing import Server
+from tests.support.commands import CLI, Commands
+from tests.support.killing import Server
 
 pytestmark = [pytest.mark.slow, pytest.mark.once, pytest.mark.timeout(900)]
 

@@ -11,7 +11,7 @@ from typing import Dict, List, Tuple
 
 import pytest
 
-from tests.running import ROOT, run
+from tests.support.running import ROOT, run
 
 pytestmark = pytest.mark.once
 

@@ -16,7 +16,7 @@ from amp_xla.commands import COMMANDS
 from amp_xla.config import flat
 from scripts.environment.__main__ import HERE
 from tests.packaging.test_program import MAKEFILE, TARGETS
-from tests.running import RECIPES, ROOT
+from tests.support.running import RECIPES, ROOT
 
 pytestmark = pytest.mark.once
 

@@ -18,7 +18,7 @@ import pytest
 
 from scripts.environment.uv import uv
 from tests.packaging.test_wheel import source
-from tests.running import ROOT, shell_environment
+from tests.support.running import ROOT, shell_environment
 
 pytestmark = [
     pytest.mark.network,
@@ -134,6 +134,7 @@ def test_the_script_in_ones_own_environment(own, bert):
     run_script(own, bert)
 
 
+@pytest.mark.once
 @with_tensorflow
 def test_the_script_in_a_container_that_keeps_its_own_packages(tmp_path, checkout, bert):
     container = Environment(tmp_path, checkout)

@@ -18,11 +18,11 @@ from typing import Any, Dict, List, Set
 import pytest
 
 from amp_xla.commands import COMMANDS
-from tests.integration.commands import CLI, Commands
-from tests.integration.killing import Server
-from tests.models import google_folder
-from tests.precision.snippets import PAGES, blocks
-from tests.running import ROOT, run_python
+from tests.support import google_folder
+from tests.support.commands import CLI, Commands
+from tests.support.killing import Server
+from tests.support.running import ROOT, run_python
+from tests.support.snippets import PAGES, blocks
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 ELSEWHERE = {

@@ -10,7 +10,7 @@ import pytest
 from amp_xla.commands import COMMANDS
 from amp_xla.commands.cli import with_flags
 from scripts.environment.__main__ import HERE
-from tests.running import ROOT, run
+from tests.support.running import ROOT, run
 
 pytestmark = pytest.mark.once
 

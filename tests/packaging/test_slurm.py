@@ -13,7 +13,7 @@ from typing import Any, List
 
 import pytest
 
-from tests.running import ROOT, shell_environment
+from tests.support.running import ROOT, shell_environment
 
 pytestmark = pytest.mark.once
 SCRIPT = ROOT / "scripts" / "slurm" / "train.sbatch"

@@ -7,7 +7,7 @@ import importlib
 import pytest
 
 from benchmarks import record
-from tests.running import RECIPES, ROOT
+from tests.support.running import RECIPES, ROOT
 
 pytestmark = pytest.mark.once
 

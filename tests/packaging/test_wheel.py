@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.running import ROOT
+from tests.support.running import ROOT
 
 BUILD = "import sys; from setuptools import build_meta as b; b.build_wheel(sys.argv[1])"
 

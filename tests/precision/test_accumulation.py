@@ -8,7 +8,7 @@ import pytest
 from amp_xla.backend import keras, tf
 from amp_xla.precision import DynamicLossScale
 from amp_xla.precision.optimizer import LossScaleOptimizer
-from tests.precision.training import KINDS, minimized, problem, same
+from tests.support.precision_training import KINDS, minimized, problem, same
 
 pytestmark = pytest.mark.usefixtures("graph")
 

@@ -11,7 +11,7 @@ import pytest
 
 from amp_xla import backend
 from tests.precision.conftest import EAGER
-from tests.running import run_python
+from tests.support.running import run_python
 
 
 @pytest.mark.slow
@@ -36,6 +36,6 @@ def test_the_eager_tests_pass():
 @pytest.mark.network
 @pytest.mark.skipif(backend.kind() == "tf1", reason="the suite is tf-keras 2.17's")
 def test_keras_own_suite_differs_as_explained():
-    module = "tests.precision.keras_own_suite"
+    module = "tests.support.keras_own_suite"
     done = run_python("-m", module, env={"TF_USE_LEGACY_KERAS": "1"}, timeout=600)
     assert done.code == 0, done.out + done.err

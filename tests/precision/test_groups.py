@@ -11,7 +11,7 @@ from amp_xla.precision import DynamicLossScale
 from amp_xla.precision.compat import sok
 from amp_xla.precision.compat.sok import is_embedding_variable
 from amp_xla.precision.optimizer import LossScaleOptimizer
-from tests.precision.training import same
+from tests.support.precision_training import same
 
 VOCABULARY, WIDTH = 1009, 5
 

@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from tests.horovod import on_two_ranks
+from tests.support.horovod import on_two_ranks
 
 SOK = ("sok", "sok_reduced", "sok_minimized")
 SKIPPING = ("reducing", "clipped", "distributed", "keras_distributed", "summed", *SOK)
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.horovod, pytest.mark.slow, pytest.mark.timeout(1500)]
 def ranks(tmp_path_factory):
     """Return case -> results of (rank 0, rank 1)."""
     folder = tmp_path_factory.mktemp("ranks")
-    on_two_ranks("tests.precision.horovod_worker", folder)
+    on_two_ranks("tests.support.horovod_worker", folder)
     found = {}
     for file in folder.glob("*-0.json"):
         case = file.name[: -len("-0.json")]

@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from amp_xla.precision import PolicyRules
 from amp_xla.precision.jax import DynamicLossScale, NoOpLossScale, value_and_grad
 from amp_xla.precision.jax.optax import loss_scaled
-from tests.precision.reference import cases, reference
-from tests.precision.snippets import blocks, run
+from tests.support.scale_reference import cases, reference
+from tests.support.snippets import blocks, run
 
 pytestmark = pytest.mark.jax
 

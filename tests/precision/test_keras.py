@@ -20,8 +20,8 @@ from amp_xla.precision.compat.keras import (
 )
 from amp_xla.precision.compat.sok import LossScaleOptimizer as SokOptimizer
 from amp_xla.precision.optimizer import LossScaleOptimizer
-from tests.precision.snippets import blocks, run
-from tests.precision.training import same
+from tests.support.precision_training import same
+from tests.support.snippets import blocks, run
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ from amp_xla import backend
 from amp_xla.backend import K, keras, tf
 from amp_xla.precision import facade, optimizer
 from amp_xla.precision.compat.keras import LossScaleOptimizer
-from tests.precision.training import same
+from tests.support.precision_training import same
 
 RNG = np.random.RandomState(0)
 X = RNG.randn(64, 4).astype("float32")

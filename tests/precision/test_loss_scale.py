@@ -14,7 +14,7 @@ from hypothesis import given
 
 from amp_xla.precision import DynamicLossScale, NoOpLossScale, StaticLossScale
 from amp_xla.precision.loss_scale import from_spec
-from tests.precision.reference import VECTORS, Case, cases, of_vector, reference
+from tests.support.scale_reference import VECTORS, Case, cases, of_vector, reference
 
 
 def states(case: Case):

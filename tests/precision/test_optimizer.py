@@ -20,7 +20,7 @@ from amp_xla.precision import (
 from amp_xla.precision.compat.keras import LossScaleOptimizer as DropIn
 from amp_xla.precision.compat.sok import LossScaleOptimizer as SokOptimizer
 from amp_xla.precision.optimizer import LossScaleOptimizer, scale_loss
-from tests.precision.training import KINDS, Trainer, minimized, problem, same
+from tests.support.precision_training import KINDS, Trainer, minimized, problem, same
 
 pytestmark = [
     pytest.mark.usefixtures("graph"),

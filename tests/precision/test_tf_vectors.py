@@ -11,7 +11,7 @@ from amp_xla.backend import tf
 from amp_xla.precision import DynamicLossScale as Value
 from amp_xla.precision import arrays
 from amp_xla.precision.tensorflow import LossScaleVariables
-from tests.precision.reference import cases, reference
+from tests.support.scale_reference import cases, reference
 
 
 def states(loss_scale, flags):

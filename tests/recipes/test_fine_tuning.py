@@ -10,9 +10,10 @@ import pytest
 
 from amp_xla.config import flat, parse
 from amp_xla.errors import SettingsError
-from amp_xla.training import checkpoint, identity
+from amp_xla.training import checkpoint
+from amp_xla.training.state import settings_of
 from recipes import classification, jax_classification, keras_classification
-from tests.training import runs
+from tests.support import checkpoints as runs
 
 pytestmark = pytest.mark.once
 SCRATCH = dict(learning_rate=5e-4, epochs=8, batch_size=16, token_dropout=0.1, label_smoothing=0.1)
@@ -90,7 +91,7 @@ def test_a_resumed_run_keeps_its_defaults(
     (run.parent / "latest").symlink_to("a")
     state = runs.state(1)
     config = parse(recipe.Config, ["--bert", "wide", *words])
-    state["identity"]["config"] = identity.settings_of(config)
+    state["identity"]["config"] = settings_of(config)
     checkpoint.write(run / "checkpoints", 1, runs.tensors(1), state, {})
     for bert in ("minilm", "nowhere"):
         assert with_texts(recipe, bert, 140, "--resume") == before

@@ -14,7 +14,7 @@ from amp_xla.config import fields
 from amp_xla.process.exits import exit_code
 from amp_xla.recipe import own_recipes
 from amp_xla.training import checkpoint
-from tests.training import runs
+from tests.support import checkpoints as runs
 
 pytestmark = pytest.mark.once
 FLAGS = Path(__file__).with_name("flags.txt")

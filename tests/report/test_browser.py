@@ -15,8 +15,8 @@ import pytest
 from amp_xla.report import record
 from amp_xla.report.page import render
 from scripts.environment.uv import uv
-from tests.report import folders
-from tests.running import ROOT
+from tests.support import run_folders as folders
+from tests.support.running import ROOT
 
 pytestmark = [
     pytest.mark.network,

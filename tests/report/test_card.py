@@ -10,7 +10,7 @@ from typing import Any, Dict, Tuple
 import pytest
 
 from amp_xla.export import card
-from tests.report import folders
+from tests.support import run_folders as folders
 
 pytestmark = pytest.mark.once
 USE = ['load: from transformers import pipeline; pipeline("text-classification", "FOLDER")']

@@ -13,8 +13,8 @@ from typing import Any, Callable, Dict, List, Sequence, Tuple
 import pytest
 
 from amp_xla.commands import cli
-from tests.integration.commands import bytes_of
-from tests.report import folders
+from tests.support import run_folders as folders
+from tests.support.commands import bytes_of
 
 pytestmark = pytest.mark.once
 SECRET = "do-not-show"

@@ -15,7 +15,7 @@ import pytest
 
 from amp_xla.report import record
 from amp_xla.report.page import render
-from tests.report import folders
+from tests.support import run_folders as folders
 
 pytestmark = pytest.mark.once
 EVIL = "</script><script>alert(1)</script>\x1b[31m\u202e文件"

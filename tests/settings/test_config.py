@@ -13,7 +13,9 @@ from typing_extensions import Annotated, Literal
 
 from amp_xla.config import MAY_CHANGE, changed, fields, flat, parse, within
 from amp_xla.errors import SettingsError
-from tests.running import ROOT
+from tests.support.running import ROOT
+
+pytestmark = pytest.mark.once
 
 
 @dataclasses.dataclass(frozen=True)

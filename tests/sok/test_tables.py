@@ -18,10 +18,10 @@ from amp_xla.backend import K, tf
 from amp_xla.errors import AmpXlaError
 from amp_xla.sok import saver
 from amp_xla.sok.table import Rows
-from tests.horovod import ROOT, on_two_ranks
+from tests.support.horovod import ROOT, on_two_ranks
 
 FIGURES = ["two_tables", "dense_odd_mixed"]
-WORKER = "tests.sok.worker"
+WORKER = "tests.support.sok_worker"
 pytestmark = pytest.mark.timeout(1500)
 
 

@@ -17,7 +17,7 @@ from amp_xla.jax.weights import load, pretrained
 from amp_xla.precision.policy import get_policy
 from amp_xla.settings import Settings, default_loss_scale
 from amp_xla.tasks.classification.questions import Questions
-from amp_xla.training.answers import LabelAnswers
+from amp_xla.training.answers import Answers
 from amp_xla.training.checkpoint import Checkpoint
 
 
@@ -51,7 +51,7 @@ def new_model(config: Any, shape: Dict[str, Any], classes: int, weights: bool) -
     return model
 
 
-def predict(config: Any, checkpoint: Checkpoint, lines: List[str]) -> LabelAnswers:
+def predict(config: Any, checkpoint: Checkpoint, lines: List[str]) -> Answers:
     """Return the probability of each label for each line."""
     questions = Questions(config, checkpoint, lines)
     shape = bert.Shape.of(json.loads(Path(checkpoint.file("bert_config.json")).read_text()))

@@ -9,7 +9,7 @@ import numpy as np
 from amp_xla.data.batches.protocol import Batch
 from amp_xla.data.text.labels import Labels
 from amp_xla.data.text.tokenizer import Encoded, Tokenizer
-from amp_xla.training.answers import LabelAnswers
+from amp_xla.training.answers import Answers, label_answers
 from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.evaluation import in_order
 
@@ -31,12 +31,12 @@ class Questions:
         self.tokenizer = Tokenizer.of_folder(str(checkpoint.path))
         self.labels = Labels.load(checkpoint.file("labels.json"))
         self._batch_size, self._length = config.batches.batch_size, config.batches.max_length
-        self._separator: Optional[str] = config.files.multilabel
+        self._lines, self._separator = lines, config.files.multilabel
         self._encoded = questions(lines, self.tokenizer, self._length)
 
     def answers(
         self, chances: Callable[[Batch], np.ndarray], batch_size: Optional[int] = None
-    ) -> LabelAnswers:
+    ) -> Answers:
         """Return the probability of each label for each line.
 
         Args:
@@ -44,4 +44,4 @@ class Questions:
           batch_size: texts per batch; None = ``--batch-size`` of the run.
         """
         rows = in_order(self._encoded, self._length, batch_size or self._batch_size, chances)
-        return LabelAnswers(self.labels.names, np.stack(rows), self._separator)
+        return label_answers(self._lines, self.labels.names, np.stack(rows), self._separator)

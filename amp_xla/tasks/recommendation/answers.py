@@ -13,10 +13,9 @@ from amp_xla.process import json_files
 from amp_xla.sok.saver import TableShards
 from amp_xla.tasks.recommendation.data import Columns, batch_of, parse_line
 from amp_xla.tasks.recommendation.model import network
-from amp_xla.training.answers import LabelAnswers
+from amp_xla.training.answers import Answers, label_answers
 from amp_xla.training.checkpoint import Checkpoint
-from amp_xla.training.step import Inference
-from amp_xla.training.variables import restore_weights
+from amp_xla.training.step import Inference, restore_weights
 
 _COLUMNS = "columns.json"
 
@@ -26,7 +25,7 @@ def assets(columns: Columns, values: int) -> Dict[str, bytes]:
     return {_COLUMNS: json_files.encode({**columns._asdict(), "values": values})}
 
 
-def predict(config: Any, checkpoint: Checkpoint, lines: Sequence[str]) -> LabelAnswers:
+def predict(config: Any, checkpoint: Checkpoint, lines: Sequence[str]) -> Answers:
     """Return the probabilities of 0 and 1 for each line; labels are ignored and may be empty."""
     columns, values = _columns(checkpoint)
     parsed = []
@@ -40,7 +39,7 @@ def predict(config: Any, checkpoint: Checkpoint, lines: Sequence[str]) -> LabelA
         batch = batch_of(some, columns, config.model.rows, values, np.arange(len(some)), len(some))
         chances += infer(batch)["probability"].tolist()
     clicked = np.array(chances, np.float64)
-    return LabelAnswers(("0", "1"), np.stack([1.0 - clicked, clicked], 1))
+    return label_answers(lines, ("0", "1"), np.stack([1.0 - clicked, clicked], 1))
 
 
 def export(config: Any, checkpoint: Checkpoint, folder: Path) -> str:

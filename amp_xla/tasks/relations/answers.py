@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, Optional, Sequence, Tuple
 
 from amp_xla.data.labelled import Labelled
 from amp_xla.data.text.labels import Labels
@@ -11,12 +10,11 @@ from amp_xla.export.graph import Parts, exportable
 from amp_xla.export.model import Exportable
 from amp_xla.export.text_models import encoder_of, pointer
 from amp_xla.models.pointers import HEAD_SIZE
-from amp_xla.process import output
 from amp_xla.process.progress import note
 from amp_xla.tasks.relations import model, scores
-from amp_xla.tasks.relations.data import Triple, unpack
+from amp_xla.tasks.relations.data import unpack
 from amp_xla.training import extraction
-from amp_xla.training.answers import Answers, Row
+from amp_xla.training.answers import Answers
 from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.evaluation import Evaluation, Infer
 
@@ -36,26 +34,8 @@ def evaluation(infer: Infer, batches: Any, data: Labelled) -> Evaluation:
     return evaluate
 
 
-@dataclasses.dataclass(frozen=True)
-class TripleAnswers(Answers):
-    """The triples of each text."""
-
-    triples: List[List[Triple]]
-
-    def rows(self, lines: Sequence[str]) -> List[Row]:
-        """Return a column ``(subject, predicate, object)`` per triple."""
-        return [
-            ([output.printable(triple.shown().replace("\t", " ")) for triple in triples],
-             {"spo_list": [triple._asdict() for triple in triples]})
-            for triples in self.triples
-        ]  # fmt: skip
-
-    def blank(self) -> Dict[str, Any]:
-        return {"spo_list": None}
-
-
-def predict(config: Any, checkpoint: Checkpoint, texts: Sequence[str]) -> TripleAnswers:
-    """Return the triples of each text by a checkpoint of a run with ``config``."""
+def predict(config: Any, checkpoint: Checkpoint, texts: Sequence[str]) -> Answers:
+    """Return a column ``(subject, predicate, object)`` per triple of each text."""
 
     def build(vocab_size: int, predicates: int) -> Tuple[Any, Dict[str, Any]]:
         length = config.batches.max_length
@@ -64,7 +44,10 @@ def predict(config: Any, checkpoint: Checkpoint, texts: Sequence[str]) -> Triple
         return linker, {"scores": linker.output}
 
     found = extraction.predict(config, checkpoint, texts, "names", build, scores.found_in)
-    return TripleAnswers(found)
+    answers = extraction.answers(
+        texts, found, lambda triples: {"spo_list": [triple._asdict() for triple in triples]}
+    )
+    return answers._replace(blank={"spo_list": None})
 
 
 def exported(config: Any, checkpoint: Checkpoint) -> Exportable:

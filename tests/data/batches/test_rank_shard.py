@@ -9,7 +9,9 @@ import pytest
 
 from amp_xla.data.batches.buckets import Batches, PackedBatches
 from amp_xla.data.batches.rank_shard import SHARE, RankShard, micro_batches, whole
-from tests.data.encoded import encoded
+from tests.support.encoded import encoded
+
+pytestmark = pytest.mark.once
 
 LENGTHS = [3 + i * 7 % 18 for i in range(53)]
 

@@ -8,7 +8,9 @@ import pytest
 from amp_xla.data.batches.buckets import Batches, PackedBatches
 from amp_xla.data.labelled import token_dropout
 from amp_xla.data.text.tokenizer import Tokenizer
-from tests.data.encoded import digest
+from tests.support.encoded import digest
+
+pytestmark = pytest.mark.once
 
 WORDS = [f"word{i}" for i in range(200)]
 TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]

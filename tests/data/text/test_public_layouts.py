@@ -15,7 +15,7 @@ from amp_xla.data.text.options import TaggedFiles, TextFiles, VocabularyOptions
 from amp_xla.tasks.classification import data as classification
 from amp_xla.tasks.similarity import data as pairs
 from amp_xla.tasks.tagging import data as tagged
-from tests.data.public_layouts import DEV, LAYOUTS, TEST, TRAIN, WITH_PAIRS, samples, texts
+from tests.support.public_layouts import DEV, LAYOUTS, TEST, TRAIN, WITH_PAIRS, samples, texts
 
 pytestmark = pytest.mark.once
 

@@ -6,8 +6,8 @@ import pytest
 
 from amp_xla import backend
 from amp_xla.precision.compat import sok
-from tests.precision.snippets import blocks
-from tests.running import run_python
+from tests.support.running import run_python
+from tests.support.snippets import blocks
 
 tf = backend.tensorflow()
 TF1 = backend.kind() == "tf1"

@@ -8,10 +8,10 @@ import pytest
 
 from amp_xla import backend
 from amp_xla.training import checkpoint
-from tests.integration.commands import PREDICT, Commands
-from tests.integration.killing import repeatable, state
-from tests.jax import small
-from tests.running import run_python
+from tests.support import small_jax as small
+from tests.support.commands import PREDICT, Commands
+from tests.support.killing import repeatable, state
+from tests.support.running import run_python
 
 RECIPE = "recipes.keras_classification"
 HALF = ["--policy", "mixed_float16", "--loss-scale", "dynamic"]

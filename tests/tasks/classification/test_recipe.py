@@ -10,9 +10,9 @@ import pytest
 
 from amp_xla import backend
 from amp_xla.training import checkpoint
-from tests.integration.commands import CLI, PREDICT, RECIPE, Commands
-from tests.integration.killing import metrics, state
-from tests.running import run_python
+from tests.support.commands import CLI, PREDICT, RECIPE, Commands
+from tests.support.killing import metrics, state
+from tests.support.running import run_python
 
 TINY = (
     "--layers", "1", "--hidden", "64", "--max-length", "24", "--shapes", "2", "--batch-size", "16",
@@ -123,6 +123,7 @@ TRICKS = (
 )  # fmt: skip
 
 
+@pytest.mark.once
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_run_with_all_tricks_that_is_killed_ends_with_the_same_bits(trained, command):

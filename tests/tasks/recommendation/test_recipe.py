@@ -16,9 +16,9 @@ import safetensors.numpy
 from amp_xla.backend import tf
 from amp_xla.tasks.recommendation.data import Columns, batch_of, parse_line, two_packages
 from amp_xla.training import checkpoint
-from tests.horovod import need_horovod
-from tests.integration.commands import PREDICT
 from tests.integration.test_ranks import Place, begun, rank_processes
+from tests.support.commands import PREDICT
+from tests.support.horovod import need_horovod
 
 RECIPE = "recommendation"
 FLAGS = "--log-every 1 --precision fp32 --epochs 2 --batch-size 192 --checkpoint-every 10".split()
@@ -71,6 +71,7 @@ def two(job: Job) -> str:
     return job.train_on(2, "two")
 
 
+@pytest.mark.once
 def test_two_ranks_learn_what_one_does_and_each_has_half_the_table(job: Job, two: str) -> None:
     assert "10 MB per rank with Adam's moments" in two
     job.same("one", "two")

@@ -10,8 +10,8 @@ from typing import Any, List, Tuple
 import pytest
 
 from amp_xla.tasks.seq2seq.scores import rouge_l, words
-from tests.integration.commands import CLI, PREDICT, Commands
-from tests.integration.killing import metrics, state
+from tests.support.commands import CLI, PREDICT, Commands
+from tests.support.killing import metrics, state
 from tests.tasks.similarity.test_recipe import write
 
 RECIPE = "recipes.seq2seq"

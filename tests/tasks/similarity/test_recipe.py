@@ -9,8 +9,8 @@ from typing import Any, List, Tuple
 
 import pytest
 
-from tests.integration.commands import PREDICT, Commands
-from tests.integration.killing import metrics, state
+from tests.support.commands import PREDICT, Commands
+from tests.support.killing import metrics, state
 from tests.tasks.classification.test_recipe import WORDS
 
 RECIPE = "recipes.similarity"

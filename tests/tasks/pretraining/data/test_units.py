@@ -10,7 +10,7 @@ import pytest
 
 from amp_xla.errors import DataError
 from amp_xla.tasks.pretraining.data.units import Reading, files_of, units
-from tests.tasks.pretraining.data.corpus import corpus_texts
+from tests.support.corpus import corpus_texts
 
 pytestmark = pytest.mark.once
 TEXTS = [f"text {i} " + "of several words " * (i % 7) + "." for i in range(300)]

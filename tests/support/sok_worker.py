@@ -1,7 +1,7 @@
 """Train tables over ranks, and the same tables whole in TensorFlow's operations.
 
-`python -m tests.sok.worker FOLDER CASE...`, alone or under horovodrun; each rank writes its results
-to FOLDER/CASE-RANKS-RANK.json.
+`python -m tests.support.sok_worker FOLDER CASE...`, alone or under horovodrun; each rank writes its
+results to FOLDER/CASE-RANKS-RANK.json.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Run tf-keras' own tests of LossScaleOptimizer on amp_xla.precision.compat.keras' class.
 
-    TF_USE_LEGACY_KERAS=1 .venvs/tf2/bin/python -m tests.precision.keras_own_suite [FILE]
+    TF_USE_LEGACY_KERAS=1 .venvs/tf2/bin/python -m tests.support.keras_own_suite [FILE]
 
 FILE is loss_scale_optimizer_test.py of tf-keras 2.17; without it the command downloads it. The exit
 code is 1 if the failures are not exactly those that docs/precision.md explains.

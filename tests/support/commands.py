@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import Any, Dict, List, NamedTuple
 
-from tests.integration.killing import Server, metrics
+from tests.support.killing import Server, metrics
 
 RECIPE, CLI = "recipes.classification", "amp_xla.commands.cli"
 PREDICT, VERIFY = "amp_xla.commands.predict", "amp_xla.commands.verify"

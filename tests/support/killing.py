@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, Dict, List, Optional
 
 from amp_xla.training import checkpoint
+from amp_xla.training.checkpoint import read_manifest
 from amp_xla.training.metrics import CLOCK_FIELDS
-from amp_xla.training.state import read_manifest
-from tests.integration.forkserver import Server
+from tests.support.forkserver import Server
 
 __all__ = ["Run", "Server", "metrics", "repeatable", "state"]
 
@@ -48,7 +48,7 @@ class Run:
     def _start(self, faults: Any, config: Optional[Dict[str, Any]] = None, **run: Any) -> int:
         options = dict(name="run", resume=True, checkpoint_every=5)
         return self.server.start({
-            "cwd": str(self.folder), "module": "tests.integration.tiny",
+            "cwd": str(self.folder), "module": "tests.support.tiny",
             "config": {**self.config, **(config or {})}, "run": {**options, **run},
             "faults": faults or {}, "log": str(self.log), "out": str(self.out),
         })  # fmt: skip

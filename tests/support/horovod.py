@@ -12,7 +12,7 @@ import pytest
 
 from amp_xla import backend
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def need_horovod() -> None:

@@ -1,4 +1,4 @@
-"""A user's script: ``python -m tests.callbacks.own_script FOLDER [stop] [resume] [whole]``.
+"""A user's script: ``python -m tests.support.fitted_script FOLDER [stop] [resume] [whole]``.
 
 With several ranks each reads its share of the batches; alone it reads the whole ones. ``whole``
 trains before, into FOLDER/whole without a stop, and then by an optimizer without

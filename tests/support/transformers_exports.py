@@ -1,6 +1,6 @@
 """Run exported folders in transformers.
 
-    PYTHON -m tests.models.transformers_exports FOLDER...
+    PYTHON -m tests.support.transformers_exports FOLDER...
 
 PYTHON has PyTorch and transformers (benchmarks/peers.txt). A folder may have ``asked.npz``, token
 and segment ids, and ``texts.json``. ``found.npz`` gets the vectors or the logits of words, and for

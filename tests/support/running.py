@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Dict, List, Mapping, NamedTuple, Optional
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 RECIPES = sorted(path.stem for path in (ROOT / "recipes").glob("[!_]*.py"))
 _OURS = ("AMP_XLA_", "TF_", "NVIDIA_TF32")
 # Set by the `make test` that runs these tests; a user's `make` does not inherit them.
