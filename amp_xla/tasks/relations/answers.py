@@ -9,7 +9,7 @@ from amp_xla.data.text.labels import Labels
 from amp_xla.export.graph import Parts, exportable
 from amp_xla.export.model import Exportable
 from amp_xla.export.text_models import encoder_of, pointer
-from amp_xla.models.pointers import HEAD_SIZE
+from amp_xla.models.encoders import POINTER_SIZE
 from amp_xla.process.progress import note
 from amp_xla.tasks.relations import model, scores
 from amp_xla.tasks.relations.data import unpack
@@ -62,6 +62,6 @@ def exported(config: Any, checkpoint: Checkpoint) -> Exportable:
             kernels.update(pointer(linker.get_layer(name), f"{name.lower()}."))
         return Parts(encoder, {"scores": linker.output}, kernels, linker.weights)
 
-    formula = f"bert4keras' EfficientGlobalPointer(heads, {HEAD_SIZE}) of the vectors: "
+    formula = f"bert4keras' EfficientGlobalPointer(heads, {POINTER_SIZE}) of the vectors: "
     formula += "entities (subject, object); heads and tails (RoPE=False), a head per predicate"
     return exportable(checkpoint, build, config.batches.max_length, names, None, formula)
