@@ -113,8 +113,7 @@ def prepare(config: Config) -> Optional[Manifest]:
             if done.complete():
                 note(f"{config.out} is already prepared: {done.describe()}")
                 return done
-        vocab = "".join(f"{token}\n" for token in tokenizer.tokens)
-        prepared.write(os.path.join(config.out, VOCAB), vocab.encode())
+        prepared.write(os.path.join(config.out, VOCAB), tokenizer.assets[VOCAB])
         copies: Dict[str, np.ndarray] = {}
         if config.dedup == "exact":
             note("looking for copies of documents ...")
