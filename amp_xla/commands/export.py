@@ -39,7 +39,8 @@ class Config:
     script: Optional[str] = None
     """my_script.py:build_model, for a run of callbacks.Run"""
     weights: Optional[str] = None
-    """of a script: file of save_weights, bert4keras checkpoint, or folder of a run's checkpoint"""
+    """weights of a script's model: file of save_weights, bert4keras checkpoint, or folder of a
+    run's checkpoint"""
     format: Literal["hf", "savedmodel", "onnx", "google"] = "savedmodel"
     """hf: Hugging Face; savedmodel: TensorFlow Serving; onnx: ONNX Runtime; google: checkpoint for
     bert4keras"""

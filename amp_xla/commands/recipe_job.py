@@ -108,11 +108,7 @@ class SubjectOptions:
         return subject
 
     def write(self, command: str, name: str, report: Any, quiet: bool = False) -> Path:
-        """Print a report, and write it as JSON to the file ``name`` of the command's folder.
-
-        Returns:
-          The folder.
-        """
+        """Print a report, write it as JSON to a file of the command's folder; return the folder."""
         script = Script.of(self.recipe)
         recipe = recipe_name(script.path if script else self.recipe)
         folder = Path(self.out or f"runs/{recipe}/{command}")
@@ -126,11 +122,6 @@ class SubjectOptions:
 
 def open_job(recipe: str, words: Sequence[str], loss_scale: Optional[str] = None) -> Any:
     """Build a recipe's job with ``precision=amp`` and the loss scale for float16.
-
-    Args:
-      recipe: name of a recipe, or path of its file.
-      words: flags of the recipe.
-      loss_scale: replaces the loss scale of the recipe.
 
     Raises:
       AmpXlaError: the recipe does not exist, or ``words`` set a precision other than amp.

@@ -112,8 +112,8 @@ class RunContext:
         from amp_xla.backend import tf
         from amp_xla.optimizers.adamw import AdamW
         from amp_xla.optimizers.schedule import warmup_decay
+        from amp_xla.precision.agreement import Reduction
         from amp_xla.precision.optimizer import LossScaleOptimizer
-        from amp_xla.precision.reduction import Reduction
 
         config, ranks, update, steps = self.config, self.ranks, self.config.update, max(1, steps)
         applied = tf.get_variable(
@@ -205,9 +205,9 @@ class RunContext:
         ``architecture`` is the content of its ``bert_config.json``; None = as the encoder.
         ``others`` are attributes of ``Job``, such as ``rates``.
         """
-        from amp_xla.optimizers.average import used_by
+        from amp_xla.optimizers.average import in_place
 
-        evaluate = used_by(evaluate, step.optimizer, step.variables)
+        evaluate = in_place(step.optimizer, step.variables)(evaluate)
         vocabulary, length = data.tokenizer.vocab_size, self.config.batches.max_length
         architecture = architecture or self.config.encoder.architecture(vocabulary, length)
         assets = {**data.assets, ARCHITECTURE: architecture}

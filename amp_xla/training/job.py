@@ -14,7 +14,6 @@ from safetensors import SafetensorError
 
 from amp_xla import backend
 from amp_xla.backend import configuring, keras, tf
-from amp_xla.backend.visible import refuse_unseen_gpu
 from amp_xla.data.batches.protocol import BatchSource
 from amp_xla.data.batches.rank_shard import micro_batches
 from amp_xla.errors import AmpXlaError
@@ -102,7 +101,7 @@ class TensorFlowEngine(Engine):
     events = True
 
     def __init__(self, job: Any) -> None:
-        refuse_unseen_gpu(configuring.current().settings.device, os.environ)
+        configuring.refuse_unseen_gpu(configuring.current().settings.device)
         initialize_variables()
         optimizer = job.step.optimizer
         self.job, self.ranks = job, distributed.current()

@@ -20,9 +20,9 @@ from amp_xla.data.batches.protocol import sample_count
 from amp_xla.data.batches.rank_shard import whole
 from amp_xla.errors import AmpXlaError, RankLost
 from amp_xla.process import exits
-from amp_xla.process.meeting import announce
 from amp_xla.process.progress import Progress, note
 from amp_xla.process.stopping import SignalWatch, Stopped
+from amp_xla.process.world import announce
 from amp_xla.training import nonfinite
 from amp_xla.training.checkpoint import CheckpointError, problems, prune, steps, write
 from amp_xla.training.engine import Engine, StepResult

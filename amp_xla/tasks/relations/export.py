@@ -8,7 +8,7 @@ from amp_xla.data.text.labels import Labels
 from amp_xla.export.graph import Parts, exportable
 from amp_xla.export.model import Exportable
 from amp_xla.export.text_models import encoder_of, pointer
-from amp_xla.models.pointers import HEAD_SIZE
+from amp_xla.models.encoders import POINTER_SIZE
 from amp_xla.tasks.relations import model
 from amp_xla.training.checkpoint import Checkpoint
 
@@ -25,6 +25,6 @@ def linker(config: Any, checkpoint: Checkpoint) -> Exportable:
             kernels.update(pointer(built.get_layer(name), f"{name.lower()}."))
         return Parts(encoder, {"scores": built.output}, kernels, built.weights)
 
-    formula = f"bert4keras' EfficientGlobalPointer(heads, {HEAD_SIZE}) of the vectors: "
+    formula = f"bert4keras' EfficientGlobalPointer(heads, {POINTER_SIZE}) of the vectors: "
     formula += "entities (subject, object); heads and tails (RoPE=False), a head per predicate"
     return exportable(checkpoint, build, config.batches.max_length, names, None, formula)
