@@ -56,7 +56,7 @@ class Config:
 
 def build(config: Config, context: RunContext) -> Any:
     """Build the job up to the first step."""
-    from amp_xla.optimizers.average import used_by
+    from amp_xla.optimizers.average import in_place
     from amp_xla.training.evaluation import held_out
 
     # prepared text -> batches
@@ -85,10 +85,10 @@ def build(config: Config, context: RunContext) -> Any:
     # evaluation
     evaluate = held_out(lm, inputs, *map(context.ranks.share, reversed(held)))
     return context.job(
-        lm.transformer.model, step, batches, used_by(evaluate, optimizer, lm.weights),
+        lm.transformer.model, step, batches, in_place(optimizer, lm.weights)(evaluate),
         {**tokenizer.assets, "bert_config.json": lm.architecture()},
         {"data": data.settings["corpus_sha256"], "vocabulary": data.settings["vocab_sha256"]},
-        export=used_by(lm.write_checkpoint, optimizer, lm.weights),
+        export=in_place(optimizer, lm.weights)(lm.write_checkpoint),
         rates={"model_flops_per_second": lambda n: costs[n > phases[0].steps_per_epoch()] / ranks},
     )  # fmt: skip
 
@@ -103,7 +103,7 @@ def main(argv: Optional[List[str]] = None) -> int:
 # by amp-xla fill, evaluate without --file, and export
 fill = served(Config, "amp_xla.tasks.pretraining.answers:fill")
 evaluate = masked_texts.evaluate
-exportable = served(Config, "amp_xla.tasks.pretraining.answers:exportable", float32=True)
+exportable = served(Config, "amp_xla.export.text_models:language_model", float32=True)
 
 
 if __name__ == "__main__":

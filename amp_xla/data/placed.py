@@ -59,12 +59,9 @@ class Placed(NamedTuple):
         return self.texts[text][self.starts[text][first - 1] : self.ends[text][last - 1]]
 
     def entities(self, text: int, spans: Sequence[Any], names: Sequence[str]) -> List[Entity]:
-        """Return the entities of a text, sorted by their positions.
+        """Return the entities of text number ``text``, sorted by their positions.
 
-        Args:
-          text: number of the text.
-          spans: its entities: first token, last token, label.
-          names: names of the labels.
+        ``spans`` are their first tokens, last tokens and labels, of which ``names`` are the names.
         """
         starts, ends = self.starts[text], self.ends[text]
         return sorted(

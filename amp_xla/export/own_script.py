@@ -12,8 +12,8 @@ import numpy as np
 
 from amp_xla import backend
 from amp_xla.backend import K, keras
-from amp_xla.data.text.splitting import Rules
 from amp_xla.data.text.tokenizer import REQUIRED, Tokenizer
+from amp_xla.data.text.vocabulary import Rules
 from amp_xla.errors import AmpXlaError
 from amp_xla.export import graph
 from amp_xla.export.hugging_face import kind_of

@@ -32,9 +32,6 @@ class _Stream:
 def install(seed: int) -> Any:
     """Prepare the current graph for training with stateless dropout masks.
 
-    Args:
-      seed: seed of the run.
-
     Returns:
       int64 scalar placeholder for the number of the micro-batch.
     """

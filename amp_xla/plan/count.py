@@ -49,7 +49,7 @@ def count(model: Any, batch: Optional[Sequence[Any]] = None) -> Work:
     """
     training = training_graph.view(model)
     feeds = training.feed_shapes(batch)
-    rewritten = virtual_gpu.rewrite(training.export(training.fetches), training.fetches).graph_def
+    rewritten = virtual_gpu.rewrite(training, training.fetches).graph_def
     float32 = emulate.tensor_cores(rewritten, rounds=False)
     sizes = shapes.static_shapes(float32, training.fetches, feeds)
     variables = by_name(training.graph.as_graph_def())

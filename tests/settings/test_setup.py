@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import textwrap
 
+import pytest
+
 from amp_xla import backend
 from tests.support.running import run_python
 
@@ -152,6 +154,7 @@ CONFIGURE = """
 """
 
 
+@pytest.mark.once
 def test_configure_from_python_until_a_session_exists():
     result = run_python("-c", textwrap.dedent(CONFIGURE))
     assert result.code == 0, result.err

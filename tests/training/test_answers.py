@@ -15,12 +15,6 @@ pytestmark = pytest.mark.once
 CHANCES = np.array([[0.75, 0.25], [0.625, 0.5001], [0.1, 0.2]])
 
 
-def test_a_pair_is_labels_and_their_probabilities() -> None:
-    rows, blank = checked((("tool", "food"), CHANCES[:1]), ["a pan"])
-    fields = {"label": "tool", "probability": 0.75, "probabilities": {"tool": 0.75, "food": 0.25}}
-    assert rows == [(["tool", "0.7500", "a pan"], fields)] and blank == {"label": None}
-
-
 def test_several_labels_are_joined_by_the_separator() -> None:
     rows, blank = label_answers(["a", "b", "c"], ("tool", "food"), CHANCES, ",")
     assert blank == {"labels": None}

@@ -80,11 +80,9 @@ def pydoc() -> Parts:
 
 
 def _sides(values: Dict[str, Set[str]], column: str = "labels") -> Parts:
-    """Split texts into training and dev texts, and leave out texts with several values.
+    """Split texts into training and dev texts; leave out texts with several ``values``.
 
-    Args:
-      values: text -> its values.
-      column: attribute of ``Dataset`` for the values.
+    ``column`` is the attribute of ``Dataset`` that holds the value.
     """
     samples = sorted((text, *each) for text, each in values.items() if len(each) == 1)
     parts = ([s for s in samples if is_dev(s[0]) == dev] for dev in (False, True))
@@ -318,11 +316,7 @@ def package_files() -> List[List[Tuple[str, str]]]:
 
 
 def docstrings(group: List[Tuple[str, str]]) -> List[str]:
-    """Return docstrings, one line each; leave out short ones and dev texts of ``pydoc``.
-
-    Args:
-      group: (package, path) of each .py file.
-    """
+    """Return docstrings, one line each; leave out short ones and dev texts of ``pydoc``."""
     texts: List[str] = []
     for package, path in group:
         package_name = re.compile(re.escape(package), re.IGNORECASE)

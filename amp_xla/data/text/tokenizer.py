@@ -17,8 +17,13 @@ import numpy as np
 from tokenizers.models import WordPiece
 
 from amp_xla.data.text import vocabulary
-from amp_xla.data.text.splitting import Rules, WordSplitter
-from amp_xla.data.text.vocabulary import SPECIAL_TOKENS, load_vocab, train_vocab
+from amp_xla.data.text.vocabulary import (
+    SPECIAL_TOKENS,
+    Rules,
+    WordSplitter,
+    load_vocab,
+    train_vocab,
+)
 from amp_xla.errors import DataError
 
 MAX_KNOWN_WORDS = 1_000_000  # about 300 MB; then the cache is emptied
@@ -46,12 +51,7 @@ class Encoded:
 
     @classmethod
     def of(cls, rows: Sequence[Sequence[int]], firsts: Optional[Sequence[int]] = None) -> Encoded:
-        """Join rows of token ids.
-
-        Args:
-          rows: token ids of each row.
-          firsts: number of tokens in segment 0 of each row; None = all tokens of the row.
-        """
+        """Join rows; ``firsts``: number of tokens of each in segment 0, None = all."""
         sizes = list(map(len, rows))
         ids = np.fromiter(itertools.chain.from_iterable(rows), np.int32, sum(sizes))
         first_lengths = np.array(sizes if firsts is None else firsts, np.int32)
@@ -78,10 +78,7 @@ class Tokenizer:
       tokens: ``tokens[i]`` is the token with id i.
       vocab_size: number of ids, and of rows of the embedding matrix.
       special_ids: ids of all special tokens, also of [MASK] if there is one.
-      pad_id: id of [PAD], always 0.
-      unk_id: id of [UNK], for words that the vocabulary cannot spell.
-      cls_id: id of [CLS], the first token of each sample.
-      sep_id: id of [SEP], which ends each text.
+      pad_id, unk_id, cls_id, sep_id: ids of [PAD], always 0, [UNK], [CLS] and [SEP].
     """
 
     def __init__(

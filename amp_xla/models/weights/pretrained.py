@@ -281,9 +281,6 @@ def check(folder: Optional[str], whole: bool = True) -> None:
     Args:
       folder: value of ``--bert``.
       whole: False = check only what the configuration has.
-
-    Raises:
-      DataError: a file is missing, damaged, or has an impossible value.
     """
     if folder is None or not Path(folder).is_dir():
         return

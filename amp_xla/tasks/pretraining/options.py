@@ -92,11 +92,7 @@ def described(
 ) -> str:
     """Return one line: the global batch and its cost, and the updates of each phase.
 
-    Args:
-      length: steps and batches of the run.
-      phases: training batches of each phase.
-      costs: FLOPs per sequence of each phase.
-      ranks: number of ranks.
+    ``costs`` are the FLOPs per sequence of each phase.
     """
     batch, accumulate = length.global_batch, length.accumulation(ranks)
     return (

@@ -75,12 +75,7 @@ def defaults(config: Any) -> Dict[str, Any]:
 
 
 def settings(preset: Optional[str], model: str) -> Dict[str, Any]:
-    """Return the settings of a preset by name.
-
-    Args:
-      preset: a name in ``PRESETS``; None = the default for the model.
-      model: ``tiny``, ``small``, ``base`` or ``large``.
-    """
+    """Return the settings of a preset by name; None = the default preset for the model."""
     name = preset_name(preset, model)
     return {**PRESETS[name], **(_LARGE.get(name, {}) if model == "large" else {})}
 
@@ -93,9 +88,7 @@ def preset_name(preset: Optional[str], model: str) -> str:
 def described(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> str:
     """Return one line: the preset, the settings that differ from it, and the preset's purpose.
 
-    Args:
-      values: settings of the recipe by name.
-      defaults: defaults of the recipe by name.
+    Both arguments are settings of the recipe by name.
     """
     name = preset_name(values["preset"], values["model"])
     expected = {**defaults, **settings(values["preset"], values["model"])}

@@ -213,7 +213,6 @@ def batch_of(
 
     Args:
       parsed: at least one sample.
-      columns: columns of a sample.
       rows: number of rows of the table.
       values: maximum values per slot.
       sample_ids: int64 [samples].

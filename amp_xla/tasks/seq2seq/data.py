@@ -83,7 +83,6 @@ def encode(
 
     Args:
       data: sources, and targets as ``pairs``.
-      tokenizer: tokenizer of the run.
       max_source, max_target: tokens per source with [CLS] and [SEP], and per target with [SEP].
       kind: "training" or "dev", for the warning.
 

@@ -123,6 +123,7 @@ TRICKS = (
 )  # fmt: skip
 
 
+@pytest.mark.once
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_run_with_all_tricks_that_is_killed_ends_with_the_same_bits(trained, command):

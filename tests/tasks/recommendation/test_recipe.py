@@ -71,6 +71,7 @@ def two(job: Job) -> str:
     return job.train_on(2, "two")
 
 
+@pytest.mark.once
 def test_two_ranks_learn_what_one_does_and_each_has_half_the_table(job: Job, two: str) -> None:
     assert "10 MB per rank with Adam's moments" in two
     job.same("one", "two")

@@ -47,10 +47,7 @@ def write_stream(
 ) -> Dict[str, Any]:
     """Write the tokens of documents as one file, int16 or int32 [tokens]; return its index entry.
 
-    Args:
-      path: path of the file.
-      documents: int32 [tokens] of each document; a negative id continues the word before it.
-      tokenizer: tokenizer of the documents.
+    ``documents`` are int32 [tokens] each; a negative id continues the word before it.
     """
     parts = [part for tokens in documents if len(tokens) for part in ([tokenizer.sep_id], tokens)]
     kind = np.int16 if tokenizer.vocab_size <= 1 << 15 else np.int32
