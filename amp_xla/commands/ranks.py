@@ -137,7 +137,7 @@ class Rank:
         self.number, self.host = number, host
         self.ended = 0.0
         self._output = tempfile.TemporaryFile() if number else None  # noqa: SIM115  # for `why`
-        # A Python that starts answers SIGINT with a traceback; ``guard`` unblocks it, ssh would not.
+        # A Python that starts answers SIGINT with a traceback; ``guard`` unblocks it, ssh would not
         held = {signal.SIGINT} if words[0] == "env" else set()
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, held)
         try:
