@@ -136,7 +136,7 @@ class Run(keras.callbacks.Callback):
           SystemExit: a signal arrived, after which a checkpoint was written; or a rank was lost.
           AmpXlaError: the data or the checkpoint cannot be used, or training must stop.
         """
-        if self._loop is not None:
+        if self._loop:
             raise AmpXlaError(
                 f"the Run of {self.folder.path} has ended; create a new Run for another fit"
             )
