@@ -51,6 +51,7 @@ def test_a_trial_measures_only_missing_rows(tmp_path: Path) -> None:
     assert f"## tiny at 16: {row.machine['card']}" in page and "- fp32: driver none" in page
 
 
+@pytest.mark.long
 def test_a_row_that_hangs_costs_its_time_alone(
     tmp_path: Path, monkeypatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

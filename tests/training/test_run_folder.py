@@ -10,6 +10,7 @@ from unittest.mock import Mock
 import pytest
 
 from amp_xla.errors import AmpXlaError
+from amp_xla.training.metrics import MetricsLog
 from amp_xla.training.run import RunFolder, check_name
 from tests.support.commands import bytes_of
 
@@ -92,3 +93,25 @@ def test_the_newest_run_is_the_one_that_latest_names(here: Path) -> None:
         with pytest.raises(AmpXlaError, match="choose the run to resume with --name: one, two"):
             RunFolder("r", resume=True)
         latest.symlink_to("two") if target is None else None
+
+
+def test_links_are_not_followed(here: Path) -> None:
+    (here / "outside").mkdir()
+    precious = here / "outside" / "precious"
+    precious.write_text("data")
+    run = RunFolder("r", "mine")
+    run.begin()
+    (run.checkpoints / ".tmp-shards").symlink_to(precious.parent)
+    run.begin()
+    run.close()
+    assert not list(run.checkpoints.iterdir())
+    (run.path / ".lock").unlink()
+    for name in (".lock", "metrics.jsonl"):
+        (run.path / name).symlink_to(precious)
+    with pytest.raises(OSError, match=".lock"):
+        RunFolder("r", "mine", resume=True)
+    log = MetricsLog(run.path)
+    log.write(1, "train", 1, {"loss": 1.0})
+    assert b"loss" in next(run.path.glob("events*")).read_bytes()  # kill -9 loses no line
+    log.close()
+    assert precious.read_text() == "data"
