@@ -103,7 +103,7 @@ def main(argv: Optional[List[str]] = None) -> int:
 # by amp-xla fill, evaluate without --file, and export
 fill = served(Config, "amp_xla.tasks.pretraining.answers:fill")
 evaluate = masked_texts.evaluate
-exportable = served(Config, "amp_xla.tasks.pretraining.answers:exportable", float32=True)
+exportable = served(Config, "amp_xla.export.text_models:language_model", float32=True)
 
 
 if __name__ == "__main__":

@@ -75,13 +75,8 @@ def build(config: Config, context: RunContext) -> Any:
     rule = (optimizers.LazyAdam if lazy else optimizers.Adam)(epsilon=1e-6)
     table = [network.table.embedding_variable]
     tables = TableShards(table, rule)
-
-    def with_rate(rate: Any) -> Any:
-        rule.learning_rate = rate
-        return rule
-
     steps = config.epochs * batches.steps_per_epoch()
-    optimizer = context.optimizer(steps, sharded=(tables.holds, with_rate))
+    optimizer = context.optimizer(steps, sharded=tables)
     metrics = {"accuracy": accuracy}
     step = context.step(inputs, loss, optimizer, network.trainable_weights, metrics, table)
 

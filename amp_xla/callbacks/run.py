@@ -119,7 +119,6 @@ class Run(keras.callbacks.Callback):
         self._validation: Dict[str, float] = {}
         self._missing: Optional[str] = None  # what is wrong with the monitor
         self._before: Optional[Any] = None
-        self._evaluation = contextlib.ExitStack()
         self._step: Any = None
         self._loop: Any = None
 
@@ -168,6 +167,7 @@ class Run(keras.callbacks.Callback):
         with self._watch.immediately("before the first step; nothing was lost", True):
             self._prepare(model, given)
         self._open.enter_context(self._loop.running(self._watch))
+        self._evaluation = self._open.enter_context(contextlib.ExitStack())
         if given["verbose"] in (1, "auto"):
             self._loop.progress.hide()
         self._began = time.monotonic()
@@ -207,7 +207,9 @@ class Run(keras.callbacks.Callback):
         # Several ranks have different data.
         read = {} if self._ranks.several else self._source.identity(self._seed)
         script = description.describe(model, {**read, "class_weight": given["class_weight"]})
-        self._feed = self._source.feed(self._seed, 0 if over else position, skip)
+        self._feed: Any = self._source
+        if not isinstance(self._source, data.Arrays):  # Keras itself cuts batches of arrays
+            self._feed = data.Feed(self._source, self._seed, 0 if over else position, skip)
         self._open.callback(self._feed.close)
         self._step = FitStep(
             model, self._feed, given["class_weight"], self._seed,
@@ -236,7 +238,7 @@ class Run(keras.callbacks.Callback):
         engine.more_tensors = self._more_tensors
         if resume_from is None:
             self._loop.state.epoch = epoch
-        self._step.skip = skip
+        self._step.number, self._step.skip = self._loop.state.step, skip
         rates = rates_of(model) if skip else []
         self._within_epoch = list(zip(rates, backend.K.batch_get_value(rates)))
         if skip and len(self._saved["metrics"]) == len(metric_variables(model)):
@@ -252,14 +254,10 @@ class Run(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Put the rows of arrays in order; set the sum of the epoch's losses to 0."""
-        self._feed.begin_epoch(epoch)
+        self._feed.begin_epoch(self._seed, epoch)
         self._continued = self._step.skip > 0
         if not self._continued:
             self._losses = [0.0, 0]
-
-    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        """Set the step number."""
-        self._step.number = self._loop.state.step
 
     def _others_began(self, others: Sequence[Any]) -> None:
         """Restore the state of the other callbacks, after their ``on_train_begin``."""
@@ -289,6 +287,7 @@ class Run(keras.callbacks.Callback):
         result = step.result(logs["loss"])
         loop.engine.remember(step.fed, step.number, step.masks)
         loop.after_step(result, size, self._source.steps)
+        step.number = loop.state.step
         if not loop.state.evaluate_due:
             loop.between(self._watch, result.flags)
         self._epoch_ends()

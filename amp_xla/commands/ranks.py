@@ -137,13 +137,19 @@ class Rank:
         self.number, self.host = number, host
         self.ended = 0.0
         self._output = tempfile.TemporaryFile() if number else None  # noqa: SIM115  # for `why`
-        self._process = subprocess.Popen(
-            words,
-            stdin=subprocess.PIPE,  # closes if the launcher is killed; then the rank stops
-            stdout=self._output,
-            stderr=subprocess.STDOUT if number else None,
-            start_new_session=True,  # the launcher forwards Ctrl-C
-        )
+        # A Python that starts answers SIGINT with a traceback; ``guard`` unblocks it, ssh would not.
+        held = {signal.SIGINT} if words[0] == "env" else set()
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, held)
+        try:
+            self._process = subprocess.Popen(
+                words,
+                stdin=subprocess.PIPE,  # closes if the launcher is killed; then the rank stops
+                stdout=self._output,
+                stderr=subprocess.STDOUT if number else None,
+                start_new_session=True,  # the launcher forwards Ctrl-C
+            )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
     @property
     def code(self) -> Optional[int]:

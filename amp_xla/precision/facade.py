@@ -12,7 +12,6 @@ import copy
 import functools
 import importlib
 import sys
-import types
 import warnings
 from typing import Any, Dict, List, Optional, Sequence
 
@@ -43,7 +42,7 @@ def _subclass(base: type, expected: Optional[type]) -> type:
         "__getattribute__": object.__getattribute__,
     }
     name = expected.__name__ if getattr(base, "keeps_keras_name", False) else NAME
-    return types.new_class(name, (base, expected), {}, lambda body: body.update(fields))
+    return type(name, (base, expected), fields)
 
 
 def _expected(inner: Inner) -> Optional[type]:

@@ -119,6 +119,7 @@ class LossScaleOptimizer(OptimizerFacade):
             agreements.check_clipping(agree, global_clipnorm, [i.clips for _, i in self._groups])
         self._state = LossScaleVariables(loss_scale, name)
         self._recompute = recompute
+        self.accumulate = accumulate  # read by the loop, and by checkpoints
         self.window = Window(accumulate, name) if accumulate != 1 else None
         if applied_steps is None:
             applied_steps = state_variable(0, tf.int64, name + "/applied_steps")

@@ -125,7 +125,7 @@ class TableShards:
     """
 
     def __init__(self, tables: Sequence[Any], optimizer: Optional[Any] = None) -> None:
-        self._tables, self._optimizer = list(tables), optimizer
+        self._tables, self.optimizer = list(tables), optimizer
 
     def holds(self, variable: Any) -> bool:
         """Return True if ``variable`` is one of the tables."""
@@ -167,7 +167,7 @@ class TableShards:
         for variable in self._tables:
             rows = table.rows(variable)
             yield rows.name, variable, rows
-            if self._optimizer is None:
+            if self.optimizer is None:
                 continue
-            for slot in self._optimizer.get_slot_names():
-                yield f"{rows.name}.{slot}", self._optimizer.get_slot(variable, slot), rows
+            for slot in self.optimizer.get_slot_names():
+                yield f"{rows.name}.{slot}", self.optimizer.get_slot(variable, slot), rows

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Tuple, Type
+from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Type
 
 from amp_xla.config import flat
 from amp_xla.data.labelled import Labelled, Preparation
@@ -99,7 +99,7 @@ class RunContext:
         steps: int,
         rule: Optional[Callable[..., Any]] = None,
         decay: str = "linear",
-        sharded: Optional[Tuple[Callable[[Any], bool], Callable[[Any], Any]]] = None,
+        sharded: Optional[Any] = None,
     ) -> Any:
         """Return the ``LossScaleOptimizer``.
 
@@ -107,8 +107,7 @@ class RunContext:
           steps: updates of the whole run.
           rule: returns the optimizer for a learning rate and ``weight_decay``; None = ``AdamW``.
           decay: see ``warmup_decay``.
-          sharded: predicate that is true for tables of which this rank has only some rows, and a
-            function that returns their optimizer for a learning rate.
+          sharded: ``TableShards`` of which this rank has some rows; its optimizer gets the rate.
         """
         from amp_xla.backend import tf
         from amp_xla.optimizers.adamw import AdamW
@@ -124,9 +123,9 @@ class RunContext:
         self._rate = warmup_decay(applied, update.learning_rate, warmup, steps, decay)
         how: Dict[str, Any] = {}
         if sharded is not None:
-            holds, rule_of = sharded
+            sharded.optimizer.learning_rate = self._rate
             # Gradients of shards differ between ranks, but all ranks must skip the same steps.
-            how.update(groups=[(holds, rule_of(self._rate))], model_parallel=holds)
+            how.update(groups=[(sharded.holds, sharded.optimizer)], model_parallel=sharded.holds)
         reduce = Reduction(ranks.hvd, config.precision_options.reduce) if ranks.several else None
         return LossScaleOptimizer(
             (rule or AdamW)(self._rate, weight_decay=update.weight_decay),

@@ -212,7 +212,7 @@ class Loop:
         if state.step % options.log_every == 0 or ended:
             self._report()
         if not result.finite:
-            nonfinite.judge(self, result)
+            nonfinite.handle(self, result)
 
     def flag(self, watch: SignalWatch) -> bool:
         """Return whether this rank has to stop or to save after the next step."""
@@ -331,7 +331,7 @@ class Loop:
         self.engine.compare()
         state.evaluate_due = False
         seconds = time.monotonic() - began
-        better = state.judge(values.get(options.monitor, math.nan), options.higher_is_better)
+        better = state.record(values.get(options.monitor, math.nan), options.higher_is_better)
         if self.over and state.log_count:  # early stopping within a logging interval
             self._report()
         self._write("dev", {f"dev_{name}": value for name, value in values.items()})

@@ -89,7 +89,7 @@ class LoopState:
             raise ValueError("loop.log_sums: only numbers are allowed")
         return state
 
-    def judge(self, value: float, higher_is_better: bool) -> bool:
+    def record(self, value: float, higher_is_better: bool) -> bool:
         """Record an evaluation; return True if it is the best so far. NaN never is."""
         sign = 1.0 if higher_is_better else -1.0
         better = not math.isnan(value) and (self.best is None or sign * value > sign * self.best)

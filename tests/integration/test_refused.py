@@ -179,7 +179,10 @@ FORGED = [
 ]
 
 
-@pytest.mark.parametrize("number", range(len(FORGED)))
+@pytest.mark.parametrize(
+    "number",
+    [pytest.param(n, marks=[pytest.mark.long] * (n in (1, 4))) for n in range(len(FORGED))],
+)
 def test_a_checkpoint_that_somebody_made_up_is_data(command: Commands, number: int) -> None:
     change, words = FORGED[number]
     (command.folder / "evil.py").write_text("open('executed', 'w').write('')\n")

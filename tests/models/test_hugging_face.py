@@ -29,8 +29,8 @@ def hidden(folder: Path) -> Tuple[np.ndarray, Any]:
     return states, wanted
 
 
-# Of another form of the same tensors: the layers are those of BERT.
-FORMS = ("bert_old", "bert_zip", "ernie", "macbert")
+# Other forms of the same tensors, or layers that a family before has.
+FORMS = ("bert_old", "bert_zip", "electra", "ernie", "macbert", "roformer_v2")
 
 
 @pytest.mark.parametrize(

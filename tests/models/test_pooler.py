@@ -67,7 +67,9 @@ def test_a_classifier_of_transformers_has_its_logits_and_names(
     wanted = np.load(str(FOLDERS / family / "logits.npz"))
     ids, segments = (wanted[name].astype(np.int32) for name in ("tokens", "segments"))
     np.testing.assert_allclose(model.run(ids, segments), wanted["logits"], atol=1e-5)
-    for writer in (saved_model, hugging_face, google):
+    # A SavedModel is any family's graph. Folders come last: reading one clears the graph.
+    saved = [saved_model] if family in ("bert", "roformer") else []
+    for writer in (*saved, hugging_face, google):
         for dtype, most in {"fp16": 1e-2, "fp32": 1e-5}.items():
             if dtype == "fp32" or family == "bert":
                 folder = tmp_path / f"{writer.__name__}-{dtype}"

@@ -27,8 +27,7 @@ def published(rate: float, epochs: int = 3, batch_size: int = 32) -> Dict[str, A
 
 
 @pytest.fixture(
-    params=[classification, keras_classification, jax_classification],
-    ids=["graph", "keras", "jax"],
+    params=[classification, keras_classification, jax_classification], ids=["graph", "keras", "jax"]
 )
 def recipe(request: Any, tmp_path: Path, monkeypatch: Any) -> Any:
     monkeypatch.chdir(tmp_path)

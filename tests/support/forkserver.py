@@ -172,10 +172,7 @@ class Faults:
         around(checkpoint, "_write_tensors", lambda path, *_: write(str(path)))
         restored = functools.partial(self.at, "restore")
         around(
-            step.Variables,
-            "assign",
-            lambda *_: restored("before"),
-            lambda *_: restored("after"),
+            step.Variables, "assign", lambda *_: restored("before"), lambda *_: restored("after")
         )
         around(loop.Loop, "train", self.watch)
         around(step.TrainStep, "__call__", self.before_step, self.after_step)

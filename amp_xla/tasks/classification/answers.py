@@ -43,6 +43,6 @@ def predict(config: Any, checkpoint: Checkpoint, lines: List[str]) -> Answers:
             weights=False, pooling=config.pooling)  # fmt: skip
     restore_weights(checkpoint, model.weights)
     inputs = {"token_ids": model.inputs[0], "segment_ids": model.inputs[1]}
-    chances = tf.nn.softmax if config.files.multilabel is None else tf.sigmoid
-    infer = Inference(inputs, {"chances": chances(model.output)})
-    return questions.answers(lambda batch: infer(batch)["chances"])
+    probabilities = tf.nn.softmax if config.files.multilabel is None else tf.sigmoid
+    infer = Inference(inputs, {"probabilities": probabilities(model.output)})
+    return questions.answers(lambda batch: infer(batch)["probabilities"])

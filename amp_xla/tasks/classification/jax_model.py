@@ -60,9 +60,9 @@ def predict(config: Any, checkpoint: Checkpoint, lines: List[str]) -> Answers:
     model = restored(checkpoint, policy.cast_to_param(like), ".model")
     infer = step.inference(policy)
 
-    def chances(batch: Any) -> Any:
+    def probabilities(batch: Any) -> Any:
         texts = processes.share({name: batch[name] for name in ("token_ids", "segment_ids")})
         return np.asarray(jax.nn.softmax(infer(model, texts)))
 
     devices = jax.device_count()
-    return questions.answers(chances, -(-config.batches.batch_size // devices) * devices)
+    return questions.answers(probabilities, -(-config.batches.batch_size // devices) * devices)

@@ -35,13 +35,13 @@ class Questions:
         self._encoded = questions(lines, self.tokenizer, self._length)
 
     def answers(
-        self, chances: Callable[[Batch], np.ndarray], batch_size: Optional[int] = None
+        self, probabilities: Callable[[Batch], np.ndarray], batch_size: Optional[int] = None
     ) -> Answers:
         """Return the probability of each label for each line.
 
         Args:
-          chances: batch -> probability of each label, float [B, labels].
+          probabilities: batch -> probability of each label, float [B, labels].
           batch_size: texts per batch; None = ``--batch-size`` of the run.
         """
-        rows = in_order(self._encoded, self._length, batch_size or self._batch_size, chances)
+        rows = in_order(self._encoded, self._length, batch_size or self._batch_size, probabilities)
         return label_answers(self._lines, self.labels.names, np.stack(rows), self._separator)

@@ -11,8 +11,6 @@ from amp_xla import backend
 from amp_xla.backend import tf
 from amp_xla.data.text.tokenizer import MASK, Tokenizer
 from amp_xla.errors import AmpXlaError
-from amp_xla.export.model import Exportable
-from amp_xla.export.text_models import language_model
 from amp_xla.models import dropout
 from amp_xla.models.options import Filling
 from amp_xla.training.checkpoint import Checkpoint
@@ -50,8 +48,8 @@ def fill(
             raise AmpXlaError(f"text {number} has {len(row):,} tokens; allowed: up to {most}")
     positions = tf.placeholder(tf.int32, [None, None], name="positions")
     logits = lm.logits(lm.model.output, positions)[:, : tokenizer.vocab_size]
-    chances = tf.nn.softmax(tf.cast(logits, tf.float32))
-    predictions = tf.nn.top_k(chances, min(top, tokenizer.vocab_size))
+    probabilities = tf.nn.softmax(tf.cast(logits, tf.float32))
+    predictions = tf.nn.top_k(probabilities, min(top, tokenizer.vocab_size))
     restore_weights(checkpoint, lm.weights)
     run = backend.session().make_callable(predictions, [*lm.model.inputs, positions])
     answers = []
@@ -64,8 +62,3 @@ def fill(
             for chance, token in zip(*pair)
         ])  # fmt: skip
     return answers
-
-
-def exportable(config: Any, checkpoint: Checkpoint) -> Exportable:
-    """Return the model of a run for ``amp-xla export``."""
-    return language_model(config.encoder, config.goal.objective, checkpoint)

@@ -33,12 +33,12 @@ def predict(config: Any, checkpoint: Checkpoint, lines: Sequence[str]) -> Answer
         features = b"\t" + line.encode().partition(b"\t")[2]
         features = features if "\t" in line else line.encode()
         parsed.append(parse_line(features, columns, values, index))
-    infer, chances = Inference(*_inference(config, checkpoint, columns, values)), []
+    infer, probabilities = Inference(*_inference(config, checkpoint, columns, values)), []
     for first in range(0, len(parsed), config.batch_size):
         some = parsed[first : first + config.batch_size]
         batch = batch_of(some, columns, config.model.rows, values, np.arange(len(some)), len(some))
-        chances += infer(batch)["probability"].tolist()
-    clicked = np.array(chances, np.float64)
+        probabilities += infer(batch)["probability"].tolist()
+    clicked = np.array(probabilities, np.float64)
     return label_answers(lines, ("0", "1"), np.stack([1.0 - clicked, clicked], 1))
 
 

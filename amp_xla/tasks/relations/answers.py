@@ -1,15 +1,10 @@
-"""Triples: evaluation on dev texts, the triples of new texts, and the model to export."""
+"""Triples: evaluation on dev texts, and the triples of new texts."""
 
 from __future__ import annotations
 
-from typing import Any, Dict, Optional, Sequence, Tuple
+from typing import Any, Dict, Sequence, Tuple
 
 from amp_xla.data.labelled import Labelled
-from amp_xla.data.text.labels import Labels
-from amp_xla.export.graph import Parts, exportable
-from amp_xla.export.model import Exportable
-from amp_xla.export.text_models import encoder_of, pointer
-from amp_xla.models.encoders import POINTER_SIZE
 from amp_xla.process.progress import note
 from amp_xla.tasks.relations import model, scores
 from amp_xla.tasks.relations.data import unpack
@@ -48,20 +43,3 @@ def predict(config: Any, checkpoint: Checkpoint, texts: Sequence[str]) -> Answer
         texts, found, lambda triples: {"spo_list": [triple._asdict() for triple in triples]}
     )
     return answers._replace(blank={"spo_list": None})
-
-
-def exported(config: Any, checkpoint: Checkpoint) -> Exportable:
-    """Return the linker of a run, whose outputs are the scores of all planes."""
-    names = Labels.load(checkpoint.file("labels.json")).names
-
-    def build(folder: Optional[str]) -> Parts:
-        encoder = encoder_of(config, checkpoint, folder)
-        linker = model.linker(encoder.model, len(names), 0.0)
-        kernels: Dict[str, Any] = {}
-        for name in model.POINTERS:
-            kernels.update(pointer(linker.get_layer(name), f"{name.lower()}."))
-        return Parts(encoder, {"scores": linker.output}, kernels, linker.weights)
-
-    formula = f"bert4keras' EfficientGlobalPointer(heads, {POINTER_SIZE}) of the vectors: "
-    formula += "entities (subject, object); heads and tails (RoPE=False), a head per predicate"
-    return exportable(checkpoint, build, config.batches.max_length, names, None, formula)

@@ -11,8 +11,6 @@ from amp_xla import backend
 from amp_xla.data.batches.options import MULTIPLE
 from amp_xla.data.labelled import Labelled
 from amp_xla.data.text.tokenizer import Tokenizer
-from amp_xla.export.model import Exportable
-from amp_xla.export.text_models import language_model
 from amp_xla.models import dropout
 from amp_xla.models.language_model import LanguageModel
 from amp_xla.models.options import GenerationOptions
@@ -84,8 +82,3 @@ def predict(
     generate = TextGenerator(decoder, tokenizer.sep_id, generation)
     texts = map(writer(tokenizer), generate(sources))
     return Answers([([output.printable(text)], {"generated": text}) for text in texts])
-
-
-def exportable(config: Any, checkpoint: Checkpoint) -> Exportable:
-    """Return the model of a run for ``amp-xla export``."""
-    return language_model(config.encoder, "unilm", checkpoint)

@@ -18,14 +18,7 @@ from amp_xla.data.text.readers import Dataset
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.errors import DataError
 from amp_xla.tasks.relations import scores
-from amp_xla.tasks.relations.data import (
-    RelationFiles,
-    Triple,
-    cells_of,
-    span,
-    unpack,
-    with_targets,
-)
+from amp_xla.tasks.relations.data import RelationFiles, Triple, cells_of, span, unpack, with_targets
 
 pytestmark = pytest.mark.once
 TEXT, GOLD = "Ann leads Ann Corp in Rome", [("Ann", "leads", "Ann Corp"), ("Ann", "in", "Rome")]

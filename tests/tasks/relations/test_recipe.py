@@ -158,6 +158,7 @@ def answered(folder: Path, ids: np.ndarray) -> np.ndarray:
         return result
 
 
+@pytest.mark.once
 @pytest.mark.slow
 def test_it_is_finite_in_float16(command: Commands) -> None:
     """On padded batches, with the lists of NVIDIA's TensorFlow where it is 1.15."""
