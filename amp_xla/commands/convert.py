@@ -61,8 +61,8 @@ def main(argv: List[str]) -> int:
     tensors = opened.take(_present(opened, encoders.tensors(transformer)), report=False)
     unused: Any = None  # nothing computes
     model = Exportable(
-        opened.config, tensors, {}, kind_of(tensors), "", tokenizer, (),
-        opened.config["max_position_embeddings"], unused, unused,
+        opened.config, tensors, unused, unused, tokenizer, kind=kind_of(tensors),
+        length=opened.config["max_position_embeddings"],
     )  # fmt: skip
     writer = importlib.import_module(f"amp_xla.export.{WRITERS[config.format]}")
     all_or_nothing(folder, lambda temporary: writer.write(model, temporary, "fp32"))

@@ -137,8 +137,8 @@ class Rank:
         self.number, self.host = number, host
         self.ended = 0.0
         self._output = tempfile.TemporaryFile() if number else None  # noqa: SIM115  # for `why`
-        # A Python that starts answers SIGINT with a traceback; ``guard`` unblocks it, ssh would not.
-        held = {signal.SIGINT} if words[0] == "env" else set()
+        # A Python that starts answers SIGINT with a traceback; ``guard`` unblocks it, not ssh.
+        held = [signal.SIGINT] if words[0] == "env" else []
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, held)
         try:
             self._process = subprocess.Popen(

@@ -47,28 +47,29 @@ class Serving(NamedTuple):
 
 
 def exportable(
-    checkpoint: Checkpoint,
+    checkpoint: Optional[Checkpoint],
     build: Callable[[Optional[str]], Parts],
     length: int,
     labels: Sequence[str] = (),
-    kind: Optional[str] = None,
-    formula: str = "",
     **others: Any,
 ) -> Exportable:
     """Return a recipe's model with the weights of a checkpoint.
 
     Args:
-      checkpoint: checkpoint of the run.
+      checkpoint: checkpoint of the run; None = the weights are loaded, and ``others`` has
+        ``config`` and ``tokenizer``.
       build: function that builds the model from a folder of weights, as for ``--bert``; with None
         it builds the run's architecture without weights.
-      length, labels, kind, formula, **others: as in ``Exportable``.
+      length, labels, **others: as in ``Exportable``.
     """
     parts = _built(build, None)
-    if parts.weights:
-        restore_weights(checkpoint, parts.weights)
-    config = google.pretrained(str(checkpoint.path)).config
+    if checkpoint is not None:
+        others["config"] = google.pretrained(str(checkpoint.path)).config
+        others["tokenizer"] = Tokenizer.of_folder(str(checkpoint.path))
+        if parts.weights:
+            restore_weights(checkpoint, parts.weights)
+    config = others["config"]
     config["layer_norm_eps"] = encoders.epsilon(parts.transformer)
-    tensors = encoders.values(parts.transformer, config["vocab_size"])
     head = dict(zip(parts.head, K.batch_get_value(list(parts.head.values()))))
     numbers = backend.session().run(list(parts.answers.values()))
 
@@ -82,10 +83,10 @@ def exportable(
         return running(again)
 
     return Exportable(
-        config, tensors, {name: _transposed(name, value) for name, value in head.items()}, kind,
-        formula, Tokenizer.of_folder(str(checkpoint.path)), tuple(labels), length, running(parts),
-        reload, lambda half: serving(parts, half),
-        {name: value.tolist() for name, value in zip(parts.answers, numbers)}, **others,
+        tensors=encoders.values(parts.transformer, config["vocab_size"]), length=length,
+        head={name: _transposed(name, value) for name, value in head.items()}, labels=tuple(labels),
+        run=running(parts), reload=reload, graph=lambda half: serving(parts, half),
+        answers={name: value.tolist() for name, value in zip(parts.answers, numbers)}, **others,
     )  # fmt: skip
 
 

@@ -33,17 +33,17 @@ class Exportable:
     Attributes:
       config: content of the encoder's ``bert_config.json``, with ``layer_norm_eps``.
       tensors: weights of the encoder by Google's names, float32; kernels are [in, out].
+      run: function that computes the outputs.
+      reload: function from a folder in Hugging Face's or Google's format to its model's ``run``.
+      tokenizer: tokenizer of the model.
       head: other weights by Hugging Face's names, float32; kernels are [out, in].
       kind: suffix of transformers' class for the model with its head, such as ``ForMaskedLM``;
         empty = there is no head; None = there is no such class, and only the encoder is exported
         for transformers.
       formula: how to compute the output from the encoder's vectors, for programs without the head;
         empty if there is no formula.
-      tokenizer: tokenizer of the model.
       labels: names of the classes; empty for a language model.
       length: maximum number of tokens per text.
-      run: function that computes the outputs.
-      reload: function from a folder in Hugging Face's or Google's format to its model's ``run``.
       graph: function that builds TensorFlow's graph (``amp_xla.export.graph.Serving``), with
         float16 constants if its argument is True; None in JAX.
       answers: numbers that turn the model's output into answers, such as ``threshold``.
@@ -57,14 +57,14 @@ class Exportable:
 
     config: Dict[str, Any]
     tensors: Dict[str, np.ndarray]
-    head: Dict[str, np.ndarray]
-    kind: Optional[str]
-    formula: str
-    tokenizer: Tokenizer
-    labels: Tuple[str, ...]
-    length: int
     run: Run
     reload: Callable[[Path], Run]
+    tokenizer: Tokenizer
+    head: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    kind: Optional[str] = None
+    formula: str = ""
+    labels: Tuple[str, ...] = ()
+    length: int = 0
     graph: Optional[Callable[[bool], Any]] = None
     answers: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     inputs: Optional[Tuple[np.ndarray, ...]] = None
@@ -89,15 +89,21 @@ class Exportable:
         """Return ``inputs``, or token ids and segment ids of random tokens, int32 [8, L]."""
         if self.inputs is not None:
             return self.inputs
-        random, longest = np.random.RandomState(0), max(3, min(self.length, 48))
-        ids, segments = np.zeros((2, 8, longest), np.int32)
-        first, last = self.tokenizer.cls_id, self.tokenizer.sep_id
-        for row, count in enumerate(np.linspace(3, longest, 8).astype(int)):
-            words = random.randint(1, self.tokenizer.vocab_size, count - 2)
-            ids[row, :count] = [first, *words, last]
-            if row % 2 and self.config.get("type_vocab_size", 2) > 1:
-                segments[row, count // 2 : count] = 1
-        return ids, segments
+        length, segments = min(self.length, 48), self.config.get("type_vocab_size", 2)
+        return random_tokens(self.tokenizer.vocab_size, length, segments)
+
+
+def random_tokens(
+    vocab_size: int, length: int, segments: Optional[int]
+) -> Tuple[np.ndarray, np.ndarray]:
+    """Return token ids and segment ids of 8 texts with 3 to ``length`` tokens, int32 [8, L]."""
+    random = np.random.RandomState(0)
+    ids, second = np.zeros((2, 8, max(3, length)), np.int32)
+    for row, count in enumerate(np.linspace(3, ids.shape[1], len(ids)).astype(int)):
+        ids[row, :count] = random.randint(1, vocab_size, count)
+        if row % 2 and (segments or 0) > 1:
+            second[row, count // 2 : count] = 1
+    return ids, second
 
 
 def compare(expected: np.ndarray, answers: np.ndarray, dtype: str) -> float:

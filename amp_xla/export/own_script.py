@@ -17,20 +17,15 @@ from amp_xla.data.text.vocabulary import Rules
 from amp_xla.errors import AmpXlaError
 from amp_xla.export import graph
 from amp_xla.export.hugging_face import kind_of
-from amp_xla.export.model import Exportable, Run
-from amp_xla.export.text_models import dense
+from amp_xla.export.model import Exportable, random_tokens
+from amp_xla.export.text_models import dense, pointer
 from amp_xla.models import dropout, encoders
 from amp_xla.models.weights import first_line, google
 from amp_xla.training.checkpoint import STATE, Checkpoint, problems
 from amp_xla.training.step import restore_weights
 
-# Key of a bert_config.json -> attribute of bert4keras' model
-_SIZES = {
-    **{key: key for key in (
-        "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads",
-        "intermediate_size", "embedding_size", "attention_head_size", "attention_key_size",
-        "residual_attention_scores", "hierarchical_position", "shared_segment_embeddings",
-    )},
+# Key of a bert_config.json -> attribute of bert4keras' model, if it has another name
+_ATTRIBUTES = {
     "max_position_embeddings": "max_position", "type_vocab_size": "segment_vocab_size",
     "hidden_dropout_prob": "dropout_rate", "attention_probs_dropout_prob": "attention_dropout_rate",
 }  # fmt: skip
@@ -39,7 +34,15 @@ _OWN_HEADS = {
     "Pooler-Dense": ("pooler", "tanh"), "NSP-Proba": ("next-sentence probabilities", "softmax"),
     "MLM-Activation": ("probabilities of tokens", "softmax"),
 }  # fmt: skip
-_ROWS = 8
+
+_POINTER = "bert4keras' {2}({3.heads}, {3.head_size}, RoPE={3.RoPE}) of the {0}"
+# Class of a layer -> formula of: that of its input, its name, class and object
+_FORMULAS = {
+    "Dropout": "{0}", "GlobalAveragePooling1D": "mean of the {0} but padding",
+    "Dense": "({0}) @ {1}.weight.T + {1}.bias", "GlobalPointer": _POINTER,
+    "EfficientGlobalPointer": _POINTER,
+    "ConditionalRandomField": "best path of {0} and {1}.transitions",
+}  # fmt: skip
 
 
 @contextlib.contextmanager
@@ -128,14 +131,15 @@ def exportable(
     mine = [t for t in built if {id(w) for w in t.model.weights} <= {id(w) for w in model.weights}]
     outputs = dict(zip((re.sub(r"[^\w.-]", "_", n) for n in model.output_names), model.outputs))
     crf = [layer.trans for layer in model.layers if hasattr(layer, "trans")]
-    answers = {"transitions": K.eval(crf[0]).tolist()} if len(crf) == 1 else {}
+    answers = {"transitions": crf[0]} if len(crf) == 1 else {}
     if not bert:
         parts = graph.Parts(SimpleNamespace(model=model), outputs, {})
         return Exportable(
-            {}, {}, {}, None, "", tokenizer, (), 0,  # type: ignore[arg-type]
-            graph.running(parts), lambda folder: graph.running(parts),
-            lambda half: graph.serving(parts, half), answers, _samples(model, batch, mine),
-            f"call: {', '.join(graph.names_of(model))}",
+            {}, {}, graph.running(parts), lambda folder: graph.running(parts),
+            tokenizer,  # type: ignore[arg-type]
+            graph=lambda half: graph.serving(parts, half),
+            answers={name: K.eval(value).tolist() for name, value in answers.items()},
+            inputs=_samples(model, batch, mine), call=f"call: {', '.join(graph.names_of(model))}",
         )  # fmt: skip
     if len(mine) != 1:
         raise AmpXlaError(
@@ -160,22 +164,16 @@ def _samples(model: Any, batch: Any, built: Sequence[Any]) -> Tuple[np.ndarray, 
             "to compare outputs on the batch"
         )
     length = K.int_shape(model.inputs[0])[1] or min(built[0].max_position or 32, 32)
-    random, most = np.random.RandomState(0), built[0].vocab_size
-    ids: Any = random.randint(1, most, [_ROWS, length])
-    segments: Any = np.zeros_like(ids)
-    for row, end in enumerate(np.linspace(3, length, _ROWS).astype(int)):
-        ids[row, end:] = 0
-        segments[row, end // 2 : end] = row % 2 if built[0].segment_vocab_size > 1 else 0
-    drawn = {"Input-Token": ids, "Input-Segment": segments}
-    return tuple(drawn[name].astype(np.int32) for name in names)
+    arrays = random_tokens(built[0].vocab_size, length, built[0].segment_vocab_size)
+    drawn = dict(zip(graph.NAMES, arrays))
+    return tuple(drawn[name] for name in names)
 
 
 def _encoder(model: Any, transformer: Any, tokenizer: Any, answers: Any) -> Exportable:
     family, mask = _family(transformer)
-    config: Dict[str, Any] = {key: getattr(transformer, name) for key, name in _SIZES.items()}
+    config = {k: getattr(transformer, _ATTRIBUTES.get(k, k)) for k in encoders.KEYS}
     act = getattr(keras.activations.get(transformer.hidden_act), "__name__", "")
-    epsilon = encoders.epsilon(transformer)
-    config.update(model_type=family, layer_norm_eps=epsilon, hidden_act=act.replace("_erf", ""))
+    config.update(model_type=family, hidden_act=act.replace("_erf", ""))
     if mask is not None:
         config["application"] = mask
     if tokenizer is None or tokenizer.vocab_size != transformer.vocab_size:
@@ -189,19 +187,25 @@ def _encoder(model: Any, transformer: Any, tokenizer: Any, answers: Any) -> Expo
             f"--format hf and google: the encoder has {', '.join(unknown[:3]) or 'one input'}; "
             "allowed: token and segment ids, and the weights of a plain encoder"
         )
-    tensors = encoders.values(transformer, transformer.vocab_size)
     head: Dict[str, Any] = {}
     hidden = _hidden(transformer)
     formulas = [_formula(tensor, transformer, hidden, head) for tensor in model.outputs]
     known = {"vectors of all tokens", *(words for words, _ in _OWN_HEADS.values())}
-    run = backend.session().make_callable(hidden, transformer.inputs)
-    values = zip(head, K.batch_get_value(list(head.values())))
     alone = not mask and set(formulas) <= known
-    return Exportable(
-        config, tensors, {n: v.T if n.endswith(".weight") else v for n, v in values},
-        kind_of(tensors) if alone else None, "" if mask else "; ".join(formulas), tokenizer, (),
-        transformer.max_position, run, lambda folder: _reloaded(folder, mask), None, answers,
-        _samples(transformer.model, None, [transformer]),
+
+    def build(folder: Optional[str]) -> graph.Parts:
+        if folder is None:
+            return graph.Parts(transformer, {"vectors": hidden}, head, answers=answers)
+        opened = google.pretrained(folder)
+        again = encoders.build(opened.config, application=mask or "encoder")
+        again.load_weights_from_checkpoint(opened.take(encoders.tensors(again), False))
+        return graph.Parts(again, {"vectors": _hidden(again)}, {})
+
+    return graph.exportable(
+        None, build, transformer.max_position, config=config, tokenizer=tokenizer,
+        kind=kind_of(encoders.tensors(transformer)) if alone else None,
+        formula="" if mask else "; ".join(formulas),
+        inputs=_samples(transformer.model, None, [transformer]),
     )  # fmt: skip
 
 
@@ -228,15 +232,6 @@ def _hidden(transformer: Any) -> Any:
     return transformer.layers[transformer.prefixed(shared)].get_output_at(last)
 
 
-def _reloaded(folder: Path, mask: Optional[str]) -> Run:
-    K.clear_session()
-    opened = google.pretrained(str(folder))
-    with dropout.inference():
-        transformer = encoders.build(opened.config, application=mask or "encoder")
-    transformer.load_weights_from_checkpoint(opened.take(encoders.tensors(transformer), False))
-    return backend.session().make_callable(_hidden(transformer), transformer.inputs)
-
-
 def _formula(tensor: Any, transformer: Any, hidden: Any, head: Dict[str, Any]) -> str:
     """Return how a tensor follows from the encoder's output; add its weights to ``head``."""
     if tensor is hidden:
@@ -254,25 +249,16 @@ def _formula(tensor: Any, transformer: Any, hidden: Any, head: Dict[str, Any]) -
         return _formula(inputs[axis], transformer, hidden, head)
     if own is None and not isinstance(inputs, list):
         inner = _formula(inputs, transformer, hidden, head)
-        if kind == "Dropout":
-            return inner
         if kind == "Lambda" and _is_first(tensor, inputs, transformer):
             return f"first of the {inner}"
-        if kind == "GlobalAveragePooling1D":
-            return f"mean of the {inner} but padding"
-        if kind == "Dense" and layer.use_bias:
-            head.update(dense(layer.name, layer))
-            formula = f"({inner}) @ {layer.name}.weight.T + {layer.name}.bias"
+        if kind in _FORMULAS and getattr(layer, "use_bias", True):
+            head.update(pointer(layer, f"{layer.name}."))
+            if kind == "Dense":
+                head.update(dense(layer.name, layer))
+            if kind == "ConditionalRandomField":
+                head[f"{layer.name}.transitions"] = layer.trans
+            formula = _FORMULAS[kind].format(inner, layer.name, kind, layer)
             return formula if act == "linear" else f"{act}({formula})"
-        if kind == "ConditionalRandomField":
-            head[f"{layer.name}.transitions"] = layer.trans
-            return f"best path of {inner} and {layer.name}.transitions"
-        if kind in ("GlobalPointer", "EfficientGlobalPointer"):
-            for name in ("dense", "p_dense", "q_dense"):
-                if hasattr(layer, name):
-                    head.update(dense(f"{layer.name}.{name}", getattr(layer, name)))
-            options = f"{layer.heads}, {layer.head_size}, RoPE={layer.RoPE}"
-            return f"bert4keras' {kind}({options}) of the {inner}"
     raise AmpXlaError(
         f"--format hf and google: no formula for the layer {layer.name} ({kind}); allowed: Dense, "
         "Dropout, the first token, mean, CRF, global pointers; or --format savedmodel, onnx"

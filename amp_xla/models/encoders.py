@@ -15,7 +15,7 @@ from amp_xla.models.weights.hugging_face import OWN_HEAD
 from amp_xla.models.weights.pretrained import TOKENS
 
 # Keys of a ``bert_config.json`` that bert4keras reads
-_KEYS = (
+KEYS = (
     "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
     "hidden_act", "max_position_embeddings", "type_vocab_size", "hidden_dropout_prob",
     "attention_probs_dropout_prob", "embedding_size", "attention_head_size", "attention_key_size",
@@ -114,7 +114,7 @@ def build(config: Mapping[str, Any], extend: Extend = lambda base: base, **argum
     base = getattr(models, CLASSES[config["model_type"]])
     if "layer_norm_eps" in config:
         base = _with_epsilon(base, config["layer_norm_eps"])
-    shape = {name: config[name] for name in _KEYS if config.get(name) is not None}
+    shape = {name: config[name] for name in KEYS if config.get(name) is not None}
     derivatives.install()
     return models.build_transformer_model(
         model=extend(base), return_keras_model=False, **shape, **arguments

@@ -39,8 +39,8 @@ def classifier(config: Any, checkpoint: Checkpoint) -> Exportable:
         "classifier.bias": np.asarray(model.logits.bias),
     }
     return Exportable(
-        shape, tensors, head, None, MEAN_POOLING, Tokenizer.of_folder(str(checkpoint.path)), labels,
-        config.batches.max_length, _run(model), reload, task="text-classification",
+        shape, tensors, _run(model), reload, Tokenizer.of_folder(str(checkpoint.path)), head,
+        None, MEAN_POOLING, labels, config.batches.max_length, task="text-classification",
     )  # fmt: skip
 
 

@@ -27,4 +27,4 @@ def linker(config: Any, checkpoint: Checkpoint) -> Exportable:
 
     formula = f"bert4keras' EfficientGlobalPointer(heads, {POINTER_SIZE}) of the vectors: "
     formula += "entities (subject, object); heads and tails (RoPE=False), a head per predicate"
-    return exportable(checkpoint, build, config.batches.max_length, names, None, formula)
+    return exportable(checkpoint, build, config.batches.max_length, names, formula=formula)

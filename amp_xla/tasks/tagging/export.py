@@ -38,6 +38,6 @@ def tagger(config: Any, checkpoint: Checkpoint) -> Exportable:
         layer = model.POINTERS[head]
         formula = f"bert4keras' {layer}({len(names)}, {POINTER_SIZE}) of the vectors"
     return exportable(
-        checkpoint, build, config.batches.max_length, labels, kind, formula,
+        checkpoint, build, config.batches.max_length, labels, kind=kind, formula=formula,
         task="token-classification",
     )  # fmt: skip
