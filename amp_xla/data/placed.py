@@ -42,10 +42,10 @@ class Placed(NamedTuple):
         return sum(len(s) + 2 > size for s, size in zip(self.starts, self.encoded.lengths))
 
     def span(self, text: int, start: int, end: int) -> Tuple[int, int, str]:
-        """Return first and last token of characters; and why they cannot be found, or nothing.
+        """Return the first and last token of characters; and why none fit exactly, or "".
 
-        A token is whole, even if its characters are cut. Without a token, the first is after the
-        last.
+        The tokens may have characters outside of ``start`` to ``end``. If there is no token, the
+        first number is the greater one.
         """
         starts, ends = self.starts[text], self.ends[text]
         first, last = bisect.bisect_right(ends, start), bisect.bisect_left(starts, end) - 1

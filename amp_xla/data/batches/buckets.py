@@ -22,6 +22,7 @@ import numpy as np
 from amp_xla.data.batches.order import generator
 from amp_xla.data.batches.protocol import Batch
 from amp_xla.data.text.tokenizer import Encoded
+from amp_xla.errors import DataError
 
 GAIN = 0.001  # a further slot per row must save at least this share of the rows
 
@@ -43,8 +44,7 @@ class Batches:
       encoded: token ids of each sample.
       label_ids: int or float [samples], or [samples, labels] for multi-label targets; None = no
         labels.
-      lengths: bucket lengths in tokens; a sample goes to the shortest bucket that holds it. The
-        longest sample must fit.
+      lengths: bucket lengths in tokens; a sample goes to the shortest bucket that holds it.
       batch_size: rows of a batch.
       seed: decides the order.
       shuffle: False keeps the order of the corpus within each bucket, shortest bucket first.
@@ -70,6 +70,12 @@ class Batches:
         self._first_sizes = np.append(encoded.first_lengths, 0)
         self.rows, self._seed, self._shuffle = batch_size, seed, shuffle
         self.lengths = sorted({int(length) for length in lengths})
+        longest = int(encoded.lengths.max())
+        if not self.lengths or longest > self.lengths[-1]:
+            raise DataError(
+                f"rows of {self.lengths} tokens, but a sample has {longest} tokens; cut samples "
+                "with max_length, or choose the lengths from all samples"
+            )
         self._prepare()
         # All epochs have batches of these lengths, in different orders.
         self._batch_lengths = [length for length, _ in self._plan(0)]

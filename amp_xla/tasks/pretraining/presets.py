@@ -51,7 +51,7 @@ PRESETS: Dict[str, Dict[str, Any]] = {
     # For minutes on a laptop; the other settings are the recipe's defaults.
     "quick": dict(steps=1600, global_batch=48, micro_batch=48, evaluate_every=400),
 }  # fmt: skip
-# Settings of older versions: what holds now. A run with another value needs --force-resume.
+# Settings of older versions, with today's value. A run with another one needs --force-resume.
 REMOVED = {"topic": 0.0, "start": "random"}
 _LARGE = {"roberta": dict(learning_rate=4e-4, warmup=0.06)}
 
