@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, Dict, List, Mapping
+from typing import Any, Collection, Dict, List
 
-import numpy as np
 import safetensors.numpy
 
 from amp_xla.data.text.tokenizer import MASK
@@ -80,12 +79,10 @@ def describe(model: Exportable, folder: Path) -> List[str]:
     ]
 
 
-def kind_of(tensors: Mapping[str, np.ndarray]) -> str:
+def kind_of(tensors: Collection[str]) -> str:
     """Return the suffix of transformers' class for an encoder with these heads."""
-    masked, next_sentence = (
-        "cls/predictions/output_bias" in tensors,
-        "cls/seq_relationship/output_bias" in tensors,
-    )
+    masked = "cls/predictions/output_bias" in tensors
+    next_sentence = "cls/seq_relationship/output_bias" in tensors
     if "discriminator_predictions/dense/bias" in tensors or (masked and next_sentence):
         return "ForPreTraining"
     return "ForMaskedLM" if masked else "ForNextSentencePrediction" if next_sentence else ""

@@ -1,0 +1,193 @@
+"""Answer texts from exported folders, where this project is not installed.
+
+    PYTHON answers_elsewhere.py JOBS.json
+
+A job has ``call``, ``folder``, ``texts`` (two texts of a pair are separated by a tab), ``length``
+and ``out``, the file .npz for the answers; perhaps ``code``, that of docs/export.md. PYTHON has
+transformers, sentence-transformers and ONNX Runtime, or TensorFlow and bert4keras.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+
+os.environ["TF_USE_LEGACY_KERAS"] = os.environ["TF_KERAS"] = "1"
+MASK = "[MASK]"
+
+
+def padded(rows):
+    """Return ids or segments of all texts, int32 [texts, longest]."""
+    result = np.zeros([len(rows), max(map(len, rows))], np.int32)
+    for i, row in enumerate(rows):
+        result[i, : len(row)] = row
+    return result
+
+
+def by_transformers(job):
+    from transformers import BertTokenizerFast
+
+    tokenizer = BertTokenizerFast.from_pretrained(job["folder"])
+    sides = [list(side) for side in zip(*(text.split("\t") for text in job["texts"]))]
+    encoded = tokenizer(*sides, truncation=True, max_length=job["length"])
+    return padded(encoded["input_ids"]), padded(encoded["token_type_ids"])
+
+
+def by_bert4keras(job):
+    from bert4keras.tokenizers import Tokenizer
+
+    folder = Path(job["folder"])
+    lower = json.loads((folder / "tokenizer_config.json").read_text())["do_lower_case"]
+    tokenizer = Tokenizer(str(folder / "vocab.txt"), do_lower_case=lower)
+    rows = []
+    for text in job["texts"]:
+        if MASK in text:  # its tokenizer would split the word
+            ends = [tokenizer.encode(end)[0] for end in text.split(MASK)]
+            ids = [*ends[0][:-1], tokenizer._token_mask_id, *ends[1][1:]]
+            rows.append([ids, [0] * len(ids)])
+        else:
+            rows.append(tokenizer.encode(*text.split("\t"), maxlen=job["length"]))
+    return tuple(map(padded, zip(*rows)))
+
+
+def pipeline(job):
+    from transformers import pipeline
+
+    pipe = pipeline("text-classification", job["folder"], truncation=True, top_k=None)
+    pairs = [dict(zip(("text", "text_pair"), text.split("\t"))) for text in job["texts"]]
+    names = pipe.model.config.label2id
+    rows = [{answer["label"]: answer["score"] for answer in row} for row in pipe(pairs)]
+    return {"probabilities": [[row[name] for name in names] for row in rows]}
+
+
+def documented(job):
+    names = {"folder": job["folder"], "texts": job["texts"]}
+    exec(job["code"], names)
+    return {"logits": names["logits"].numpy()}
+
+
+def sentence_transformers(job):
+    from sentence_transformers import SentenceTransformer
+
+    texts = [text for side in zip(*(t.split("\t") for t in job["texts"])) for text in side]
+    return {"vectors": SentenceTransformer(job["folder"]).encode(texts)}
+
+
+def cross_encoder(job):
+    from sentence_transformers import CrossEncoder
+
+    pairs = [text.split("\t") for text in job["texts"]]
+    return {"similarity": CrossEncoder(job["folder"]).predict(pairs)}
+
+
+def transformers(job):
+    import torch
+    import transformers as hf
+
+    with open(job["folder"] + "/config.json") as file:
+        kind = json.load(file)["architectures"][0]
+    model = getattr(hf, "AutoModel" + kind[len("Bert") :].replace("Model", ""))
+    ids, segments = (torch.tensor(x).long() for x in by_transformers(job))
+    with torch.no_grad():
+        out = model.from_pretrained(job["folder"])(
+            ids, attention_mask=(ids > 0).long(), token_type_ids=segments
+        )
+    found = {"ids": ids.numpy(), "out": out[0].numpy()}
+    return masked(job, found)
+
+
+def onnx(job):
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(
+        job["folder"] + "/model.onnx", providers=["CPUExecutionProvider"]
+    )
+    names = [output.name for output in session.get_outputs()]
+    return answers(
+        job, lambda *inputs: session.run(names, dict(zip(("token_ids", "segment_ids"), inputs))),
+        names, by_transformers(job),
+    )  # fmt: skip
+
+
+def savedmodel(job):
+    import tensorflow as tf
+
+    served = tf.saved_model.load(job["folder"]).signatures["serving_default"]
+    if "arrays" in job:
+        out = served(**{name: tf.constant(x) for name, x in np.load(job["arrays"]).items()})
+        return {name: value.numpy() for name, value in out.items()}
+    names = sorted(served.structured_outputs)
+
+    def run(ids, segments):
+        out = served(token_ids=tf.constant(ids), segment_ids=tf.constant(segments))
+        return [out[name].numpy() for name in names]
+
+    return answers(job, run, names, by_bert4keras(job))
+
+
+def google(job):
+    import tensorflow as tf
+
+    tf.compat.v1.disable_eager_execution()
+    from bert4keras.backend import K
+    from bert4keras.models import build_transformer_model
+
+    folder, options = job["folder"], job["options"]
+    with open(folder + "/bert_config.json") as file:
+        config = json.load(file)
+    K.clear_session()
+    K.set_epsilon(config["layer_norm_eps"])
+    model = build_transformer_model(
+        folder + "/bert_config.json", folder + "/bert_model.ckpt", config["model_type"], **options
+    )
+    return answers(
+        job, lambda *inputs: [model.predict(list(inputs))], ["out"], by_bert4keras(job)
+    )  # fmt: skip
+
+
+def answers(job, run, names, inputs):
+    """Return the outputs by name, or the texts of a generator."""
+    ids, segments = inputs
+    if "target" in job:
+        return {"generated": generated(job, run, ids)}
+    return masked(job, {"ids": ids, **dict(zip(names, run(ids, segments)))})
+
+
+def masked(job, found):
+    """Return the outputs at [MASK], if the texts have it: the others are large."""
+    if MASK in job["texts"][0]:
+        with open(job["folder"] + "/vocab.txt", encoding="utf-8") as file:
+            mask = file.read().split("\n").index(MASK)
+        found = {name: value[found["ids"] == mask] for name, value in found.items()}
+    return found
+
+
+def generated(job, run, ids):
+    """Return the most probable token at each place, until [SEP], int [texts, target]."""
+    with open(job["folder"] + "/vocab.txt", encoding="utf-8") as file:
+        end = file.read().split("\n").index("[SEP]")
+    lengths = (ids > 0).sum(1)
+    ids = np.pad(ids, [(0, 0), (0, job["target"])])
+    places = np.arange(ids.shape[1])
+    segments = (places >= lengths[:, None]).astype(np.int32)
+    rows, written = np.arange(len(ids)), []
+    for _ in range(job["target"]):
+        shown = (places < lengths[:, None]).astype(np.int32)
+        (logits,) = run(ids, segments * shown)
+        written.append(logits[rows, lengths - 1].argmax(1))
+        ids[rows, lengths] = written[-1]
+        lengths = lengths + 1
+    result = np.stack(written, 1)
+    ended = np.cumsum(result == end, 1) > 0
+    return np.where(ended, 0, result)
+
+
+if __name__ == "__main__":
+    assert "amp_xla" not in sys.modules
+    for each in json.loads(Path(sys.argv[1]).read_text()):
+        np.savez(each["out"], **globals()[each["call"]](each))
+        print(each["call"], each["folder"], flush=True)
