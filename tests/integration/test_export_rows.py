@@ -10,6 +10,9 @@ from typing import Any, Dict, List, NamedTuple
 
 import numpy as np
 import pytest
+from amp_xla.tasks.recommendation.data.batches import batch_of
+from amp_xla.tasks.recommendation.data.lines import Columns, parse_line
+from amp_xla.tasks.recommendation.data.options import two_packages
 from safetensors.numpy import load_file
 
 from amp_xla import backend
@@ -19,9 +22,6 @@ from amp_xla.data.text import corpora, documented
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.export import onnx_model
 from amp_xla.export.model import ANSWERS, HEAD
-from amp_xla.tasks.recommendation.data.batches import batch_of
-from amp_xla.tasks.recommendation.data.lines import Columns, parse_line
-from amp_xla.tasks.recommendation.data.options import two_packages
 from amp_xla.tasks.relations import scores as relations
 from amp_xla.tasks.seq2seq.answers import writer
 from amp_xla.tasks.tagging import spans

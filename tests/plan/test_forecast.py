@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from amp_xla.diagnose import inspect
-from amp_xla.errors import SettingsError
+from amp_xla.errors import AmpXlaError, SettingsError
 from amp_xla.plan import forecast, report
 from amp_xla.plan.count import count
 from amp_xla.plan.forecast import Mode
@@ -66,6 +66,13 @@ def test_fits_is_never_said_of_what_ran_out_of_memory() -> None:
 
 
 @pytest.mark.parametrize(
+    "share, verdict", [(0.84, "fits"), (0.85, "close"), (1.0, "close"), (1.01, "does not fit")]
+)
+def test_verdicts(share: float, verdict: str) -> None:
+    assert forecast.verdict(share) == verdict
+
+
+@pytest.mark.parametrize(
     "name, mode", [("t4", Mode("fp32", False)), ("h200", Mode("amp", True))], ids=str
 )
 def test_the_largest_batch_fits_and_a_larger_one_does_not(name: str, mode: Mode) -> None:
@@ -85,6 +92,14 @@ def test_more_gpus_are_faster_but_not_in_proportion() -> None:
     assert one < eight < many < 3 * one
 
 
+def test_data_sheets() -> None:
+    for name, gpu in GPUS.items():
+        assert gpu.source.startswith("https://") and gpu.name == name
+        assert gpu.half > gpu.float32 and gpu.memory < gpu.bandwidth
+        if gpu.tf32:  # a half of the tensor cores' half-precision rate
+            assert gpu.half / gpu.tf32 == pytest.approx(2, rel=0.02)
+
+
 @pytest.mark.parametrize(
     "names, found",
     [("a100", "no such GPU; did you mean a100-40g or a100-80g?"), ("t4,h1000", "mean h100?")],
@@ -93,6 +108,11 @@ def test_unknown_gpus(names: str, found: str) -> None:
     with pytest.raises(SettingsError) as caught:
         chosen(names)
     assert found in str(caught.value) and "a6000" in str(caught.value)
+
+
+def test_known_gpus() -> None:
+    assert [gpu.name for gpu in chosen("T4, h100,t4")] == ["t4", "h100"]
+    assert chosen("all") == list(GPUS.values())
 
 
 @pytest.mark.parametrize("device, name", [
@@ -140,6 +160,16 @@ def test_a_report(price: Any) -> None:
     for item in found:
         assert item.step_ms[0] < item.step_ms[1] and sum(item.parts.values()) == pytest.approx(1)
         assert (item.cost is None) == (price is None)
+
+
+def test_a_table_of_other_rows(tmp_path: Path) -> None:
+    path = tmp_path / "other.csv"
+    lines = (plan_rows.PUBLISHED / "rows.csv").read_text(encoding="utf-8").splitlines()
+    path.write_text("\n".join(lines[:3]) + "\n", encoding="utf-8")
+    assert len(plan_rows.published(path)) == 2
+    path.write_text("\n".join([*lines[:2], lines[2].replace("A100 40GB", "X9")]), encoding="utf-8")
+    with pytest.raises(AmpXlaError, match="X9"):
+        plan_rows.published(path)
 
 
 @pytest.fixture(scope="module")
