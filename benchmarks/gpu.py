@@ -24,7 +24,6 @@ import dataclasses
 import datetime
 import importlib.util
 import json
-import os
 import re
 import shlex
 import statistics
@@ -133,7 +132,7 @@ def main() -> int:
 
 def measure(config: Config, rows: Rows, out: Path, deadline: float) -> None:
     """Measure the rows that are missing in ``rows``; write the record after each."""
-    pairs, driver = planned(config), nvidia.look(os.environ)
+    pairs, driver = planned(config), nvidia.look()
     on_gpu = bool(driver.gpus) and driver.shown
     if not (on_gpu or config.trial):
         raise AmpXlaError(f"no GPU ({driver.describe()}); next: amp-xla doctor, or --trial")

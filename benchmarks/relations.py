@@ -25,7 +25,7 @@ import numpy as np
 from typing_extensions import Literal
 
 from amp_xla.config import parse
-from amp_xla.data.text.documented import WORD, relations
+from amp_xla.data.text.corpora import WORD, relations
 from amp_xla.process.exits import exit_code
 from amp_xla.tasks.relations.data import unpack
 from amp_xla.training.extraction import counted, f1

@@ -25,7 +25,7 @@ from amp_xla.models.options import EncoderOptions, Pooling
 from amp_xla.process.exits import exit_code
 from amp_xla.tasks.classification.data import MultiLabelTextFiles, class_weights, read
 from amp_xla.training import launch, options
-from amp_xla.training.context import RunContext, served, text_defaults
+from amp_xla.training.context import RunContext, loop_options, served, text_defaults
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,8 +96,9 @@ def build(config: Config, context: RunContext) -> Any:
 def main(argv: Optional[List[str]] = None) -> int:
     """Train."""
     return launch.main(
-        Config, build, argv, lambda c: "accuracy" if c.files.multilabel is None else "micro_f1"
-    )
+        Config, build, argv,
+        lambda c: loop_options(c, "accuracy" if c.files.multilabel is None else "micro_f1"),
+    )  # fmt: skip
 
 
 # by amp-xla predict and export

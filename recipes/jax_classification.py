@@ -23,7 +23,7 @@ from amp_xla.process import json_files
 from amp_xla.process.exits import exit_code
 from amp_xla.tasks.classification.data import read
 from amp_xla.training import options
-from amp_xla.training.answers import LabelAnswers
+from amp_xla.training.answers import Answers
 from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.context import RunContext, loop_options, text_defaults
 
@@ -90,7 +90,7 @@ def main(argv: Optional[List[str]] = None) -> int:
     return train("jax_classification", config, build, loop_options(config), processes.join)
 
 
-def predict(checkpoint: Checkpoint, lines: List[str]) -> LabelAnswers:
+def predict(checkpoint: Checkpoint, lines: List[str]) -> Answers:
     """Return the label probabilities of each line, a text or two texts separated by a tab."""
     import amp_xla.jax  # noqa: F401  # first: one line if there is no JAX
     from amp_xla.tasks.classification import jax_model

@@ -18,15 +18,15 @@ from typing import Any, Dict, List, Optional
 
 from typing_extensions import Annotated
 
-from amp_xla.config import MAY_CHANGE, flat, parse
-from amp_xla.models.options import Filling, LanguageModelOptions, training_flops
+from amp_xla.config import MAY_CHANGE, flat
+from amp_xla.models.options import LanguageModelOptions, training_flops
 from amp_xla.process.exits import exit_code
 from amp_xla.process.progress import note
-from amp_xla.tasks.pretraining import corpus, masked_texts, options, presets
+from amp_xla.tasks.pretraining import masked_texts, options, presets
 from amp_xla.tasks.pretraining.data.stream import LengthOptions, Phases, read
+from amp_xla.training import launch
 from amp_xla.training import options as groups
-from amp_xla.training.checkpoint import Checkpoint
-from amp_xla.training.context import RunContext
+from amp_xla.training.context import RunContext, served
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,11 +56,11 @@ class Config:
 
 def build(config: Config, context: RunContext) -> Any:
     """Build the job up to the first step."""
-    from amp_xla.optimizers.average import used_by
+    from amp_xla.optimizers.average import in_place
     from amp_xla.training.evaluation import held_out
 
     # prepared text -> batches
-    data, length, goal = corpus.prepared(config.text.data), config.length, config.goal
+    data, length, goal = config.text.prepared(), config.length, config.goal
     tokenizer = data.tokenizer()
     note(f"{data.describe()}{data.warnings(tokenizer)}")
     note(presets.described(flat(config), flat(Config())))
@@ -85,40 +85,25 @@ def build(config: Config, context: RunContext) -> Any:
     # evaluation
     evaluate = held_out(lm, inputs, *map(context.ranks.share, reversed(held)))
     return context.job(
-        lm.transformer.model, step, batches, used_by(evaluate, optimizer, lm.weights),
+        lm.transformer.model, step, batches, in_place(optimizer, lm.weights)(evaluate),
         {**tokenizer.assets, "bert_config.json": lm.architecture()},
         {"data": data.settings["corpus_sha256"], "vocabulary": data.settings["vocab_sha256"]},
-        export=used_by(lm.write_checkpoint, optimizer, lm.weights),
+        export=in_place(optimizer, lm.weights)(lm.write_checkpoint),
         rates={"model_flops_per_second": lambda n: costs[n > phases[0].steps_per_epoch()] / ranks},
     )  # fmt: skip
 
 
 def main(argv: Optional[List[str]] = None) -> int:
     """Train."""
-    config = parse(Config, argv, "amp-xla train pretraining")
-    from amp_xla.training.launch import train
-
-    loop = config.intervals.loop(monitor="loss", higher_is_better=False)
-    return train("pretraining", config, build, loop)
+    return launch.main(
+        Config, build, argv, lambda c: c.intervals.loop(monitor="loss", higher_is_better=False)
+    )
 
 
-def fill(checkpoint: Checkpoint, texts: List[str], top: int) -> List[List[Filling]]:
-    """Return the ``top`` most likely tokens for each [MASK]; the other [MASK]s stay."""
-    config = checkpoint.opened(Config)
-    from amp_xla.tasks.pretraining import answers
-
-    return answers.fill(checkpoint, config.goal.objective, config.encoder, texts, top)
-
-
-evaluate = masked_texts.evaluate  # by `amp-xla evaluate` without --file
-
-
-def exportable(checkpoint: Checkpoint) -> Any:
-    """Return the model for ``amp-xla export``."""
-    config = checkpoint.opened(Config, float32=True)
-    from amp_xla.export.text_models import language_model
-
-    return language_model(config.encoder, config.goal.objective, checkpoint)
+# by amp-xla fill, evaluate without --file, and export
+fill = served(Config, "amp_xla.tasks.pretraining.answers:fill")
+evaluate = masked_texts.evaluate
+exportable = served(Config, "amp_xla.export.text_models:language_model", float32=True)
 
 
 if __name__ == "__main__":

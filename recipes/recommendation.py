@@ -17,12 +17,11 @@ from typing import Any, List, Optional
 
 from typing_extensions import Annotated, Literal
 
-from amp_xla.config import parse, within
+from amp_xla.config import within
 from amp_xla.models.options import TowerOptions
 from amp_xla.process.exits import exit_code
-from amp_xla.tasks.recommendation.data.batches import SlotBatches
-from amp_xla.tasks.recommendation.data.options import SlotFiles
-from amp_xla.training import options
+from amp_xla.tasks.recommendation.data import SlotBatches, SlotFiles
+from amp_xla.training import launch, options
 from amp_xla.training.context import RunContext, served
 
 
@@ -76,13 +75,8 @@ def build(config: Config, context: RunContext) -> Any:
     rule = (optimizers.LazyAdam if lazy else optimizers.Adam)(epsilon=1e-6)
     table = [network.table.embedding_variable]
     tables = TableShards(table, rule)
-
-    def with_rate(rate: Any) -> Any:
-        rule.learning_rate = rate
-        return rule
-
     steps = config.epochs * batches.steps_per_epoch()
-    optimizer = context.optimizer(steps, sharded=(tables.holds, with_rate))
+    optimizer = context.optimizer(steps, sharded=tables)
     metrics = {"accuracy": accuracy}
     step = context.step(inputs, loss, optimizer, network.trainable_weights, metrics, table)
 
@@ -95,11 +89,10 @@ def build(config: Config, context: RunContext) -> Any:
 
 def main(argv: Optional[List[str]] = None) -> int:
     """Train."""
-    config = parse(Config, argv, "amp-xla train recommendation")
-    from amp_xla.training.launch import train
-
-    options = config.intervals.loop(monitor="auc", epochs=config.epochs, patience=config.patience)
-    return train("recommendation", config, build, options)
+    return launch.main(
+        Config, build, argv,
+        lambda c: c.intervals.loop(monitor="auc", epochs=c.epochs, patience=c.patience),
+    )  # fmt: skip
 
 
 # by amp-xla predict and export

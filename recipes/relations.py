@@ -86,7 +86,7 @@ def main(argv: Optional[List[str]] = None) -> int:
 # by amp-xla predict, evaluate --file and export
 predict = served(Config, "amp_xla.tasks.relations.answers:predict")
 scored = scores.scored
-exportable = served(Config, "amp_xla.tasks.relations.answers:exported", float32=True)
+exportable = served(Config, "amp_xla.tasks.relations.export:linker", float32=True)
 
 
 if __name__ == "__main__":

@@ -92,7 +92,7 @@ def main(argv: Optional[List[str]] = None) -> int:
 # by amp-xla predict, evaluate --file and export
 predict = generate = served(Config, "amp_xla.tasks.seq2seq.answers:predict")
 scored = scores.scored
-exportable = served(Config, "amp_xla.tasks.seq2seq.export:writer", float32=True)
+exportable = served(Config, "amp_xla.export.text_models:language_model", float32=True)
 
 
 if __name__ == "__main__":

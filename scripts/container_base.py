@@ -16,23 +16,19 @@ TF2_LOCKS = {
 }
 
 
-def refuse(reason: str) -> int:
-    """Print why the base is unsupported; return the exit code."""
-    sys.stderr.write("error: this base has " + reason + ". Supported: " + SUPPORTED + ".\n")
-    return 2
-
-
-def main() -> int:
-    """Return 0 if this Python is supported; container_install checks TensorFlow."""
+def problem() -> str:
+    """Return why this Python is unsupported, or ''; container_install checks TensorFlow."""
     minor = tuple(sys.version_info[:2])
     if minor != (3, 8) and minor not in TF2_LOCKS:
-        return refuse("Python " + ".".join(map(str, minor)))
+        return "Python " + ".".join(map(str, minor))
     try:
         __import__("pip")
     except ImportError:
-        return refuse("no pip (Debian, Ubuntu: apt-get install python3-pip)")
-    return 0
+        return "no pip (Debian, Ubuntu: apt-get install python3-pip)"
+    return ""
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    if problem():
+        sys.stderr.write("error: this base has " + problem() + ". Supported: " + SUPPORTED + ".\n")
+        sys.exit(2)

@@ -21,13 +21,8 @@ from typing import Container, Dict, Iterable, List, Mapping, Set
 from scripts.container_base import SUPPORTED, TF2_LOCKS
 from scripts.environment import SetupError
 from scripts.environment.installed import canonical, distributions, runtime_of, tensorflow_version
-from scripts.environment.pythons import probe
 
 ROOT = Path(__file__).resolve().parents[1]
-# TensorFlow was built against these packages, so no container lock may have them.
-PROTECTED = re.compile(
-    r"(nvidia-)?(tensor(flow|board|rt).*|numpy|h5py|protobuf|keras.*|grpcio|horovod|jax.*|nvidia-.*)"
-)
 TOO_OLD = re.compile(r"(\S+) \S+ has requirement .*, but you have (\S+) ")
 # With TF_KERAS=1 bert4keras takes Keras from TensorFlow and never imports this distribution.
 EXPECTED_COMPLAINT = re.compile(r"bert4keras \S+ (requires keras,|has requirement keras)", re.I)
@@ -69,7 +64,7 @@ def install(python: str, request: str, root: Path, dry_run: bool = False) -> Non
             f" RUNTIME={runtime}, or another BASE_IMAGE."
         )
     folder = root / "requirements"
-    pins = fit_keras(read_lock(folder / lock_for(runtime, python)), version, folder)
+    pins = fit_keras(read_lock(folder / lock_for(runtime)), version, folder)
     missing = {name: pin for name, pin in pins.items() if name not in base}
     print(f"TensorFlow {version} ({runtime}) and other installed packages are not changed")
     print(f"to install: {_names(missing) or 'nothing'}", flush=True)
@@ -92,16 +87,15 @@ def install(python: str, request: str, root: Path, dry_run: bool = False) -> Non
     print(f"installed {len(missing)} packages; {unchanged} existing ones are unchanged")
 
 
-def lock_for(runtime: str, python: str) -> str:
-    """Return the name of the lock for this runtime on this Python.
+def lock_for(runtime: str) -> str:
+    """Return the name of the lock for this runtime on the Python that runs this.
 
     Raises:
       SetupError: there is none.
     """
     if runtime == "tf1":
         return "container-tf1.txt"
-    interpreter = probe(python)
-    major, minor = (interpreter.version if interpreter else sys.version_info)[:2]
+    major, minor = sys.version_info[:2]
     lock = TF2_LOCKS.get((major, minor))
     if lock is None:
         raise SetupError(
@@ -111,16 +105,8 @@ def lock_for(runtime: str, python: str) -> str:
 
 
 def read_lock(path: Path) -> Dict[str, str]:
-    """Return canonical name -> requirement ('tqdm==4.66.5 --hash=sha256:...') of a lock.
-
-    Raises:
-      SetupError: it names a distribution that only the image may have.
-    """
-    pins = {canonical(re.split(r"[=~<>; \[]", line)[0]): line for line in _lines(path)}
-    protected = sorted(name for name in pins if PROTECTED.fullmatch(name))
-    if protected:
-        raise SetupError(f"{path.name} names {', '.join(protected)}, which belong to the image.")
-    return pins
+    """Return canonical name -> requirement ('tqdm==4.66.5 --hash=sha256:...') of a lock."""
+    return {canonical(re.split(r"[=~<>; \[]", line)[0]): line for line in _lines(path)}
 
 
 def _lines(path: Path) -> List[str]:

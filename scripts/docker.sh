@@ -210,7 +210,7 @@ run() { # run COMMAND...: runs in the image as this user
     local passed=() name folder
     [[ $engine != apptainer || ! ${GPUS:-all} =~ ^[0-9] ]] || export CUDA_VISIBLE_DEVICES=$GPUS
     while IFS= read -r name; do
-        [[ ! $name =~ $settings || $name == AMP_XLA_DRIVER_ROOT ]] || passed+=("$name")
+        [[ ! $name =~ $settings ]] || passed+=("$name")
     done < <(compgen -e)
     [[ $engine != apptainer ]] || run_sif "$@"
     local options=(

@@ -265,9 +265,6 @@ def initialize(variables: Sequence[Any]) -> None:
 def set_graph_rewrite(half_dtype: Optional[str]) -> None:
     """Turn the auto-mixed-precision pass on or off for every session created from now on.
 
-    Args:
-      half_dtype: ``float16``, ``bfloat16`` (oneDNN on CPU) or None for off.
-
     Both the global state and the context's options are set, because plain sessions read the former
     and Keras' sessions the latter. The global state has no bfloat16.
     """
@@ -357,7 +354,7 @@ def compute_capability() -> Optional[Tuple[int, int]]:
     if details is not None:  # TensorFlow 2
         known = [details(d).get("compute_capability") for d in _physical_gpus()]
     else:
-        known = [gpu.capability for gpu in nvidia.look(os.environ).gpus]
+        known = [gpu.capability for gpu in nvidia.look().gpus]
     return min(((c[0], c[1]) for c in known if c), default=None)
 
 

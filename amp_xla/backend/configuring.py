@@ -1,4 +1,6 @@
-"""Applies precision settings to TensorFlow; raises an error if it is too late for them.
+"""Applies precision settings to TensorFlow, and mends or refuses parts of bert4keras.
+
+Raises an error if it is too late for them, or if TensorFlow does not see the driver's GPU.
 
 ``amp_xla.setup`` is the public face of this module: importing it configures and prints one line.
 """
@@ -12,10 +14,10 @@ import os
 import re
 import sys
 import warnings
-from typing import Any, Dict, Optional
+from typing import Any, Dict, List, Optional
 
 from amp_xla import backend
-from amp_xla.backend import nvidia, optimizers
+from amp_xla.backend import nvidia
 from amp_xla.errors import SettingsError, SetupOrderError, UnsupportedError
 from amp_xla.settings import Precision, Settings, flags
 
@@ -28,6 +30,14 @@ _MANAGED = (
 )
 _CRF_THRESHOLD = 1e6
 _OWN_INFINITY = 1e12  # bert4keras' default
+
+# TensorFlow logs the name of a library that it could not load only if these are set.
+_PROBE = (
+    "import tensorflow as tf; tf.config.experimental.list_physical_devices('GPU');"
+    " tf.compat.v1.Session()"
+)
+_LOGGING = {"TF_CPP_MIN_LOG_LEVEL": "0", "TF_CPP_VMODULE": "dso_loader=1"}
+_MISSING = re.compile(r"Could not load dynamic library '((?!libnvinfer)[^']+)'")  # not TensorRT
 
 _original_environment: Dict[str, str] = dict(os.environ)
 _current: Optional[Precision] = None
@@ -78,14 +88,7 @@ def configure(**overrides: Any) -> Precision:
 
 
 def resolve(**overrides: Any) -> Precision:
-    """Apply settings as ``configure`` does, and list the devices; later changes are refused.
-
-    Args:
-      **overrides: as for ``configure``.
-
-    Raises:
-      SettingsError, SetupOrderError, UnsupportedError: as ``configure``.
-    """
+    """Apply settings as ``configure`` does, and list the devices; later changes are refused."""
     global _current
     _current = _apply(Precision.of(configure(**overrides).settings, *backend.half_dtype()))
     return _current
@@ -110,7 +113,7 @@ def _apply(precision: Precision) -> Precision:
             library.set_infinity(precision.infinity or _OWN_INFINITY)
         if backend.bert4keras_version() < backend.SAFE_MASKS:
             _guard_crf()
-        optimizers.mend()
+        _mend_optimizers()
     backend.K.set_epsilon(precision.epsilon or 1e-7)
     has_infinity = hasattr(library, "set_infinity")
     return precision if has_infinity else dataclasses.replace(precision, infinity=None)
@@ -202,3 +205,117 @@ def _guarded(name: str, init: Any) -> Any:
         init(self, *args, **kwargs)
 
     return checked
+
+
+@functools.lru_cache(maxsize=None)
+def _mend_optimizers() -> None:
+    """Replace functions of ``bert4keras.optimizers``, for scripts that import them from now on."""
+    module: Any = backend.bert4keras("optimizers")
+    for kind, replacement in (
+        ("lookahead", _refused), ("exponential_moving_average", _averaged_once)
+    ):  # fmt: skip
+        name = f"extend_with_{kind}"
+        new = replacement(getattr(module, name))
+        setattr(module, name, new)
+        setattr(module, f"{name}_v2", new)
+
+
+def _refused(extend: Any) -> Any:
+    @functools.wraps(extend)
+    def refuse(BaseOptimizer: Any, name: Optional[str] = None) -> Any:
+        version = ".".join(map(str, backend.bert4keras_version()))
+        raise UnsupportedError(
+            f"extend_with_lookahead of bert4keras {version} starts its slow weights at 0, so the "
+            f"first step would halve all weights; remove it (for averaged weights use "
+            f"extend_with_exponential_moving_average)"
+        )
+
+    return refuse
+
+
+def _averaged_once(extend: Any) -> Any:
+    """Average embeddings once per step.
+
+    bert4keras 0.11.5 averages them twice with its own optimizers, whose sparse update calls the
+    dense one. No version averages them with Keras' SGD, which has another method.
+    """
+
+    @functools.wraps(extend)
+    def averaging(BaseOptimizer: Any, name: Optional[str] = None) -> Any:
+        cls = extend(BaseOptimizer, name)
+        dense = cls._resource_apply_dense
+        averaged: List[Any] = []
+
+        def apply_dense(self: Any, grad: Any, var: Any) -> Any:
+            averaged.append(var)
+            return dense(self, grad, var)
+
+        def apply_sparse(self: Any, grad: Any, var: Any, indices: Any, **state: Any) -> Any:
+            averaged.clear()
+            update = super(cls, self)._resource_apply_sparse_duplicate_indices
+            operation = update(grad, var, indices, **state)
+            if averaged:
+                return operation
+            average, momentum = self.get_slot(var, "ema"), self.ema_momentum
+            with backend.tf.control_dependencies([operation]):
+                return backend.K.update(average, average * momentum + var * (1.0 - momentum))
+
+        cls._resource_apply_dense = apply_dense
+        cls._resource_apply_sparse_duplicate_indices = apply_sparse
+        del cls._resource_apply_sparse
+        return cls
+
+    return averaging
+
+
+def refuse_unseen_gpu(device: str) -> None:
+    """Raise an error if training would silently run on the CPU.
+
+    Args:
+      device: ``auto``, ``cpu`` (never an error) or ``gpu`` (an error without a GPU).
+
+    Raises:
+      UnsupportedError: the driver shows a GPU that TensorFlow does not see, or ``device`` is
+        ``gpu`` and there is no GPU.
+    """
+    if device == "cpu" or backend.gpus():
+        return
+    driver = nvidia.look()
+    if driver.shown:
+        raise UnsupportedError(
+            f"the driver shows {driver.describe()}, but TensorFlow "
+            f"{backend.tensorflow().__version__} does not see it: {_reason(driver)}; or "
+            f"train on the CPU: AMP_XLA_DEVICE=cpu"
+        )
+    if device == "gpu":
+        raise UnsupportedError(
+            f"device=gpu, but no GPU can be used ({driver.hidden or driver.describe()}); next: "
+            f"amp-xla doctor, or AMP_XLA_DEVICE=cpu"
+        )
+
+
+def _reason(driver: nvidia.Driver) -> str:
+    """Return why TensorFlow sees no GPU, and what to do next."""
+    fork = backend.is_fork()
+    stock_1 = backend.kind() == "tf1" and not fork
+    old = "" if stock_1 else nvidia.too_old(driver)
+    if old:
+        return f"{old}; next: a newer driver, or an older container from docs/doctor.md"
+    # A new process, which takes some seconds.
+    out = nvidia.run([sys.executable, "-c", _PROBE], {**os.environ, **_LOGGING})[1]
+    missing = list(dict.fromkeys(_MISSING.findall(out)))
+    cuda = [name for name in missing if not name.startswith("libcuda.so")]
+    if cuda:
+        fix = f"make env RUNTIME={'nvtf1' if fork else 'tf2'}, on the machine with the driver"
+        if stock_1:
+            fix = "this build is for CUDA 10: make train RUNTIME=tf2, RUNTIME=nvtf1 or "
+            fix += "make docker-train"
+        return f"{', '.join(cuda)} not found; next: {fix}"
+    if missing:
+        return (
+            f"{missing[0]}, the driver's own library, not found; next: install the driver's "
+            f"libraries (Debian: libcuda1, Ubuntu: libnvidia-compute-...); start a container with "
+            f"its GPUs (docker --gpus all, apptainer --nv)"
+        )
+    said = f"nvidia-smi reports: {driver.problem}" if driver.problem else "it gives no access"
+    return f"{said}; next: restart the machine, or install the driver again"

@@ -1,18 +1,18 @@
 """NVIDIA's driver on this machine: the one place that runs nvidia-smi.
 
 Uses the standard library only, since ``scripts/environment`` runs it before anything is installed.
-For tests, ``AMP_XLA_DRIVER_ROOT=/folder`` replaces ``/`` for proc/driver/nvidia and dev/nvidia0.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Dict, List, Mapping, NamedTuple, Optional, Tuple
+from typing import List, Mapping, NamedTuple, Optional, Tuple
 
-ROOT_VARIABLE = "AMP_XLA_DRIVER_ROOT"
+ROOT = Path("/")
 SECONDS = 60  # nvidia-smi takes 30 with eight GPUs without persistence mode
 _TRACES = ("proc/driver/nvidia/version", "dev/nvidia0", "dev/dxg")  # dxg: Windows' WSL
 _FIELDS = ("name", "driver_version", "memory.total", "compute_cap")
@@ -68,16 +68,11 @@ class Driver(NamedTuple):
         return f"{self.trace or 'no driver'}{problem}"
 
 
-def look(environ: Mapping[str, str]) -> Driver:
-    """Read the driver's files and run nvidia-smi, which takes a second or more.
-
-    Args:
-      environ: environment variables, of which CUDA_VISIBLE_DEVICES and PATH are read.
-    """
-    root = Path(environ.get(ROOT_VARIABLE) or "/")
-    trace = next((f"/{name}" for name in _TRACES if (root / name).exists()), "")
-    gpus, problem = _list(environ)
-    return Driver(tuple(gpus), trace, problem, hidden(environ))
+def look() -> Driver:
+    """Read the driver's files and run nvidia-smi, which takes a second or more."""
+    trace = next((f"/{name}" for name in _TRACES if (ROOT / name).exists()), "")
+    gpus, problem = _list()
+    return Driver(tuple(gpus), trace, problem, hidden(os.environ))
 
 
 def too_old(driver: Driver) -> str:
@@ -98,13 +93,13 @@ def hidden(environ: Mapping[str, str]) -> str:
 
 def has_device(environ: Mapping[str, str]) -> bool:
     """Return True if the kernel shows an NVIDIA GPU that is not hidden."""
-    folder = Path(environ.get(ROOT_VARIABLE) or "/") / "dev"
+    folder = ROOT / "dev"
     return not hidden(environ) and any([*folder.glob("nvidia[0-9]*"), *folder.glob("dxg")])
 
 
-def _list(environ: Mapping[str, str]) -> Tuple[List[Gpu], str]:
+def _list() -> Tuple[List[Gpu], str]:
     """Return the GPUs, and nvidia-smi's error message if there are none."""
-    program = shutil.which("nvidia-smi", path=environ.get("PATH"))
+    program = shutil.which("nvidia-smi")
     if program is None:
         return [], ""
     message = ""
@@ -123,23 +118,13 @@ def _list(environ: Mapping[str, str]) -> Tuple[List[Gpu], str]:
 
 def _gpu(line: str) -> Optional[Gpu]:
     """Parse one line of nvidia-smi's list; None if it is not a GPU."""
-    values = [value.strip() for value in line.split(",")]
-    if len(values) < 3 or not (version(values[1]) or _UNKNOWN.fullmatch(values[1])):
+    values = ["" if _UNKNOWN.fullmatch(text) else text for text in map(str.strip, line.split(","))]
+    if len(values) < 3 or (values[1] and not version(values[1])):
         return None
-    known: Dict[str, str] = {
-        field: value for field, value in zip(_FIELDS, values) if not _UNKNOWN.fullmatch(value)
-    }
-    return Gpu(
-        known.get("name", "an NVIDIA GPU"),
-        known.get("driver_version", ""),
-        _gibibytes(known.get("memory.total", "")),
-        version(known.get("compute_cap", "")) or None,
-    )
-
-
-def _gibibytes(text: str) -> Optional[float]:
-    match = re.match(r"\d+(\.\d+)?", text)
-    return float(match.group()) / 1024 if match else None
+    name, driver, memory, capability = (*values, "")[:4]
+    mebibytes = re.match(r"\d+(\.\d+)?", memory)
+    total = float(mebibytes.group()) / 1024 if mebibytes else None
+    return Gpu(name or "an NVIDIA GPU", driver, total, version(capability) or None)
 
 
 def version(text: str) -> Version:

@@ -67,25 +67,7 @@ def _seed(*numbers: int) -> None:
     random.seed("/".join(map(str, numbers)))
 
 
-class Batches:
-    """Batches that Keras gets from a ``Feed``, which can begin at any position.
-
-    Attributes:
-      steps: batches per epoch of ``fit``.
-    """
-
-    steps: int
-
-    def batches(self, seed: int, position: int) -> Iterator[Any]:
-        """Yield the batches from ``position`` on, as tuples for Keras."""
-        raise NotImplementedError
-
-    def feed(self, seed: int, position: int, skip: int) -> Feed:
-        """Return the feed from ``position`` on; ``skip`` batches of its epoch come before."""
-        return Feed(self, seed, position, skip)
-
-
-class Sequences(Batches):
+class Sequences:
     """Batches of a ``keras.utils.Sequence``; a resumed run does not read earlier batches again.
 
     Args:
@@ -104,6 +86,7 @@ class Sequences(Batches):
         return {"batches": len(self._sequence), "shuffle": self._shuffle, "first batch": first}
 
     def batches(self, seed: int, position: int) -> Iterator[Any]:
+        """Yield the batches from ``position`` on, as tuples for Keras."""
         ended = 0
         while True:
             for end in range(ended, position // len(self._sequence)):
@@ -120,7 +103,7 @@ class Sequences(Batches):
             position += 1
 
 
-class Generator(Batches):
+class Generator:
     """Batches of a generator, which is seeded at the start of each epoch.
 
     bert4keras' ``DataGenerator.forfit()`` with ``steps`` batches per pass can start at any epoch. A
@@ -135,6 +118,7 @@ class Generator(Batches):
         return {}
 
     def batches(self, seed: int, position: int) -> Iterator[Any]:
+        """Yield the batches from ``position`` on, as tuples for Keras."""
         number = position // self.steps * self.steps if self._starts_over() else 0
         if position - number:
             note(f"skipping {position - number} batches of the generator that were trained before")
@@ -204,21 +188,16 @@ class Arrays:
             "shuffle": self._shuffle,
         }  # fmt: skip
 
-    def feed(self, seed: int, position: int, skip: int) -> Arrays:
-        """Return the batches: Keras starts each epoch with its first one."""
-        self._seed = seed
-        return self
-
     def sample_weights(self, model: Any, class_weight: Any) -> Any:
         """Return the sample weights as Keras has standardized them."""
         return self._data[2]
 
-    def begin_epoch(self, epoch: int) -> None:
+    def begin_epoch(self, seed: int, epoch: int) -> None:
         """Put the rows in the order of ``epoch``."""
         if not self._shuffle:
             return
         order = np.arange(self._samples)
-        np.random.RandomState([self._seed, epoch]).shuffle(order)
+        np.random.RandomState([seed, epoch]).shuffle(order)
         for array, fed in zip(self._arrays, self._fed):
             np.take(array, order, axis=0, out=fed[: self._samples])
 
@@ -246,7 +225,7 @@ class Feed:
     """The batches as a generator for Keras; reads the next batch while a step runs.
 
     Args:
-      source: source of the batches.
+      source: ``Sequences`` or ``Generator``.
       seed: seed of the run.
       position: position of the first batch to train on.
       skip: batches of its epoch that were trained before.
@@ -255,7 +234,7 @@ class Feed:
       batch: the batch of the current step.
     """
 
-    def __init__(self, source: Batches, seed: int, position: int, skip: int) -> None:
+    def __init__(self, source: Any, seed: int, position: int, skip: int) -> None:
         self._steps, self._position, self._skip = source.steps, position, skip
         self._batches = source.batches(seed, position)
         self._pool = ThreadPoolExecutor(1)
@@ -267,7 +246,7 @@ class Feed:
         first = self._first if isinstance(self._first, tuple) else (self._first,)
         return model._standardize_user_data(*first, class_weight=class_weight)[2]
 
-    def begin_epoch(self, epoch: int) -> None:
+    def begin_epoch(self, seed: int, epoch: int) -> None:
         """Do nothing: the batches are in order."""
 
     def arguments(self, given: Mapping[str, Any]) -> Dict[str, Any]:

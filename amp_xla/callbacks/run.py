@@ -4,29 +4,31 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import os
 import time
 import types
 from pathlib import Path
-from typing import Any, Callable, Dict, Mapping, Optional, Set, Union
+from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Set, Union
 
 import numpy as np
 
 from amp_xla import backend
-from amp_xla.backend import configuring
+from amp_xla.backend import configuring, keras
 from amp_xla.callbacks import data, description
-from amp_xla.callbacks.state import FitState, Last
+from amp_xla.callbacks.others import Others
 from amp_xla.callbacks.step import FitJob, FitStep, check, metric_variables, rates_of
 from amp_xla.config import fields
 from amp_xla.errors import AmpXlaError, RankLost
 from amp_xla.process.progress import note
 from amp_xla.process.stopping import SignalWatch, Stopped
-from amp_xla.training import distributed, run_metadata
+from amp_xla.training import distributed
 from amp_xla.training.checkpoint import CheckpointError
+from amp_xla.training.job import TensorFlowEngine
 from amp_xla.training.launch import newest, prepare, report
 from amp_xla.training.options import Intervals, LoopOptions, RunOptions
-from amp_xla.training.run import RunFolder, ScriptFolder
-from amp_xla.training.tensorflow_engine import TensorFlowEngine
+from amp_xla.training.run import RunFolder, ScriptFolder, write_status
+from amp_xla.training.state import LoopState
 
 # State of ``fit`` in a checkpoint, at the start of a new run.
 _NEW: Dict[str, Any] = {
@@ -45,7 +47,7 @@ class Script:
     run: RunOptions = RunOptions()
 
 
-class Run(FitState):
+class Run(keras.callbacks.Callback):
     """A callback that gives ``fit`` a run folder, checkpoints and an exact resume.
 
     It may be anywhere in the list of callbacks. ``fit`` begins with the first batch, or with the
@@ -102,26 +104,23 @@ class Run(FitState):
         self._config = config or Script(RunOptions(**options))
         self._files, self._identity = files or {}, identity or {}
         self._monitor, self._log_every = monitor, log_every
-        self._place: Optional[Path] = None
-        if not isinstance(folder, RunFolder):
+        self._opened: Callable[[], RunFolder] = lambda: self.folder
+        if isinstance(folder, RunFolder):
+            self.folder = folder
+        else:
             # Absolute, because the script may change its folder.
-            self._place = Path(os.path.abspath(str(Path(folder).expanduser())))
-            folder = self._opened()
-            folder.close()  # ``fit`` may never come
-        self.folder: RunFolder = folder
+            place = Path(os.path.abspath(str(Path(folder).expanduser())))
+            resume, writes = self._config.run.resume, distributed.current().first
+            self._opened = functools.partial(ScriptFolder, place, resume, writes)
+            self.folder = self._opened()
+            self.folder.close()  # ``fit`` may never come
         self._open = contextlib.ExitStack()
         self.in_fit = False
         self._validation: Dict[str, float] = {}
         self._missing: Optional[str] = None  # what is wrong with the monitor
         self._before: Optional[Any] = None
-        self._evaluation = contextlib.ExitStack()
         self._step: Any = None
         self._loop: Any = None
-
-    def _opened(self) -> RunFolder:
-        assert self._place is not None
-        resume = self._config.run.resume
-        return ScriptFolder(self._place, resume, distributed.current().first)
 
     # -- fit ------------------------------------------------------------------------------------
 
@@ -137,7 +136,7 @@ class Run(FitState):
           SystemExit: a signal arrived, after which a checkpoint was written; or a rank was lost.
           AmpXlaError: the data or the checkpoint cannot be used, or training must stop.
         """
-        if self._loop is not None:
+        if self._loop:
             raise AmpXlaError(
                 f"the Run of {self.folder.path} has ended; create a new Run for another fit"
             )
@@ -147,7 +146,9 @@ class Run(FitState):
                 try:
                     history = fit(model, **self._begin(model, given))
                 except Stopped:
-                    self._save_before_evaluation()
+                    if self._before is not None:
+                        self._loop.save_earlier(*self._before)
+                        raise self._loop.stopped(self._watch) from None
                     raise
                 self._end()
             return history
@@ -160,23 +161,28 @@ class Run(FitState):
 
     def _begin(self, model: Any, given: Dict[str, Any]) -> Dict[str, Any]:
         """Start the run or restore its checkpoint; return the changed arguments of ``fit``."""
-        if self._place is not None:
-            self.folder = self._opened()
+        self.folder = self._opened()
         self._open.callback(self.folder.close)
         self._watch = self._open.enter_context(SignalWatch())
         with self._watch.immediately("before the first step; nothing was lost", True):
             self._prepare(model, given)
         self._open.enter_context(self._loop.running(self._watch))
+        self._evaluation = self._open.enter_context(contextlib.ExitStack())
         if given["verbose"] in (1, "auto"):
             self._loop.progress.hide()
         self._began = time.monotonic()
         others = [callback for callback in given["callbacks"] if callback is not self]
         if not self._ranks.first:
             others = [other for other in others if type(other).__name__ not in _WRITERS]
+        last = keras.callbacks.LambdaCallback(
+            on_train_begin=lambda logs: self._others_began(others),
+            on_batch_end=lambda batch, logs: self._after_batch(logs),
+            on_epoch_end=lambda epoch, logs: self._after_epoch(logs),
+        )
         return {
             **self._feed.arguments(given),
             "initial_epoch": self._epoch,
-            "callbacks": [self, *others, Last(self, others)],
+            "callbacks": [self, *others, last],
             "verbose": given["verbose"] if self._ranks.first else 0,
         }
 
@@ -188,21 +194,22 @@ class Run(FitState):
         self._saved = {**_NEW, **(resume_from.state.get("fit", {}) if resume_from else {})}
         self._arrays = resume_from.more_tensors() if resume_from else {}
         self._losses, self._ended = list(self._saved["losses"]), bool(self._saved["ended"])
-        state = None if resume_from is None else resume_from.loop
-        epoch = given["initial_epoch"] if state is None else state.epoch
-        skip, steps = 0 if state is None else state.step_in_epoch, self._source.steps
-        if state is not None and state.evaluate_due:
+        state = resume_from.loop if resume_from else LoopState(epoch=given["initial_epoch"])
+        epoch, skip, steps = state.epoch, state.step_in_epoch, self._source.steps
+        if state.evaluate_due:
             epoch, skip = epoch - 1, steps  # all that is left of the epoch is its end
         drawn = self._ranks.from_first(lambda: int(np.random.randint(2**31 - 1)))
         self._seed = drawn if self._saved["seed"] is None else self._saved["seed"]
-        self._resumed_at = -1 if state is None or state.evaluate_due else state.step
+        self._resumed_at = -1 if resume_from is None or state.evaluate_due else state.step
         self._monitor = description.known_monitor(self._monitor, model, given, self)
         self._epoch, position = epoch, epoch * steps + skip
         over = position >= given["epochs"] * steps  # FitStep needs a batch even if none is left
         # Several ranks have different data.
         read = {} if self._ranks.several else self._source.identity(self._seed)
         script = description.describe(model, {**read, "class_weight": given["class_weight"]})
-        self._feed = self._source.feed(self._seed, 0 if over else position, skip)
+        self._feed: Any = self._source
+        if not isinstance(self._source, data.Arrays):  # Keras itself cuts batches of arrays
+            self._feed = data.Feed(self._source, self._seed, 0 if over else position, skip)
         self._open.callback(self._feed.close)
         self._step = FitStep(
             model, self._feed, given["class_weight"], self._seed,
@@ -225,14 +232,13 @@ class Run(FitState):
         try:
             self._loop = prepare(self.folder, self._config, engine, options, resume_from)
         except CheckpointError as error:
-            ended = self.folder.path in _ENDED
-            reasons = description.reasons(resume_from, model, ended)
+            reasons = description.reasons(resume_from, model, self.folder.path in _ENDED)
             raise CheckpointError(f"{error}{reasons}") from error
         self._loop.more_state = self._more_state
         engine.more_tensors = self._more_tensors
-        if state is None:
+        if resume_from is None:
             self._loop.state.epoch = epoch
-        self._step.skip = skip
+        self._step.number, self._step.skip = self._loop.state.step, skip
         rates = rates_of(model) if skip else []
         self._within_epoch = list(zip(rates, backend.K.batch_get_value(rates)))
         if skip and len(self._saved["metrics"]) == len(metric_variables(model)):
@@ -248,22 +254,32 @@ class Run(FitState):
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Put the rows of arrays in order; set the sum of the epoch's losses to 0."""
-        self._feed.begin_epoch(epoch)
+        self._feed.begin_epoch(self._seed, epoch)
         self._continued = self._step.skip > 0
         if not self._continued:
             self._losses = [0.0, 0]
 
-    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        """Set the step number."""
-        self._step.number = self._loop.state.step
+    def _others_began(self, others: Sequence[Any]) -> None:
+        """Restore the state of the other callbacks, after their ``on_train_begin``."""
+        self._others, saved = Others(others), self._saved["callbacks"]
+        self._others.restore(saved, self._arrays)
+        if self._step.skip:
+            self._others.silence()
+        if self._ended and self._others.classes == [state["class"] for state in saved]:
+            note("a callback has ended this run, e.g. EarlyStopping; without it the run continues")
+            self.model.stop_training = True
+        self._ended = self._ended and self.model.stop_training
+        if self._loop.over:
+            self.model.stop_training = True
 
-    def after_batch(self, logs: Mapping[str, Any]) -> None:
+    def _after_batch(self, logs: Mapping[str, Any]) -> None:
         """Log the step; evaluate, save and stop if due. Called after all other callbacks."""
         step, loop = self._step, self._loop
         if step.skip:
             step.skip -= 1
-            if not step.skip:
-                self._rejoin()
+            if not step.skip:  # undo what Keras and callbacks changed at the start of the epoch
+                backend.K.batch_set_value(self._within_epoch)
+                self._others.rejoin(self._saved["callbacks"], self._arrays)
                 self._epoch_ends()
             return
         size = int(logs["size"])
@@ -271,6 +287,7 @@ class Run(FitState):
         result = step.result(logs["loss"])
         loop.engine.remember(step.fed, step.number, step.masks)
         loop.after_step(result, size, self._source.steps)
+        step.number = loop.state.step
         if not loop.state.evaluate_due:
             loop.between(self._watch, result.flags)
         self._epoch_ends()
@@ -288,19 +305,8 @@ class Run(FitState):
             self._before = loop.document(), loop.engine.snapshot()
             self._evaluation.enter_context(self._watch.immediately("during an evaluation"))
 
-    def _save_before_evaluation(self) -> None:
-        """Write the checkpoint of ``_epoch_ends``, if a signal came after it."""
-        if self._before is None:
-            return
-        loop = self._loop
-        loop.save_earlier(*self._before)
-        raise self._watch.stopped(
-            f"after step {loop.state.step}; {self.folder.resume_by} continues from there"
-        )
-
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Average the logs over ranks; add ``loss_scale`` and ``skipped_steps``."""
-        logs = {} if logs is None else logs
         if self._continued and self._losses[1]:  # Keras has not seen the first part of the epoch
             logs["loss"] = self._losses[0] / self._losses[1]
         if self._ranks.several:
@@ -308,7 +314,7 @@ class Run(FitState):
             logs.update((name, np.mean([each[name] for each in values])) for name in logs)
         logs["loss_scale"], logs["skipped_steps"] = self._step.scale, self._loop.state.skipped
 
-    def after_epoch(self, logs: Mapping[str, Any]) -> None:
+    def _after_epoch(self, logs: Mapping[str, Any]) -> None:
         """Read the values of Keras' validation, and save. Called after all other callbacks."""
         loop, model = self._loop, self.model
         self._evaluation.close()
@@ -328,6 +334,28 @@ class Run(FitState):
         if loop.over:
             model.stop_training = True
 
+    def _more_state(self) -> Dict[str, Any]:
+        """Return what ``state.json`` has of Keras and the other callbacks."""
+        state = self._loop.state
+        within = state.step_in_epoch > 0 or state.evaluate_due
+        metrics = backend.K.batch_get_value(metric_variables(self._step.model)) if within else []
+        return {
+            "fit": {
+                "seed": self._seed,
+                "monitor": self._loop.options.monitor,
+                "losses": self._losses if within else [0.0, 0],
+                "metrics": [value.tolist() for value in metrics],
+                "callbacks": self._others.state({}),
+                "ended": self._ended,
+            }
+        }
+
+    def _more_tensors(self) -> Dict[str, np.ndarray]:
+        """Return the arrays of the other callbacks."""
+        arrays: Dict[str, np.ndarray] = {}
+        self._others.state(arrays)
+        return arrays
+
     def _choose_monitor(self) -> None:
         name = self._loop.options.monitor
         if name in self._validation:
@@ -345,7 +373,7 @@ class Run(FitState):
         self._loop.options = dataclasses.replace(
             self._loop.options, monitor=name, higher_is_better=description.higher_is_better(name)
         )
-        run_metadata.write_status(self._loop, "running")
+        write_status(self._loop, "running")
 
     def _end(self) -> None:
         state = self._loop.state

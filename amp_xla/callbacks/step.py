@@ -13,10 +13,10 @@ from amp_xla.backend import configuring, tf
 from amp_xla.errors import AmpXlaError
 from amp_xla.graph import executed, training_graph
 from amp_xla.models import dropout
+from amp_xla.precision.agreement import Reduction
 from amp_xla.precision.compat.keras.policy import global_policy
 from amp_xla.precision.inner import KerasInner, inner_of, is_keras_own
 from amp_xla.precision.optimizer import LossScaleOptimizer
-from amp_xla.precision.reduction import Reduction
 from amp_xla.process.progress import note
 from amp_xla.training import distributed
 from amp_xla.training.engine import StepResult

@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import List, Mapping, Optional, Sequence
+from typing import List, Optional, Sequence
 
 from typing_extensions import Literal
 
@@ -70,7 +70,7 @@ class Finding:
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """Print the findings; return 1 if one is an error."""
     config = parse(Config, argv, "amp-xla doctor")
-    findings = examine(os.environ)
+    findings = examine()
     if config.json:
         print(json.dumps([dataclasses.asdict(finding) for finding in findings], indent=1))
     else:
@@ -80,9 +80,9 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     return int(any(finding.level == "error" for finding in findings))
 
 
-def examine(environ: Mapping[str, str]) -> List[Finding]:
+def examine() -> List[Finding]:
     """Return all findings about the user's environment."""
-    seen = nvidia.look(environ)
+    seen = nvidia.look()
     findings = graphics(seen)
     if seen.gpus:
         findings.append(driver(seen.gpus[0]))
@@ -103,7 +103,7 @@ def examine(environ: Mapping[str, str]) -> List[Finding]:
             findings.append(Finding("error", "TensorFlow", what, why, environment_command()))
     if machine is not None:
         findings += tensorflow(machine)
-    return [*findings, *environment(environ, machine), docker()]
+    return [*findings, *environment(machine), docker()]
 
 
 def graphics(seen: nvidia.Driver) -> List[Finding]:
@@ -187,13 +187,13 @@ def tensorflow(machine: Machine) -> List[Finding]:
     return findings
 
 
-def environment(environ: Mapping[str, str], machine: Optional[Machine]) -> List[Finding]:
+def environment(machine: Optional[Machine]) -> List[Finding]:
     """Return findings about variables that are misspelt, ignored, or contradict each other."""
     major = None if machine is None else int(machine.tensorflow.split(".")[0])
-    problems = flags.check(environ, major)
+    problems = flags.check(os.environ, major)
     try:
-        settings = Settings.from_environment(environ)
-        flags.environment(settings, environ)
+        settings = Settings.from_environment(os.environ)
+        flags.environment(settings, os.environ)
     except SettingsError as error:
         problems.append(str(error))
     if not problems:

@@ -1,10 +1,18 @@
-"""``amp-xla evaluate``: score runs on labelled samples, or language models on masked text."""
+"""``amp-xla evaluate``: score runs on labelled samples, or language models on masked text.
+
+Each run predicts labelled samples in a separate process, with ``amp-xla predict``, so that runs of
+different frameworks can be compared. Results go into the run folders and their reports.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import json
+import subprocess
+import sys
 from pathlib import Path
-from typing import List, Optional
+from typing import Any, Dict, Iterator, List, Optional, Sequence
 
 from typing_extensions import Annotated
 
@@ -12,8 +20,14 @@ from amp_xla.commands.predict import SavedOptions, lines_of
 from amp_xla.config import parse, within
 from amp_xla.data.text import corpora
 from amp_xla.errors import AmpXlaError
-from amp_xla.process import output
+from amp_xla.process import durable, json_files, output, regular
+from amp_xla.process.progress import note
+from amp_xla.process.typed import ROOT
 from amp_xla.recipe import recipe_module
+from amp_xla.report import page, record
+from amp_xla.training import sample_scores
+from amp_xla.training.checkpoint import Checkpoint
+from amp_xla.training.sample_scores import Samples, SampleScores, Scorer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,10 +66,7 @@ def main(argv: List[str]) -> int:
     config = parse(Config, argv, "amp-xla evaluate RUN")
     folders = folders_of(config.run)
     if config.file is not None:
-        from amp_xla.commands.score import score
-
-        seed, errors = config.seed, config.errors
-        return score(folders, config.file, config.saved, seed, errors, config.json)
+        return _score(folders, config.file, config)
     if config.text_file is None:
         texts = corpora.pydoc()[1].texts
     else:
@@ -80,3 +91,136 @@ def folders_of(names: str) -> List[Path]:
     if not folders:
         raise AmpXlaError(f"--run {names!r} names no folder")
     return folders
+
+
+def _score(runs: Sequence[Path], file: str, config: Config) -> int:
+    """Print the scores of each run and the comparison of each pair of runs; return 0."""
+    every = [_scores(run, file, config.saved) for run in runs]
+    if len({one.columns for one in every}) > 1:
+        raise AmpXlaError(
+            "the runs predict different things (labels, scores, ...), so they cannot be compared"
+        )
+    results = [result_of(one, every, config.seed) for one in every]
+    for one, result in zip(every, results):
+        write(one, result, config.errors)
+    if config.json:
+        output.lines(json.dumps(dict(zip(map(str, runs), results)), indent=1).splitlines())
+    else:
+        output.lines(itertools.chain.from_iterable(map(_text, results)))
+        output.lines(
+            f"{result['run']} against {other['run']}: {other['verdict']}"
+            for i, result in enumerate(results)
+            for other in result["against"][i:]
+        )
+    return 0
+
+
+def _scores(run: Path, file: str, saved: SavedOptions) -> SampleScores:
+    checkpoint, _ = saved.open(str(run), "predict", "evaluate --file needs a run that can")
+    files, layout = saved.files(checkpoint)
+    if not hasattr(files, "examples"):
+        raise AmpXlaError(f"{run}: its recipe has no labelled files, so --file cannot be scored")
+    if getattr(files, "multilabel", None) is not None:
+        raise AmpXlaError(
+            f"{run} predicts several labels per text; evaluate --file scores only runs that "
+            f"predict one label per text"
+        )
+    texts, wanted = files.examples(file, layout)
+    if not texts:
+        raise AmpXlaError(f"{file} has no samples")
+    for sample, text in enumerate(texts, 1):
+        if not text.strip():
+            raise AmpXlaError(f"{file}: sample {sample} has a blank text; give each sample a text")
+    samples = Samples(run, checkpoint.path.name, file, texts, wanted)
+    scored = getattr(saved.module(checkpoint), "scored", sample_scores.scored)
+    scorer: Scorer = scored(checkpoint, samples)
+    note(f"{run}: {checkpoint.path.name} predicts {len(texts):,} samples of {file} ...")
+    answers = _predicted(run, texts, saved, checkpoint, as_json=layout is not None)
+    return scorer(answers)
+
+
+def _predicted(
+    run: Path, texts: List[str], saved: SavedOptions, checkpoint: Checkpoint, as_json: bool
+) -> List[Dict[str, Any]]:
+    """Return the output of ``amp-xla predict --json``, in the runtime of the run if possible."""
+    launcher = ROOT / "amp-xla"
+    program = [sys.executable, "-m", "amp_xla"]
+    if launcher.is_file() and Path(sys.prefix).parent == ROOT / ".venvs":
+        program = [str(launcher)]  # it chooses the runtime that trained the run
+    words = ["predict", "--run", str(run), "--json", "--checkpoint", checkpoint.path.name]
+    words += ["--recipe", saved.recipe] if saved.recipe else []
+    if as_json:  # no text can look like a header
+        named = (zip(("text", "pair"), text.split("\t")) for text in texts)
+        texts = [json.dumps(dict(pairs)) for pairs in named]
+    data = "".join(f"{text}\n" for text in texts).encode("utf-8")
+    done = subprocess.run([*program, *words], input=data, stdout=subprocess.PIPE)
+    if done.returncode:
+        raise AmpXlaError(f"{run}: predict ended with exit status {done.returncode}; see above")
+    return list(map(json.loads, done.stdout.decode("utf-8").splitlines()))
+
+
+def result_of(one: SampleScores, every: Sequence[SampleScores], seed: int) -> Dict[str, Any]:
+    """Return the content of ``result.json`` for one run."""
+    against = [one.against(other, seed) for other in every if other is not one]
+    samples = one.samples
+    return {
+        "run": str(samples.run), "file": samples.file, "checkpoint": samples.checkpoint,
+        "samples": len(samples.texts), "seed": seed, "per_label": [], "confusion": [],
+        "mistakes": [], "calibration": [], **one.result(seed), "errors": one.errors(20),
+        "against": [{**other, "verdict": _verdict(one.metric, other)} for other in against],
+    }  # fmt: skip
+
+
+def write(one: SampleScores, result: Dict[str, Any], errors: int) -> None:
+    """Write ``result.json`` and ``errors.tsv`` into the run folder; write its report again."""
+    run, name = one.samples.run, Path(one.samples.file).name
+    name = "".join(c if c.isalnum() or c in "-_." else "_" for c in name).strip(".")
+    folder = run / record.EVALUATIONS / (name or "file")
+    head = "\t".join(one.columns)
+    rows = ["\t".join(map(_cell, error.values())) for error in one.errors(errors)]
+    try:
+        regular.not_linked(folder.parent).mkdir(exist_ok=True)
+        regular.not_linked(folder).mkdir(exist_ok=True)
+        durable.replace(folder / "result.json", json_files.encode(result))
+        durable.replace(folder / "errors.tsv", "\n".join([head, *rows, ""]).encode("utf-8"))
+        page.write_run(run)
+    except OSError as error:
+        raise AmpXlaError(f"cannot write {folder}: {error.strerror}") from error
+    note(f"written: {folder}/result.json, errors.tsv; {run}/{page.REPORT}")
+
+
+def _cell(value: Any) -> str:
+    return f"{value:.4f}" if isinstance(value, float) else output.printable(value)
+
+
+def _text(result: Dict[str, Any]) -> Iterator[str]:
+    """Yield the scores of a run as lines for the terminal."""
+    yield f"{result['run']}, {result['checkpoint']}: {result['samples']:,} samples"
+    for name, value in result["metrics"].items():
+        ends = f"   95%: {value['low']:.4f} to {value['high']:.4f}" if "low" in value else ""
+        yield f"  {name.replace('_', ' '):<18} {value['value']:.4f}{ends}"
+    if not result["per_label"]:
+        return
+    width = min(24, max(len(row["label"]) for row in result["per_label"]))
+    unit = result.get("unit", "samples")
+    yield f"  {'label':<{width}} precision  recall      f1 {unit:>8}"
+    for row in result["per_label"]:
+        numbers = (
+            f"{row['precision']:9.4f} {row['recall']:7.4f} {row['f1']:7.4f} {row['support']:8,}"
+        )
+        yield f"  {row['label'][:width]:<{width}} {numbers}"
+    if result["mistakes"]:
+        words = [f"{label} as {wrong} {count}" for count, label, wrong in result["mistakes"][:5]]
+        yield f"  most frequent mistakes: {', '.join(words)}"
+
+
+def _verdict(name: str, against: Dict[str, Any]) -> str:
+    """Return whether a run is better than another, from the difference of their scores ``name``."""
+    p = against.get("p", 0.0)  # without McNemar's test, the interval alone decides
+    points, low, high = (100 * against[name][key] for key in ("value", "low", "high"))
+    interval = f"{name} {points:+.1f} points, 95%: {low:+.1f} to {high:+.1f}"
+    interval += f", McNemar p {p:.3g}" if "p" in against else ""
+    verdict = "no significant difference"
+    if p < 0.05 and (low > 0 or high < 0):
+        verdict = "better" if low > 0 else "worse"
+    return f"{verdict}, {interval}"

@@ -39,7 +39,8 @@ class Config:
     script: Optional[str] = None
     """my_script.py:build_model, for a run of callbacks.Run"""
     weights: Optional[str] = None
-    """of a script: file of save_weights, bert4keras checkpoint, or folder of a run's checkpoint"""
+    """weights of a script's model: file of save_weights, bert4keras checkpoint, or folder of a
+    run's checkpoint"""
     format: Literal["hf", "savedmodel", "onnx", "google"] = "savedmodel"
     """hf: Hugging Face; savedmodel: TensorFlow Serving; onnx: ONNX Runtime; google: checkpoint for
     bert4keras"""
@@ -130,7 +131,7 @@ def _export_script(config: Config, target: str, words: List[str]) -> int:
     from amp_xla.export import own_script
 
     with own_script.recorded() as built:
-        model, batches = open_script(script, words, None)
+        model, batches, _ = open_script(script, words, None)
     if setup.current().settings.precision == "amp":
         raise AmpXlaError(f"{script} calls configure(precision=amp); export computes in float32")
     own_script.load(model, weights, built)

@@ -27,7 +27,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     """Inspect a recipe, print the tables and write amp.json."""
     own_words, words = split_words(argv)
     config = parse(Config, own_words, "amp-xla inspect RECIPE")
-    model, batches = config.subject.open(words)
+    model, batches, _ = config.subject.open(words)
     from amp_xla.diagnose import inspect  # imports TensorFlow, after `open` has set the precision
 
     report = inspect(model, next(batches) if batches else None)

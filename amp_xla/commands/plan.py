@@ -17,12 +17,11 @@ from typing import Any, Iterator, Optional, Sequence, Tuple
 import numpy as np
 from typing_extensions import Annotated
 
-from amp_xla.commands.recipe_job import Script, SubjectOptions
-from amp_xla.config import flat, parse, split_words, within
+from amp_xla.commands.recipe_job import SubjectOptions
+from amp_xla.config import parse, split_words, within
 from amp_xla.errors import SettingsError
 from amp_xla.plan.gpus import chosen
 from amp_xla.process.progress import note
-from amp_xla.recipe import recipe_module
 
 _LOOKED_AT = 200  # batches
 
@@ -49,14 +48,12 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     own_words, words = split_words(argv)
     config = parse(Config, own_words, "amp-xla plan RECIPE")
     gpus = chosen(config.gpu)
-    model, batches = config.subject.open(words)
+    model, batches, flags = config.subject.open(words)
     from amp_xla.plan import count, report  # import TensorFlow, after `open` set the precision
     from amp_xla.plan.forecast import Mode
 
     longest, ratio = _longest(batches)
     work = count.count(model, longest)
-    recipe = None if Script.of(config.subject.recipe) else recipe_module(config.subject.recipe)
-    flags = {} if recipe is None else flat(parse(recipe.Config, list(words), config.subject.recipe))
     accumulation = flags.get("accumulate") or 1
     steps = config.steps or flags.get("steps") or None
     if steps is None and flags.get("epochs"):

@@ -18,7 +18,7 @@ from amp_xla.models.options import GenerationOptions
 from amp_xla.process import output
 from amp_xla.process.progress import note
 from amp_xla.recipe import own_recipe, recipe_module
-from amp_xla.training.answers import Answers, Row, rows_of
+from amp_xla.training.answers import Answers, Row, checked
 from amp_xla.training.checkpoint import Checkpoint, find
 from amp_xla.training.run import ScriptFolder
 
@@ -108,23 +108,22 @@ def main(argv: List[str]) -> int:
     lines = _inputs(saved, config)
     numbers = [number for number, line in enumerate(lines, 1) if line.strip()]
     texts = [lines[number - 1] for number in numbers]
-    rows: List[Row] = []
-    blank: Row = ([], Answers().blank())
+    answers = Answers([])
     try:
         if numbers:
-            rows, fields = rows_of(predict(saved, texts), texts)
-            blank = [], fields
+            answers = checked(predict(saved, texts), texts)
     except LineError as error:
         path = called(config.file or "-")
         raise AmpXlaError(f"{path}, line {numbers[error.index]}: {error.reason}") from error
     answer = _json if config.json else _text
     if config.query is None:
-        row_of = dict(zip(numbers, rows))
+        row_of = dict(zip(numbers, answers.rows))
+        blank: Row = ([], answers.blank)
         output.lines(
             answer(text, row_of.get(number, blank)) for number, text in enumerate(lines, 1)
         )
         return 0
-    ranked = sorted(zip(rows, texts), key=lambda pair: -pair[0][1]["score"])
+    ranked = sorted(zip(answers.rows, texts), key=lambda pair: -pair[0][1]["score"])
     output.lines(answer(text, row) for row, text in ranked)
     return 0
 

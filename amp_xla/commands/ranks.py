@@ -29,10 +29,9 @@ from amp_xla.backend import nvidia
 from amp_xla.commands import slurm
 from amp_xla.config import parse, split_words
 from amp_xla.errors import AmpXlaError, RankLost
-from amp_xla.process.meeting import TRAINING
 from amp_xla.process.stopping import EXIT_CODES, SAME_SIGNAL_SECONDS
 from amp_xla.process.typed import ROOT, in_own_environment
-from amp_xla.process.world import ENDS_WITH_STDIN
+from amp_xla.process.world import ENDS_WITH_STDIN, TRAINING
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 # After one rank has failed, the others are killed after this time.
@@ -96,7 +95,7 @@ def _count(np: str, hosts: Optional[str]) -> int:
                 raise AmpXlaError(f"--hosts {hosts}: {name}: {error.strerror}") from error
         return total
     if np == "auto":
-        gpus = len(nvidia.look(os.environ).gpus)
+        gpus = len(nvidia.look().gpus)
         if not gpus:
             raise AmpXlaError(
                 "--np auto needs a GPU, and the driver lists none; give a number, e.g. 2"
@@ -138,13 +137,19 @@ class Rank:
         self.number, self.host = number, host
         self.ended = 0.0
         self._output = tempfile.TemporaryFile() if number else None  # noqa: SIM115  # for `why`
-        self._process = subprocess.Popen(
-            words,
-            stdin=subprocess.PIPE,  # closes if the launcher is killed; then the rank stops
-            stdout=self._output,
-            stderr=subprocess.STDOUT if number else None,
-            start_new_session=True,  # the launcher forwards Ctrl-C
-        )
+        # A Python that starts answers SIGINT with a traceback; ``guard`` unblocks it, not ssh.
+        held = [signal.SIGINT] if words[0] == "env" else []
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, held)
+        try:
+            self._process = subprocess.Popen(
+                words,
+                stdin=subprocess.PIPE,  # closes if the launcher is killed; then the rank stops
+                stdout=self._output,
+                stderr=subprocess.STDOUT if number else None,
+                start_new_session=True,  # the launcher forwards Ctrl-C
+            )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
     @property
     def code(self) -> Optional[int]:

@@ -12,11 +12,12 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Any, Iterator, List, NamedTuple, Optional, Sequence
+from types import MappingProxyType
+from typing import Any, Iterator, List, Mapping, NamedTuple, Optional, Sequence
 
 import numpy as np
 
-from amp_xla.config import changed, parse
+from amp_xla.config import changed, flat, parse
 from amp_xla.data.batches.rank_shard import micro_batches
 from amp_xla.errors import AmpXlaError, DataError
 from amp_xla.process.progress import note
@@ -50,11 +51,14 @@ class Script(NamedTuple):
 class Subject(NamedTuple):
     """The model to examine: a compiled Keras model, or a recipe's job.
 
-    ``batches`` is None if the script returns no batch and ``--batch`` is not given.
+    Attributes:
+      batches: None if the script returns no batch and ``--batch`` is not given.
+      settings: the recipe's settings by name; a script has none.
     """
 
     model: Any
     batches: Optional[Iterator[Any]]
+    settings: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,8 +92,7 @@ class SubjectOptions:
                     f"--batch {self.batch}: {self.recipe} is a recipe, which has its own batches; "
                     f"--batch is for my_script.py:build_model"
                 )
-            job = open_job(self.recipe, words, loss_scale)
-            subject = Subject(job, feeds(job))
+            subject = open_recipe(self.recipe, words, loss_scale)
         else:
             if loss_scale is not None:
                 raise AmpXlaError(
@@ -108,11 +111,7 @@ class SubjectOptions:
         return subject
 
     def write(self, command: str, name: str, report: Any, quiet: bool = False) -> Path:
-        """Print a report, and write it as JSON to the file ``name`` of the command's folder.
-
-        Returns:
-          The folder.
-        """
+        """Print a report, write it as JSON to a file of the command's folder; return the folder."""
         script = Script.of(self.recipe)
         recipe = recipe_name(script.path if script else self.recipe)
         folder = Path(self.out or f"runs/{recipe}/{command}")
@@ -124,13 +123,8 @@ class SubjectOptions:
         return folder
 
 
-def open_job(recipe: str, words: Sequence[str], loss_scale: Optional[str] = None) -> Any:
+def open_recipe(recipe: str, words: Sequence[str], loss_scale: Optional[str] = None) -> Subject:
     """Build a recipe's job with ``precision=amp`` and the loss scale for float16.
-
-    Args:
-      recipe: name of a recipe, or path of its file.
-      words: flags of the recipe.
-      loss_scale: replaces the loss scale of the recipe.
 
     Raises:
       AmpXlaError: the recipe does not exist, or ``words`` set a precision other than amp.
@@ -148,7 +142,9 @@ def open_job(recipe: str, words: Sequence[str], loss_scale: Optional[str] = None
         os.environ, precision="amp", loss_scale=loss_scale or options.loss_scale
     )
     scale = Precision.of(settings, "float16").loss_scale
-    return build_job(module.build, changed(config, precision="amp", loss_scale=str(scale)))
+    config = changed(config, precision="amp", loss_scale=str(scale))
+    job = build_job(module.build, config)
+    return Subject(job, feeds(job), flat(config))
 
 
 def feeds(job: Any) -> Iterator[List[Any]]:

@@ -18,7 +18,7 @@ import time
 from typing import Any, Dict, List, Mapping, NamedTuple, Tuple
 
 from amp_xla.errors import AmpXlaError
-from amp_xla.process.meeting import MEETING
+from amp_xla.process.world import MEETING
 
 # How long ranks wait for each other: a node may take minutes to unpack the container.
 _PATIENCE_SECONDS = 300.0
@@ -117,12 +117,9 @@ def assign(hosts: str) -> List[Any]:
 
 
 def start_rendezvous(address: str, port: int, plan: List[Any]) -> Any:
-    """Start and return the server through which ranks exchange addresses.
+    """Start and return the server through which the ranks of ``assign`` exchange addresses.
 
-    Args:
-      address: address to listen on.
-      port: port to listen on; 0 = any free one.
-      plan: the result of ``assign``.
+    With port 0 it listens on any free one.
     """
     from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
 

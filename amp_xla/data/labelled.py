@@ -6,6 +6,7 @@ from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
+from amp_xla.data.batches.options import BatchOptions
 from amp_xla.data.batches.order import generator
 from amp_xla.data.batches.protocol import Batch, MappedBatches
 from amp_xla.data.text.layout import LAYOUT
@@ -55,16 +56,13 @@ class Preparation(NamedTuple):
     """The settings that turn texts into batches.
 
     Attributes:
-      vocabulary: options of the vocabulary.
-      options: ``BatchOptions``.
       bert: folder whose vocabulary is used; None = use ``vocabulary``.
       token_dropout: share of the tokens hidden in training.
       seed: decides the order, the hidden tokens, and which texts ``train_fraction`` takes.
-      packed: several texts per row.
     """
 
     vocabulary: VocabularyOptions
-    options: Any
+    options: BatchOptions
     bert: Optional[str]
     token_dropout: float
     seed: int
@@ -88,15 +86,13 @@ class Preparation(NamedTuple):
         the training texts, the second for the dev texts.
 
         Args:
-          parts: the texts.
           labels, tokenizer, others: attributes of ``Labelled``.
-          encoded: tokens of the texts.
           answers: numbers of the labels, as arrays.
           changes: functions (batch, epoch, step) -> batch, applied to every batch.
           counts, warnings: first and last part of the description.
         """
         train, dev = parts
-        batches, dev_batches = self.options.make(*encoded, *answers, self.seed, self.packed)
+        batches, dev_batches = self.options.make(encoded, answers, self.seed, self.packed)
         if changes:
             batches, dev_batches = map(MappedBatches, (batches, dev_batches), changes)
         batches = token_dropout(batches, self.token_dropout, tokenizer, self.seed)
@@ -123,10 +119,9 @@ def token_dropout(batches: Any, rate: float, tokenizer: Tokenizer, seed: int = 0
     choice of tokens depends on (seed, epoch, step).
 
     Args:
-      batches: ``Batches`` or ``PackedBatches``.
+      batches: ``Batches``.
       rate: share of the tokens, 0 <= rate < 1.
       tokenizer: the tokenizer of ``batches``; its special tokens are never hidden.
-      seed: decides which tokens are hidden.
     """
     special = [tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id]
 

@@ -42,10 +42,10 @@ class Placed(NamedTuple):
         return sum(len(s) + 2 > size for s, size in zip(self.starts, self.encoded.lengths))
 
     def span(self, text: int, start: int, end: int) -> Tuple[int, int, str]:
-        """Return first and last token of characters; and why they cannot be found, or nothing.
+        """Return the first and last token of characters; and why none fit exactly, or "".
 
-        A token is whole, even if its characters are cut. Without a token, the first is after the
-        last.
+        The tokens may have characters outside of ``start`` to ``end``. If there is no token, the
+        first number is the greater one.
         """
         starts, ends = self.starts[text], self.ends[text]
         first, last = bisect.bisect_right(ends, start), bisect.bisect_left(starts, end) - 1
@@ -59,12 +59,9 @@ class Placed(NamedTuple):
         return self.texts[text][self.starts[text][first - 1] : self.ends[text][last - 1]]
 
     def entities(self, text: int, spans: Sequence[Any], names: Sequence[str]) -> List[Entity]:
-        """Return the entities of a text, sorted by their positions.
+        """Return the entities of text number ``text``, sorted by their positions.
 
-        Args:
-          text: number of the text.
-          spans: its entities: first token, last token, label.
-          names: names of the labels.
+        ``spans`` are their first tokens, last tokens and labels, of which ``names`` are the names.
         """
         starts, ends = self.starts[text], self.ends[text]
         return sorted(

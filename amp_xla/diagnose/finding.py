@@ -7,7 +7,7 @@ import math
 from typing import Any, List, Optional, Tuple
 
 from amp_xla import backend
-from amp_xla.diagnose.recorder import LARGEST, OVERFLOW, Range
+from amp_xla.diagnose.graph_copies import LARGEST, OVERFLOW, Range
 from amp_xla.diagnose.report_text import JsonReport
 from amp_xla.graph.virtual_gpu import Colors, keep_in_float32
 

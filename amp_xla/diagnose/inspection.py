@@ -62,8 +62,7 @@ def inspect(
     """
     training = training_graph.view(model)
     feed_shapes = training.feed_shapes(batch, batch_size, length)
-    graph_def = training.export(training.fetches)
-    rewritten = virtual_gpu.rewrite(graph_def, training.fetches)
+    rewritten = virtual_gpu.rewrite(training, training.fetches)
     origins, after = NodeOrigins(training), by_name(rewritten.graph_def)
     float32 = emulate.tensor_cores(rewritten.graph_def, rounds=False)
     sizes = shapes.static_shapes(float32, training.fetches, feed_shapes)

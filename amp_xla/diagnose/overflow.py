@@ -22,9 +22,8 @@ from typing import Any, Iterable, List, Mapping, NamedTuple, Optional, Sequence,
 
 from amp_xla.diagnose import emulate
 from amp_xla.diagnose.finding import Finding, Input, remedies
+from amp_xla.diagnose.graph_copies import LARGEST, OVERFLOW, GraphCopies, Range, Tensor
 from amp_xla.diagnose.node_origins import NodeOrigins
-from amp_xla.diagnose.recorder import LARGEST, OVERFLOW, Range, Tensor
-from amp_xla.diagnose.stage import Stage
 from amp_xla.graph import nodes, virtual_gpu
 from amp_xla.graph.training_graph import TrainingGraph
 
@@ -60,7 +59,7 @@ class _Replay(NamedTuple):
         """Return the loss and the gradients that are not finite."""
         return [tensor for tensor in self.ends if self.bad(tensor)]
 
-    def poisoned(self) -> Set[Tensor]:
+    def bad_ancestors(self) -> Set[Tensor]:
         """Return the bad ones of loss and gradients, and the bad tensors that lead to them."""
 
         def sources(tensor: Tensor) -> List[Tensor]:
@@ -121,8 +120,7 @@ class _Replay(NamedTuple):
 
 def rewrite(training: TrainingGraph) -> virtual_gpu.Rewritten:
     """Run the mixed-precision pass on what a replay runs: loss, gradients, loss scale."""
-    fetches = [*training.ends, training.loss_scale]
-    return virtual_gpu.rewrite(training.export(fetches), fetches)
+    return virtual_gpu.rewrite(training, [*training.ends, training.loss_scale])
 
 
 def replay(
@@ -139,7 +137,7 @@ def replay(
       rewritten: result of ``rewrite``; None if the pass did not run: the graph is replayed as it
         is, in float32 or as a Keras policy made it.
       values: variable op name -> value: the weights and loss scale of the failed step.
-      batch, step: as for ``Stage.run``.
+      batch, step: as for ``GraphCopies.run``.
       scale: loss scale of the failed step, if that in ``values`` has changed since.
 
     Returns:
@@ -154,15 +152,15 @@ def replay(
     def run(rounds: bool) -> _Replay:
         """Run the graph once, with or without rounding to half, and record its nodes."""
         graph_def = emulate.tensor_cores(original, rounds)
-        with Stage(training, graph_def) as stage:
-            stage.add("replay", graph_def, "replay")
+        with GraphCopies(training, graph_def) as copies:
+            copies.add("replay", graph_def, "replay")
             watched = nodes.ancestors(graph, training.ends)
-            recordings, ranges = stage.record("replay", graph_def, watched)
-            stage.load("replay", values)
-            current = stage.loss_scale("replay", batch, step)
+            recordings, ranges = copies.record("replay", graph_def, watched)
+            copies.load("replay", values)
+            current = copies.loss_scale("replay", batch, step)
             used = current if scale is None else scale
             fetches = [f"replay/{training.loss}:0", *recordings]
-            loss = float(stage.run(fetches, batch, step, used / current)[0])
+            loss = float(copies.run(fetches, batch, step, used / current)[0])
         ends = [(name, 0) for name in training.ends]
         return _Replay(graph, ends, ranges, emulate.rounded(graph_def), loss, used)
 
@@ -178,14 +176,14 @@ def _finding(
 ) -> Finding:
     """Report the first node that fails, in the order in which the model was built."""
     origins, trained = NodeOrigins(training), _trained(mixed.nodes)
-    poisoned = mixed.poisoned()
-    turned = [t for t in poisoned if mixed.turns_bad(t, trained)]
+    bad = mixed.bad_ancestors()
+    turned = [t for t in bad if mixed.turns_bad(t, trained)]
     suspects: Iterable[Tensor] = [t for t in turned if not plain.bad(t)]
     if not suspects and not plain.bad_ends():
         # Float32 is finite, so mixed precision is the cause, and one of these is the node.
-        suspects = [t for t in poisoned if not plain.bad(t)]
+        suspects = [t for t in bad if not plain.bad(t)]
     float32_too = not suspects
-    suspects = suspects or turned or poisoned
+    suspects = suspects or turned or bad
     tensor = min(suspects, key=lambda t: (origins.position(t[0]), t[0]))
     name = tensor[0]
     node, origin, values = mixed.nodes[name], origins.of(name), mixed.ranges[tensor]

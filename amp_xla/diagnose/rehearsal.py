@@ -14,10 +14,9 @@ import numpy as np
 from amp_xla import backend
 from amp_xla.diagnose import overflow
 from amp_xla.diagnose.finding import Finding
+from amp_xla.diagnose.graph_copies import LARGEST, PairedReplay, Range
 from amp_xla.diagnose.node_origins import NodeOrigins, Origin
-from amp_xla.diagnose.recorder import LARGEST, Range
 from amp_xla.diagnose.rehearsal_report import LayerHealth, Rehearsal, Step
-from amp_xla.diagnose.stage import PairedReplay
 from amp_xla.errors import AmpXlaError
 from amp_xla.graph import training_graph
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from typing import Any, Dict, Sequence
 
 
@@ -11,17 +12,9 @@ class JsonReport:
 
     def to_json(self) -> Dict[str, Any]:
         """Return the report as JSON values; non-finite numbers as text, because JSON has none."""
-        return _jsonable(dataclasses.asdict(self))  # type: ignore[call-overload]
-
-
-def _jsonable(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _jsonable(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_jsonable(item) for item in value]
-    if isinstance(value, float) and value - value != 0:
-        return str(value)
-    return value
+        text = json.dumps(dataclasses.asdict(self))  # type: ignore[call-overload]
+        values: Dict[str, Any] = json.loads(text, parse_constant=lambda word: str(float(word)))
+        return values
 
 
 def columns(rows: Sequence[Sequence[str]]) -> str:

@@ -14,7 +14,7 @@ from amp_xla.export.model import Exportable, Run, comparable, read_head
 from amp_xla.models import dropout, encoders
 from amp_xla.models.weights import google
 from amp_xla.training.checkpoint import Checkpoint
-from amp_xla.training.variables import restore_weights
+from amp_xla.training.step import restore_weights
 
 NAMES = {"Input-Token": "token_ids", "Input-Segment": "segment_ids"}  # of bert4keras' inputs
 _LARGE = 1024  # elements; smaller constants stay float32

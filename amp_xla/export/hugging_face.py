@@ -8,8 +8,8 @@ from typing import Any, Collection, Dict, List
 
 import safetensors.numpy
 
-from amp_xla.data.text.pretrained_vocabulary import SETTINGS
 from amp_xla.data.text.tokenizer import MASK
+from amp_xla.data.text.vocabulary import SETTINGS
 from amp_xla.errors import AmpXlaError
 from amp_xla.export.model import Exportable, describe_head, stored, write_head
 from amp_xla.models.weights import hugging_face

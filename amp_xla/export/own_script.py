@@ -12,8 +12,8 @@ import numpy as np
 
 from amp_xla import backend
 from amp_xla.backend import K, keras
-from amp_xla.data.text.splitting import Rules
 from amp_xla.data.text.tokenizer import REQUIRED, Tokenizer
+from amp_xla.data.text.vocabulary import Rules
 from amp_xla.errors import AmpXlaError
 from amp_xla.export import graph
 from amp_xla.export.hugging_face import kind_of
@@ -22,7 +22,7 @@ from amp_xla.export.text_models import dense, pointer
 from amp_xla.models import dropout, encoders
 from amp_xla.models.weights import first_line, google
 from amp_xla.training.checkpoint import STATE, Checkpoint, problems
-from amp_xla.training.variables import restore_weights
+from amp_xla.training.step import restore_weights
 
 # Key of a bert_config.json -> attribute of bert4keras' model, if it has another name
 _ATTRIBUTES = {

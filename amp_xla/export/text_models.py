@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Callable, Dict, Optional, Sequence, Union
+from typing import Any, Callable, Dict, Optional, Sequence
 
+from amp_xla.config import flat
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.export.graph import Parts, exportable
 from amp_xla.export.model import FIRST, MEAN, Exportable
 from amp_xla.models import encoders
-from amp_xla.models.options import EncoderOptions, LanguageModelOptions
 from amp_xla.models.weights import google
 from amp_xla.models.weights.hugging_face import OWN_HEAD
 from amp_xla.training.checkpoint import Checkpoint
 
 
-def language_model(
-    options: Union[LanguageModelOptions, EncoderOptions], objective: str, checkpoint: Checkpoint
-) -> Exportable:
-    """Return the language model of a run."""
+def language_model(config: Any, checkpoint: Checkpoint) -> Exportable:
+    """Return the language model of a run of pretraining, or of text generation: a UniLM."""
+    objective = flat(config).get("objective", "unilm")
     vocab_size = Tokenizer.of_folder(str(checkpoint.path)).vocab_size
     length = google.pretrained(str(checkpoint.path)).config["max_position_embeddings"]
 
     def build(folder: Optional[str]) -> Parts:
-        model = dataclasses.replace(options, bert=folder or checkpoint.architecture)
+        model = dataclasses.replace(config.encoder, bert=folder or checkpoint.architecture)
         lm = model.language_model(vocab_size, length, objective, folder is not None)
         encoder = lm.transformer
         # bert4keras' head computes all positions; logits after the vocabulary are padding.

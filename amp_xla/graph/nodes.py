@@ -107,12 +107,9 @@ def ancestors(nodes: Mapping[str, Any], starts: Iterable[str]) -> Set[str]:
     """Return the names of all nodes whose data reaches ``starts``."""
 
     def sources(name: str) -> List[str]:
-        if name not in nodes:
-            return []
-        parsed = [parse_input(text) for text in nodes[name].input]
-        return [source for source, index in parsed if index >= 0]
+        return [source for source, index in map(parse_input, nodes[name].input) if index >= 0]
 
-    return closure((name for name in starts if name in nodes), sources)
+    return closure(starts, sources)
 
 
 def consumers(nodes: Mapping[str, Any]) -> Dict[str, List[str]]:

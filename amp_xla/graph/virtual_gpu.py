@@ -56,11 +56,11 @@ class Rewritten:
     lists: Colors
 
 
-def rewrite(graph: Any, fetches: Sequence[str]) -> Rewritten:
+def rewrite(training: Any, fetches: Sequence[str]) -> Rewritten:
     """Return the training graph as mixed precision would run it.
 
     Args:
-      graph: GraphDef of the whole training step.
+      training: a ``TrainingGraph``.
       fetches: names of the operations that a step runs; they keep their dtype.
 
     Raises:
@@ -68,7 +68,8 @@ def rewrite(graph: Any, fetches: Sequence[str]) -> Rewritten:
     """
     with tempfile.TemporaryDirectory(prefix="amp_xla-") as name:
         folder = Path(name)
-        (folder / _GRAPH).write_bytes(optimized.item(graph, fetches).SerializeToString())
+        graph = optimized.item(training.export(fetches), fetches)
+        (folder / _GRAPH).write_bytes(graph.SerializeToString())
         return _read(folder, _run_worker(folder))
 
 

@@ -12,8 +12,8 @@ import optax
 from amp_xla.jax import processes
 from amp_xla.jax.step import State
 from amp_xla.process.progress import note
-from amp_xla.training.checkpoint import Checkpoint, fitting, shape_of
-from amp_xla.training.engine import Engine, StepResult
+from amp_xla.training.checkpoint import Checkpoint
+from amp_xla.training.engine import Engine, StepResult, fitting, shape_of
 from amp_xla.training.evaluation import classification
 
 INPUTS = ("token_ids", "segment_ids", "labels", "weights")
@@ -111,18 +111,14 @@ class JaxEngine(Engine):
 
     def diagnose(self, loss_scale: float) -> Tuple[str, Dict[str, Any]]:
         batch: Mapping[str, np.ndarray] = self.last_batch[1]
-        not_finite = [
-            n for n, a in batch.items() if a.dtype.kind == "f" and not np.isfinite(a).all()
-        ]
-        rows = ~np.isfinite(np.asarray(self.job.infer(self.job.state.model, shared(batch)))).all(-1)
-        if not_finite:
-            text = f"the batch's {', '.join(not_finite)} are not finite"
-        elif rows.any():
+        logits = np.asarray(self.job.infer(self.job.state.model, shared(batch)))
+        rows = ~np.isfinite(logits).all(-1)
+        if rows.any():
             numbers = np.flatnonzero(rows).tolist()[:8]
             text = f"the logits of rows {numbers} are not finite: the forward pass overflows"
         else:
             text = (
-                f"batch and logits are finite: gradients overflow at loss scale {loss_scale:g}; "
+                f"the logits are finite: gradients overflow at loss scale {loss_scale:g}; "
                 f"lower --learning-rate, or use --policy p=f32,c=f32,o=f32 to see whether it is "
                 f"the precision"
             )
@@ -140,8 +136,10 @@ def restored(checkpoint: Checkpoint, like: Any, prefix: str = "") -> Any:
     Raises:
       CheckpointError: an array is missing or has another shape.
     """
-    arrays = fitting(checkpoint, _shapes(like, prefix), exactly=not prefix)
-    leaves = [arrays[prefix + name].astype(leaf.dtype) for name, leaf in _leaves(like)]
+    named = {prefix + name: leaf for name, leaf in _leaves(like)}
+    shapes = {name: shape_of(leaf) for name, leaf in named.items()}
+    arrays = fitting(checkpoint, shapes, exactly=not prefix)
+    leaves = [arrays[name].astype(leaf.dtype) for name, leaf in named.items()]
     return processes.put(jax.tree_util.tree_unflatten(jax.tree_util.tree_structure(like), leaves))
 
 
@@ -149,10 +147,6 @@ def _leaves(tree: Any) -> List[Tuple[str, Any]]:
     """Return (path, leaf) of each array of a tree; a path is e.g. ``.model.bert.tokens``."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
     return [(jax.tree_util.keystr(path), leaf) for path, leaf in leaves]
-
-
-def _shapes(tree: Any, prefix: str = "") -> Dict[str, str]:
-    return {prefix + name: shape_of(leaf) for name, leaf in _leaves(tree)}
 
 
 def _host(leaf: jax.Array) -> np.ndarray:

@@ -32,13 +32,7 @@ def install() -> None:
 
 
 def gelu(x: Any) -> Any:
-    """Build x * P(N(0, 1) <= x) from the error function.
-
-    Args:
-      x: floats of any shape.
-
-    Returns:
-      The same shape and dtype.
+    """Build x * P(N(0, 1) <= x) of floats of any shape, from the error function.
 
     Source: Hendrycks and Gimpel, arXiv:1606.08415.
     """

@@ -11,7 +11,7 @@ import contextlib
 import functools
 import warnings
 import zlib
-from typing import Any, Dict, Iterator, Optional
+from typing import Any, Dict, Iterator, NamedTuple, Optional
 
 from amp_xla import backend
 from amp_xla.backend import K, keras, tf
@@ -21,25 +21,22 @@ from amp_xla.process.world import world
 _training = True  # False inside ``inference()``
 
 
-class _Stream:
+class _Stream(NamedTuple):
     """State of a graph's masks: seed, step, and the number of calls of each layer."""
 
-    def __init__(self, seed: int, step: Any) -> None:
-        self.seed, self.step = seed, step
-        self.calls: Dict[str, int] = {}
+    seed: int
+    step: Any
+    calls: Dict[str, int]
 
 
 def install(seed: int) -> Any:
     """Prepare the current graph for training with stateless dropout masks.
 
-    Args:
-      seed: seed of the run.
-
     Returns:
       int64 scalar placeholder for the number of the micro-batch.
     """
     step = tf.placeholder(tf.int64, [], name=DROPOUT_STEP)
-    tf.get_default_graph()._amp_xla_dropout = _Stream(seed, step)
+    tf.get_default_graph()._amp_xla_dropout = _Stream(seed, step, {})
     make_repeatable()
     _set_learning_phase(1)
     return step
@@ -125,7 +122,7 @@ def _stream() -> _Stream:
         with graph.as_default(), tf.control_dependencies(None), tf.name_scope(None):
             default = tf.random.uniform([], maxval=2**62, dtype=tf.int64, name=f"{DROPOUT_STEP}s")
             step = tf.placeholder_with_default(default, [], name=DROPOUT_STEP)
-            graph._amp_xla_dropout = _Stream(0, step)
+            graph._amp_xla_dropout = _Stream(0, step, {})
     stream: _Stream = graph._amp_xla_dropout
     return stream
 

@@ -1,4 +1,4 @@
-"""bert4keras encoders and classification heads."""
+"""bert4keras encoders; classification heads and global pointers."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ _NSP = "cls/seq_relationship/output_weights"  # Google's is [2, hidden], bert4ke
 POOLER = "Pooler-Dense"  # bert4keras' name, by which it finds the weights in checkpoints
 # Google's names of the weights with one row per token of the vocabulary
 VOCABULARY = {TOKENS, "cls/predictions/output_bias"}
+POINTER_SIZE = 64  # size of a head of global pointers
 Extend = Callable[[Any], Any]
 
 
@@ -106,17 +107,16 @@ def with_rates(pretrained: Mapping[str, Any], config: Mapping[str, Any]) -> Dict
 def build(config: Mapping[str, Any], extend: Extend = lambda base: base, **arguments: Any) -> Any:
     """Build bert4keras' transformer from a ``bert_config.json``, with initial weights.
 
-    Args:
-      config: content of ``bert_config.json``: sizes, ``model_type`` and dropout rates.
-      extend: as for ``transformer``.
-      **arguments: other arguments of ``build_transformer_model``.
+    It has hand-written derivatives. ``extend`` is as for ``transformer``, ``arguments`` as for
+    ``build_transformer_model``.
     """
     models = backend.bert4keras("models")
     base = getattr(models, CLASSES[config["model_type"]])
     if "layer_norm_eps" in config:
         base = _with_epsilon(base, config["layer_norm_eps"])
     shape = {name: config[name] for name in KEYS if config.get(name) is not None}
-    return build_transformer_model(
+    derivatives.install()
+    return models.build_transformer_model(
         model=extend(base), return_keras_model=False, **shape, **arguments
     )
 
@@ -179,12 +179,6 @@ def encoded(config: Mapping[str, Any]) -> bytes:
     return json.dumps(config, indent=2).encode() + b"\n"
 
 
-def build_transformer_model(*args: Any, **kwargs: Any) -> Any:
-    """Call bert4keras' function of this name, with hand-written derivatives."""
-    derivatives.install()
-    return backend.bert4keras("models").build_transformer_model(*args, **kwargs)
-
-
 def pooled(transformer: Any, pooling: str = "mean", slots: int = 1) -> Any:
     """Build the vector of each text, float [B, hidden]; of packed rows [B, slots, hidden].
 
@@ -221,3 +215,30 @@ def mean_over_tokens(pair: Any, mask: Any = None) -> Any:
     weights = tf.cast(tf.not_equal(token_ids, 0), vectors.dtype)[:, :, None]
     # At least one: a padding row has no token, and 0 / 0 would make the batch not finite.
     return tf.reduce_sum(vectors * weights, 1) / tf.maximum(tf.reduce_sum(weights, 1), 1.0)
+
+
+def pointer(kind: str, heads: int, name: str, spans: bool = True, bias: float = 0.0) -> Any:
+    """Return bert4keras' layer; its mask is an added bias, as ONNX and half precision need.
+
+    Args:
+      kind: ``GlobalPointer`` or ``EfficientGlobalPointer``.
+      heads: number of planes of scores, each [L, L].
+      name: name of the layer.
+      spans: pairs are the first and last token of a span; False = any two tokens.
+      bias: scores at the start; only an ``EfficientGlobalPointer`` has such weights.
+    """
+
+    class Pointer(getattr(backend.bert4keras("layers"), kind)):  # type: ignore[misc]
+        def build(self, input_shape: Any) -> None:
+            super().build(input_shape)
+            if bias:  # half of it comes from each of the two tokens
+                self.q_dense.bias_initializer = keras.initializers.Constant(bias)
+
+        def call(self, inputs: Any, mask: Any = None) -> Any:
+            places = tf.range(tf.shape(inputs)[1])
+            allowed = tf.logical_and(mask[:, :, None], mask[:, None])
+            if spans:
+                allowed = tf.logical_and(allowed, places[:, None] <= places)
+            return super().call(inputs) + derivatives.mask_bias(allowed)[:, None]
+
+    return Pointer(heads, POINTER_SIZE, RoPE=spans, tril_mask=False, name=name)

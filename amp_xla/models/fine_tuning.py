@@ -12,7 +12,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Dict, Mapping, Optional, Tuple
 
-from amp_xla.data.text.pretrained_vocabulary import json_file
+from amp_xla.data.text.vocabulary import json_file
 from amp_xla.errors import DataError
 from amp_xla.models.weights.pretrained import CONFIGS
 

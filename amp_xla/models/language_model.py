@@ -159,12 +159,7 @@ class LanguageModel:
         return {"loss": each * weights, "hits": tf.cast(hits, tf.float32) * weights}
 
     def loss(self, inputs: Dict[str, Any], smoothing: float = 0.0) -> Tuple[Any, Any]:
-        """Build the training loss, float32 scalar, and its metrics by name.
-
-        Args:
-          inputs: from ``placeholders``.
-          smoothing: as for ``head``.
-        """
+        """Build the training loss, float32 scalar, and its metrics by name; see ``head``."""
         out = self.head(inputs, self.model.output, smoothing)
         weights = tf.reshape(inputs["weights"], [-1])
         loss = losses.weighted_mean(out["loss"], weights)

@@ -100,17 +100,7 @@ class EncoderOptions:
     def transformer(
         self, vocab_size: int, max_length: int, weights: bool = True, **extend: Any
     ) -> Any:
-        """Build the encoder as a bert4keras model object.
-
-        Args:
-          vocab_size: number of tokens in the vocabulary.
-          max_length: maximum number of tokens per sample.
-          weights: False = read only the configuration from ``bert``.
-          **extend: see ``encoders.transformer``.
-
-        Raises:
-          AmpXlaError: the folder ``bert`` lacks a file.
-        """
+        """Build the encoder as a bert4keras model object; see ``encoders.transformer``."""
         from amp_xla.models import encoders
 
         config = self.config(vocab_size, max_length)
@@ -128,7 +118,7 @@ class EncoderOptions:
         """Build a Keras model: token and segment ids, int [B, L] -> logits, float32 [B, classes].
 
         Args:
-          vocab_size, max_length, weights: as for ``transformer``.
+          max_length, weights: as for ``encoders.transformer``.
           classes: number of labels.
           slots: maximum number of texts per row. Above 1 (packed rows) the model has two more
             inputs, and logits are [B, slots, classes].

@@ -1,4 +1,4 @@
-"""Encoders over rows that hold several texts each, end to end (``amp_xla.data.batches.packed``).
+"""Encoders over rows that hold several texts each, end to end (``amp_xla.data.batches.buckets``).
 
 Three things keep the texts of a row apart: position ids start at 0 in each, attention stays inside
 a text (a block-diagonal mask, added like bert4keras' mask of a language model), and pooling

@@ -1,14 +1,13 @@
 """A moving average of the weights in slots of the optimizer.
 
 The slot of the weight ``w`` is the variable ``w/average``, so a checkpoint holds the average under
-this name (``amp_xla.training.variables.restore_weights`` reads it).
+this name (``amp_xla.training.step.restore_weights`` reads it).
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
-from typing import Any, Callable, Iterator, List, Sequence, Type
+from typing import Any, Iterator, List, Sequence, Type
 
 from amp_xla.backend import K, tf
 
@@ -66,6 +65,8 @@ def averaged(rule: Type[Any], decay: float) -> Type[Any]:
 def in_place(optimizer: Any, variables: Sequence[Any]) -> Iterator[None]:
     """Replace variables by their averages within the block, and restore them bit for bit.
 
+    As a decorator, ``in_place(optimizer, variables)(function)``, it does so in each call.
+
     Before the first update, or without averages, the block does nothing.
 
     Args:
@@ -85,14 +86,3 @@ def in_place(optimizer: Any, variables: Sequence[Any]) -> Iterator[None]:
         yield
     finally:
         K.batch_set_value(list(zip(variables, weights)))
-
-
-def used_by(function: Callable[..., Any], *averages: Any) -> Callable[..., Any]:
-    """Return a function that calls ``function`` within the block ``in_place(*averages)``."""
-
-    @functools.wraps(function, assigned=(), updated=())
-    def inside(*args: Any, **kwargs: Any) -> Any:
-        with in_place(*averages):
-            return function(*args, **kwargs)
-
-    return inside

@@ -27,7 +27,7 @@ from amp_xla.graph.nodes import (
     parse_input,
 )
 from amp_xla.graph.recompute import SCOPE
-from amp_xla.plan.work import Product, Traffic, Work
+from amp_xla.plan.forecast import Product, Traffic, Work
 
 _WIDTH = {FLOAT: 4, HALF: 2, BFLOAT16: 2}  # other dtypes are not counted
 # Their result shares their input's memory.
@@ -49,7 +49,7 @@ def count(model: Any, batch: Optional[Sequence[Any]] = None) -> Work:
     """
     training = training_graph.view(model)
     feeds = training.feed_shapes(batch)
-    rewritten = virtual_gpu.rewrite(training.export(training.fetches), training.fetches).graph_def
+    rewritten = virtual_gpu.rewrite(training, training.fetches).graph_def
     float32 = emulate.tensor_cores(rewritten, rounds=False)
     sizes = shapes.static_shapes(float32, training.fetches, feeds)
     variables = by_name(training.graph.as_graph_def())

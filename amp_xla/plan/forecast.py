@@ -8,15 +8,58 @@ from __future__ import annotations
 import functools
 import json
 from pathlib import Path
-from typing import Any, Dict, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from amp_xla.plan.gpus import Gpu
-from amp_xla.plan.work import Work
 
 CONSTANTS = Path(__file__).parent / "constants.json"
 MEMORY_SHARE = 0.8  # of a memory's bandwidth that kernels reach
 NETWORK = 12.5  # GB/s between machines
 FITS = 0.85  # share of the memory up to which "fits" is said
+
+
+class Product(NamedTuple):
+    """Matrix products of one shape; ``elements`` are read and written."""
+
+    flops: float
+    elements: float
+    half: bool
+
+
+class Traffic(NamedTuple):
+    """Bytes after the mixed-precision pass, and in float32."""
+
+    amp: float
+    full: float
+
+
+class Work(NamedTuple):
+    """The work of a micro-batch.
+
+    Attributes:
+      samples: rows of the batch.
+      products: matrix products of the forward and backward pass.
+      unfused: bytes that other operations read and write if each is a kernel.
+      fused: the same if elementwise operations between products are one kernel.
+      kept: bytes of activations kept from the forward to the backward pass, in float32.
+      parameters: trained elements; ``variables``: trained tensors.
+    """
+
+    samples: int
+    products: Sequence[Product]
+    unfused: Traffic
+    fused: Traffic
+    kept: float
+    parameters: float
+    variables: int
+
+    def scaled(self, factor: float) -> Work:
+        """Return the work of a batch that is ``factor`` times as large."""
+        products = [Product(p.flops * factor, p.elements * factor, p.half) for p in self.products]
+        unfused, fused = (Traffic(t.amp * factor, t.full * factor) for t in self[2:4])
+        samples = round(self.samples * factor)
+        kept = self.kept * factor
+        return Work(samples, products, unfused, fused, kept, self.parameters, self.variables)
 
 
 class Mode(NamedTuple):
@@ -119,7 +162,7 @@ def verdict(share: float) -> str:
 
 
 def largest_batch(work: Work, gpu: Gpu, mode: Mode) -> int:
-    """Return the largest batch of which "fits" can be said; 0 if none."""
+    """Return the largest batch that fits; 0 if none does."""
     one = work.scaled(1 / work.samples)
     empty = memory(work.scaled(0), mode)
     room = FITS * gpu.memory * 2**30 - empty

@@ -7,9 +7,8 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from amp_xla.diagnose.report_text import JsonReport, columns
 from amp_xla.plan import forecast
-from amp_xla.plan.forecast import Mode
+from amp_xla.plan.forecast import Mode, Work
 from amp_xla.plan.gpus import Gpu
-from amp_xla.plan.work import Work
 
 Range = Tuple[float, float]
 _BAR = 32

@@ -12,7 +12,6 @@ import copy
 import functools
 import importlib
 import sys
-import types
 import warnings
 from typing import Any, Dict, List, Optional, Sequence
 
@@ -43,7 +42,7 @@ def _subclass(base: type, expected: Optional[type]) -> type:
         "__getattribute__": object.__getattribute__,
     }
     name = expected.__name__ if getattr(base, "keeps_keras_name", False) else NAME
-    return types.new_class(name, (base, expected), {}, lambda body: body.update(fields))
+    return type(name, (base, expected), fields)
 
 
 def _expected(inner: Inner) -> Optional[type]:
@@ -84,7 +83,7 @@ class Variables(list):
         return self
 
 
-class OptimizerFace(Trackable):
+class OptimizerFacade(Trackable):
     """Hyper-parameters, configuration and weights of ``LossScaleOptimizer``.
 
     Attributes:
@@ -120,10 +119,7 @@ class OptimizerFace(Trackable):
         """The inner optimizer's learning rate."""
         return self.inner.learning_rate
 
-    @property
-    def lr(self) -> Any:
-        """The inner optimizer's learning rate by its old name."""
-        return self.inner.learning_rate
+    lr = learning_rate  # its old name
 
     @property
     def iterations(self) -> Any:

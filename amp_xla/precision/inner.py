@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from typing import Any, ClassVar, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, ClassVar, Dict, Iterator, List, Optional, Sequence
 
 from amp_xla.errors import UnsupportedError
-from amp_xla.precision.tensorflow import in_v1_graph, tf
-
-Pairs = List[Tuple[Any, Any]]
+from amp_xla.precision.tensorflow import Pairs, in_v1_graph, tf
 
 CLIPS = ("clipnorm", "clipvalue", "global_clipnorm")
 KERAS = ("tensorflow", "tensorflow_core", "tf_keras", "keras")

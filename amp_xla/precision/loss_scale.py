@@ -144,27 +144,24 @@ class DynamicLossScale(_LossScale):
     maximum: float = LARGEST_SCALE
 
     def __post_init__(self) -> None:
-        put = object.__setattr__
-        put(self, "loss_scale", arrays.scalar(self.loss_scale, "float32"))
-        put(self, "counter", arrays.scalar(self.counter, "int32"))
-        interval = whole_number("growth_interval", self.growth_interval, 1, "steps")
-        growth = float(self.growth_factor)
+        put = functools.partial(object.__setattr__, self)
+        put("loss_scale", arrays.scalar(self.loss_scale, "float32"))
+        put("counter", arrays.scalar(self.counter, "int32"))
+        put("growth_interval", whole_number("growth_interval", self.growth_interval, 1, "steps"))
+        growth, backoff = float(self.growth_factor), self.backoff_factor
         if not 1.0 < growth <= LARGEST_SCALE:
             raise ValueError(f"growth_factor is {growth}; allowed: more than 1 and finite")
-        backoff = 1.0 / growth if self.backoff_factor is None else float(self.backoff_factor)
+        put("growth_factor", growth)
+        backoff = 1.0 / growth if backoff is None else float(backoff)
         if not 0.0 < backoff < 1.0:
             raise ValueError(f"backoff_factor is {backoff}; allowed: between 0 and 1")
-        minimum, maximum = float(self.minimum), float(self.maximum)
-        check_scale("minimum", minimum)
-        check_scale("maximum", maximum)
-        if minimum > maximum:
-            raise ValueError(f"minimum is {minimum}, above maximum, which is {maximum}")
-        check_scale("loss_scale", self.loss_scale, minimum, maximum)
-        put(self, "growth_interval", interval)
-        put(self, "growth_factor", growth)
-        put(self, "backoff_factor", backoff)
-        put(self, "minimum", minimum)
-        put(self, "maximum", maximum)
+        put("backoff_factor", backoff)
+        for name in ("minimum", "maximum"):
+            put(name, float(getattr(self, name)))
+            check_scale(name, getattr(self, name))
+        if self.minimum > self.maximum:
+            raise ValueError(f"minimum is {self.minimum}, above maximum, which is {self.maximum}")
+        check_scale("loss_scale", self.loss_scale, self.minimum, self.maximum)
 
     def adjust(self, grads_finite: Any) -> DynamicLossScale:
         """Return the next state; ``grads_finite`` is a boolean scalar.

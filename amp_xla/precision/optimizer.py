@@ -19,14 +19,14 @@ from typing import Any, Callable, Iterable, List, Optional, Sequence, Tuple, Uni
 from amp_xla.graph.recompute import recompute as recompute_layers
 from amp_xla.precision import agreement as agreements
 from amp_xla.precision import facade
-from amp_xla.precision.accumulation import Window
-from amp_xla.precision.facade import OptimizerFace, Trackable
-from amp_xla.precision.inner import Inner, Pairs, derived, inner_of
+from amp_xla.precision.facade import OptimizerFacade, Trackable
+from amp_xla.precision.inner import Inner, derived, inner_of
 from amp_xla.precision.loss_scale import LossScaleWarning, check_scale, scale_loss, whole_number
-from amp_xla.precision.reduction import over_ranks
 from amp_xla.precision.step import Parts, Step, Steps, monitor
 from amp_xla.precision.tensorflow import (
     LossScaleVariables,
+    Pairs,
+    Window,
     all_finite,
     in_v1_graph,
     keras_initializes,
@@ -39,7 +39,7 @@ __all__ = ("LossScaleOptimizer", "scale_loss")
 Group = Tuple[Callable[[Any], bool], Any]
 
 
-class LossScaleOptimizer(OptimizerFace):
+class LossScaleOptimizer(OptimizerFacade):
     """An optimizer with loss scaling that skips, and counts, non-finite steps.
 
     Args:
@@ -118,8 +118,8 @@ class LossScaleOptimizer(OptimizerFace):
         if model_parallel is not None:
             agreements.check_clipping(agree, global_clipnorm, [i.clips for _, i in self._groups])
         self._state = LossScaleVariables(loss_scale, name)
-        self.accumulate = accumulate
         self._recompute = recompute
+        self.accumulate = accumulate  # read by the loop, and by checkpoints
         self.window = Window(accumulate, name) if accumulate != 1 else None
         if applied_steps is None:
             applied_steps = state_variable(0, tf.int64, name + "/applied_steps")
@@ -368,7 +368,7 @@ class LossScaleOptimizer(OptimizerFace):
     def _reduced(self, pairs: Pairs, step: Step) -> Pairs:
         if self._reduce is None:
             return pairs
-        return over_ranks(pairs, self._reduce, self._steps.model_parallel, step.scale)
+        return agreements.over_ranks(pairs, self._reduce, self._steps.model_parallel, step.scale)
 
     def _split(self, pairs: Pairs) -> Parts:
         """Return the pairs of each optimizer, by the first predicate true for a variable."""

@@ -13,10 +13,11 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 import numpy as np
 
 from amp_xla.precision import agreement, arrays
-from amp_xla.precision.inner import Inner, Pairs
+from amp_xla.precision.inner import Inner
 from amp_xla.precision.loss_scale import LossScaleWarning
 from amp_xla.precision.tensorflow import (
     LossScaleVariables,
+    Pairs,
     all_finite,
     distinct_rows,
     in_v1_graph,
@@ -165,7 +166,7 @@ class Steps:
         step.norm = norm
         first = step.finite is None
         if first:
-            step.finite = self._judge(step, parts, norm)
+            step.finite = self._decide(step, parts, norm)
         inners = [inner for inner, _ in parts]
         for inner, pairs in parts:
             inner.prepare([v for _, v in pairs])
@@ -175,7 +176,7 @@ class Steps:
         def apply_all(values: List[Any]) -> List[Any]:
             remaining = iter(values)
             paired = [(inner, [(next(remaining), v) for _, v in pairs]) for inner, pairs in parts]
-            clipped = clip(paired, lambda: values[-1], self.global_clipnorm)
+            clipped = clip(paired, values[-1], self.global_clipnorm)
             return [inner.apply(pairs) for inner, pairs in clipped]
 
         def branch(each_replica: Callable[..., List[Any]], scalars: List[Any]) -> Any:
@@ -196,13 +197,10 @@ class Steps:
                 return _after(done, lambda: [c.assign_add(1, read_value=False) for c in counters])
 
             def skip() -> Any:
-                def count() -> List[Any]:
-                    done = self._skipped(scale) if first else []
-                    if self.counts_skipped:
-                        done += [inner.count_skipped() for inner in inners if inner not in repeated]
-                    return done
-
-                return _after([], count)
+                done = self._skipped(scale) if first else []
+                if self.counts_skipped:
+                    done += [inner.count_skipped() for inner in inners if inner not in repeated]
+                return _after([], lambda: done)
 
             reads = [value for pairs in step.shared.values() for _, value in pairs]
             with tf.control_dependencies(reads + step.applied):
@@ -215,7 +213,7 @@ class Steps:
             step.applied.append(operation)
         return operation
 
-    def _judge(self, step: Step, parts: Parts, norm: Norm) -> Any:
+    def _decide(self, step: Step, parts: Parts, norm: Norm) -> Any:
         """Return the decision of all ranks and replicas, a boolean scalar."""
         tests = step.tests or [all_finite(_gradients(parts))]
         if self.global_clipnorm is not None or any("global_clipnorm" in i.clips for i, _ in parts):
@@ -234,9 +232,7 @@ class Steps:
 
 
 def global_norm(
-    grads: Sequence[Any],
-    local: Sequence[bool] = (),
-    total: Optional[Callable[[Any], Any]] = None,
+    grads: Sequence[Any], local: Sequence[bool], total: Optional[Callable[[Any], Any]]
 ) -> Norm:
     """Return a function that builds the float32 L2 norm of all gradients at its first call.
 
@@ -262,18 +258,18 @@ def global_norm(
     return norm
 
 
-def clip(parts: Parts, norm: Norm, limit: Optional[float]) -> Parts:
+def clip(parts: Parts, norm: Any, limit: Optional[float]) -> Parts:
     """Clip by the global norm, then as each optimizer is configured, then cast.
 
     Args:
       parts: optimizers and their pairs of (unscaled gradient, variable).
-      norm: the global norm of all of them.
+      norm: the global norm of all of them; not used without ``limit``.
       limit: the largest allowed norm; None leaves gradients as they are.
 
     Returns:
       The same parts with gradients in their variables' dtypes.
     """
-    factor = None if limit is None else limit / tf.maximum(norm(), limit)
+    factor = None if limit is None else limit / tf.maximum(norm, limit)
 
     def clipped(gradient: Any, variable: Any, clips: Mapping[str, float]) -> Tuple[Any, Any]:
         def one(values: Any) -> Any:

@@ -36,10 +36,12 @@ def guard() -> None:
     """Let SIGINT and SIGUSR1 end the process during the imports, when nothing is to clean up.
 
     Python would raise KeyboardInterrupt, which the import of an extension module may swallow, and
-    a process that SIGUSR1 kills has not the exit code 0.
+    a process that SIGUSR1 kills has not the exit code 0. The launcher of ranks starts them with
+    SIGINT blocked until here.
     """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
     if signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL:
         signal.signal(signal.SIGUSR1, lambda *_: os._exit(0))
 

@@ -44,7 +44,7 @@ def read(path: Path, links: bool = False, most: int = LARGEST) -> bytes:
 
 
 def lines(path: Path, most: float = math.inf) -> Iterator[bytes]:
-    """Yield the lines in the first ``most`` bytes of a file, up to one of over ``_LONGEST``."""
+    """Yield the lines in the first ``most`` bytes of a file; end at a line of over 1 MiB."""
     with opened(path) as file:
         for line in iter(lambda: file.readline(_LONGEST), b""):
             if len(line) == _LONGEST or file.tell() > most:

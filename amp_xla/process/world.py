@@ -1,13 +1,18 @@
-"""Rank and world size from the launcher's environment variables."""
+"""Rank and world size from the launcher's environment variables; the ranks' rendezvous server."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import http.client
 import os
 import signal
 import socket
 import threading
-from typing import NamedTuple
+import time
+from typing import NamedTuple, Optional
+
+from amp_xla.errors import AmpXlaError, RankLost
 
 # jax.distributed, horovodrun, Open MPI's mpirun, and PMI (MPICH, `srun --mpi=pmi2`). Slurm's own
 # variables are set in every shell of an allocation and do not count.
@@ -19,6 +24,10 @@ _VARIABLES = (
 )
 
 ENDS_WITH_STDIN = "RANK_ENDS_WITH_STDIN"  # set by launchers that keep a rank's standard input open
+_START_SECONDS = 300.0  # how long ranks wait for the last one to start
+# Set where another job's ranks may use the same port: job and step, a part of every path.
+MEETING = "RANK_MEETING"
+TRAINING = "amp_xla_training"  # path of ranks that train
 
 
 class World(NamedTuple):
@@ -61,3 +70,45 @@ def stop_with_launcher() -> None:
 def is_main_rank() -> bool:
     """Return True on the one rank that prints and writes."""
     return world().rank == 0
+
+
+def meet(place: World) -> None:
+    """Wait until all ranks have started; ``hvd.init`` aborts if one is about 30 seconds late.
+
+    A host may import TensorFlow from a slow disk. The ranks meet at Horovod's rendezvous server;
+    mpirun starts none and waits for all ranks itself.
+
+    Raises:
+      AmpXlaError: a rank has not started, or the server has ended.
+    """
+    if not _address():
+        return
+    path, end = f"amp_xla_started{os.environ.get(MEETING, '')}", time.monotonic() + _START_SECONDS
+    try:
+        _status("PUT", path, place.rank, b"yes")
+        for rank in range(place.size):
+            while _status("GET", path, rank) != http.client.OK:
+                if time.monotonic() > end:
+                    raise AmpXlaError(f"rank {rank} has not started in {_START_SECONDS:.0f} s")
+                time.sleep(0.5)
+    except OSError as error:
+        raise RankLost(f"the rendezvous server has ended: {error}") from error
+
+
+def announce(place: World) -> None:
+    """Tell the launcher that from now on this rank stops together with the others."""
+    if place.size > 1 and _address():
+        with contextlib.suppress(OSError):  # the launcher was killed
+            _status("PUT", TRAINING, place.rank, b"yes")
+
+
+def _address() -> str:
+    return os.environ.get("HOROVOD_GLOO_RENDEZVOUS_ADDR", "")
+
+
+def _status(method: str, path: str, rank: int, body: Optional[bytes] = None) -> int:
+    port = int(os.environ["HOROVOD_GLOO_RENDEZVOUS_PORT"])
+    connection = http.client.HTTPConnection(_address(), port, timeout=_START_SECONDS)
+    with contextlib.closing(connection):
+        connection.request(method, f"/{path}/{rank}", body)
+        return connection.getresponse().status

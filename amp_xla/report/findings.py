@@ -129,21 +129,14 @@ def findings(run: Record) -> List[Finding]:
 def _state(run: Record) -> List[Finding]:
     message = str(run.status.get("message", ""))
     again = str(run.status.get("continuing", ""))
-    if run.state == "killed":
-        return [
-            Finding(
-                "error",
-                f"The run ended without a message after step {run.steps:,}; was it killed?",
-                again,
-            )
-        ]
-    if run.state == "failed":
-        return [Finding("error", f"The run ended with an error: {message}", again)]
-    if run.state == "stopped":
-        return [Finding("note", f"The run was {message or 'stopped'}.", again)]
-    if run.state == "empty":
-        return [Finding("warning", "The run has no log yet.", "")]
-    return []
+    killed = f"The run ended without a message after step {run.steps:,}; was it killed?"
+    of_states = {
+        "killed": Finding("error", killed, again),
+        "failed": Finding("error", f"The run ended with an error: {message}", again),
+        "stopped": Finding("note", f"The run was {message or 'stopped'}.", again),
+        "empty": Finding("warning", "The run has no log yet.", ""),
+    }
+    return [of_states[run.state]] if run.state in of_states else []
 
 
 def _numbers(run: Record) -> List[Finding]:

@@ -59,7 +59,7 @@ class Record:
 
     @property
     def plan(self) -> Dict[str, Any]:
-        """The planned steps, batch shapes and defaults; see ``amp_xla.training.run_metadata``."""
+        """The planned steps, batch shapes and defaults; see ``amp_xla.training.run``."""
         return dictionary(self.status.get("plan"))
 
     @property

@@ -17,8 +17,6 @@ PREFIX = "AMP_XLA_"
 PRECISIONS: Tuple[str, ...] = ("fp32", "tf32", "amp")
 XLA_MODES: Tuple[str, ...] = ("off", "on", "no_lazy", "lite")
 DEVICES: Tuple[str, ...] = ("auto", "cpu", "gpu")
-# Not a setting: a folder that tests use in place of / (see backend.nvidia).
-_NO_SETTINGS = ("AMP_XLA_DRIVER_ROOT",)
 
 # Two masks (padding and causal) may be added to one attention score, so twice the infinity must
 # fit float16, whose largest number is 65504.
@@ -91,7 +89,7 @@ class Settings:
         names = {PREFIX + f.name.upper(): f.name for f in dataclasses.fields(cls)}
         values: Dict[str, Any] = {}
         for key, value in environ.items():
-            if not key.startswith(PREFIX) or key in _NO_SETTINGS:
+            if not key.startswith(PREFIX):
                 continue
             if key not in names:
                 raise SettingsError(

@@ -43,8 +43,6 @@ def environment(settings: Settings, environ: Mapping[str, str], gpu: bool = True
     """Return the variables to set for ``settings``, by name.
 
     Args:
-      settings: the user's choices.
-      environ: the current environment; not changed.
       gpu: False adds the flag that XLA needs on a CPU.
 
     Raises:
@@ -137,7 +135,6 @@ def check(environ: Mapping[str, str], tf_major: Optional[int] = None) -> List[st
     """Return one sentence per variable that TensorFlow would ignore or not understand.
 
     Args:
-      environ: the environment to read.
       tf_major: major version of TensorFlow; None = allow what either version reads.
     """
     problems = []

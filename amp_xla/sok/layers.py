@@ -6,7 +6,7 @@ from typing import Any, Optional
 
 from amp_xla import backend
 from amp_xla.errors import AmpXlaError
-from amp_xla.sok import exchange, ranks, table
+from amp_xla.sok import ranks, table
 
 tf: Any = backend.tensorflow()
 
@@ -56,21 +56,13 @@ class _Embedding(tf.keras.layers.Layer):
         """Return vectors [N, width] of int keys [N]; ``slots``, int64 [N], are for messages."""
         ids = tf.cast(keys, tf.int64)
         known = tf.logical_and(ids >= 0, ids < self.rows.height)
-        # One entry is added, because argmin needs one and a rank may have no ids.
-        first = tf.argmin(tf.cast(tf.concat([known, [True]], 0), tf.int32))
-        check = tf.debugging.Assert(
-            tf.reduce_all(known),
-            [
-                f"{self.name}: slot",
-                tf.gather(tf.concat([slots, [-1]], 0), first),
-                "has id",
-                tf.gather(tf.concat([ids, [-1]], 0), first),
-                f"; allowed: 0 to {self.rows.height - 1}",
-            ],
-        )
+        wrong_slots, wrong_ids = (tf.boolean_mask(x, ~known) for x in (slots, ids))
+        message = [f"{self.name}: slot", wrong_slots, "has id", wrong_ids]
+        message.append(f"; allowed: 0 to {self.rows.height - 1}")
+        check = tf.debugging.Assert(tf.reduce_all(known), message, summarize=1)  # the first one
         with tf.control_dependencies([check]):
             ids = tf.identity(ids)
-        return exchange.rows_of(self.embedding_variable, ids, self.name, self._averaged)
+        return ranks.rows_of(self.embedding_variable, ids, self.name, self._averaged)
 
 
 class DistributedEmbedding(_Embedding):
@@ -155,18 +147,3 @@ class All2AllDenseEmbedding(_Embedding):
         slots = numbers // self.nnz_per_slot % self.slot_num
         vectors = self._computed(self._vectors(keys, slots))
         return tf.reshape(vectors, [-1, self.slot_num, self.nnz_per_slot, self.rows.width])
-
-
-def new_table(
-    options: Any, slots: int, values: int, seed: int, initializer: Optional[str] = None
-) -> DistributedEmbedding:
-    """Return the table of a click model, with the same values on any number of ranks.
-
-    ``options`` are ``TowerOptions``.
-    """
-    ranks.Init()
-    return DistributedEmbedding(
-        "mean", options.rows, options.table_width, slots, values,
-        vocabulary_size=options.rows, seed=seed, average_gradients=False, name="table",
-        embedding_initializer=initializer,
-    )  # fmt: skip

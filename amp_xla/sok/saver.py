@@ -41,11 +41,9 @@ class Saver:
     def restore_from_file(self, embedding_variable: Any, filepath: str) -> Any:
         """Read this rank's rows from files of any number of ranks; all ranks call it."""
         rows = table.rows(embedding_variable)
-
-        def read() -> Any:
-            return read_rows(Path(filepath), rows.name, rows.name, rows)
-
-        return _assign(embedding_variable, read)
+        return _assign(
+            embedding_variable, lambda: read_rows(Path(filepath), rows.name, rows.name, rows)
+        )
 
     def load_embedding_values(self, embedding_variable: Any, tensors: Any) -> Any:
         """Set the table from all rows, [height, width], or from a list of parts to concatenate."""
@@ -87,8 +85,7 @@ def read_rows(folder: Path, name: str, tensor: str, rows: table.Rows) -> Any:
     ((count, paths),) = files.items()
     missing = [str(number) for number in range(count) if number not in paths]
     if missing:
-        ranks_missing = ", ".join(missing)
-        raise AmpXlaError(f"{folder} has no file of table {name} from rank {ranks_missing}")
+        raise AmpXlaError(f"{folder} has no file of table {name} from rank {', '.join(missing)}")
     values = np.empty((rows.here, rows.width), np.float32)
     numbers = np.arange(rows.rank, rows.height, rows.size)
     for number, path in paths.items():
@@ -128,7 +125,7 @@ class TableShards:
     """
 
     def __init__(self, tables: Sequence[Any], optimizer: Optional[Any] = None) -> None:
-        self._tables, self._optimizer = list(tables), optimizer
+        self._tables, self.optimizer = list(tables), optimizer
 
     def holds(self, variable: Any) -> bool:
         """Return True if ``variable`` is one of the tables."""
@@ -170,7 +167,7 @@ class TableShards:
         for variable in self._tables:
             rows = table.rows(variable)
             yield rows.name, variable, rows
-            if self._optimizer is None:
+            if self.optimizer is None:
                 continue
-            for slot in self._optimizer.get_slot_names():
-                yield f"{rows.name}.{slot}", self._optimizer.get_slot(variable, slot), rows
+            for slot in self.optimizer.get_slot_names():
+                yield f"{rows.name}.{slot}", self.optimizer.get_slot(variable, slot), rows

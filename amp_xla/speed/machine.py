@@ -87,8 +87,7 @@ def look(seconds: float = 150.0) -> Machine:
 def clean_environment() -> Dict[str, str]:
     """Return this process' environment without precision and XLA switches."""
     dropped = ("AMP_XLA_", "TF_XLA", "TF_AUTO_MIXED", "TF_ENABLE_AUTO", "NVIDIA_TF32", "XLA_FLAGS")
-    exempt = (DEVICE, nvidia.ROOT_VARIABLE)
-    env = {k: v for k, v in os.environ.items() if k in exempt or not k.startswith(dropped)}
+    env = {k: v for k, v in os.environ.items() if k == DEVICE or not k.startswith(dropped)}
     if env.get(DEVICE) == "cpu":
         env["CUDA_VISIBLE_DEVICES"] = "-1"
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -100,17 +99,17 @@ def clean_environment() -> Dict[str, str]:
 def probe() -> Dict[str, object]:
     """Return the fields of ``Machine`` for this process' TensorFlow and device."""
     from amp_xla import backend
-    from amp_xla.backend.visible import refuse_unseen_gpu
+    from amp_xla.backend.configuring import refuse_unseen_gpu
 
     gpus, unseen = backend.gpus(), ""
     try:
-        refuse_unseen_gpu(os.environ.get(DEVICE) or "auto", os.environ)
+        refuse_unseen_gpu(os.environ.get(DEVICE) or "auto")
     except UnsupportedError as error:
         unseen = str(error)
     name, driver = (cpu_name(), "")
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     if gpus:
-        first = next(iter(nvidia.look(os.environ).gpus), nvidia.Gpu("GPU", ""))
+        first = next(iter(nvidia.look().gpus), nvidia.Gpu("GPU", ""))
         name, driver, memory = f"{len(gpus)} x {first.name}", first.driver, first.total or memory
     return {
         "device": name,

@@ -88,9 +88,7 @@ def read_recipe(recipe: str, words: Sequence[str]) -> Any:
 def largest_batch(fits: Callable[[int], bool], rows: int) -> int:
     """Return the largest batch size that fits, at most 1/16 too low; 0 if none fits.
 
-    Args:
-      fits: tries a batch size and returns whether the memory was sufficient.
-      rows: the first batch size to try.
+    ``fits`` tries a batch size; ``rows`` is the first one.
     """
     low, high = 0, rows
     while fits(high):

@@ -14,11 +14,13 @@ never reused: a second checkpoint of one step is ``step-00000123.1``.
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 import os
 import re
 import shutil
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional, Type, TypeVar
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Type, TypeVar
 
 import numpy as np
 import safetensors.numpy
@@ -28,16 +30,9 @@ from amp_xla import config as settings
 from amp_xla.errors import AmpXlaError, SettingsError
 from amp_xla.process import durable, json_files, regular
 from amp_xla.process.progress import note
-from amp_xla.settings import Precision, Settings
-from amp_xla.training.state import (
-    STATE,
-    TENSORS,
-    LoopState,
-    problems,
-    read_state,
-    write_manifest,
-)
+from amp_xla.training.state import STATE, LoopState, read_state
 
+TENSORS, MANIFEST = "tensors.safetensors", "manifest.json"
 ARCHITECTURE = "bert_config.json"
 MORE = "more/"  # start of the names of tensors that are not variables of every checkpoint
 _NAME = re.compile(r"step-(\d{8,18})(?:\.(\d{1,4}))?")
@@ -121,29 +116,7 @@ class Checkpoint:
         """
         if self.architecture is None or settings.flat(config).get("bert") is None:
             return config
-        pinned: T = settings.changed(config, bert=str(self.path))
-        return pinned
-
-    def apply_precision(self, float32: bool = False) -> None:
-        """Apply the precision of the run, without XLA and loss scaling, before TensorFlow's import.
-
-        Args:
-          float32: compute in float32, with infinity and epsilon of the run.
-        """
-        from amp_xla.backend import configuring
-
-        stored, names = self.identity["settings"], ("precision", "infinity", "epsilon")
-        meant = Precision.of(Settings(**{name: stored.get(name) for name in names}), None)
-        configuring.resolve(
-            precision="fp32" if float32 else meant.settings.precision, xla="off",
-            infinity=meant.infinity, epsilon=meant.epsilon,
-        )  # fmt: skip
-
-    def opened(self, kind: Type[T], float32: bool = False) -> T:
-        """Return ``config(kind)``, after ``apply_precision``."""
-        config = self.config(kind)
-        self.apply_precision(float32)
-        return config
+        return settings.changed(config, bert=str(self.path))
 
     @property
     def architecture(self) -> Optional[str]:
@@ -170,43 +143,6 @@ class Checkpoint:
             return dict(safetensors.numpy.load_file(str(self.path / TENSORS)))
         except (OSError, SafetensorError) as error:
             raise CheckpointError(f"cannot read {self.path / TENSORS}: {error}") from error
-
-
-def shape_of(array: Any) -> str:
-    """Return dtype and shape as a text such as ``float32[21128,768]``."""
-    dtype = getattr(array.dtype, "base_dtype", array.dtype)
-    return f"{dtype.name}[{','.join(str(int(size)) for size in array.shape)}]"
-
-
-def fitting(
-    checkpoint: Checkpoint, shapes: Mapping[str, str], exactly: bool = True, slot: str = ""
-) -> Dict[str, np.ndarray]:
-    """Return the tensors of a checkpoint for variables of the given shapes.
-
-    Args:
-      shapes: name -> dtype and shape, see ``shape_of``.
-      exactly: whether further tensors in the checkpoint are an error.
-      slot: optimizer slot to take instead of each variable that has it.
-
-    Raises:
-      CheckpointError: a tensor is missing, unknown or of another dtype or shape.
-    """
-    tensors = checkpoint.tensors()
-    tensors.update({n: tensors[f"{n}/{slot}"] for n in shapes if f"{n}/{slot}" in tensors})
-    stored = {name: shape_of(array) for name, array in tensors.items()}
-    needed = {name: shape.replace("bfloat16", "float32") for name, shape in shapes.items()}
-    wrong = [
-        f"tensor {name}: found {stored.get(name, 'none')}, needed {shapes.get(name, 'none')}"
-        for name in sorted({*stored, *needed} if exactly else needed)
-        if stored.get(name) != needed.get(name)
-    ]
-    if wrong:
-        rest = f"; and {len(wrong) - 3} more tensors" if len(wrong) > 3 else ""
-        raise CheckpointError(
-            f"{checkpoint.path} is of another model and cannot be used: {'; '.join(wrong[:3])}"
-            f"{rest}"
-        )
-    return {name: tensors[name] for name in shapes}
 
 
 def write(
@@ -250,7 +186,8 @@ def write(
         for name, data in sorted(files.items()):
             durable.write(temporary / name, data)
         durable.write(temporary / STATE, json_files.encode(state))
-        write_manifest(temporary, path.name)
+        listed = {file.name: _entry(file) for file in sorted(temporary.iterdir())}
+        durable.write(temporary / MANIFEST, manifest_of(path.name, listed))
         durable.publish(temporary, path)
     except (OSError, SafetensorError) as error:
         shutil.rmtree(str(temporary), ignore_errors=True)
@@ -268,18 +205,80 @@ def _write_tensors(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
 
 
 def _is_finite(array: np.ndarray) -> bool:
-    if array.dtype.kind != "f" or not array.size:
-        return True
     # Minimum and maximum propagate NaN and need no array of booleans.
-    return bool(np.isfinite(array.min()) and np.isfinite(array.max()))
+    return not array.size or bool(np.isfinite(array.min()) and np.isfinite(array.max()))
 
 
 def _free_name(folder: Path, step: int) -> str:
-    name, revision = f"step-{step:08d}", 0
-    while (folder / name).exists():
-        revision += 1
-        name = f"step-{step:08d}.{revision}"
-    return name
+    first = f"step-{step:08d}"
+    names = itertools.chain([first], (f"{first}.{n}" for n in itertools.count(1)))
+    return next(name for name in names if not (folder / name).exists())
+
+
+def _entry(path: Path) -> Dict[str, Any]:
+    """Return a file's entry in a manifest."""
+    return {"bytes": path.stat().st_size, "sha256": durable.sha256(path)}
+
+
+def manifest_of(name: str, files: Mapping[str, Any]) -> bytes:
+    """Return a manifest for the checkpoint ``name``, with its own SHA-256."""
+    listed = {"checkpoint": name, "files": files}
+    own = hashlib.sha256(json_files.encode(listed)).hexdigest()
+    return json_files.encode({**listed, "sha256": own})
+
+
+def read_manifest(path: Path) -> Dict[str, Any]:
+    """Return file name -> ``bytes`` and ``sha256`` of each file of a checkpoint.
+
+    Raises:
+      ValueError: the manifest is missing or damaged; the message names it.
+    """
+    try:
+        data = regular.read(path / MANIFEST)
+        manifest = json_files.decode(data)
+        json_files.require(manifest, {"checkpoint": str, "files": dict})
+        if data != manifest_of(manifest["checkpoint"], manifest["files"]):
+            raise ValueError("content differs from its own SHA-256")
+        if manifest["checkpoint"] != path.name:
+            raise ValueError(f"belongs to {manifest['checkpoint']}, not to {path.name}")
+    except OSError as error:
+        raise ValueError(f"{MANIFEST}: {error.strerror}") from error
+    except ValueError as error:
+        raise ValueError(f"{MANIFEST}: {error}") from error
+    return manifest["files"]
+
+
+def problems(path: Path, only: Sequence[str] = ()) -> List[str]:
+    """Return what is wrong with a checkpoint, one line per file; empty if it is whole.
+
+    The whole content is read. Links and files that are not in the manifest count as damage.
+
+    Args:
+      path: the checkpoint.
+      only: names of the files to check; empty = all.
+    """
+    try:
+        listed = read_manifest(path)
+        present = set(os.listdir(str(path))) - {MANIFEST}
+    except (ValueError, OSError) as error:
+        return [str(error)]
+    wrong = []
+    for name in sorted(only or {*listed, *present, STATE, TENSORS}):
+        file = path / name
+        try:
+            if name not in present:  # also for a name outside this folder, e.g. ../x
+                wrong.append(f"{name}: missing")
+            elif name not in listed:
+                wrong.append(f"{name}: not in the manifest")
+            elif file.is_symlink() or not file.is_file():
+                wrong.append(f"{name}: not a regular file")
+            elif _entry(file) != listed[name]:
+                wrong.append(f"{name}: content differs from its SHA-256")
+        except OSError as error:
+            wrong.append(f"{name}: {error.strerror}")
+    if len(wrong) > 1:
+        wrong.append(f"{MANIFEST}: may belong to another checkpoint")
+    return wrong
 
 
 def prune(folder: Path, keep: int) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Tuple, Type
+from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Type
 
 from amp_xla.config import flat
 from amp_xla.data.labelled import Labelled, Preparation
@@ -16,6 +16,7 @@ from amp_xla.models import fine_tuning
 from amp_xla.models.weights import pretrained
 from amp_xla.process.progress import note
 from amp_xla.recipe import recipe_of
+from amp_xla.settings import Precision, Settings
 from amp_xla.training import distributed
 from amp_xla.training.checkpoint import ARCHITECTURE, Checkpoint
 from amp_xla.training.options import LoopOptions
@@ -98,7 +99,7 @@ class RunContext:
         steps: int,
         rule: Optional[Callable[..., Any]] = None,
         decay: str = "linear",
-        sharded: Optional[Tuple[Callable[[Any], bool], Callable[[Any], Any]]] = None,
+        sharded: Optional[Any] = None,
     ) -> Any:
         """Return the ``LossScaleOptimizer``.
 
@@ -106,14 +107,13 @@ class RunContext:
           steps: updates of the whole run.
           rule: returns the optimizer for a learning rate and ``weight_decay``; None = ``AdamW``.
           decay: see ``warmup_decay``.
-          sharded: predicate that is true for tables of which this rank has only some rows, and a
-            function that returns their optimizer for a learning rate.
+          sharded: ``TableShards`` of which this rank has some rows; its optimizer gets the rate.
         """
         from amp_xla.backend import tf
         from amp_xla.optimizers.adamw import AdamW
         from amp_xla.optimizers.schedule import warmup_decay
+        from amp_xla.precision.agreement import Reduction
         from amp_xla.precision.optimizer import LossScaleOptimizer
-        from amp_xla.precision.reduction import Reduction
 
         config, ranks, update, steps = self.config, self.ranks, self.config.update, max(1, steps)
         applied = tf.get_variable(
@@ -123,9 +123,9 @@ class RunContext:
         self._rate = warmup_decay(applied, update.learning_rate, warmup, steps, decay)
         how: Dict[str, Any] = {}
         if sharded is not None:
-            holds, rule_of = sharded
+            sharded.optimizer.learning_rate = self._rate
             # Gradients of shards differ between ranks, but all ranks must skip the same steps.
-            how.update(groups=[(holds, rule_of(self._rate))], model_parallel=holds)
+            how.update(groups=[(sharded.holds, sharded.optimizer)], model_parallel=sharded.holds)
         reduce = Reduction(ranks.hvd, config.precision_options.reduce) if ranks.several else None
         return LossScaleOptimizer(
             (rule or AdamW)(self._rate, weight_decay=update.weight_decay),
@@ -205,9 +205,9 @@ class RunContext:
         ``architecture`` is the content of its ``bert_config.json``; None = as the encoder.
         ``others`` are attributes of ``Job``, such as ``rates``.
         """
-        from amp_xla.optimizers.average import used_by
+        from amp_xla.optimizers.average import in_place
 
-        evaluate = used_by(evaluate, step.optimizer, step.variables)
+        evaluate = in_place(step.optimizer, step.variables)(evaluate)
         vocabulary, length = data.tokenizer.vocab_size, self.config.batches.max_length
         architecture = architecture or self.config.encoder.architecture(vocabulary, length)
         assets = {**data.assets, ARCHITECTURE: architecture}
@@ -246,16 +246,29 @@ def served(kind: Type[Any], entry: str, float32: bool = False) -> Callable[..., 
     Args:
       kind: the recipe's ``Config``.
       entry: ``module:function``; the function gets the configuration, then these arguments.
-      float32: as for ``Checkpoint.opened``.
+      float32: compute in float32, with infinity and epsilon of the run.
     """
 
     def function(checkpoint: Checkpoint, *args: Any, **kwargs: Any) -> Any:
-        config = checkpoint.opened(kind, float32)
+        config = checkpoint.config(kind)
+        _apply_precision(checkpoint, float32)
         module, _, name = entry.partition(":")
         called = getattr(importlib.import_module(module), name)
         return called(config, checkpoint, *args, **kwargs)
 
     return function
+
+
+def _apply_precision(checkpoint: Checkpoint, float32: bool) -> None:
+    """Apply the precision of a run, without XLA and loss scaling, before TensorFlow's import."""
+    from amp_xla.backend import configuring
+
+    stored, names = checkpoint.identity["settings"], ("precision", "infinity", "epsilon")
+    meant = Precision.of(Settings(**{name: stored.get(name) for name in names}), None)
+    configuring.resolve(
+        precision="fp32" if float32 else meant.settings.precision, xla="off",
+        infinity=meant.infinity, epsilon=meant.epsilon,
+    )  # fmt: skip
 
 
 def loop_options(config: Any, monitor: str = "accuracy") -> LoopOptions:

@@ -2,8 +2,8 @@
 
 A launcher (horovodrun, mpirun, ``make train NP=2``) starts the same command several times. Each
 process computes its rows of each batch, gradients are summed over ranks, and all ranks apply the
-same update. Only rank 0 writes files. The module ``reduction`` sums tensors in the graph; this one
-exchanges small Python values. Imports TensorFlow with several ranks only.
+same update. Only rank 0 writes files. ``amp_xla.precision.agreement`` sums tensors in the graph;
+this module exchanges small Python values. Imports TensorFlow with several ranks only.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ import numpy as np
 from amp_xla import backend
 from amp_xla.data.batches.rank_shard import RankShard
 from amp_xla.errors import AmpXlaError, RankLost
-from amp_xla.process.meeting import meet
-from amp_xla.process.world import World, stop_with_launcher, world
+from amp_xla.process.world import World, meet, stop_with_launcher, world
 
 T = TypeVar("T")
 

@@ -7,7 +7,7 @@ from typing import Any, Dict, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
-from amp_xla.training.checkpoint import Checkpoint
+from amp_xla.training.checkpoint import Checkpoint, CheckpointError
 from amp_xla.training.distributed import Ranks
 
 
@@ -91,7 +91,13 @@ class Engine:
         raise NotImplementedError
 
     def write_shards(self, folder: Path) -> Optional[Path]:
-        """Write sharded tables (each rank has some rows) into a new folder inside ``folder``."""
+        """Write tables of which each rank has some rows into a new folder inside ``folder``.
+
+        All ranks call it. Rank 0 then moves the files into its checkpoint.
+
+        Raises:
+          CheckpointError: a rank could not write (raised on all ranks); the folder was removed.
+        """
         return None
 
     def restore(self, checkpoint: Checkpoint, weights_only: bool = False) -> None:
@@ -111,3 +117,40 @@ class Engine:
     def diagnose(self, loss_scale: float) -> Tuple[str, Dict[str, Any]]:
         """Return why the last step was not finite, as text and as JSON."""
         raise NotImplementedError
+
+
+def shape_of(array: Any) -> str:
+    """Return dtype and shape as a text such as ``float32[21128,768]``."""
+    dtype = getattr(array.dtype, "base_dtype", array.dtype)
+    return f"{dtype.name}[{','.join(str(int(size)) for size in array.shape)}]"
+
+
+def fitting(
+    checkpoint: Checkpoint, shapes: Mapping[str, str], exactly: bool = True, slot: str = ""
+) -> Dict[str, np.ndarray]:
+    """Return the tensors of a checkpoint for variables of the given shapes.
+
+    Args:
+      shapes: name -> dtype and shape, see ``shape_of``.
+      exactly: whether further tensors in the checkpoint are an error.
+      slot: optimizer slot to take instead of each variable that has it.
+
+    Raises:
+      CheckpointError: a tensor is missing, unknown or of another dtype or shape.
+    """
+    tensors = checkpoint.tensors()
+    tensors.update({n: tensors[f"{n}/{slot}"] for n in shapes if f"{n}/{slot}" in tensors})
+    stored = {name: shape_of(array) for name, array in tensors.items()}
+    needed = {name: shape.replace("bfloat16", "float32") for name, shape in shapes.items()}
+    wrong = [
+        f"tensor {name}: found {stored.get(name, 'none')}, needed {shapes.get(name, 'none')}"
+        for name in sorted({*stored, *needed} if exactly else needed)
+        if stored.get(name) != needed.get(name)
+    ]
+    if wrong:
+        rest = f"; and {len(wrong) - 3} more tensors" if len(wrong) > 3 else ""
+        raise CheckpointError(
+            f"{checkpoint.path} is of another model and cannot be used: {'; '.join(wrong[:3])}"
+            f"{rest}"
+        )
+    return {name: tensors[name] for name in shapes}

@@ -15,8 +15,10 @@ from amp_xla.data.labelled import Labelled
 from amp_xla.data.placed import Placed
 from amp_xla.data.text.labels import Labels
 from amp_xla.data.text.tokenizer import Tokenizer
+from amp_xla.process import output
 from amp_xla.process.progress import note
 from amp_xla.report import scores
+from amp_xla.training.answers import Answers
 from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.evaluation import Evaluation, Infer, in_order, summed
 from amp_xla.training.sample_scores import SampleScores
@@ -96,8 +98,7 @@ def predict(
       decode: finds it in outputs.
     """
     from amp_xla.models import dropout
-    from amp_xla.training.step import Inference
-    from amp_xla.training.variables import restore_weights
+    from amp_xla.training.step import Inference, restore_weights
 
     tokenizer = Tokenizer.of_folder(str(checkpoint.path))
     names = Labels.load(checkpoint.file("labels.json")).names
@@ -116,6 +117,16 @@ def predict(
         placed.encoded, length, config.batches.batch_size,
         lambda batch: decode(batch, infer(batch), placed, names),
     )  # fmt: skip
+
+
+def answers(
+    texts: Sequence[str], found: Found, fields: Callable[[List[Any]], Dict[str, Any]]
+) -> Answers:
+    """Return a column for each entity or triple; ``fields`` returns the JSON fields of a text."""
+    return Answers([
+        ([output.printable(one.shown(text).replace("\t", " ")) for one in each], fields(each))
+        for text, each in zip(texts, found)
+    ])  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)

@@ -21,8 +21,7 @@ from amp_xla.process.progress import note
 from amp_xla.process.stopping import SignalWatch
 from amp_xla.process.world import world
 from amp_xla.recipe import recipe_of
-from amp_xla.training import distributed, run_metadata
-from amp_xla.training import identity as identities
+from amp_xla.training import distributed
 from amp_xla.training.checkpoint import (
     ARCHITECTURE,
     Checkpoint,
@@ -35,7 +34,8 @@ from amp_xla.training.distributed import Ranks
 from amp_xla.training.engine import Engine
 from amp_xla.training.loop import Loop
 from amp_xla.training.options import LoopOptions, RunOptions
-from amp_xla.training.run import RunFolder
+from amp_xla.training.run import RunFolder, write_about
+from amp_xla.training.state import differences, digests, identity_of, same_on_all
 
 
 def train(
@@ -82,7 +82,7 @@ def main(
     kind: Type[Any],
     build: Callable[..., Any],
     argv: Optional[List[str]],
-    monitor: Union[str, Callable[[Any], str]] = "accuracy",
+    options: Union[str, Callable[[Any], LoopOptions]],
 ) -> int:
     """Train a recipe with the flags ``argv``; return the exit code.
 
@@ -90,12 +90,12 @@ def main(
       kind: the recipe's ``Config``.
       build: as for ``train``.
       argv: words of the command line; None = ``sys.argv[1:]``.
-      monitor: dev metric that decides which step is best, or a function of the configuration.
+      options: function of the configuration; or the dev metric for ``loop_options``.
     """
     recipe = recipe_of(build)
     config = parse(kind, argv, f"amp-xla train {recipe}")
-    best = monitor if isinstance(monitor, str) else monitor(config)
-    return train(recipe, config, build, loop_options(config, best))
+    loop = loop_options(config, options) if isinstance(options, str) else options(config)
+    return train(recipe, config, build, loop)
 
 
 def _join(config: Any) -> Ranks:
@@ -152,8 +152,8 @@ def prepare(
     # The same command, started again by a queue, continues from its own checkpoint.
     if run_options.warm_start and resume_from is None:
         _warm_start(Path(run_options.warm_start), engine, files)
-    identity = identities.describe(engine, config, files)
-    identities.same_on_all(ranks, identity)
+    identity = identity_of(engine, config, files)
+    same_on_all(ranks, identity)
     loop = Loop(run, engine, options, config, identity)
     if resume_from is not None:
         _resume(loop, resume_from, run_options.force_resume)
@@ -167,7 +167,7 @@ def prepare(
     if resume_from is None and run_options.resume:
         note(f"{run.path} has no checkpoint yet: starting from the beginning")
     if ranks.first:
-        run_metadata.write(run, config, engine)
+        write_about(run, config, engine)
     return loop
 
 
@@ -178,7 +178,7 @@ def _resume(loop: Loop, resume_from: Checkpoint, force: bool) -> None:
         raise CheckpointError(
             f"{path} belongs to the recipe {resume_from.recipe}, not to {loop.run.recipe}"
         )
-    changes = identities.differences(resume_from.identity, identity)
+    changes = differences(resume_from.identity, identity)
     try:
         loop.engine.restore(resume_from)
     except CheckpointError as error:
@@ -215,7 +215,7 @@ def _warm_start(run: Path, engine: Engine, files: Mapping[str, bytes]) -> None:
     saved = find(run)
     saved_digests: Dict[str, str] = saved.identity["assets"]
     # These files give numbers to tokens and labels. The architecture is checked by tensor shapes.
-    for name, digest in sorted(identities.digests(files).items()):
+    for name, digest in sorted(digests(files).items()):
         if name != ARCHITECTURE and saved_digests.get(name, digest) != digest:
             raise CheckpointError(
                 f"--warm-start {run}: its {name} differs from this run's, so its weights do not "

@@ -10,26 +10,71 @@ import contextlib
 import dataclasses
 import math
 import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
+
+import numpy as np
 
 from amp_xla.data.batches.protocol import sample_count
 from amp_xla.data.batches.rank_shard import whole
 from amp_xla.errors import AmpXlaError, RankLost
 from amp_xla.process import exits
-from amp_xla.process.meeting import announce
 from amp_xla.process.progress import Progress, note
 from amp_xla.process.stopping import SignalWatch, Stopped
+from amp_xla.process.world import announce
 from amp_xla.training import nonfinite
-from amp_xla.training.checkpoint import CheckpointError, problems, steps
+from amp_xla.training.checkpoint import CheckpointError, problems, prune, steps, write
 from amp_xla.training.engine import Engine, StepResult
 from amp_xla.training.metrics import MetricsLog
 from amp_xla.training.options import LoopOptions, RunOptions
-from amp_xla.training.run import CheckpointWriter, RunFolder
-from amp_xla.training.run_metadata import recorded
+from amp_xla.training.run import RunFolder, recorded
 from amp_xla.training.state import LoopState
 
 _COMPARE_EVERY = 500  # steps between two comparisons of the ranks' weights
 _CHECKPOINT_SECONDS = 600.0  # maximum time between two checkpoints
+
+
+class CheckpointWriter:
+    """A thread that writes a run's checkpoints while training continues.
+
+    Args:
+      run: the run folder.
+      keep: number of newest checkpoints to keep, besides the best.
+      files: name -> content of each file needed for prediction.
+    """
+
+    def __init__(self, run: RunFolder, keep: int, files: Mapping[str, bytes]) -> None:
+        self._run, self._keep, self._files = run, keep, files
+        self._thread = ThreadPoolExecutor(1, "checkpoint")
+        self._pending: Optional[Future[None]] = None
+
+    @property
+    def busy(self) -> bool:
+        """True during a write."""
+        return self._pending is not None and not self._pending.done()
+
+    def wait(self) -> None:
+        """Wait until the last checkpoint is on disk; raise CheckpointError if writing it failed."""
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.result()
+
+    def save(
+        self,
+        step: int,
+        tensors: Mapping[str, np.ndarray],
+        state: Mapping[str, Any],
+        shards: Optional[Path] = None,
+    ) -> None:
+        """Write a checkpoint in the background, as ``checkpoint.write``. Call ``wait`` first."""
+
+        def written() -> None:
+            write(self._run.checkpoints, step, tensors, state, self._files, shards)
+            self._run.has_checkpoint()
+            prune(self._run.checkpoints, self._keep)
+
+        self._pending = self._thread.submit(written)
 
 
 class Loop:
@@ -37,9 +82,8 @@ class Loop:
 
     Attributes:
       config: the recipe's configuration; its field ``run`` has ``RunOptions``.
-      identity: saved with each checkpoint; see ``amp_xla.training.identity``.
+      identity: saved with each checkpoint; see ``state.identity_of``.
       more_state: returns further content of a checkpoint's ``state.json``.
-      evaluates: False if an evaluation that is due when the run continues comes later.
     """
 
     def __init__(
@@ -73,10 +117,11 @@ class Loop:
             state.log_sums, state.log_count = self.state.log_sums, 0
         self.state, self._saved_at = state, state.step
         if longer and state.step_in_epoch == 0:  # the last epoch may have become longer
-            state.recount(self.engine.job.batches.steps_per_epoch())
+            count = self.engine.job.batches.steps_per_epoch()
+            state.epoch, state.step_in_epoch = divmod(state.step, count)
 
-    def train(self, watch: SignalWatch) -> LoopState:
-        """Train to the end; return the final state, after it was saved.
+    def train(self, watch: SignalWatch) -> None:
+        """Train to the end, and save.
 
         Raises:
           Stopped: a signal arrived; a checkpoint was written first.
@@ -88,42 +133,36 @@ class Loop:
             self.between(watch)
             while not self.over:
                 self._epoch(watch)
-        return self.state
 
     @contextlib.contextmanager
     def running(self, watch: SignalWatch) -> Iterator[None]:
-        """Open the log; at the end wait for the writer of checkpoints."""
-        announce(self.engine.ranks.world)
-        with recorded(self), self._logged():
-            if not self.over:
-                note("building and starting the graph (the first step is slow) ...")
-            yield
-            self.checkpoints.wait()
-
-    @contextlib.contextmanager
-    def _logged(self) -> Iterator[None]:
-        """Open log and progress bar; add to errors how the run can be continued."""
+        """Write log, status and report; add to errors how the run can be continued."""
         state = self.state
-        if self.engine.ranks.first:
-            pending = ["dev"] * state.evaluate_due + ["train"] * bool(state.log_count)
-            self._log = MetricsLog(self.run.path, state.step, pending, self.engine.events)
-        self.progress = Progress(self.total_steps, state.step)
-        self._saved_when = time.monotonic()
-        try:
-            yield
-        except Exception as error:
-            with contextlib.suppress(CheckpointError):  # ``error`` came first
-                self.checkpoints.wait()  # before the run folder is released
-            if isinstance(error, (RankLost, CheckpointError)):
-                raise type(error)(f"{error}; {self._resumable()}") from error
-            text = exits.user_error(error) if isinstance(error, OSError) else None
-            if text is not None:
-                raise AmpXlaError(f"{text}; {self._resumable()}") from error
-            raise
-        finally:
-            self.progress.close()
-            if self._log is not None:
-                self._log.close()
+        announce(self.engine.ranks.world)
+        with recorded(self):
+            if self.engine.ranks.first:
+                pending = ["dev"] * state.evaluate_due + ["train"] * bool(state.log_count)
+                self._log = MetricsLog(self.run.path, state.step, pending, self.engine.events)
+            self.progress = Progress(self.total_steps, state.step)
+            self._saved_when = time.monotonic()
+            try:
+                if not self.over:
+                    note("building and starting the graph (the first step is slow) ...")
+                yield
+                self.checkpoints.wait()
+            except Exception as error:
+                with contextlib.suppress(CheckpointError):  # ``error`` came first
+                    self.checkpoints.wait()  # before the run folder is released
+                if isinstance(error, (RankLost, CheckpointError)):
+                    raise type(error)(f"{error}; {self._resumable()}") from error
+                text = exits.user_error(error) if isinstance(error, OSError) else None
+                if text is not None:
+                    raise AmpXlaError(f"{text}; {self._resumable()}") from error
+                raise
+            finally:
+                self.progress.close()
+                if self._log is not None:
+                    self._log.close()
 
     def _resumable(self) -> str:
         """Return the end of an error message: how the run can be continued."""
@@ -173,7 +212,7 @@ class Loop:
         if state.step % options.log_every == 0 or ended:
             self._report()
         if not result.finite:
-            nonfinite.judge(self, result)
+            nonfinite.handle(self, result)
 
     def flag(self, watch: SignalWatch) -> bool:
         """Return whether this rank has to stop or to save after the next step."""
@@ -199,11 +238,13 @@ class Loop:
         if stop or (watch.received is not None and not several):
             self.save_if_needed()
             self.engine.ranks.all_do(self.checkpoints.wait)  # no rank ends before it is written
-            raise watch.stopped(
-                f"after step {state.step}; {self.run.resume_by} continues from there"
-                if state.step
-                else "before the first step"
-            )
+            raise self.stopped(watch)
+
+    def stopped(self, watch: SignalWatch) -> Stopped:
+        """Return the error that ends a run between two steps after a signal."""
+        step = self.state.step
+        then = f"after step {step}; {self.run.resume_by} continues from there"
+        return watch.stopped(then if step else "before the first step")
 
     def checkpoint_is_due(self, ahead: int = 0) -> bool:
         """Return whether a checkpoint is due ``ahead`` steps from now."""
@@ -290,7 +331,7 @@ class Loop:
         self.engine.compare()
         state.evaluate_due = False
         seconds = time.monotonic() - began
-        better = state.judge(values.get(options.monitor, math.nan), options.higher_is_better)
+        better = state.record(values.get(options.monitor, math.nan), options.higher_is_better)
         if self.over and state.log_count:  # early stopping within a logging interval
             self._report()
         self._write("dev", {f"dev_{name}": value for name, value in values.items()})
@@ -346,12 +387,12 @@ class Loop:
         ranks.all_do(self.checkpoints.wait)
         shards = self.engine.write_shards(self.run.checkpoints)
         if ranks.first:
-            self.checkpoints.save(self.state.step, self.engine.snapshot, document, shards)
+            self.checkpoints.save(self.state.step, self.engine.snapshot(), document, shards)
         self._saved_at, self._saved_when = self.state.step, time.monotonic()
 
     def save_earlier(self, document: Mapping[str, Any], tensors: Mapping[str, Any]) -> None:
         """Write a checkpoint of what was read at the current step, unless there is one."""
         self.checkpoints.wait()
         if self._saved_at != self.state.step:
-            self.checkpoints.save(self.state.step, lambda: tensors, document)
+            self.checkpoints.save(self.state.step, tensors, document)
             self.checkpoints.wait()

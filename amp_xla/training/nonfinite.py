@@ -25,7 +25,7 @@ class TrainingDiverged(AmpXlaError):
     """Loss or gradients stayed non-finite, even after a roll-back."""
 
 
-def judge(loop: Any, result: StepResult) -> None:
+def handle(loop: Any, result: StepResult) -> None:
     """Handle a skipped update: report, roll back or stop, depending on the run's options.
 
     Raises:

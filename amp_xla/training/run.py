@@ -2,29 +2,42 @@
 
 ``RunFolder(...)`` writes nothing. It chooses the folder, and refuses one that is in use or holds a
 run that would be overwritten. ``begin`` writes, after all checks have passed.
+
+Some files are for people and for reports. ``config.json`` and the files needed for prediction are
+copies: resuming and predicting read those in the checkpoint. ``run.json`` has command and versions,
+``status.json`` plan and outcome.
 """
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import datetime
 import errno
 import fcntl
 import itertools
 import os
+import platform
 import shlex
 import socket
+import sys
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Mapping, Optional, Type
+from typing import Any, Dict, Iterator, List, Mapping, Optional, Type
 
-import numpy as np
-
-from amp_xla.errors import AmpXlaError
+from amp_xla import __version__
+from amp_xla.config import flat
+from amp_xla.data.batches.rank_shard import whole
+from amp_xla.errors import AmpXlaError, RankLost
 from amp_xla.process import durable, json_files, regular
 from amp_xla.process.progress import note
-from amp_xla.training import checkpoint
+from amp_xla.process.stopping import Stopped
+from amp_xla.process.typed import revision
+from amp_xla.report.record import STATUS
 from amp_xla.training.checkpoint import Checkpoint, folder_of, newest, readable, steps
+from amp_xla.training.engine import Engine
 from amp_xla.training.options import RunOptions
+from amp_xla.training.state import settings_of
 
 LATEST = "latest"
 _LOCK = ".lock"
@@ -297,54 +310,87 @@ class ScriptFolder(RunFolder):
         """Do nothing: the parent folder is not this project's."""
 
 
-class CheckpointWriter:
-    """A thread that writes a run's checkpoints while training continues.
-
-    Args:
-      run: the run folder.
-      keep: number of newest checkpoints to keep, besides the best.
-      files: name -> content of each file needed for prediction.
-    """
-
-    def __init__(self, run: RunFolder, keep: int, files: Mapping[str, bytes]) -> None:
-        self._run, self._keep, self._files = run, keep, files
-        self._thread = ThreadPoolExecutor(1, "checkpoint")
-        self._pending: Optional[Future[None]] = None
-
-    @property
-    def busy(self) -> bool:
-        """True during a write."""
-        return self._pending is not None and not self._pending.done()
-
-    def wait(self) -> None:
-        """Wait until the last checkpoint is on disk; raise CheckpointError if writing it failed."""
-        pending, self._pending = self._pending, None
-        if pending is not None:
-            pending.result()
-
-    def save(
-        self,
-        step: int,
-        snapshot: Callable[[], Mapping[str, np.ndarray]],
-        state: Mapping[str, Any],
-        shards: Optional[Path] = None,
-    ) -> None:
-        """Copy the tensors now and write them in the background. Call ``wait`` first.
-
-        The arguments are those of ``checkpoint.write``; ``snapshot`` returns the tensors.
-        """
-        self._pending = self._thread.submit(self._write, step, snapshot(), state, shards)
-
-    def _write(
-        self, step: int, tensors: Mapping[str, Any], state: Mapping[str, Any], shards: Any
-    ) -> None:
-        folder = self._run.checkpoints
-        checkpoint.write(folder, step, tensors, state, self._files, shards)
-        self._run.has_checkpoint()
-        checkpoint.prune(folder, self._keep)
-
-
 def _contents(folder: Path) -> List[str]:
     """Return the names in a folder, except the lock and temporary files."""
     names = (path.name for path in folder.iterdir())
     return sorted(n for n in names if n != _LOCK and not n.startswith(durable.TEMPORARY))
+
+
+def write_about(run: RunFolder, config: Any, engine: Engine) -> None:
+    """Write config.json, the files needed for prediction and, unless it continues, run.json."""
+    written: Dict[str, Any] = {}
+    with contextlib.suppress(ValueError):
+        written = json_files.read(run.path / "run.json") if run.continues else {}
+    if not written:
+        process = {
+            "recipe": run.recipe,
+            "command": " ".join(map(shlex.quote, sys.argv)),
+            "amp_xla": __version__,
+            "revision": revision(),
+            "python": platform.python_version(),
+            "ranks": engine.ranks.world.size,
+            **engine.versions,
+            **engine.process,
+            "host": platform.platform(),
+            "started": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
+        }
+        run.write_json("run.json", process)
+    run.write_json("config.json", {**settings_of(config), "run": dataclasses.asdict(config.run)})
+    for name, data in sorted(engine.job.assets.items()):
+        run.write(name, data)
+
+
+@contextlib.contextmanager
+def recorded(loop: Any) -> Iterator[None]:
+    """Write ``status.json`` before and after the block, and ``report.html`` after it.
+
+    All ranks call it, the first one writes. If the page cannot be written, a warning is printed.
+    """
+    write_status(loop, "running")
+    try:
+        yield
+    except Stopped as stopped:
+        message = str(stopped)
+        with contextlib.suppress(RankLost):
+            # Launchers kill the other ranks soon after one has ended.
+            loop.engine.ranks.all_do(lambda: _end(loop, "stopped", message))
+        raise
+    except BaseException as error:
+        text = str(error) if isinstance(error, AmpXlaError) else f"{type(error).__name__}: {error}"
+        _end(loop, "failed", text)
+        raise
+    _end(loop, "done")
+
+
+def _end(loop: Any, state: str, message: str = "") -> None:
+    if not loop.engine.ranks.first:
+        return
+    try:
+        write_status(loop, state, message)
+        from amp_xla.report import page
+
+        page.write_run(loop.run.path)
+    except Exception as error:  # a report must not change how a run ends
+        note(
+            f"warning: {loop.run.path}/report.html was not written ({error}); try: "
+            f"amp-xla report {loop.run.path}"
+        )
+
+
+def write_status(loop: Any, state: str, message: str = "") -> None:
+    """Write ``status.json`` on the first rank: state, message, plan, how to continue the run."""
+    batches, options = loop.engine.job.batches, loop.options
+    plan = {
+        "total_steps": loop.total_steps,
+        "monitor": options.monitor,
+        "higher_is_better": options.higher_is_better,
+        "shapes": [f"{rows} × {length}" for rows, length in batches.shapes],
+        "padding_share": getattr(whole(batches), "padding_share", None),
+        "defaults": flat(type(loop.config)()),
+    }
+    time = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+    status = {
+        "state": state, "message": message, "time": time, "continuing": loop.run.continuing,
+        "plan": plan,
+    }  # fmt: skip
+    loop.run.write_json(STATUS, status)

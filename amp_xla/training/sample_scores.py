@@ -111,11 +111,11 @@ class LabelScores(SampleScores):
 
     Attributes:
       names: labels of the run.
-      chances: probability of each label, float64 [N, labels].
+      probabilities: probability of each label, float64 [N, labels].
     """
 
     names: Sequence[str]
-    chances: np.ndarray
+    probabilities: np.ndarray
     columns = ("sample", "label", "predicted", "probability", "probability_of_label", "text")
     metric = "accuracy"
 
@@ -130,7 +130,7 @@ class LabelScores(SampleScores):
         """Return label and prediction as indices into ``names``."""
         number = {name: i for i, name in enumerate(self.names)}
         labels = np.array([number[label] for label in self.samples.wanted])
-        return np.stack([labels, self.chances.argmax(1)], 1)
+        return np.stack([labels, self.probabilities.argmax(1)], 1)
 
     def score(self, rows: np.ndarray) -> Dict[str, float]:
         return scores.classification(scores.confusion(rows[:, 0], rows[:, 1], len(self.names)))
@@ -138,11 +138,11 @@ class LabelScores(SampleScores):
     def details(self) -> Dict[str, Any]:
         labels, predicted = self.rows()[:, :2].T.astype(int)
         matrix = scores.confusion(labels, predicted, len(self.names))
-        error, bins = scores.calibration(self.chances.max(1), predicted == labels)
-        chances = self.chances[np.arange(len(labels)), labels]
-        metrics = {"loss": float(-np.log(np.maximum(chances, 1e-12)).mean())}
+        error, bins = scores.calibration(self.probabilities.max(1), predicted == labels)
+        probabilities = self.probabilities[np.arange(len(labels)), labels]
+        metrics = {"loss": float(-np.log(np.maximum(probabilities, 1e-12)).mean())}
         if len(self.names) == 2:
-            metrics["auc"] = scores.auc(labels == 1, self.chances[:, 1])
+            metrics["auc"] = scores.auc(labels == 1, self.probabilities[:, 1])
         mistakes = [
             (int(matrix[i, j]), self.names[i], self.names[j])
             for i, j in np.argwhere(matrix)
@@ -158,12 +158,12 @@ class LabelScores(SampleScores):
 
     def errors(self, most: int) -> List[Dict[str, Any]]:
         labels, predicted = self.rows()[:, :2].T.astype(int)
-        of_labels = self.chances[np.arange(len(labels)), labels]
+        of_labels = self.probabilities[np.arange(len(labels)), labels]
         order = np.argsort(of_labels, kind="stable").tolist()
         wrong = [i for i in order if predicted[i] != labels[i]][:most]
         names = [self.names[i] for i in predicted]
-        chances = self.chances.max(1).tolist(), of_labels.tolist()
-        return self._listed(wrong, self.samples.wanted, names, *chances)
+        probabilities = self.probabilities.max(1).tolist(), of_labels.tolist()
+        return self._listed(wrong, self.samples.wanted, names, *probabilities)
 
     def against(self, other: LabelScores, seed: int) -> Dict[str, Any]:
         result = super().against(other, seed)
@@ -176,7 +176,7 @@ class LabelScores(SampleScores):
 def scored(checkpoint: Checkpoint, samples: Samples) -> Scorer:
     """Check the labels of samples; return the function that scores the answers to them.
 
-    Recipes whose answers are not ``LabelAnswers`` have a function ``scored`` of their own.
+    Recipes whose answers are not ``label_answers`` have a function ``scored`` of their own.
     """
     path = str(checkpoint.path / "labels.json")
     names = Labels.load(path).names if os.path.isfile(path) else ()

@@ -1,20 +1,40 @@
-"""The JSON files of a checkpoint: position of the run; size and SHA-256 of each file."""
+"""The content of ``state.json``: position of a run, and its identity.
+
+The identity is data, settings and versions, which must not change on resume.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
+import json
 import math
-import os
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional, Sequence
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
-from amp_xla.process import durable, json_files, regular
+import numpy as np
 
-TENSORS, STATE, MANIFEST = "tensors.safetensors", "state.json", "manifest.json"
+from amp_xla.config import fields, flat
+from amp_xla.data.batches.protocol import BatchSource
+from amp_xla.data.batches.rank_shard import whole
+from amp_xla.data.text.layout import LAYOUT
+from amp_xla.errors import AmpXlaError
+from amp_xla.process import json_files
+from amp_xla.settings import Settings
+from amp_xla.training.options import RunOptions
+
+STATE = "state.json"
 _RANKS = dict.fromkeys(("size", "first_size", "micro_batches"), int)
 _IDENTITY = dict.fromkeys(("data", "assets", "config", "settings", "versions", "defaults"), dict)
 _OPTIONAL: Dict[str, Any] = {"best": (int, float, type(None)), "rolled_back_at": (int, type(None))}
+# Settings for the length of a run. A larger value extends the run.
+_LENGTHS = ("epochs", "steps")
+_PARTS = {  # part of an identity -> word for its entries in messages
+    "script": "script's", "config": "setting", "settings": "setting", "data": "data",
+    "assets": "file", "versions": "version",
+}  # fmt: skip
+_STEPS = "steps per epoch"
 
 
 @dataclasses.dataclass
@@ -69,11 +89,7 @@ class LoopState:
             raise ValueError("loop.log_sums: only numbers are allowed")
         return state
 
-    def recount(self, steps_per_epoch: int) -> None:
-        """Compute epoch and position in it from ``step``, because epochs may have become longer."""
-        self.epoch, self.step_in_epoch = divmod(self.step, steps_per_epoch)
-
-    def judge(self, value: float, higher_is_better: bool) -> bool:
+    def record(self, value: float, higher_is_better: bool) -> bool:
         """Record an evaluation; return True if it is the best so far. NaN never is."""
         sign = 1.0 if higher_is_better else -1.0
         better = not math.isnan(value) and (self.best is None or sign * value > sign * self.best)
@@ -98,79 +114,121 @@ def read_state(path: Path) -> Dict[str, Any]:
     return state
 
 
-def entry(path: Path) -> Dict[str, Any]:
-    """Return a file's entry in a manifest."""
-    return {"bytes": path.stat().st_size, "sha256": durable.sha256(path)}
+class Differences(NamedTuple):
+    """Differences between two identities, one line each.
 
-
-def manifest_of(name: str, files: Mapping[str, Any]) -> bytes:
-    """Return a manifest for the checkpoint ``name``, with its own SHA-256."""
-    listed = {"checkpoint": name, "files": files}
-    digest = hashlib.sha256(json_files.encode(listed)).hexdigest()
-    return json_files.encode({**listed, "sha256": digest})
-
-
-def write_manifest(folder: Path, name: str) -> None:
-    """Write the manifest of all files in ``folder``, which becomes the checkpoint ``name``."""
-    listed = {file.name: entry(file) for file in sorted(folder.iterdir())}
-    durable.write(folder / MANIFEST, manifest_of(name, listed))
-
-
-def read_manifest(path: Path) -> Dict[str, Any]:
-    """Return file name -> ``bytes`` and ``sha256`` of each file of a checkpoint.
-
-    Raises:
-      ValueError: the manifest is missing or damaged; the message names it.
+    Attributes:
+      forcible: differences that only ``--force-resume`` allows.
+      longer: differences that are allowed: they only make the run longer.
     """
-    try:
-        data = regular.read(path / MANIFEST)
-        manifest = json_files.decode(data)
-        json_files.require(manifest, {"checkpoint": str, "files": dict})
-        if data != manifest_of(manifest["checkpoint"], manifest["files"]):
-            raise ValueError("content differs from its own SHA-256")
-        if manifest["checkpoint"] != path.name:
-            raise ValueError(f"belongs to {manifest['checkpoint']}, not to {path.name}")
-    except OSError as error:
-        raise ValueError(f"{MANIFEST}: {error.strerror}") from error
-    except ValueError as error:
-        raise ValueError(f"{MANIFEST}: {error}") from error
-    files: Dict[str, Any] = manifest["files"]
-    return files
+
+    forcible: List[str]
+    longer: List[str]
 
 
-def problems(path: Path, only: Sequence[str] = ()) -> List[str]:
-    """Return what is wrong with a checkpoint, one line per file; empty if it is whole.
+def identity_of(engine: Any, config: Any, files: Mapping[str, bytes]) -> Dict[str, Any]:
+    """Return the JSON-able identity of a run, saved with each checkpoint."""
+    return {
+        "data": {**engine.job.identity, **_batches(whole(engine.job.batches))},
+        "script": getattr(engine.job, "script", {}),
+        "assets": digests(files),
+        # ``REMOVED`` has the settings of older versions, with the values that hold now.
+        "config": {**getattr(config, "REMOVED", {}), **settings_of(config)},
+        "may change": [n for n, field in fields(type(config)).items() if field.may_change],
+        "defaults": {**dataclasses.asdict(Settings()), **settings_of(type(config)())},
+        "settings": dict(engine.settings),
+        "versions": dict(engine.versions),
+    }
 
-    The whole content is read. Links and files that are not in the manifest count as damage.
+
+def same_on_all(ranks: Any, identity: Mapping[str, Any]) -> None:
+    """Raise AmpXlaError if a rank has other data, settings or versions than rank 0."""
+    identities = ranks.gather([ranks.world.name, json.loads(json.dumps(identity))])
+    first, expected = identities[0]
+    for rank, (name, other) in enumerate(identities[1:], 1):
+        sides = "on rank 0", f"on rank {rank}"
+        lines = [*itertools.chain(*differences(expected, other, sides))]
+        if lines:
+            raise AmpXlaError(f"{name} differs from {first}: {'; '.join(lines[:3])}")
+
+
+def settings_of(config: Any) -> Dict[str, Any]:
+    """Return a recipe's settings by name, without ``RunOptions``."""
+    return {name: value for name, value in flat(config).items() if name not in fields(RunOptions)}
+
+
+def digests(assets: Mapping[str, bytes]) -> Dict[str, str]:
+    """Return file name -> SHA-256 (hex) of its content, except of the texts' layout."""
+    files = {name: data for name, data in assets.items() if name != LAYOUT}
+    return {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
+
+
+def _batches(batches: BatchSource) -> Dict[str, Any]:
+    """Return steps per epoch, and a hash of all arrays of the first batch."""
+    digest = hashlib.sha256()
+    for name, value in sorted(next(batches.epoch(0), {}).items()):
+        digest.update(f"{name}{value.dtype}{value.shape}".encode())
+        digest.update(np.ascontiguousarray(value).tobytes())
+    return {_STEPS: batches.steps_per_epoch(), "first batch": digest.hexdigest()}
+
+
+def differences(
+    saved: Mapping[str, Any],
+    current: Mapping[str, Any],
+    sides: Tuple[str, str] = ("in the checkpoint", "now"),
+) -> Differences:
+    """Return the differences between a checkpoint's identity and that of the current job.
+
+    A setting that only one side has equals its default: it was added or removed since then.
 
     Args:
-      path: the checkpoint.
-      only: names of the files to check; empty = all.
+      sides: words for the origin of both values.
     """
-    try:
-        listed = read_manifest(path)
-        present = set(os.listdir(str(path))) - {MANIFEST}
-    except (ValueError, OSError) as error:
-        return [str(error)]
-    wrong = []
-    for name in sorted(only or {*listed, *present, STATE, TENSORS}):
-        file = path / name
-        try:
-            if name not in present:  # also for a name outside this folder, e.g. ../x
-                wrong.append(f"{name}: missing")
-            elif name not in listed:
-                wrong.append(f"{name}: not in the manifest")
-            elif file.is_symlink() or not file.is_file():
-                wrong.append(f"{name}: not a regular file")
-            elif not _fits(file, listed[name]):
-                wrong.append(f"{name}: content differs from its SHA-256")
-        except OSError as error:
-            wrong.append(f"{name}: {error.strerror}")
-    if len(wrong) > 1:
-        wrong.append(f"{MANIFEST}: may belong to another checkpoint")
-    return wrong
+    old_parts = {part: dict(saved.get(part, {})) for part in _PARTS}
+    new_parts = {part: dict(current.get(part, {})) for part in _PARTS}
+    for part in ("config", "settings"):
+        sides_of = (old_parts[part], new_parts[part])
+        for side, other, defaults in (
+            (*sides_of, current["defaults"]), (*sides_of[::-1], saved.get("defaults", {}))
+        ):  # fmt: skip
+            side.update((key, defaults[key]) for key in {*other} - {*side} if key in defaults)
+    if not saved.get("script"):  # a checkpoint from before this part, or before a recipe had it
+        new_parts["script"] = {}
+    longer = []
+    for key in _LENGTHS:
+        old, new = old_parts["config"].get(key), new_parts["config"].get(key)
+        if isinstance(old, int) and isinstance(new, int) and old < new:
+            longer.append(f"{key} {old} {sides[0]}, {new} {sides[1]}")
+            del old_parts["config"][key], new_parts["config"][key]
+            # If an epoch is the whole run (pretraining), its number of steps differs, too.
+            for side in (old_parts, new_parts):
+                side["data"].pop(_STEPS, None)
+    old_free, new_free = (
+        {key: side["config"].pop(key) for key in current["may change"] if key in side["config"]}
+        for side in (old_parts, new_parts)
+    )
+    forcible = [
+        line
+        for part, word in _PARTS.items()
+        for line in _compare(word, old_parts[part], new_parts[part], sides)
+    ]
+    if old_parts["data"] != new_parts["data"]:  # a setting that may change can be the cause
+        forcible = [*_compare("setting", old_free, new_free, sides), *forcible]
+    return Differences(forcible, longer)
 
 
-def _fits(file: Path, listed: Any) -> bool:
-    size = listed.get("bytes") if isinstance(listed, dict) else None
-    return size == file.stat().st_size and entry(file) == listed
+def _compare(
+    word: str, saved: Mapping[str, Any], current: Mapping[str, Any], sides: Tuple[str, str]
+) -> List[str]:
+    lines = []
+    for key in sorted({*saved, *current}):
+        old, new = saved.get(key, "absent"), current.get(key, "absent")
+        # A checkpoint is JSON, which turns tuples into lists.
+        if old != new and old != (list(new) if isinstance(new, tuple) else new):
+            lines.append(f"{word} {key}: {_short(old)} {sides[0]}, {_short(new)} {sides[1]}")
+    return lines
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return f"{text[:8]}..." if len(text) == 64 else text

@@ -103,20 +103,19 @@ def prepared(choice: Choice, installing: bool, root: Path) -> str:
     Raises:
       SetupError: a container lacks bert4keras, and the command is not `env`.
     """
-    if not choice.provided or choice.python is None:
+    if not choice.provided:
         return str(ensure(choice, root))
-    python = choice.python.path
     if choice.complete:
-        return python
+        return choice.python
     if not installing:
         raise SetupError(
-            f"{python} has TensorFlow but not bert4keras. `make env` adds what this project needs"
-            " and changes nothing that is installed; then repeat the command."
+            f"{choice.python} has TensorFlow but not bert4keras. `make env` adds what this project"
+            " needs and changes nothing that is installed; then repeat the command."
         )
-    command = [python, "-m", "scripts.container_install"]
+    command = [choice.python, "-m", "scripts.container_install"]
     if subprocess.run(command, stdout=2, cwd=str(root)).returncode:
         raise SetupError(f"`{' '.join(command)}` failed; its message is above.")
-    return python
+    return choice.python
 
 
 def runtime_for(command: str, words: Sequence[str], request: str, root: Path) -> str:

@@ -15,10 +15,10 @@ import subprocess
 import time
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, Dict, Iterator
+from typing import IO, Iterator
 
 from scripts.environment import SetupError, say
-from scripts.environment.runtimes import Choice
+from scripts.environment.runtimes import Choice, Runtime
 from scripts.environment.uv import uv
 
 STAMP = "amp_xla-stamp.json"
@@ -34,33 +34,27 @@ def ensure(choice: Choice, root: Path) -> Path:
     """
     folder = root / ".venvs" / choice.runtime.name
     lock_file = root / "requirements" / f"{choice.runtime.name}.txt"
-    if not _is_whole(folder, lock_file, choice):
+    lock_hash = _fingerprint(lock_file)
+    if _built_from(folder, choice.runtime) != lock_hash:
         with _only_builder(root, choice.runtime.name) as lock:
-            if not _is_whole(folder, lock_file, choice):  # another process may have built it
-                _build(choice, folder, lock_file, root, lock)
+            built_from = _built_from(folder, choice.runtime)
+            if built_from != lock_hash:  # else another process has built it
+                # A complete environment with an older lock is updated; others are built anew.
+                _build(choice, folder, lock_file, root, lock, rebuild=not built_from)
+                partial = folder / f"{STAMP}.partial"
+                partial.write_text(json.dumps({"lock": lock_hash}) + "\n")
+                os.replace(str(partial), str(folder / STAMP))
     return folder / "bin" / "python"
 
 
-def _is_whole(folder: Path, lock_file: Path, choice: Choice) -> bool:
-    return _read_stamp(folder).get("lock") == _fingerprint(lock_file) and _python_fits(
-        folder, choice
-    )
-
-
-def _python_fits(folder: Path, choice: Choice) -> bool:
-    """Return whether the environment's Python runs and has an allowed version."""
-    minors = [choice.python.minor] if choice.python else choice.runtime.pythons
-    return os.access(str(folder / "bin" / "python"), os.X_OK) and any(
-        (folder / "lib" / f"python{minor}").is_dir() for minor in minors
-    )
-
-
-def _read_stamp(folder: Path) -> Dict[str, Any]:
-    try:
-        stamp = json.loads((folder / STAMP).read_text())
-    except (OSError, ValueError):
-        return {}
-    return stamp if isinstance(stamp, dict) else {}
+def _built_from(folder: Path, runtime: Runtime) -> str:
+    """Return the hash of the lock of a complete environment with an allowed Python; else ''."""
+    runs = os.access(str(folder / "bin" / "python"), os.X_OK)
+    if not runs or not any((folder / "lib" / f"python{m}").is_dir() for m in runtime.pythons):
+        return ""
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        return str(json.loads((folder / STAMP).read_text())["lock"])
+    return ""
 
 
 def _fingerprint(lock_file: Path) -> str:
@@ -82,10 +76,10 @@ def _only_builder(root: Path, name: str) -> Iterator[IO[str]]:
         yield lock
 
 
-def _build(choice: Choice, folder: Path, lock_file: Path, root: Path, lock: IO[str]) -> None:
+def _build(
+    choice: Choice, folder: Path, lock_file: Path, root: Path, lock: IO[str], rebuild: bool
+) -> None:
     runtime, program = choice.runtime, uv(root)
-    # A complete environment with an older lock is updated; anything else is built anew.
-    rebuild = not _read_stamp(folder) or not _python_fits(folder, choice)
     free = shutil.disk_usage(str(root)).free / 1e9
     if rebuild and free < runtime.gigabytes:
         raise SetupError(
@@ -98,23 +92,18 @@ def _build(choice: Choice, folder: Path, lock_file: Path, root: Path, lock: IO[s
     started = time.monotonic()
     with suppress(FileNotFoundError):
         (folder / STAMP).unlink()
-    python = choice.python.path if choice.python else runtime.pythons[0]
+    python = choice.python or runtime.pythons[0]
     if rebuild:
         shutil.rmtree(str(folder), ignore_errors=True)
         try:
             _uv(program, lock, "venv", "--quiet", "--python", python, str(folder))
         except SetupError as error:
-            if choice.python:
-                raise
             raise SetupError(
                 f"{error}\nuv could not get Python {python}. Install one of"
                 f" {', '.join(runtime.pythons)} (Debian, Ubuntu: sudo apt-get install python3),"
                 " then repeat the command."
             ) from error
     _install(program, lock, lock_file, "--python", str(folder / "bin" / "python"))
-    partial = folder / f"{STAMP}.partial"
-    partial.write_text(json.dumps({"lock": _fingerprint(lock_file), "python": python}) + "\n")
-    os.replace(str(partial), str(folder / STAMP))
     say(f"environment {runtime.name} is ready ({time.monotonic() - started:.0f} s)")
 
 

@@ -1,16 +1,24 @@
-"""The installed packages of a Python, and the detection of containers."""
+"""Find a Python of this machine and the packages in it; detect containers."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
+import shutil
 import subprocess
 from pathlib import Path
-from typing import Dict, Mapping, Optional
+from typing import Dict, List, Mapping, Optional, Sequence
 
 from scripts.environment import SetupError
 
+# Folders of version managers; MINOR is e.g. 3.12.
+MANAGED = (
+    ("PYENV_ROOT", "~/.pyenv", "versions/MINOR.*"),
+    ("UV_PYTHON_INSTALL_DIR", "~/.local/share/uv/python", "cpython-MINOR.*"),
+    ("ASDF_DATA_DIR", "~/.asdf", "installs/python/MINOR.*"),
+    ("MISE_DATA_DIR", "~/.local/share/mise", "installs/python/MINOR.*"),
+)
 # Docker and Podman leave a file; Apptainer, Kubernetes and NVIDIA's images set a variable.
 MARKER_FILES = ("/.dockerenv", "/run/.containerenv")
 MARKER_VARIABLES = (
@@ -24,6 +32,34 @@ TENSORFLOW = ("tensorflow", "nvidia-tensorflow", "tensorflow-gpu", "tensorflow-c
 DISTRIBUTION = re.compile(r"(.+?)-(\d[^-]*)(?:-py\d.*)?\.(?:dist|egg)-info")
 PRINT_PATH = "import json, sys; print(json.dumps(sys.path))"
 PRINT_VERSION = "import tensorflow; print('\\n' + tensorflow.__version__)"
+
+
+def find(minors: Sequence[str]) -> str:
+    """Return the path of a Python with the first of the versions `minors` that is here, or ''.
+
+    uv would not see those of version managers: on PATH they are shims, which fail for most
+    versions.
+    """
+    on_path = os.environ.get("PATH", "").split(os.pathsep)
+    for minor in minors:
+        folders = [*_managed(minor), *(f for f in on_path if Path(f).name != "shims")]
+        path = shutil.which(f"python{minor}", path=os.pathsep.join(folders))
+        if path:
+            return path
+    return ""
+
+
+def _managed(minor: str) -> List[str]:
+    """Return the folders of version managers that may have a Python of this version ('3.7')."""
+    prefixes: List[str] = []
+    for variable, default, pattern in MANAGED:
+        folder = Path(os.path.expanduser(os.environ.get(variable) or default))
+        prefixes += map(str, folder.glob(pattern.replace("MINOR", minor)))
+    try:
+        conda = Path(os.path.expanduser("~/.conda/environments.txt")).read_text()
+    except OSError:
+        conda = ""
+    return [os.path.join(prefix, "bin") for prefix in (*prefixes, *conda.splitlines()) if prefix]
 
 
 def inside_container() -> bool:

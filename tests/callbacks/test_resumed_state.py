@@ -31,7 +31,8 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("accumulate, how", [
-    (2, "longer"), (4, "killed"), (5, "killed in an epoch"), (5, "longer"),
+    (5, "killed in an epoch"),
+    *(pytest.param(*it, marks=pytest.mark.once) for it in ((4, "killed"), (5, "longer"))),
 ])  # fmt: skip
 def test_a_window_over_the_end_of_an_epoch_is_exact(
     accumulate: int, how: str, tmp_path: Path, capfd: Any
@@ -68,7 +69,7 @@ def early(baseline: Any = None) -> Any:
     )
 
 
-@pytest.mark.parametrize("make", [early, Stops])
+@pytest.mark.parametrize("make", [early, pytest.param(Stops, marks=pytest.mark.once)])
 def test_a_run_that_a_callback_has_ended_stays_ended(make: Any, tmp_path: Path) -> None:
     found = []
     for _ in range(2):
@@ -197,7 +198,7 @@ class Slow(keras.callbacks.Callback):
             raise AssertionError("the evaluation went on")
 
 
-@pytest.mark.parametrize("epoch", [1, EPOCHS - 1])
+@pytest.mark.parametrize("epoch", [EPOCHS - 1, pytest.param(1, marks=pytest.mark.once)])
 def test_a_signal_in_an_evaluation_saves_what_came_before_it(epoch: int, tmp_path: Path) -> None:
     whole, calm = build(), Slow(99)
     fit(whole, calm, Run(tmp_path / "whole"))

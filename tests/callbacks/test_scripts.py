@@ -24,7 +24,7 @@ from tests.support.commands import Commands
 from tests.support.horovod import on_two_ranks
 from tests.support.killing import repeatable
 from tests.support.running import ROOT
-from tests.support.small_fit import Killed, KilledAfter, as_in_a_new_process
+from tests.support.small_fit import Killed, KilledAfter
 
 pytestmark = pytest.mark.slow
 
@@ -146,7 +146,12 @@ def callbacks(folder: Path, rates: bool) -> List[Any]:
     ]
 
 
-@pytest.mark.parametrize("name", list(OPTIMIZERS))
+def once(*values: str) -> List[Any]:
+    """Return the values of a parameter that are tried on one TensorFlow only."""
+    return [pytest.param(value, marks=pytest.mark.once) for value in values]
+
+
+@pytest.mark.parametrize("name", ["rates", *once("states", "factor")])
 def test_optimizers_and_callbacks_as_in_keras_and_after_a_kill(name: str, tmp_path: Path) -> None:
     """Results are those of plain Keras in fp32; a killed run ends with the same bits."""
 
@@ -193,7 +198,8 @@ def data(kind: str, model: Any, others: List[Any]) -> Any:
 
 
 @pytest.mark.parametrize(
-    "kind", ["shuffled sequence", "weighted arrays", "parts of passes", "adversarial training"]
+    "kind",
+    ["parts of passes", *once("shuffled sequence", "weighted arrays", "adversarial training")],
 )
 def test_all_kinds_of_data_and_dropout_are_exact_after_a_kill(kind: str, tmp_path: Path) -> None:
     whole, again = resumed(
@@ -206,6 +212,7 @@ def test_all_kinds_of_data_and_dropout_are_exact_after_a_kill(kind: str, tmp_pat
     assert repeatable(tmp_path / "whole") == repeatable(tmp_path / "killed")
 
 
+@pytest.mark.once
 def test_hooks_of_a_lambda_callback_are_called_after_a_resume_within_an_epoch(
     tmp_path: Path,
 ) -> None:
@@ -225,6 +232,7 @@ def test_hooks_of_a_lambda_callback_are_called_after_a_resume_within_an_epoch(
     assert seen == list(range(newest.step, STEPS))
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("wrong, words", [
     ({"keep": 0}, "keep=0: allowed is a whole number, 1 or more"),
     ({"checkpoint_every": -1}, "checkpoint_every=-1: allowed is a whole number, 0 or more"),
@@ -233,24 +241,6 @@ def test_hooks_of_a_lambda_callback_are_called_after_a_resume_within_an_epoch(
 def test_an_argument_out_of_range_is_one_line(wrong: Any, words: str, tmp_path: Path) -> None:
     with pytest.raises(AmpXlaError, match=words):
         Run(tmp_path / "run", **wrong)
-
-
-class Score(keras.callbacks.Callback):
-    """Writes a score that rises, as an evaluator does."""
-
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        logs["val_f1"] = 0.25 * (epoch + 1)
-
-
-def test_the_report_knows_which_value_decides(tmp_path: Path) -> None:
-    for _ in range(2):  # the second time nothing is left to train
-        as_in_a_new_process()
-        model = build(lambda: optimizers.Adam(1e-2))
-        callbacks = [Score(), Run(tmp_path / "run", resume=True)]
-        model.fit(InOrder(), epochs=EPOCHS, verbose=0, callbacks=callbacks)
-        read = record.read(tmp_path / "run")
-        assert (read.monitor, read.best_value, read.best_step) == ("dev_f1", 0.75, EPOCHS * STEPS)
-        assert read.status["continuing"] == "the same script with resume=True continues"
 
 
 @pytest.fixture(scope="module")
@@ -328,6 +318,7 @@ def test_a_stopped_script_continues_to_the_same_bits(
     assert repeatable(stopped / "run") == repeatable(whole / "run")
 
 
+@pytest.mark.once
 @pytest.mark.horovod
 @pytest.mark.timeout(1500)
 def test_two_ranks_train_like_one_and_resume_to_the_same_bits(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +38,7 @@ def path(tmp_path: Path, monkeypatch: Any) -> Path:
 ])  # fmt: skip
 def test_gpus(path: Path, smi: str, level: str, words: str) -> None:
     program(path, "nvidia-smi", smi)
-    findings = doctor.graphics(nvidia.look(os.environ))
+    findings = doctor.graphics(nvidia.look())
     assert findings[0].level == level and words in str(findings[0])
 
 

@@ -72,6 +72,7 @@ def test_a_pasted_header_trains(tmp_path, flags):
     assert crf == "built" if safe else "CRF and MEMM need bert4keras 0.11.5" in crf
 
 
+@pytest.mark.once
 def test_a_header_for_another_tensorflow_stops_in_one_sentence(tmp_path):
     result = run(tmp_path, block("--runtime", OTHER) + "print('trained')")
     assert result.code == 1 and result.out == ""
@@ -79,6 +80,7 @@ def test_a_header_for_another_tensorflow_stops_in_one_sentence(tmp_path):
     assert "Traceback" not in result.err
 
 
+@pytest.mark.once
 @pytest.mark.parametrize(
     "flags, word",
     [(("--loss-scale", "dynamic"), "LossScaleOptimizer"), (("--infinity", "1e9"), "at most 32752")],

@@ -34,7 +34,7 @@ sys.exit(exit_code(lambda: ranks.Launcher(stand_in, 2, None).wait()))
 STAND_IN = """
 import os, pathlib, signal, sys, time
 sys.path.insert(0, {root!r})
-from amp_xla.process.meeting import announce
+from amp_xla.process.world import announce
 from amp_xla.process.world import stop_with_launcher, world
 rank = world().rank
 announce(world())
@@ -119,7 +119,9 @@ def test_ranks_stop_if_the_launcher_is_killed(launcher: Any, tmp_path: Path) -> 
 STARTING = """
 import os, pathlib, signal, sys, time
 sys.path.insert(0, {root!r})
+from amp_xla.process import exits
 from amp_xla.process.world import world
+exits.guard()
 rank = world().rank
 for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT):
     signal.signal(number, signal.SIG_IGN if rank == {deaf} else signal.SIG_DFL)
@@ -146,6 +148,32 @@ def test_a_signal_before_the_ranks_train_ends_all(
     os.kill(victim, getattr(signal, name))
     errors = process.communicate(timeout=120)[1].decode()
     assert (process.returncode, errors) == (CODES[name], "")
+
+
+EARLY = """
+import os, pathlib, sys, time
+sys.path.insert(0, {root!r})
+from amp_xla.process import exits
+from amp_xla.process.world import world
+pathlib.Path(f"up-{{world().rank}}").write_text(str(os.getpid()))
+while not os.path.exists("sent"):
+    time.sleep(0.02)
+exits.guard()
+time.sleep(240)
+"""
+
+
+@pytest.mark.parametrize("target", [None, 0, 1])
+def test_an_interrupt_while_python_starts_has_no_traceback(tmp_path: Path, target: Any) -> None:
+    need_horovod()
+    (tmp_path / "stand_in.py").write_text(EARLY.format(root=str(ROOT)))
+    process = start(tmp_path)
+    up = [tmp_path / f"up-{rank}" for rank in (0, 1)]
+    until(lambda: all(path.exists() and path.read_text() for path in up))
+    os.kill(process.pid if target is None else int(up[target].read_text()), signal.SIGINT)
+    (tmp_path / "sent").touch()
+    errors = process.communicate(timeout=120)[1].decode()
+    assert (process.returncode, errors) == (130, "")
 
 
 WHILE_STARTING = """

@@ -8,7 +8,7 @@ import pytest
 
 from amp_xla.commands import slurm
 from amp_xla.errors import AmpXlaError
-from amp_xla.process import meeting
+from amp_xla.process import world
 from amp_xla.process.world import World
 from tests.support.horovod import need_horovod
 
@@ -60,10 +60,10 @@ def test_ranks_of_two_jobs_do_not_meet_at_one_port(monkeypatch: Any, other: str)
     server = slurm.start_rendezvous("127.0.0.1", 0, slurm.assign("localhost:2"))
     monkeypatch.setenv("HOROVOD_GLOO_RENDEZVOUS_ADDR", "127.0.0.1")
     monkeypatch.setenv("HOROVOD_GLOO_RENDEZVOUS_PORT", str(server.server_address[1]))
-    monkeypatch.setattr(meeting, "_START_SECONDS", 1.0)
+    monkeypatch.setattr(world, "_START_SECONDS", 1.0)
     for job in (other, "4711.0"):
-        monkeypatch.setenv(meeting.MEETING, job)
+        monkeypatch.setenv(world.MEETING, job)
         with pytest.raises(AmpXlaError, match="rank [01] has not started"):
-            meeting.meet(World(int(job == other), 2))
-    monkeypatch.setenv(meeting.MEETING, other)
-    meeting.meet(World(0, 2))  # both of one job
+            world.meet(World(int(job == other), 2))
+    monkeypatch.setenv(world.MEETING, other)
+    world.meet(World(0, 2))  # both of one job

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from pathlib import Path
 from typing import Any, Iterator, List, Sequence
 
 import numpy as np
@@ -19,7 +18,6 @@ from amp_xla.graph import training_graph
 from amp_xla.precision.compat.keras import set_policy
 from amp_xla.precision.optimizer import LossScaleOptimizer
 from tests.support import heads
-from tests.support.commands import CLI, Commands
 
 FEATURES, CLASSES, BATCH = 16, 4, 8
 
@@ -139,19 +137,3 @@ def test_the_batches_of_fit_are_taken_as_fit_takes_them() -> None:
     head = heads.build("classifier")
     batch = (head.arrays[:2], head.arrays[2][:, 0])  # Keras makes columns of flat labels
     assert rehearse(head.model, itertools.repeat(batch), 1).worst_difference < 1e-2
-
-
-@pytest.mark.slow
-@pytest.mark.once
-def test_fifty_steps_of_classification_stay_within_one_percent(server: Any, tmp_path: Path) -> None:
-    small = ["--layers", "2", "--hidden", "64", "--max-length", "48", "--batch-size", "16"]
-    words = ["rehearse", "--steps", "50", "--out", tmp_path, "--", *small]
-    done = Commands(server, tmp_path)(CLI, *words)
-    assert done.code == 0, done.err
-    report = json.loads((tmp_path / "rehearsal.json").read_text())
-    steps = report["steps"]
-    assert [step["step"] for step in steps] == list(range(50))
-    assert all(step["finite"] and step["loss_scale"] == 1000.0 for step in steps)
-    assert 0.0 < max(abs(s["half_loss"] / s["float32_loss"] - 1.0) for s in steps) < 0.01
-    assert report["finding"] is None and 1024 <= report["suggested_loss_scale"] <= 2**20
-    assert "suggested constant loss scale" in done.out

@@ -9,7 +9,7 @@ import numpy as np
 
 from amp_xla.backend import tf
 from amp_xla.diagnose import emulate, overflow
-from amp_xla.diagnose.stage import Stage
+from amp_xla.diagnose.graph_copies import GraphCopies
 from amp_xla.graph import nodes, training_graph
 from tests.support import heads
 
@@ -34,10 +34,10 @@ def recorded() -> List[Tuple[Any, List[Any]]]:
             chosen += [node] if counts[node.op] <= SAMPLES else []
     parsed = [[nodes.parse_input(text) for text in node.input] for node in chosen]
     tensors = [[f"exact/{n}:{i}" for n, i in inputs if i >= 0] for inputs in parsed]
-    with Stage(training, rewritten.graph_def) as stage:
-        stage.add("exact", rewritten.graph_def, "exact")
-        stage.load("exact", training.values())
-        return list(zip(chosen, stage.run(tensors, head.arrays, 0, 1000.0)))
+    with GraphCopies(training, rewritten.graph_def) as copies:
+        copies.add("exact", rewritten.graph_def, "exact")
+        copies.load("exact", training.values())
+        return list(zip(chosen, copies.run(tensors, head.arrays, 0, 1000.0)))
 
 
 def alone(node: Any, values: List[Any]) -> Any:

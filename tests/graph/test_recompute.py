@@ -17,7 +17,7 @@ from amp_xla import setup
 setup.configure(precision="fp32", infinity=1e4)
 from amp_xla import backend
 from amp_xla.backend import tf, K
-from amp_xla.data.batches.packed import PackedBatches
+from amp_xla.data.batches.buckets import PackedBatches
 from amp_xla.data.batches.rank_shard import RankShard, micro_batches
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.graph import shapes, training_graph, virtual_gpu
@@ -70,7 +70,7 @@ for step in steps:
     fed = {n: np.shape(a) for n, a in zip(training.feeds, step.arrays(feeds[0], 0))}
     graph = training.export(training.fetches)
     kept.append(kept_bytes(by_name(graph), shapes.static_shapes(graph, training.fetches, fed)))
-graph = virtual_gpu.rewrite(graph, training.fetches).graph_def
+graph = virtual_gpu.rewrite(training, training.fetches).graph_def
 nodes, half = by_name(graph), half_nodes(graph)
 pairs = [(n, n[len("recompute/"):]) for n in nodes if n.startswith("recompute/")]
 pairs = [(copy, own) for copy, own in pairs if own in nodes]

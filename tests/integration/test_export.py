@@ -11,7 +11,6 @@ from typing import Any, Dict, List, Tuple
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
 
 from amp_xla import backend
 from amp_xla.backend import K
@@ -222,13 +221,12 @@ def place(server: Any, tmp_path_factory: Any) -> Any:
     here.program.kill()
 
 
-ONCE = [
-    pytest.param(name, marks=pytest.mark.once)
-    for name in ("several", "cross-encoder", "pooled", "pooled-pairs", "cls")
-]
+ONCE = ("one", "global_pointer", "cosent", "several", "cross-encoder")
 
 
-@pytest.mark.parametrize("name", ["one", "masked", "crf", "global_pointer", "cosent", *ONCE])
+@pytest.mark.parametrize(
+    "name", ["masked", "crf", *(pytest.param(name, marks=pytest.mark.once) for name in ONCE)]
+)
 def test_saved_models_answer_as_predict_and_fill(place: Place, name: str) -> None:
     run, _ = place.trained(name)
     for dtype in ("fp32", "fp16")[: 2 if name in ("one", "crf") else 1]:
@@ -252,13 +250,14 @@ def test_onnx_runtime_answers_as_predict_and_fill(place: Place, tmp_path: Path) 
     place.packages = str(tmp_path / "onnx")
     base = [uv(ROOT), "pip", "install", "-q", "--python", sys.executable, "--no-deps"]
     subprocess.run([*base, "--target", place.packages, *packages], check=True)
-    for name in ["one", "masked", "crf", "cosent", "global_pointer"]:
+    several = ["one", "masked", "crf", "cosent", "global_pointer"]
+    for name in several if backend.kind() == "tf2" else several[1:3]:
         run, _ = place.trained(name)
         dtype = "fp16" if name == "masked" else "fp32"
         code = f"import sys; sys.path.insert(0, {place.packages!r})"
         assert "InferenceSession" in place.export(run, "onnx", dtype, code=code)
         place.check(name, "onnx", dtype)
-        if name in ("one", "crf", "cosent", "global_pointer"):
+        if name != "masked":
             said = place.export(run, "onnx", "int8", to=f"{name}-int8", code=code)
             compared = json.loads((place.folder / f"{name}-int8" / REPORT).read_text())
             assert compared["agreement"] >= 0.98 and f"{compared['agreement']:.2%}" in said
@@ -281,70 +280,29 @@ def by_bert4keras(folder: Path, masked: bool) -> Any:
             K.set_epsilon(epsilon)
 
 
-def test_a_classifiers_encoder_and_head_answer_as_predict(place: Place) -> None:
-    _, expected = place.trained("one")
-    said = place.export(CLASSIFIER, "google")
-    assert "classifier.weight" in said and "head.safetensors" in said
-    folder = place.folder / CLASSIFIER / "google-fp32"
-    ids, segments = (np.array(x) for x in rows(folder, TEXTS))
-    hidden = by_bert4keras(folder, False).predict([ids, segments])
-    head, mask = load_file(str(folder / HEAD)), (ids > 0)[..., None]
-    logits = (hidden * mask).sum(1) / mask.sum(1) @ head["classifier.weight"].T
-    powers = np.exp(logits + head["classifier.bias"])
-    answers = powers / powers.sum(1, keepdims=True)
-    np.testing.assert_allclose(answers, chances(expected), atol=TOLERANCE["fp32"])
-    place.export(CLASSIFIER, "hf", "fp16")
-    folder = place.folder / CLASSIFIER / "hf-fp16"
-    config = json.loads((folder / "config.json").read_text())
-    assert config["architectures"] == ["BertModel"]
-    assert config["id2label"] == {"0": "kitchen", "1": "weather"}
-    stored = load_file(str(folder / "model.safetensors"))
-    assert {str(x.dtype) for x in stored.values()} == {"float16"}
-
-
 @pytest.mark.once
-def test_folders_for_libraries_above_transformers_and_their_cards(place: Place) -> None:
+def test_folders_for_sentence_transformers(place: Place) -> None:
     wanted = {
-        "pooled": ("transformers", "text-classification", "multi_label_classification"),
-        "pooled-pairs": ("sentence-transformers", "text-classification", "multi_label"),
-        "cosent": ("sentence-transformers", "sentence-similarity", ""),
-        "cls": ("transformers", "text-classification", ""),
+        "pooled-pairs": ("text-classification", "BertForSequenceClassification", "CrossEncoder"),
+        "cosent": ("sentence-similarity", "BertModel", "SentenceTransformer"),
     }
-    for name, (library, task, problem) in wanted.items():
-        run, answers = place.trained(name)
-        said = place.export(run, "hf")
+    for name, (task, kind, call) in wanted.items():
+        run, _ = place.trained(name)
+        assert call in place.export(run, "hf")
         folder = place.folder / run / "hf-fp32"
         config = json.loads((folder / "config.json").read_text())
-        tensors = load_file(str(folder / "model.safetensors"))
-        pooled = "pooled" in name
-        kind = "BertForSequenceClassification" if pooled else "BertModel"
-        assert config["architectures"] == [kind] and config.get("problem_type", "") == (
-            "multi_label_classification" if problem else ""
-        )
-        assert ("bert.pooler.dense.weight" in tensors) == ("classifier.weight" in tensors) == pooled
-        assert (folder / HEAD).exists() == (name == "cls")
-        labels = list(answers[0]["probabilities"]) if pooled and "pairs" not in name else []
-        labels = ["similarity"] if "pairs" in name else labels
-        assert not pooled or config["id2label"] == {str(i): x for i, x in enumerate(labels)}
-        call = {"pooled": "top_k=None", "pooled-pairs": "CrossEncoder", "cosent": "SentenceTr"}
-        assert call.get(name, "AutoModel.from") in said
-        _, head, text = (folder / "README.md").read_text().split("---\n", 2)
-        card = {
-            key: json.loads(x) for key, x in (line.split(": ", 1) for line in head.splitlines())
-        }
-        assert (card["library_name"], card["pipeline_tag"]) == (library, task)
-        (results,) = [index["results"] for index in card["model-index"]]
+        assert config["architectures"] == [kind] and not (folder / HEAD).exists()
+        card = (folder / "README.md").read_text()
+        assert 'library_name: "sentence-transformers"\n' in card
+        assert f'pipeline_tag: "{task}"\n' in card and f"# {name}\n" in card
         log = [json.loads(x) for x in (place.folder / run / "metrics.jsonl").open()]
-        dev = [record for record in log if record["kind"] == "dev"]
-        found = {x["metrics"][0]["type"]: x["metrics"][0]["value"] for x in results}
-        assert found in [{k[4:]: v for k, v in line.items() if k[:4] == "dev_"} for line in dev]
-        assert "FOLDER" in text and f"# {name}\n" in text and "dev set" in text
-    modules = json.loads(
-        (place.folder / place.trained("cosent")[0] / "hf-fp32/modules.json").read_text()
-    )
+        dev = [line["dev_spearman"] for line in log if line["kind"] == "dev"]
+        assert any(str(value) in card for value in dev)
+    modules = json.loads((folder / "modules.json").read_text())
     assert [x["path"] for x in modules] == ["", "1_Pooling", "2_Normalize"]
 
 
+@pytest.mark.once
 def test_a_language_models_folders_have_the_bits_of_the_run(place: Place) -> None:
     """They equal the bert_model.ckpt that training writes, as ``--bert`` reads both."""
     _, expected = place.trained("masked")

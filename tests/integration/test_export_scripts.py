@@ -101,6 +101,7 @@ def test_a_classifier(scripts: Scripts) -> None:
     assert config["hidden_act"] == "gelu_new"
 
 
+@pytest.mark.once
 def test_a_tagger_with_a_crf(scripts: Scripts) -> None:
     asked = scripts.answers("tag")
     scripts.export("tag.py:model", "--weights", "tag.h5", "--to", "tag_saved")
@@ -120,6 +121,7 @@ def test_a_tagger_with_a_crf(scripts: Scripts) -> None:
     np.testing.assert_allclose(answers, asked["answers"][real], atol=1e-5)
 
 
+@pytest.mark.once
 def test_a_title_writer(scripts: Scripts) -> None:
     asked = scripts.answers("title")
     scripts.export("title.py:model", "--weights", "title.weights", "--to", "title_saved")

@@ -21,7 +21,7 @@ from amp_xla.training import checkpoint
 from tests.support.commands import PREDICT, VERIFY, Commands
 from tests.support.killing import Server
 
-FEW, ALL = 6, int(os.environ.get("FUZZ_SEEDS", "32"))
+FEW, ALL = 4, int(os.environ.get("FUZZ_SEEDS", "32"))
 KINDS = ("cut", "flip", "delete", "swap", "folder", "link")
 TINY = "tests.support.tiny"
 RUN = Path("runs/tiny/run")

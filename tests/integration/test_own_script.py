@@ -22,14 +22,11 @@ def command(server: Any, tmp_path_factory: Any) -> Commands:
     return Commands(server, folder)
 
 
-@pytest.mark.parametrize(
-    "words, rows",
-    [
-        ([TAGGER, "--batch", "tagged"], (4, 24)),
-        # Without --batch, a batch is made up from the model's inputs and loss.
-        pytest.param([TAGGER], (32, 128), marks=pytest.mark.once),
-    ],
-)
+# Without --batch, a batch is made up from the model's inputs and loss.
+@pytest.mark.parametrize(("words", "rows"), [
+    ([TAGGER, "--batch", "tagged"], (4, 24)),
+    pytest.param([TAGGER], (32, 128), marks=pytest.mark.once),
+])  # fmt: skip
 def test_a_model_is_inspected(command: Commands, words: Sequence[str], rows: Any) -> None:
     done = command(CLI, "inspect", *words)
     assert done.code == 0, done.err
@@ -38,15 +35,12 @@ def test_a_model_is_inspected(command: Commands, words: Sequence[str], rows: Any
     assert [tuple(shape[:2]) for shape in report["batch"].values()][:2] == [rows, rows]
 
 
+@pytest.mark.once
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "words, scale",
-    [
-        (["--batch", "named", "--", "64"], 64.0),  # the script has arguments, too
-        # The loss scale of the optimizer.
-        pytest.param(["--batch", "own_script.py:batches"], 256.0, marks=pytest.mark.once),
-    ],
-)
+@pytest.mark.parametrize(("words", "scale"), [
+    (["--batch", "named", "--", "64"], 64.0),  # the script has arguments, too
+    (["--batch", "own_script.py:batches"], 256.0),  # the loss scale of the optimizer
+])  # fmt: skip
 def test_a_model_is_rehearsed(command: Commands, words: Sequence[str], scale: float) -> None:
     done = command(CLI, "rehearse", "own_script.py:title_writer", "--steps", "2", *words)
     assert done.code == 0, done.err

@@ -17,7 +17,7 @@ from amp_xla.data.text.vocabulary import SPECIAL_TOKENS
 from amp_xla.process import durable
 from amp_xla.recipe import own_recipes
 from amp_xla.training import checkpoint
-from amp_xla.training.state import MANIFEST, manifest_of
+from amp_xla.training.checkpoint import MANIFEST, manifest_of
 from tests.support import google_folder
 from tests.support.commands import PREDICT, RECIPE, VERIFY, Commands, bytes_of
 from tests.support.killing import Server
@@ -179,7 +179,10 @@ FORGED = [
 ]
 
 
-@pytest.mark.parametrize("number", range(len(FORGED)))
+@pytest.mark.parametrize(
+    "number",
+    [pytest.param(n, marks=[pytest.mark.long] * (n in (1, 4))) for n in range(len(FORGED))],
+)
 def test_a_checkpoint_that_somebody_made_up_is_data(command: Commands, number: int) -> None:
     change, words = FORGED[number]
     (command.folder / "evil.py").write_text("open('executed', 'w').write('')\n")

@@ -53,14 +53,6 @@ def test_it_predicts_where_the_user_says_which_file_it_is(trained: Path, command
     assert done.code == 2 and "majority" in done.error and "--recipe" in done.error
 
 
-@pytest.mark.slow
-def test_it_is_inspected(command: Commands) -> None:
-    words = ["--recipe", "majority.py", "--", "--precision", "amp", "--hidden", "64"]
-    done = command(CLI, "inspect", *words)
-    assert done.code == 0 and "a virtual GPU 8.0" in done.out and "Logits" in done.out, done.err
-    assert (command.folder / "runs" / "majority" / "inspect" / "amp.json").is_file()
-
-
 def test_a_file_whose_name_is_no_modules_name_is_refused(command: Commands) -> None:
     (command.folder / "no-name.py").write_text("raise SystemExit(9)\n")
     done = command(CLI, "train", "--recipe", "no-name.py")

@@ -7,8 +7,7 @@ import pytest
 
 from amp_xla import backend
 from amp_xla.backend import K, tf
-from amp_xla.models import derivatives, dropout
-from amp_xla.models.encoders import build_transformer_model
+from amp_xla.models import derivatives, dropout, encoders
 
 ROWS = np.random.RandomState(1).normal(0, 2, (3, 5, 16))
 SLOPES = np.random.RandomState(2).normal(0, 1, ROWS.shape)
@@ -119,7 +118,10 @@ def outcome(build, **more):
 @pytest.mark.parametrize("application", ["encoder", "unilm"])
 def test_a_model_has_the_same_values_gradients_and_names(session, application):
     theirs_ = outcome(backend.bert4keras("models").build_transformer_model, application=application)
-    ours = outcome(build_transformer_model, application=application)
+    ours = outcome(
+        lambda model, **sizes: encoders.build({"model_type": model}, **sizes).model,
+        application=application,
+    )
     layers = [name.split("/", 1)[0] for name in theirs_[0]]
     assert [name.split("/", 1)[0] for name in ours[0]] == layers
     assert len(ours[1]) == len(theirs_[1]) > 30

@@ -7,8 +7,7 @@ import pytest
 
 from amp_xla import backend
 from amp_xla.backend import K, tf
-from amp_xla.data.batches.buckets import Batches
-from amp_xla.data.batches.packed import PackedBatches
+from amp_xla.data.batches.buckets import Batches, PackedBatches
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.models import losses
 from amp_xla.models.options import EncoderOptions

@@ -45,22 +45,24 @@ WHEELS = (
 )  # fmt: skip
 
 
-@pytest.fixture
-def base(tmp_path, monkeypatch):
+@pytest.fixture(scope="module")
+def base(tmp_path_factory):
     """Return the Python of an environment with TensorFlow 1.15, its numpy and two old packages."""
     pytest.importorskip("ensurepip", reason="Debian's Pythons lack it")
-    (tmp_path / "wheels").mkdir()
+    folder = tmp_path_factory.mktemp("image")
+    (folder / "wheels").mkdir()
     for each in WHEELS:
-        wheel(tmp_path / "wheels", *each)
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "wheels"))
-    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
-    (tmp_path / "requirements").mkdir()
-    subprocess.check_call([sys.executable, "-m", "venv", str(tmp_path / "base")])
-    python = str(tmp_path / "base" / "bin" / "python")
-    packages = ["tensorflow", "numpy==1.22.4", "old_pure==1.0", "kept==1.0"]
-    subprocess.check_call([python, "-m", "pip", "install", "--quiet", *packages])
-    return python
+        wheel(folder / "wheels", *each)
+    (folder / "requirements").mkdir()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PIP_NO_INDEX", "1")
+        patch.setenv("PIP_FIND_LINKS", str(folder / "wheels"))
+        patch.setenv("PIP_CONFIG_FILE", "/dev/null")
+        subprocess.check_call([sys.executable, "-m", "venv", str(folder / "base")])
+        python = str(folder / "base" / "bin" / "python")
+        packages = ["tensorflow", "numpy==1.22.4", "old_pure==1.0", "kept==1.0"]
+        subprocess.check_call([python, "-m", "pip", "install", "--quiet", *packages])
+        yield python
 
 
 def install(python: str, *pins: str, request: str = "auto") -> Dict[str, str]:
@@ -69,26 +71,6 @@ def install(python: str, *pins: str, request: str = "auto") -> Dict[str, str]:
     (root / "requirements" / "container-tf1.txt").write_text("\n".join(pins))
     container_install.install(python, request, root)
     return distributions(python)
-
-
-def test_missing_packages_are_added_and_others_unchanged_or_it_is_refused(base, capfd):
-    versions = distributions(base)
-    assert versions["kept"] == "1.0" and versions["numpy"] == "1.22.4"
-    versions["bert4keras"] = "0.11.3"
-    for missing in ("bert4keras==0.11.3", "nothing"):
-        assert install(base, "bert4keras==0.11.3", "kept==9.0") == versions
-        assert f"to install: {missing}\n" in capfd.readouterr().out
-    versions.update({"addition": "1.0", "old-pure": "2.0"})
-    assert install(base, "addition==1.0", "old-pure==2.0", "kept==9.0") == versions
-    assert "replaced, too old for the new packages: old-pure==2.0" in capfd.readouterr().out
-    with pytest.raises(SetupError, match=r"wants[-_]numpy 1.0 has requirement numpy>=1.23"):
-        install(base, "wants_numpy==1.0")
-    assert distributions(base)["numpy"] == "1.22.4"
-    with pytest.raises(SetupError, match="TensorFlow 1.15.5, which is tf1, not tf2"):
-        install(base, "bert4keras==0.11.3", request="tf2")
-    shutil.rmtree(next(Path(base).parents[1].glob("lib/*/site-packages/tensorflow-1.15.5.*")))
-    with pytest.raises(SetupError, match="has no TensorFlow. Start from a TensorFlow image"):
-        install(base, "bert4keras==0.11.3")
 
 
 def test_the_dockerfile_copies_all_that_its_install_step_needs(base, tmp_path):
@@ -110,3 +92,23 @@ def test_the_dockerfile_copies_all_that_its_install_step_needs(base, tmp_path):
     done = run([base, "-m", *command, "--dry-run"], root=layer)
     assert done.returncode == 0, done.stderr
     assert "to install: " in done.stdout and "bert4keras==0.11.3" in done.stdout
+
+
+def test_missing_packages_are_added_and_others_unchanged_or_it_is_refused(base, capfd):
+    versions = distributions(base)
+    assert versions["kept"] == "1.0" and versions["numpy"] == "1.22.4"
+    versions["bert4keras"] = "0.11.3"
+    for missing in ("bert4keras==0.11.3", "nothing"):
+        assert install(base, "bert4keras==0.11.3", "kept==9.0") == versions
+        assert f"to install: {missing}\n" in capfd.readouterr().out
+    versions.update({"addition": "1.0", "old-pure": "2.0"})
+    assert install(base, "addition==1.0", "old-pure==2.0", "kept==9.0") == versions
+    assert "replaced, too old for the new packages: old-pure==2.0" in capfd.readouterr().out
+    with pytest.raises(SetupError, match=r"wants[-_]numpy 1.0 has requirement numpy>=1.23"):
+        install(base, "wants_numpy==1.0")
+    assert distributions(base)["numpy"] == "1.22.4"
+    with pytest.raises(SetupError, match="TensorFlow 1.15.5, which is tf1, not tf2"):
+        install(base, "bert4keras==0.11.3", request="tf2")
+    shutil.rmtree(next(Path(base).parents[1].glob("lib/*/site-packages/tensorflow-1.15.5.*")))
+    with pytest.raises(SetupError, match="has no TensorFlow. Start from a TensorFlow image"):
+        install(base, "bert4keras==0.11.3")

@@ -14,7 +14,6 @@ from typing import List
 import pytest
 
 from scripts.environment import SetupError, build
-from scripts.environment.pythons import Interpreter
 from scripts.environment.runtimes import Choice, Runtime
 
 pytestmark = pytest.mark.once
@@ -47,8 +46,7 @@ log("end " + command)
 
 
 def choice(gigabytes: float = 0.0) -> Choice:
-    interpreter = Interpreter(sys.executable, sys.version_info[:3])
-    return Choice(Runtime("small", (MINOR,), gigabytes, False), interpreter, False, "a test")
+    return Choice(Runtime("small", (MINOR,), gigabytes), sys.executable, False, "a test")
 
 
 @pytest.fixture
@@ -92,7 +90,7 @@ def test_a_failed_build_is_an_error_and_starts_from_nothing(root, monkeypatch):
     assert calls(root) == []
     monkeypatch.setenv("UV_FAILS", "venv")
     with pytest.raises(SetupError, match=f"uv could not get Python {MINOR}. Install one of"):
-        build.ensure(choice()._replace(python=None), root)
+        build.ensure(choice()._replace(python=""), root)
     monkeypatch.setenv("UV_FAILS", "pip")
     with pytest.raises(SetupError, match="`uv pip.*failed with exit code 3"):
         build.ensure(choice(), root)

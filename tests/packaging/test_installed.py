@@ -134,6 +134,7 @@ def test_the_script_in_ones_own_environment(own, bert):
     run_script(own, bert)
 
 
+@pytest.mark.once
 @with_tensorflow
 def test_the_script_in_a_container_that_keeps_its_own_packages(tmp_path, checkout, bert):
     container = Environment(tmp_path, checkout)

@@ -33,6 +33,19 @@ def locked(path: Path) -> Dict[str, str]:
     return versions
 
 
+# An image's TensorFlow was built against these packages, so no lock for containers may have them.
+OF_THE_IMAGE = re.compile(
+    r"(nvidia-)?(tensor(flow|board|rt).*|numpy|h5py|protobuf|keras.*|grpcio|horovod|jax.*|nvidia-.*)"
+)
+
+
+@pytest.mark.parametrize("lock", ["container-tf1", "container-tf2", "container-tf2-py310"])
+def test_containers_keep_the_packages_of_their_image(lock):
+    assert [
+        name for name in locked(REQUIREMENTS / f"{lock}.txt") if OF_THE_IMAGE.fullmatch(name)
+    ] == []
+
+
 @pytest.mark.parametrize("source", LOCKS, ids=lambda path: path.stem)
 def test_a_lock_has_all_requirements_and_its_command(source):
     lock = source.with_suffix(".txt")

@@ -10,19 +10,17 @@ import os
 import re
 import sys
 from pathlib import Path
-from typing import Any, Dict, Tuple
+from typing import Tuple
 
 import pytest
 
-from scripts.environment import SetupError, runtimes
+from amp_xla.backend import nvidia
+from scripts.environment import SetupError, installed, runtimes
 from scripts.environment.__main__ import runtime_for
-from scripts.environment.pythons import Interpreter
 from tests.support.running import ROOT, run
 
 pytestmark = pytest.mark.once
 
-VERSIONS = ((3, 7, 16), (3, 8, 18), (3, 12, 1))
-PYTHONS = [Interpreter(f"/opt/python3.{version[1]}", version) for version in VERSIONS]
 A100 = "NVIDIA A100-SXM4-40GB, 535.104.05, 40960, 8.0, Disabled"
 BROKEN = "NVIDIA-SMI has failed because it could not communicate with the NVIDIA driver."
 
@@ -32,10 +30,10 @@ class Machine:
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder, self.patch = folder, monkeypatch
-        self.pythons: Dict[str, Interpreter] = {}
+        self.minors: Tuple[str, ...] = ()
         (folder / "bin").mkdir()
         monkeypatch.setenv("PATH", f"{folder / 'bin'}:/usr/bin:/bin")
-        monkeypatch.setenv("AMP_XLA_DRIVER_ROOT", str(folder))
+        monkeypatch.setattr(nvidia, "ROOT", folder)
         for name in ("AMP_XLA_DEVICE", "CUDA_VISIBLE_DEVICES"):
             monkeypatch.delenv(name, raising=False)
         monkeypatch.setattr(runtimes, "find", self._find)
@@ -43,11 +41,8 @@ class Machine:
         monkeypatch.setattr(runtimes.platform, "system", lambda: "Linux")
         monkeypatch.setattr(runtimes.platform, "machine", lambda: "x86_64")
 
-    def _find(self, minors: Tuple[str, ...]) -> Any:
-        return next((self.pythons[minor] for minor in minors if minor in self.pythons), None)
-
-    def has(self, *found: Interpreter) -> None:
-        self.pythons.update({python.minor: python for python in found})
+    def _find(self, minors: Tuple[str, ...]) -> str:
+        return next((f"/opt/python{minor}" for minor in minors if minor in self.minors), "")
 
     def program(self, name: str, text: str) -> None:
         (self.folder / "bin" / name).write_text(text)
@@ -74,10 +69,10 @@ OLD = "NVIDIA GeForce RTX 3090, 470.82.01, 24268, 8.6, [N/A]"
 CHOICES = {
     "no Python": ("", "", {}, "auto", r"^runtime tf2: .*uv will download Python 3\.12"),
     "only 3.12": ("3.12", "", {}, "auto", r"^runtime tf2: .*no Python 3\.7 found"),
-    "no GPU": ("3.7 3.12", "", {}, "auto", r"^runtime tf1: found Python 3\.7\.16 "
+    "no GPU": ("3.7 3.12", "", {}, "auto", r"^runtime tf1: found Python 3\.7 "
                r"\(/opt/python3\.7\); RUNTIME=tf2 uses TensorFlow 2$"),
     "A100": ("3.7 3.8 3.12", A100, {}, "auto", rf"{WITH_CUDA}.*NVIDIA A100-SXM4-40GB \(8\.0, "
-             r"driver 535\.104\.05\); using Python 3\.12.*; RUNTIME=nvtf1 or make"),
+             r"driver 535\.104\.05\); using /opt/python3\.12.*; RUNTIME=nvtf1 or make"),
     "an old driver": ("3.7 3.12", OLD, {}, "auto",
                       r"^runtime tf2: .*driver 470\.82\.01 is older than 525\.60, .*, CPU only"),
     "a broken driver": ("3.12", BROKEN, {}, "auto",
@@ -95,7 +90,7 @@ CHOICES = {
 @pytest.mark.parametrize("name", CHOICES)
 def test_the_choice_by_machine_and_request(machine, monkeypatch, name):
     versions, answer, variables, request, line = CHOICES[name]
-    machine.has(*(python for python in PYTHONS if python.minor in versions.split()))
+    machine.minors = tuple(versions.split())
     if answer:
         machine.driver(answer, code=9 * (answer == BROKEN))
     machine.program("docker", "#!/bin/sh\n")
@@ -108,9 +103,28 @@ def test_the_choice_by_machine_and_request(machine, monkeypatch, name):
     assert re.search(line, found), found
 
 
+def test_pythons_of_version_managers_are_found_and_shims_are_not(tmp_path, monkeypatch):
+    places = {"3.7": "pyenv/versions/3.7.16", "3.8": "uv/cpython-3.8.18-linux-x86_64-gnu",
+              "3.9": "conda/envs/py39", "3.10": "usr"}  # fmt: skip
+    for minor, place in {**places, "3.11": "pyenv/shims"}.items():
+        program = tmp_path / place / "bin" / f"python{minor}"
+        program = program.parents[1] / program.name if place.endswith("shims") else program
+        program.parent.mkdir(parents=True, exist_ok=True)
+        program.write_text("")
+        program.chmod(0o755)
+    (tmp_path / ".conda").mkdir()
+    (tmp_path / ".conda" / "environments.txt").write_text(f"/gone\n{tmp_path / places['3.9']}\n")
+    monkeypatch.setenv("PATH", f"{tmp_path / 'pyenv' / 'shims'}:{tmp_path / 'usr' / 'bin'}")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("PYENV_ROOT", str(tmp_path / "pyenv"))
+    monkeypatch.setenv("UV_PYTHON_INSTALL_DIR", str(tmp_path / "uv"))
+    for minor, place in places.items():
+        assert installed.find(("3.11", minor)) == str(tmp_path / place / "bin" / f"python{minor}")
+    assert installed.find(("3.11", "3.12")) == ""
+
+
 @pytest.mark.parametrize("version, runtime", [("1.15.5+nv23.3", "tf1"), ("2.17.0+nv25.2", "tf2")])
 def test_the_tensorflow_of_a_container_is_used(machine, version, runtime):
-    machine.has(PYTHONS[0])
     machine.container(tensorflow=version, bert4keras="0.11.3")
     for request in ("auto", runtime):
         choice = runtimes.choose(request)
@@ -166,7 +180,7 @@ def test_training_refuses_a_gpu_that_tensorflow_does_not_see(tmp_path, machine):
     path = f"{machine.folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
     file = tmp_path / "a.tsv"
     file.write_text("rain\twet\nsun\tdry\n" * 8)
-    variables = {"AMP_XLA_DRIVER_ROOT": str(machine.folder), "PATH": path}
+    variables = {"PATH": path}
     words = f"-m amp_xla train -- --layers 1 --hidden 64 --epochs 1 --train {file} --dev {file}"
     done = run([sys.executable, *words.split()], **variables)
     assert done.returncode == 2, done.stderr

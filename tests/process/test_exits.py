@@ -1,4 +1,4 @@
-"""Ends of programs: the documented exit code, and one line if the user can fix the error."""
+"""Ends of programs: the exit code, one line if the user can fix the error, no text obeyed."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ import pytest
 
 from amp_xla.data.text import lines
 from amp_xla.errors import DataError
+from amp_xla.process import output
+from amp_xla.process.progress import note
 from amp_xla.process.typed import as_typed
 from tests.support.running import ROOT, environment, run_python
 
@@ -114,3 +116,14 @@ def test_code_that_never_gives_up_is_ended() -> None:
 def test_a_signal_during_the_imports_ends_the_process() -> None:
     program = "import os; from amp_xla.process import exits; exits.guard(); os.kill(os.getpid(), 2)"
     assert run_python("-c", program) == (-signal.SIGINT, "", "")
+
+
+def test_foreign_text_cannot_control_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    note("one\n\x1b[2Jtwo\x07 a\tb\r \u202ec\udc80 中文　Ünïcode")
+    output.lines(["label\x1b[2J\nwith a break\t0.9", "\u0645\u06cc\u200c\u062e 👩\u200d👧\u2028"])
+    said = capsys.readouterr()
+    assert said.err == "one\n\\x1b[2Jtwo\\x07 a\\tb\\r \\u202ec\\udc80 中文　Ünïcode\n"
+    # Joiners of Persian and of emoji stay.
+    assert said.out.startswith(
+        "label\\x1b[2J\\nwith a break\t0.9\n\u0645\u06cc\u200c\u062e 👩\u200d👧"
+    )

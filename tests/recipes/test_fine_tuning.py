@@ -10,7 +10,8 @@ import pytest
 
 from amp_xla.config import flat, parse
 from amp_xla.errors import SettingsError
-from amp_xla.training import checkpoint, identity
+from amp_xla.training import checkpoint
+from amp_xla.training.state import settings_of
 from recipes import classification, jax_classification, keras_classification
 from tests.support import checkpoints as runs
 
@@ -26,8 +27,7 @@ def published(rate: float, epochs: int = 3, batch_size: int = 32) -> Dict[str, A
 
 
 @pytest.fixture(
-    params=[classification, keras_classification, jax_classification],
-    ids=["graph", "keras", "jax"],
+    params=[classification, keras_classification, jax_classification], ids=["graph", "keras", "jax"]
 )
 def recipe(request: Any, tmp_path: Path, monkeypatch: Any) -> Any:
     monkeypatch.chdir(tmp_path)
@@ -90,7 +90,7 @@ def test_a_resumed_run_keeps_its_defaults(
     (run.parent / "latest").symlink_to("a")
     state = runs.state(1)
     config = parse(recipe.Config, ["--bert", "wide", *words])
-    state["identity"]["config"] = identity.settings_of(config)
+    state["identity"]["config"] = settings_of(config)
     checkpoint.write(run / "checkpoints", 1, runs.tensors(1), state, {})
     for bert in ("minilm", "nowhere"):
         assert with_texts(recipe, bert, 140, "--resume") == before

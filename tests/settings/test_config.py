@@ -15,6 +15,8 @@ from amp_xla.config import MAY_CHANGE, changed, fields, flat, parse, within
 from amp_xla.errors import SettingsError
 from tests.support.running import ROOT
 
+pytestmark = pytest.mark.once
+
 
 @dataclasses.dataclass(frozen=True)
 class Group:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import textwrap
 
+import pytest
+
 from amp_xla import backend
 from tests.support.running import run_python
 
@@ -152,6 +154,7 @@ CONFIGURE = """
 """
 
 
+@pytest.mark.once
 def test_configure_from_python_until_a_session_exists():
     result = run_python("-c", textwrap.dedent(CONFIGURE))
     assert result.code == 0, result.err
@@ -180,7 +183,8 @@ def test_crf_is_refused_where_half_precision_is_in_use(tmp_path):
     old = backend.bert4keras_version() < backend.SAFE_MASKS
     (tmp_path / "dev").mkdir()
     (tmp_path / "dev" / "nvidia0").touch()
-    on_gpu = run_python("-c", script, env={"AMP_XLA_DRIVER_ROOT": str(tmp_path)}).out
+    gpu = f"import pathlib, amp_xla.backend.nvidia as n; n.ROOT = pathlib.Path({str(tmp_path)!r})"
+    on_gpu = run_python("-c", gpu + script).out
     words = ("0.11.3", "-1e6", "AMP_XLA_PRECISION=tf32", "0.11.5", "CRF.sparse_accuracy(y_true")
     words = words if old else ("built None",)
     assert len(on_gpu.splitlines()) == 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from amp_xla.commands.recipe_job import open_job
+from amp_xla.commands.recipe_job import open_recipe
 from amp_xla.errors import AmpXlaError
 from amp_xla.speed import table
 from amp_xla.speed.child import Request
@@ -92,4 +92,4 @@ def test_what_tune_cannot_measure_is_refused():
         with pytest.raises(AmpXlaError, match=f"{recipe} has neither"):
             read_recipe(recipe, [])
         with pytest.raises(AmpXlaError, match="what the graph rewrite does in recipes that have"):
-            open_job(recipe, [])
+            open_recipe(recipe, [])

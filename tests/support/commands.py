@@ -12,6 +12,14 @@ from tests.support.killing import Server, metrics
 
 RECIPE, CLI = "recipes.classification", "amp_xla.commands.cli"
 PREDICT, VERIFY = "amp_xla.commands.predict", "amp_xla.commands.verify"
+# Code before a command: as if this variable had been set before the import of the setup.
+FP32 = """
+import os
+from amp_xla.backend import configuring
+for environ in (os.environ, configuring._original_environment):
+    environ["AMP_XLA_PRECISION"] = "fp32"
+configuring.configure()
+"""
 
 
 class Result(NamedTuple):

@@ -46,7 +46,7 @@ PRELOAD = """amp_xla.setup amp_xla.commands.predict amp_xla.commands.verify
 amp_xla.data.batches.buckets amp_xla.models.encoders amp_xla.models.language_model
 amp_xla.models.packed amp_xla.optimizers.adamw amp_xla.optimizers.schedule
 amp_xla.precision.optimizer amp_xla.report.page amp_xla.training.evaluation
-amp_xla.training.launch amp_xla.training.tensorflow_engine amp_xla.training.tricks
+amp_xla.training.launch amp_xla.training.job amp_xla.training.tricks
 bert4keras.layers bert4keras.models jinja2 recipes.classification recipes.pretraining
 tests.support.tiny"""
 CONTEXT = multiprocessing.get_context("forkserver")
@@ -162,7 +162,7 @@ class Faults:
 
     def install(self) -> None:
         from amp_xla.process import durable
-        from amp_xla.training import checkpoint, loop, run, step, variables
+        from amp_xla.training import checkpoint, loop, run, step
 
         counting = SimpleNamespace(**vars(os))
         for name in MUTATING:
@@ -172,10 +172,7 @@ class Faults:
         around(checkpoint, "_write_tensors", lambda path, *_: write(str(path)))
         restored = functools.partial(self.at, "restore")
         around(
-            variables.Variables,
-            "assign",
-            lambda *_: restored("before"),
-            lambda *_: restored("after"),
+            step.Variables, "assign", lambda *_: restored("before"), lambda *_: restored("after")
         )
         around(loop.Loop, "train", self.watch)
         around(step.TrainStep, "__call__", self.before_step, self.after_step)

@@ -13,9 +13,9 @@ import numpy as np
 
 from amp_xla.backend import K, keras, tf
 from amp_xla.precision import DynamicLossScale, agreement
+from amp_xla.precision.agreement import Reduction
 from amp_xla.precision.compat import sok
 from amp_xla.precision.optimizer import LossScaleOptimizer
-from amp_xla.precision.reduction import Reduction
 from amp_xla.training import distributed
 
 import horovod.tensorflow as hvd  # isort: skip  # after the backend has chosen graph mode

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, Dict, List, Optional
 
 from amp_xla.training import checkpoint
+from amp_xla.training.checkpoint import read_manifest
 from amp_xla.training.metrics import CLOCK_FIELDS
-from amp_xla.training.state import read_manifest
 from tests.support.forkserver import Server
 
 __all__ = ["Run", "Server", "metrics", "repeatable", "state"]

@@ -10,7 +10,7 @@ from typing import Any, Dict, Optional
 
 import numpy as np
 
-from amp_xla.commands import score
+from amp_xla.commands import evaluate
 from amp_xla.tasks.similarity.scores import PairScores
 from amp_xla.training.sample_scores import LabelScores, Samples, SampleScores
 
@@ -84,7 +84,7 @@ def ranked(run: Path) -> None:
 def _evaluated(answers: SampleScores) -> None:
     other = answers.samples._replace(run=Path("other"))
     both = [answers, dataclasses.replace(answers, samples=other)]
-    score.write(answers, score.result_of(answers, both, seed=1), 100)
+    evaluate.write(answers, evaluate.result_of(answers, both, seed=1), 100)
 
 
 def diverged(folder: Path) -> Path:

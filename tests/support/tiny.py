@@ -159,8 +159,7 @@ def predict(saved: Any, lines: List[str]) -> Any:
     from amp_xla.backend import tf
     from amp_xla.data.text.labels import Labels
     from amp_xla.models import dropout
-    from amp_xla.training.step import Inference
-    from amp_xla.training.variables import restore_weights
+    from amp_xla.training.step import Inference, restore_weights
 
     with open(saved.file("vocab.txt")) as file:
         ids = {word: i for i, word in enumerate(file.read().split("\n"))}

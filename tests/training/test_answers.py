@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, List, Sequence
+from typing import Any, List
 
 import numpy as np
 import pytest
 
 from amp_xla.commands import predict
 from amp_xla.errors import AmpXlaError
-from amp_xla.training.answers import Answers, LabelAnswers, Row, rows_of
+from amp_xla.training.answers import Answers, checked, label_answers
 
 pytestmark = pytest.mark.once
 CHANCES = np.array([[0.75, 0.25], [0.625, 0.5001], [0.1, 0.2]])
 
 
-def test_a_pair_is_labels_and_their_probabilities() -> None:
-    rows, blank = rows_of((("tool", "food"), CHANCES[:1]), ["a pan"])
-    fields = {"label": "tool", "probability": 0.75, "probabilities": {"tool": 0.75, "food": 0.25}}
-    assert rows == [(["tool", "0.7500", "a pan"], fields)] and blank == {"label": None}
-
-
 def test_several_labels_are_joined_by_the_separator() -> None:
-    rows, blank = rows_of(LabelAnswers(("tool", "food"), CHANCES, ","), ["a", "b", "c"])
+    rows, blank = label_answers(["a", "b", "c"], ("tool", "food"), CHANCES, ",")
     assert blank == {"labels": None}
     cells, fields = zip(*rows)
     assert cells == (["tool", "0.7500", "a"], ["tool,food", "0.6250,0.5001", "b"], ["", "", "c"])
@@ -32,18 +26,13 @@ def test_several_labels_are_joined_by_the_separator() -> None:
 @pytest.mark.parametrize("returned", [["a text"], CHANCES, None, (1, 2, 3)])
 def test_other_results_of_predict_are_one_clear_error(returned: Any) -> None:
     with pytest.raises(AmpXlaError, match="allowed: Answers .* or the pair of labels"):
-        rows_of(returned, ["a"])
+        checked(returned, ["a"])
 
 
 @pytest.mark.parametrize("lines", [["a", "b"], ["a", "b", "c", "d"]])
 def test_an_answer_to_each_line_is_needed(lines: List[str]) -> None:
     with pytest.raises(AmpXlaError, match=f"answers to {len(lines)} lines"):
-        rows_of(Reversed(), lines)
-
-
-class Reversed(Answers):
-    def rows(self, lines: Sequence[str]) -> List[Row]:
-        return [([line[::-1]], {}) for line in ("a", "b", "c")]
+        checked(Answers([([line], {}) for line in ("c", "b", "a")]), lines)
 
 
 def test_options_of_two_kinds_of_answers_exclude_each_other() -> None:

@@ -14,8 +14,8 @@ import pytest
 
 from amp_xla.commands import verify
 from amp_xla.training import checkpoint
-from amp_xla.training.checkpoint import CheckpointError
-from amp_xla.training.state import LoopState, manifest_of, read_manifest
+from amp_xla.training.checkpoint import CheckpointError, manifest_of, read_manifest
+from amp_xla.training.state import LoopState
 from tests.support import checkpoints as runs
 
 pytestmark = pytest.mark.once
@@ -114,7 +114,7 @@ def test_the_newest_and_the_best_are_kept(tmp_path: Path, values: List[Any], bes
     for step, value in enumerate(values, 1):
         loop.step = step
         if value is not None:
-            loop.judge(value, higher_is_better=False)
+            loop.record(value, higher_is_better=False)
         state = {**runs.state(step), "loop": dataclasses.asdict(loop)}
         checkpoint.write(tmp_path, step, runs.tensors(step), state, {})
         checkpoint.prune(tmp_path, keep=1)

@@ -10,8 +10,7 @@ import numpy as np
 from typing_extensions import Annotated
 
 from amp_xla.config import MAY_CHANGE, within
-from amp_xla.data.batches.buckets import Batches
-from amp_xla.data.batches.packed import PackedBatches
+from amp_xla.data.batches.buckets import Batches, PackedBatches
 from amp_xla.data.text.tokenizer import Encoded
 
 MULTIPLE = 8  # bucket lengths are multiples of 8, for tensor cores
@@ -29,37 +28,30 @@ class BatchOptions:
     """number of different batch lengths; each is one XLA compilation; 1 = fixed length"""
 
     def make(
-        self,
-        train: Encoded,
-        dev: Encoded,
-        train_labels: Any,
-        dev_labels: Any,
-        seed: int,
-        packed: bool = False,
+        self, encoded: Sequence[Encoded], labels: Sequence[Any], seed: int, packed: bool
     ) -> Tuple[Any, Any]:
         """Return training and dev batches, in the same shapes.
 
         Args:
-          train, dev: token ids, cut to ``max_length``.
-          train_labels, dev_labels: int or float [samples]; None = no labels.
-          seed: decides the order of the training batches.
-          packed: several samples per row, in one shape.
+          encoded, labels: of the training texts and of the dev texts, as for ``Batches``.
+          seed, packed: as in ``Preparation``.
         """
+        (train, dev), (train_labels, dev_labels) = encoded, labels
         batches: Batches
         if packed:
             batches = PackedBatches(train, train_labels, self.max_length, self.batch_size, seed)
-            return batches, batches.like(dev, dev_labels)
-        # A dev text may be longer than every training text.
-        sizes = np.concatenate([train.lengths, dev.lengths])
-        lengths = choose_lengths(sizes, self.shapes, self.max_length)
-        batches = Batches(train, train_labels, lengths, self.batch_size, seed)
+        else:
+            # A dev text may be longer than every training text.
+            sizes = np.concatenate([train.lengths, dev.lengths])
+            lengths = choose_lengths(sizes, self.shapes, self.max_length)
+            batches = Batches(train, train_labels, lengths, self.batch_size, seed)
         return batches, batches.like(dev, dev_labels)
 
 
 def choose_lengths(
     lengths: Union[Sequence[int], np.ndarray], max_shapes: int, max_length: int
 ) -> List[int]:
-    """Return at most ``max_shapes`` bucket lengths that minimise the total padding.
+    """Return at most ``max_shapes`` ascending bucket lengths that minimise the total padding.
 
     The result is exact, by dynamic programming over the samples' lengths, rounded up to a multiple
     of ``MULTIPLE``.
@@ -69,9 +61,6 @@ def choose_lengths(
       max_shapes: maximum number of lengths; fewer are returned if more would not save padding.
       max_length: maximum length of a sample. No bucket is longer, even if ``max_length`` is not a
         multiple of 8, because the model may have no position embeddings beyond it.
-
-    Returns:
-      Ascending bucket lengths; the last holds the longest sample.
     """
     rounded = np.minimum(-(-np.asarray(lengths, np.int64) // MULTIPLE) * MULTIPLE, max_length)
     # An optimal length is always the length of a sample, rounded up.

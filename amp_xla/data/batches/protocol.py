@@ -34,13 +34,13 @@ class MappedBatches:
       function: batch, epoch, step -> batch.
     """
 
-    def __init__(self, batches: Any, function: Callable[[Batch, int, int], Batch]) -> None:
+    def __init__(self, batches: Any, function: Callable[[Batch, int, int], Any]) -> None:
         self._batches, self._function = batches, function
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._batches, name)
 
-    def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
         """Yield the batches of ``epoch`` from ``start`` on."""
         for step, batch in enumerate(self._batches.epoch(epoch, start), start):
             yield self._function(batch, epoch, step)

@@ -7,11 +7,11 @@ n * m``, ... of a batch.
 
 from __future__ import annotations
 
-from typing import Any, Iterator, List, NamedTuple, Sequence, Tuple
+from typing import Any, List, NamedTuple, Sequence, Tuple
 
 import numpy as np
 
-from amp_xla.data.batches.protocol import Batch, BatchSource
+from amp_xla.data.batches.protocol import Batch, BatchSource, MappedBatches
 
 SHARE = "share"  # a float32 scalar: the micro-batch's share of the weight of the whole batch
 _FILLER = {"sample_ids": -1, "slots": -1}  # values in rows of padding; other arrays have 0
@@ -24,7 +24,7 @@ class SharedBatch(NamedTuple):
     micro_batches: List[Batch]
 
 
-class RankShard:
+class RankShard(MappedBatches):
     """The rows of ``whole`` that one rank computes; follows ``BatchSource``.
 
     Args:
@@ -34,6 +34,7 @@ class RankShard:
     """
 
     def __init__(self, whole: BatchSource, rank: int, size: int, micro_batches: int = 1) -> None:
+        super().__init__(whole, self._shared)
         self.whole = whole
         self._numbers = range(rank * micro_batches, (rank + 1) * micro_batches)
         self._shards = size * micro_batches
@@ -43,14 +44,8 @@ class RankShard:
         """Return (rows, length) of each kind of micro-batch."""
         return [(-(-rows // self._shards), length) for rows, length in self.whole.shapes]
 
-    def steps_per_epoch(self) -> int:
-        """Return the number of batches per epoch."""
-        return self.whole.steps_per_epoch()
-
-    def epoch(self, epoch: int, start: int = 0) -> Iterator[SharedBatch]:
-        """Yield this rank's rows of the batches of ``epoch`` from step ``start`` on."""
-        for batch in self.whole.epoch(epoch, start):
-            yield SharedBatch(batch, [self._shard(batch, number) for number in self._numbers])
+    def _shared(self, batch: Batch, *_: int) -> SharedBatch:
+        return SharedBatch(batch, [self._shard(batch, number) for number in self._numbers])
 
     def _shard(self, batch: Batch, number: int) -> Batch:
         shard = {name: self._rows(name, array, number) for name, array in batch.items()}

@@ -1,20 +1,23 @@
-"""The built-in corpora: docstrings of the standard library and of installed packages."""
+"""The built-in corpora: docstrings and heads of code, of the standard library and of packages."""
 
 from __future__ import annotations
 
 import ast
+import builtins
 import collections
 import functools
 import hashlib
+import json
 import math
 import os
 import re
 import sysconfig
 import warnings
-from typing import Dict, Iterator, List, Optional, Set, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
 
 import numpy as np
 
+from amp_xla.data.text.entities import Entity, pack
 from amp_xla.data.text.lines import text_problem
 from amp_xla.data.text.readers import Dataset
 from amp_xla.errors import DataError
@@ -26,11 +29,23 @@ MIN_WORDS = 3  # shorter texts, such as "See also", occur in every package
 SKIPPED = frozenset("test tests testing idle_test site-packages dist-packages __pycache__".split())
 PACKAGE_BYTES = 2_000_000  # about a tenth of it are docstrings
 GROUP = 50  # files per task of a worker process
-DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
+DEFINITION = (ast.ClassDef, *FUNCTION)
+DOCUMENTED = (ast.Module, *DEFINITION)
+WORDS = (6, 60)  # fewest and most words of a paragraph with entities
+WORDS_OF_HEADS = 40  # most words of a text with triples
+DESCRIPTION = range(4, 41)  # allowed numbers of words of a text with a name
+MARKUP = re.compile(r":[a-z:]+:(?=`)|[`*]+")
+WORD = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
+NAME = re.compile(WORD.pattern + r"(\(\))?")
+WORD_OF_NAME = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
+NO_NAMES = frozenset("self cls a A I".split())  # the last three are English words
+PARAGRAPHS = re.compile(r"\n\s*\n")
+Parts = Tuple[Dataset, Dataset]
 
 
 @functools.lru_cache(maxsize=None)
-def pydoc() -> Tuple[Dataset, Dataset]:
+def pydoc() -> Parts:
     """Return training and dev texts: docstrings, labelled with one of 12 packages.
 
     About 3,300 English texts, the same in every run of one Python version. A package's name is
@@ -38,13 +53,12 @@ def pydoc() -> Tuple[Dataset, Dataset]:
     whether it is a dev text, so copies are never in both parts. Copies within a package count once.
     Texts that occur in several packages are left out.
     """
-    root = sysconfig.get_paths()["stdlib"]
+    root = _library()
     by_package: Dict[str, List[str]] = {}
     for name in sorted(os.listdir(root)):
         folder = os.path.join(root, name)
         if name not in SKIPPED and os.path.isfile(os.path.join(folder, "__init__.py")):
-            trees = filter(None, map(parsed, python_files(folder)))
-            texts = {text for tree in trees for text in _public(tree)}
+            texts = {text for tree in trees(folder) for text in _public(tree)}
             by_package[name] = sorted(text for text in texts if not text_problem(text))
     largest = sorted(by_package, key=lambda name: (-len(by_package[name]), name))[:PACKAGES]
     labels = sorted(name for name in largest if by_package[name])
@@ -62,26 +76,23 @@ def pydoc() -> Tuple[Dataset, Dataset]:
             text = " ".join(package_name.sub(" ", text).split())
             if len(text.split()) >= MIN_WORDS:
                 owners[text].add(label)
-    train, dev = (Dataset(texts, labels=names) for texts, names in sides(owners))
+    return _sides(owners)
+
+
+def _sides(values: Dict[str, Set[str]], column: str = "labels") -> Parts:
+    """Split texts into training and dev texts; leave out texts with several ``values``.
+
+    ``column`` is the attribute of ``Dataset`` that holds the value.
+    """
+    samples = sorted((text, *each) for text, each in values.items() if len(each) == 1)
+    parts = ([s for s in samples if is_dev(s[0]) == dev] for dev in (False, True))
+    columns: Any = ({"texts": [s[0] for s in p], column: [s[1] for s in p]} for p in parts)
+    train, dev = (Dataset(**each) for each in columns)
     return train, dev
 
 
-def sides(values: Dict[str, Set[str]]) -> List[Tuple[List[str], List[str]]]:
-    """Split texts into training and dev texts, and leave out texts with several values.
-
-    Args:
-      values: text -> its values, such as labels.
-
-    Returns:
-      (texts, value of each text) of the training part and of the dev part.
-    """
-    samples = sorted((text, min(each)) for text, each in values.items() if len(each) == 1)
-    parts = [[s for s in samples if is_dev(s[0]) == dev] for dev in (False, True)]
-    return [([text for text, _ in part], [value for _, value in part]) for part in parts]
-
-
 @functools.lru_cache(maxsize=None)
-def pydoc_pairs() -> Tuple[Dataset, Dataset]:
+def pydoc_pairs() -> Parts:
     """Return training and dev pairs: do two docstrings of ``pydoc`` come from one package?
 
     Each text comes first in two pairs. In one, label 1, the second text is from the same package;
@@ -107,10 +118,140 @@ def _pairs(data: Dataset) -> Dataset:
     return Dataset(texts, pairs, labels)
 
 
+@functools.lru_cache(maxsize=None)
+def entities() -> Parts:
+    """Return training and dev texts: paragraphs of docstrings of Python's standard library.
+
+    The entities are names of parameters, classes, functions and constants. They come from the code
+    that a docstring documents, not from a list of words: "name" is a parameter if the function has
+    a parameter of this name, else it is a word. Markup is removed. The texts are the same in every
+    run of one Python version. The SHA-256 of a text decides whether it is a dev text. A text that
+    occurs several times with different entities is left out.
+    """
+    library = list(trees(_library()))
+    classes = {name for name, value in vars(builtins).items() if isinstance(value, type)}
+    classes = {name for name in classes if name[0].isupper()}
+    constants = {"None", "True", "False"}
+    for tree in library:
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef) and re.match("_*[A-Z]", node.name):
+                classes.add(node.name)
+            elif isinstance(node, ast.Assign):
+                names = [t.id for t in node.targets if isinstance(t, ast.Name)]
+                constants.update(name for name in names if re.fullmatch("[A-Z][A-Z_0-9]+", name))
+    labels: Dict[str, Set[str]] = {}
+    for tree in library:
+        for paragraph, parameters in _paragraphs(tree):
+            text, marked = _marked(paragraph, parameters, classes, constants - classes)
+            if WORDS[0] <= len(text.split()) <= WORDS[1] and not text_problem(text):
+                labels.setdefault(text, set()).add(pack(marked))
+    return _sides(labels)
+
+
+@functools.lru_cache(maxsize=None)
+def relations() -> Parts:
+    """Return training and dev texts; labels are lists of [subject, predicate, object] in JSON.
+
+    A text is the heads of a class or function of Python's standard library and of those inside it,
+    up to 40 words. A class ``extends`` another and ``defines`` a function, a function ``takes`` a
+    parameter. The SHA-256 of a text decides whether it is a dev text. Texts are left out if a name
+    of a triple occurs twice.
+    """
+    found: Dict[str, Set[str]] = {}
+    for tree in trees(_library()):
+        for node in tree.body:
+            heads = ""
+            triples: List[Any] = []
+            for head, more in _heads(node, []) if isinstance(node, DEFINITION) else ():
+                if len(f"{heads} {head}".split()) > WORDS_OF_HEADS:
+                    break
+                heads, triples = f"{heads} {head}".strip(), triples + more
+            times = collections.Counter(WORD.findall(heads))
+            if triples and max(times[name] for t in triples for name in t[::2]) == 1:
+                found.setdefault(heads, set()).add(json.dumps(sorted(triples)))
+    return _sides(found)
+
+
+def _heads(node: Any, triples: List[Any]) -> Iterator[Tuple[str, List[Any]]]:
+    """Yield the head of a definition and its triples, after ``triples``; then of inner ones."""
+    if isinstance(node, ast.ClassDef):
+        word, verb, names = "class", "extends", [getattr(b, "id", "") for b in node.bases]
+    else:
+        word, verb = "def", "takes"
+        names = [part.arg for part in ast.walk(node.args) if isinstance(part, ast.arg)]
+    of_names = [(node.name, verb, name) for name in names if name and name not in NO_NAMES]
+    yield f"{word} {node.name}({', '.join(filter(None, names))}):", triples + of_names
+    for child in node.body:
+        if isinstance(child, DEFINITION):
+            yield from _heads(child, [(node.name, "defines", child.name)])
+
+
+@functools.lru_cache(maxsize=None)
+def names() -> Parts:
+    """Return training and dev texts: descriptions of functions and classes; targets are the names.
+
+    A text is the first paragraph of a docstring of Python's standard library; its target is the
+    name in words: ``get_payload`` is "get payload". The SHA-256 of a text decides whether it is a
+    dev text. A text with several names is left out.
+    """
+    targets: Dict[str, Set[str]] = {}
+    for tree in trees(_library()):
+        for node in ast.walk(tree):
+            if isinstance(node, DEFINITION) and not node.name.startswith("__"):
+                paragraph = PARAGRAPHS.split(ast.get_docstring(node) or "")[0]
+                text = " ".join(MARKUP.sub("", paragraph).split())
+                words = " ".join(WORD_OF_NAME.findall(node.name)).lower()
+                if len(text.split()) in DESCRIPTION and words and not text_problem(text):
+                    targets.setdefault(text, set()).add(words)
+    return _sides(targets, "pairs")
+
+
+def _paragraphs(tree: ast.AST) -> Iterator[Tuple[str, Set[str]]]:
+    """Yield the paragraphs of docstrings, with the parameters of the function or class."""
+    for node in ast.walk(tree):
+        if isinstance(node, DEFINITION):
+            text = ast.get_docstring(node) or ""
+            functions: List[Any] = [node]
+            if isinstance(node, ast.ClassDef):
+                functions = [n for n in node.body if getattr(n, "name", "") == "__init__"]
+            children = (child for node in functions for child in ast.iter_child_nodes(node.args))
+            names = {child.arg for child in children if isinstance(child, ast.arg)}
+            for paragraph in PARAGRAPHS.split(text):
+                if ">>>" not in paragraph:  # an example, not a text
+                    yield " ".join(paragraph.split()), names - NO_NAMES
+
+
+def _marked(
+    paragraph: str, parameters: Set[str], classes: Set[str], constants: Set[str]
+) -> Tuple[str, List[Entity]]:
+    """Return a paragraph without markup, and its entities."""
+    plain = " ".join(MARKUP.sub("", paragraph).split())
+    text, end, entities = "", 0, []
+    for match in NAME.finditer(plain):
+        name = match.group().rstrip("()")
+        text += plain[end : match.start()]
+        label = None
+        if name in parameters:
+            label = "parameter"
+        elif match.group(1):
+            label = "function"
+        elif name in classes or name in constants:
+            label = "class" if name in classes else "constant"
+        if label:
+            entities.append(Entity(len(text), len(text) + len(name), label))
+        text += name
+        end = match.end()
+    return text + plain[end:], entities
+
+
 def is_dev(text: str) -> bool:
     """Return whether a text is a dev text; this depends on the text alone."""
     digest = hashlib.sha256(text.encode("utf-8")).digest()
     return int.from_bytes(digest[:8], "big") < DEV_SHARE * 2**64
+
+
+def _library() -> str:
+    return sysconfig.get_paths()["stdlib"]
 
 
 def python_files(folder: str) -> Iterator[str]:
@@ -118,6 +259,11 @@ def python_files(folder: str) -> Iterator[str]:
     for here, folders, files in os.walk(folder):
         folders[:] = sorted(set(folders) - SKIPPED)
         yield from (os.path.join(here, name) for name in sorted(files) if name.endswith(".py"))
+
+
+def trees(folder: str) -> Iterator[ast.Module]:
+    """Yield the syntax trees of a folder's .py files, except tests."""
+    return filter(None, map(parsed, python_files(folder)))
 
 
 def parsed(path: str) -> Optional[ast.Module]:
@@ -142,7 +288,7 @@ def _public(node: ast.AST) -> Iterator[str]:
         text = ast.get_docstring(node)
         if text:
             yield text
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        if isinstance(node, FUNCTION):
             return  # definitions inside a function are not public
     for child in ast.iter_child_nodes(node):
         yield from _public(child)
@@ -170,11 +316,7 @@ def package_files() -> List[List[Tuple[str, str]]]:
 
 
 def docstrings(group: List[Tuple[str, str]]) -> List[str]:
-    """Return docstrings, one line each; leave out short ones and dev texts of ``pydoc``.
-
-    Args:
-      group: (package, path) of each .py file.
-    """
+    """Return docstrings, one line each; leave out short ones and dev texts of ``pydoc``."""
     texts: List[str] = []
     for package, path in group:
         package_name = re.compile(re.escape(package), re.IGNORECASE)

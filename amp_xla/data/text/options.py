@@ -12,7 +12,7 @@ import numpy as np
 from typing_extensions import Annotated, Literal
 
 from amp_xla.config import MAY_CHANGE, within
-from amp_xla.data.text import corpora, documented, entities, pretrained_vocabulary, readers
+from amp_xla.data.text import corpora, entities, readers, vocabulary
 from amp_xla.data.text.layout import LABELLED, USUAL, Known, Layout
 from amp_xla.data.text.lines import Table
 from amp_xla.data.text.readers import Dataset
@@ -37,18 +37,14 @@ class Files:
     """share of the training data to use; the seed decides which"""
 
     known: ClassVar[Known] = USUAL  # names of columns
-
-    @property
-    def separator(self) -> Optional[str]:
-        """Text between the labels of a sample; None = one label per sample."""
-        return None
+    multilabel = None  # separator of labels; without a type, it is no field here
 
     def built_in(self) -> Tuple[Dataset, Dataset]:
         """Return the built-in training and dev texts."""
         raise NotImplementedError
 
     def dataset(self, path: str, run: Optional[Layout] = None) -> Dataset:
-        """Return the texts of a file; ``run``: layout of the training file, None = it is this."""
+        """Return the texts of a file; ``run``: layout of the training file, if this is another."""
         raise NotImplementedError
 
     def read(self, seed: int, **training: Any) -> Tuple[Dataset, Dataset]:
@@ -128,7 +124,7 @@ class TextFiles(Files):
         """Return the texts of a file; ``needs`` as in ``readers.read`` (None = ``self.needs``)."""
         return readers.read(
             path, self.text_field, self.pair_field, self.label_field, self.on_bad_line,
-            needs or self.needs, self.numbers, self.separator, header=self.header, run=run,
+            needs or self.needs, self.numbers, self.multilabel, header=self.header, run=run,
         )  # fmt: skip
 
 
@@ -145,7 +141,7 @@ class TaggedFiles(Files):
     """what to do with unusable lines: stop, or leave their texts out"""
 
     def built_in(self) -> Tuple[Dataset, Dataset]:
-        return documented.texts()
+        return corpora.entities()
 
     def dataset(self, path: str, run: Optional[Layout] = None, nested: bool = True) -> Dataset:
         """Return the texts of a file; see ``entities.read``."""
@@ -188,4 +184,4 @@ class VocabularyOptions:
                 f"--bert {bert}: there is no such folder; allowed is a folder on this machine with "
                 "configuration, weights and vocabulary (nothing is downloaded)"
             )
-        return {"lowercase": pretrained_vocabulary.rules(bert).lowercase}
+        return {"lowercase": vocabulary.rules(bert).lowercase}

@@ -16,9 +16,14 @@ from typing import Dict, List, Optional, Sequence, Tuple
 import numpy as np
 from tokenizers.models import WordPiece
 
-from amp_xla.data.text import pretrained_vocabulary
-from amp_xla.data.text.splitting import Rules, WordSplitter
-from amp_xla.data.text.vocabulary import SPECIAL_TOKENS, load_vocab, train_vocab, warnings
+from amp_xla.data.text import vocabulary
+from amp_xla.data.text.vocabulary import (
+    SPECIAL_TOKENS,
+    Rules,
+    WordSplitter,
+    load_vocab,
+    train_vocab,
+)
 from amp_xla.errors import DataError
 
 MAX_KNOWN_WORDS = 1_000_000  # about 300 MB; then the cache is emptied
@@ -46,12 +51,7 @@ class Encoded:
 
     @classmethod
     def of(cls, rows: Sequence[Sequence[int]], firsts: Optional[Sequence[int]] = None) -> Encoded:
-        """Join rows of token ids.
-
-        Args:
-          rows: token ids of each row.
-          firsts: number of tokens in segment 0 of each row; None = all tokens of the row.
-        """
+        """Join rows; ``firsts``: number of tokens of each in segment 0, None = all."""
         sizes = list(map(len, rows))
         ids = np.fromiter(itertools.chain.from_iterable(rows), np.int32, sum(sizes))
         first_lengths = np.array(sizes if firsts is None else firsts, np.int32)
@@ -78,10 +78,7 @@ class Tokenizer:
       tokens: ``tokens[i]`` is the token with id i.
       vocab_size: number of ids, and of rows of the embedding matrix.
       special_ids: ids of all special tokens, also of [MASK] if there is one.
-      pad_id: id of [PAD], always 0.
-      unk_id: id of [UNK], for words that the vocabulary cannot spell.
-      cls_id: id of [CLS], the first token of each sample.
-      sep_id: id of [SEP], which ends each text.
+      pad_id, unk_id, cls_id, sep_id: ids of [PAD], always 0, [UNK], [CLS] and [SEP].
     """
 
     def __init__(
@@ -130,23 +127,23 @@ class Tokenizer:
           lowercase: overrides the folder's setting; None = that setting, or True if
             there is none.
         """
-        tokens, rules = pretrained_vocabulary.read(folder)
+        tokens, rules = vocabulary.read(folder)
         if lowercase is not None:
             rules = rules._replace(lowercase=lowercase)
-        return cls(tokens, rules, pretrained_vocabulary.path(folder))
+        return cls(tokens, rules, vocabulary.path(folder))
 
     @property
     def assets(self) -> Dict[str, bytes]:
         """File name -> content: vocabulary and settings, which checkpoints keep."""
-        vocabulary = "".join(token + "\n" for token in self.tokens)
-        settings = json.dumps(pretrained_vocabulary.settings(self.rules)) + "\n"
-        return {"vocab.txt": vocabulary.encode(), "tokenizer_config.json": settings.encode()}
+        tokens = "".join(token + "\n" for token in self.tokens)
+        settings = json.dumps(vocabulary.settings(self.rules)) + "\n"
+        return {"vocab.txt": tokens.encode(), "tokenizer_config.json": settings.encode()}
 
     def warnings(self, encoded: Encoded) -> str:
         """Return ``vocabulary.warnings`` about the encoded training texts."""
         ids = encoded.token_ids
         total = int(((ids != self.cls_id) & (ids != self.sep_id)).sum())
-        return warnings(self.tokens, int((ids == self.unk_id).sum()), total)
+        return vocabulary.warnings(self.tokens, int((ids == self.unk_id).sum()), total)
 
     @property
     def mask_id(self) -> int:

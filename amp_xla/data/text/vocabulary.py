@@ -1,26 +1,142 @@
-"""WordPiece vocabularies: reading, checking and training."""
+"""WordPiece vocabularies: read from files and folders, checked, trained; how texts become words.
+
+The rules of bert4keras and of Hugging Face decide which characters are spaces, punctuation or CJK,
+and which are dropped. They differ for private-use and newly assigned characters. bert4keras' rules
+are a table for `str.translate`; Hugging Face's rules are applied by its library.
+"""
 
 from __future__ import annotations
 
 import collections
 import hashlib
 import os
-from typing import Iterable, List, Sequence
+import unicodedata
+from pathlib import Path
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 from tokenizers import Tokenizer as HFTokenizer
 from tokenizers.models import WordPiece
-from tokenizers.pre_tokenizers import WhitespaceSplit
+from tokenizers.normalizers import BertNormalizer
+from tokenizers.pre_tokenizers import BertPreTokenizer, WhitespaceSplit
 from tokenizers.trainers import WordPieceTrainer
 
 from amp_xla.data.text.lines import read_bytes
 from amp_xla.errors import DataError
-from amp_xla.process import regular
+from amp_xla.process import json_files, regular
+from amp_xla.process.progress import note
 
-SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 WORD_MAX_CHARS = 200  # bert4keras' word_maxlen: a longer word is not cut
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 # The trainer takes words without counts, so each word is repeated, at most this often.
 MAX_REPEATS = 100_000
 UNKNOWN_WARNED, UNKNOWN_REFUSED = 0.1, 0.5  # above these shares of [UNK]: a warning, an error
+SETTINGS, WHOLE = "tokenizer_config.json", "tokenizer.json"
+_HF = "hugging_face"
+_MOST_IDS = 2**22
+# Part of tokenizer.json -> the only type supported here
+_PARTS = {
+    "model": "WordPiece", "normalizer": "BertNormalizer", "pre_tokenizer": "BertPreTokenizer",
+}  # fmt: skip
+# Field of Rules -> its key in tokenizer_config.json, and in tokenizer.json's normalizer
+_KEYS = {
+    "lowercase": ("do_lower_case", "lowercase"),
+    "strip_accents": ("strip_accents", "strip_accents"),
+    "chinese": ("tokenize_chinese_chars", "handle_chinese_chars"),
+}
+
+
+class Rules(NamedTuple):
+    """Rules for splitting a text into words.
+
+    Attributes:
+      lowercase: lower-case the text; with bert4keras' rules, also strip accents.
+      hugging_face: use the rules of Hugging Face's library, not bert4keras'.
+      strip_accents: only for Hugging Face's rules: strip accents; None = same as ``lowercase``.
+      chinese: only for Hugging Face's rules: put spaces around Chinese characters.
+    """
+
+    lowercase: bool = True
+    hugging_face: bool = False
+    strip_accents: Optional[bool] = None
+    chinese: bool = True
+
+    @property
+    def word_max_chars(self) -> int:
+        """Maximum characters of a word that is cut into pieces."""
+        return 100 if self.hugging_face else WORD_MAX_CHARS
+
+    def splitter(self) -> Callable[[str], List[str]]:
+        """Return a function from a text to its words."""
+        return HuggingFaceSplitter(self) if self.hugging_face else WordSplitter(self.lowercase)
+
+
+class _Characters(Dict[int, str]):
+    """Code point -> replacement, computed at the first look-up, as bert4keras' `_tokenize` does."""
+
+    def __init__(self, drop_marks: bool) -> None:
+        super().__init__()
+        self._drop_marks = drop_marks
+
+    def __missing__(self, code: int) -> str:
+        char = chr(code)
+        category = unicodedata.category(char)
+        if self._drop_marks and category == "Mn":
+            new = ""
+        elif 33 <= code <= 47 or 58 <= code <= 64 or 91 <= code <= 96 or 123 <= code <= 126:
+            new = " " + char + " "  # ASCII symbols such as + and $ too, of any category
+        elif category.startswith("P") or _is_cjk(code):
+            new = " " + char + " "
+        elif char in " \n\r\t" or category == "Zs":
+            new = " "
+        elif code == 0xFFFD or category in ("Cc", "Cf"):
+            new = ""
+        else:
+            new = char
+        self[code] = new
+        return new
+
+
+def _is_cjk(code: int) -> bool:
+    return (
+        0x4E00 <= code <= 0x9FFF
+        or 0x3400 <= code <= 0x4DBF
+        or 0x20000 <= code <= 0x2A6DF
+        or 0x2A700 <= code <= 0x2B73F
+        or 0x2B740 <= code <= 0x2B81F
+        or 0x2B820 <= code <= 0x2CEAF
+        or 0xF900 <= code <= 0xFAFF
+        or 0x2F800 <= code <= 0x2FA1F
+    )
+
+
+class WordSplitter:
+    """Splits texts by bert4keras' rules: symbols and CJK characters are words."""
+
+    def __init__(self, lowercase: bool) -> None:
+        self._lowercase = lowercase
+        self._characters = _Characters(drop_marks=lowercase)
+
+    def __call__(self, text: str) -> List[str]:
+        if self._lowercase:
+            text = unicodedata.normalize("NFD", text.lower())
+        return text.translate(self._characters).split()
+
+
+class HuggingFaceSplitter:
+    """Splits texts as ``BertNormalizer`` and ``BertPreTokenizer`` do."""
+
+    def __init__(self, rules: Rules) -> None:
+        self._normalizer = BertNormalizer(
+            clean_text=True, handle_chinese_chars=rules.chinese,
+            strip_accents=rules.strip_accents, lowercase=rules.lowercase,
+        )  # fmt: skip
+        self._pre_tokenizer = BertPreTokenizer()
+
+    def __call__(self, text: str) -> List[str]:
+        # Half a surrogate pair cannot be passed to Rust.
+        clean = text.encode("utf-8", "ignore").decode("utf-8")
+        words = self._pre_tokenizer.pre_tokenize_str(self._normalizer.normalize_str(clean))
+        return [word for word, _ in words]
 
 
 def load_vocab(path: str) -> List[str]:
@@ -36,6 +152,103 @@ def load_vocab(path: str) -> List[str]:
     return [line.split()[0] if line.split() else line.strip() for line in lines]
 
 
+def path(folder: str) -> str:
+    """Return the file with the tokens: ``tokenizer.json`` if it exists, or ``vocab.txt``."""
+    whole = os.path.join(folder, WHOLE)
+    return whole if os.path.isfile(whole) else os.path.join(folder, "vocab.txt")
+
+
+def read(folder: str) -> Tuple[List[str], Rules]:
+    """Return the tokens in the order of their ids, and the rules."""
+    how = rules(folder)
+    kind = str(json_file(os.path.join(folder, SETTINGS)).get("tokenizer_class", ""))
+    if kind.startswith("RoFormer"):
+        note(
+            f"warning: the tokenizer of {folder} cuts Chinese text into words with jieba; here "
+            "Chinese is cut into characters, so results may be worse"
+        )
+    return tokens(folder), how
+
+
+def tokens(folder: str) -> List[str]:
+    """Return the tokens in the order of their ids; unused ids get tokens that occur in no text."""
+    source = path(folder)
+    if os.path.basename(source) != WHOLE:
+        return load_vocab(source)
+    _normalizer(source)  # refuses other tokenizers
+    whole = json_file(source)
+    try:
+        ids: Dict[str, int] = dict(whole["model"]["vocab"])
+        ids.update({token["content"]: token["id"] for token in whole.get("added_tokens") or []})
+    except (KeyError, TypeError, ValueError):
+        raise DataError(f"{source}: model.vocab or added_tokens has no tokens with ids") from None
+    for token, number in ids.items():
+        if type(number) is not int or not 0 <= number < _MOST_IDS:
+            raise DataError(
+                f"{source}: the id of {token!r:.40} is {str(number)[:40]}; allowed: a whole "
+                f"number below {_MOST_IDS:,}"
+            )
+    # In vocab.txt a space would end the token. Words have no spaces, so replacing it is safe.
+    named = {number: "\u2581".join(token.split(" ")) for token, number in ids.items()}
+    return [named.get(number, f"[none{number}]") for number in range(max(named, default=-1) + 1)]
+
+
+def rules(folder: str) -> Rules:
+    """Return the tokenizer's rules; ``tokenizer_config.json`` has priority over ``tokenizer.json``.
+
+    Hugging Face's rules apply if there is a ``tokenizer.json``, or no ``bert_config.json``.
+    """
+    settings_of = json_file(os.path.join(folder, SETTINGS))
+    normalizer = _normalizer(os.path.join(folder, WHOLE))
+    fields: Dict[str, Any] = {}
+    for field, (key, other) in _KEYS.items():
+        value = settings_of.get(key, (normalizer or {}).get(other))
+        if value is not None and not isinstance(value, bool):
+            raise DataError(f"{os.path.join(folder, SETTINGS)}: {key} is {value!r}, not a boolean")
+        if value is not None:
+            fields[field] = value
+    google = normalizer is None and os.path.isfile(os.path.join(folder, "bert_config.json"))
+    of_checkpoint = settings_of.get("rules")
+    return Rules(
+        hugging_face=not google if of_checkpoint is None else of_checkpoint == _HF, **fields
+    )
+
+
+def settings(rules: Rules) -> Dict[str, Any]:
+    """Return the content of ``tokenizer_config.json``, from which ``read`` gets the rules."""
+    values = {key: getattr(rules, field) for field, (key, _) in _KEYS.items()}
+    return {**values, "rules": _HF if rules.hugging_face else "bert4keras"}
+
+
+def _normalizer(source: str) -> Optional[Dict[str, Any]]:
+    """Return the normalizer's settings in a ``tokenizer.json``; None if there is no such file."""
+    whole = json_file(source)
+    if not whole:
+        return None
+    parts = {part: whole.get(part) or {} for part in _PARTS}
+    if not all(isinstance(part, dict) for part in parts.values()):
+        raise DataError(f"{source}: each of {', '.join(_PARTS)} must be an object")
+    if "continuing_subword_prefix" in parts["model"]:  # old files do not name the model's type
+        parts["model"].setdefault("type", _PARTS["model"])
+    for part, kind in _PARTS.items():
+        actual = parts[part].get("type")
+        if actual != kind:
+            raise DataError(f"{source}: its {part} is {actual}; only BERT's {kind} is supported")
+    return dict(parts["normalizer"])
+
+
+def json_file(source: str) -> Dict[str, Any]:
+    """Return the JSON object in a file; an empty one if there is no such file."""
+    try:
+        return json_files.decode(regular.read(Path(source), links=True))
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise DataError(f"cannot read {source}: {error.strerror}") from None
+    except ValueError as error:
+        raise DataError(f"cannot read {source}: {error}") from None
+
+
 def fingerprint(tokens: Sequence[str]) -> str:
     """Return the SHA-256 (hex) of the tokens in order."""
     return hashlib.sha256("\n".join(tokens).encode()).hexdigest()
@@ -49,8 +262,7 @@ def warnings(tokens: Sequence[str], unknown: int, total: int) -> str:
 
     Args:
       tokens: the vocabulary.
-      unknown: number of [UNK] among the tokens of the training texts.
-      total: number of tokens of the training texts.
+      unknown, total: number of [UNK], and of all tokens, in the training texts.
 
     Raises:
       DataError: most tokens are [UNK].

@@ -16,9 +16,9 @@ from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Tuple
 import numpy as np
 
 from amp_xla.config import Range
-from amp_xla.data.text import pretrained_vocabulary
-from amp_xla.data.text.pretrained_vocabulary import json_file
+from amp_xla.data.text import vocabulary
 from amp_xla.data.text.tokenizer import Tokenizer
+from amp_xla.data.text.vocabulary import json_file
 from amp_xla.errors import DataError
 from amp_xla.models.weights import Shape, Stored, Tensors, damaged, hugging_face
 from amp_xla.process import regular
@@ -281,17 +281,14 @@ def check(folder: Optional[str], whole: bool = True) -> None:
     Args:
       folder: value of ``--bert``.
       whole: False = check only what the configuration has.
-
-    Raises:
-      DataError: a file is missing, damaged, or has an impossible value.
     """
     if folder is None or not Path(folder).is_dir():
         return
     path, config, _ = _configuration(Path(folder), whole)
     if not whole:
         return
-    source = pretrained_vocabulary.path(folder)
-    tokens = Tokenizer(pretrained_vocabulary.tokens(folder), source=source).vocab_size
+    source = vocabulary.path(folder)
+    tokens = Tokenizer(vocabulary.tokens(folder), source=source).vocab_size
     rows = config["vocab_size"]
     if tokens > rows:
         raise DataError(f"{source} has {tokens:,} tokens, but {path} has vocab_size {rows:,}")

@@ -14,7 +14,6 @@ from typing import Any, Callable, Iterable, List, Optional, Tuple
 from amp_xla.precision import agreement
 from amp_xla.precision import optimizer as wrapper
 from amp_xla.precision.compat.keras.loss_scale_optimizer import loss_scale_of
-from amp_xla.precision.reduction import over_ranks
 
 __all__ = (
     "LossScaleOptimizer",
@@ -72,7 +71,8 @@ class LossScaleOptimizer(wrapper.LossScaleOptimizer):
         """
         pairs, hvd = list(grads_and_vars), agreement.joined()
         if hvd is not None and experimental_aggregate_gradients and self._reduce is None:
-            pairs = over_ranks(pairs, agreement.horovod_mean(hvd), self._on_one_rank, None)
+            average = agreement.horovod_mean(hvd)
+            pairs = agreement.over_ranks(pairs, average, self._on_one_rank, None)
         return super().apply_gradients(pairs, global_step, name, experimental_aggregate_gradients)
 
     def _on_one_rank(self, variable: Any) -> bool:

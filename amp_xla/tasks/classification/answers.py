@@ -8,11 +8,10 @@ from amp_xla.backend import tf
 from amp_xla.data.labelled import Labelled
 from amp_xla.models import dropout, losses
 from amp_xla.tasks.classification.questions import Questions
-from amp_xla.training.answers import LabelAnswers
+from amp_xla.training.answers import Answers
 from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.evaluation import Evaluation, classification, several_labels
-from amp_xla.training.step import Inference
-from amp_xla.training.variables import restore_weights
+from amp_xla.training.step import Inference, restore_weights
 
 
 def placeholders(model: Any, labels: Optional[int] = None) -> Dict[str, Any]:
@@ -35,7 +34,7 @@ def evaluation(model: Any, inputs: Dict[str, Any], data: Labelled) -> Evaluation
     return scores(Inference(inputs, outputs), data.dev_batches, len(data.labels))
 
 
-def predict(config: Any, checkpoint: Checkpoint, lines: List[str]) -> LabelAnswers:
+def predict(config: Any, checkpoint: Checkpoint, lines: List[str]) -> Answers:
     """Return the probability of each label for each line; precision is already set."""
     questions = Questions(config, checkpoint, lines)
     with dropout.inference():
@@ -44,6 +43,6 @@ def predict(config: Any, checkpoint: Checkpoint, lines: List[str]) -> LabelAnswe
             weights=False, pooling=config.pooling)  # fmt: skip
     restore_weights(checkpoint, model.weights)
     inputs = {"token_ids": model.inputs[0], "segment_ids": model.inputs[1]}
-    chances = tf.nn.softmax if config.files.separator is None else tf.sigmoid
-    infer = Inference(inputs, {"chances": chances(model.output)})
-    return questions.answers(lambda batch: infer(batch)["chances"])
+    probabilities = tf.nn.softmax if config.files.multilabel is None else tf.sigmoid
+    infer = Inference(inputs, {"probabilities": probabilities(model.output)})
+    return questions.answers(lambda batch: infer(batch)["probabilities"])

@@ -20,7 +20,7 @@ from amp_xla.errors import DataError, SettingsError
 class MultiLabelTextFiles(TextFiles):
     """Training texts and dev texts."""
 
-    multilabel: Optional[str] = None
+    multilabel: Optional[str] = None  # type: ignore[assignment]  # in place of a constant
     """separator of labels, e.g. a comma, if a text may have several; none = one label per text"""
 
     def __post_init__(self) -> None:
@@ -29,10 +29,6 @@ class MultiLabelTextFiles(TextFiles):
                 f"--multilabel {self.multilabel!r}: allowed is the character between labels, such "
                 "as , or |"
             )
-
-    @property
-    def separator(self) -> Optional[str]:
-        return self.multilabel
 
 
 def read(files: TextFiles, how: Preparation) -> Labelled:
@@ -43,7 +39,7 @@ def read(files: TextFiles, how: Preparation) -> Labelled:
         raise DataError(
             f"{files.train} has {kinds[0]}, {files.dev} has {kinds[1]}; allowed: one kind"
         )
-    separator = files.separator
+    separator = files.multilabel
     names, dev_names = (
         [[label] if separator is None else split(label, separator) for label in part.labels or []]
         for part in parts

@@ -14,7 +14,7 @@ from amp_xla.training.checkpoint import Checkpoint
 def classifier(config: Any, checkpoint: Checkpoint) -> Exportable:
     """Return the classifier of a run."""
     labels = Labels.load(checkpoint.file("labels.json")).names
-    several = config.files.separator is not None
+    several = config.files.multilabel is not None
     chances = tf.sigmoid if several else tf.nn.softmax
     load = (
         'from transformers import pipeline; pipeline("text-classification", "{}", truncation=True'

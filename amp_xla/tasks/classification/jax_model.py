@@ -17,7 +17,7 @@ from amp_xla.jax.weights import load, pretrained
 from amp_xla.precision.policy import get_policy
 from amp_xla.settings import Settings, default_loss_scale
 from amp_xla.tasks.classification.questions import Questions
-from amp_xla.training.answers import LabelAnswers
+from amp_xla.training.answers import Answers
 from amp_xla.training.checkpoint import Checkpoint
 
 
@@ -51,7 +51,7 @@ def new_model(config: Any, shape: Dict[str, Any], classes: int, weights: bool) -
     return model
 
 
-def predict(config: Any, checkpoint: Checkpoint, lines: List[str]) -> LabelAnswers:
+def predict(config: Any, checkpoint: Checkpoint, lines: List[str]) -> Answers:
     """Return the probability of each label for each line."""
     questions = Questions(config, checkpoint, lines)
     shape = bert.Shape.of(json.loads(Path(checkpoint.file("bert_config.json")).read_text()))
@@ -60,9 +60,9 @@ def predict(config: Any, checkpoint: Checkpoint, lines: List[str]) -> LabelAnswe
     model = restored(checkpoint, policy.cast_to_param(like), ".model")
     infer = step.inference(policy)
 
-    def chances(batch: Any) -> Any:
+    def probabilities(batch: Any) -> Any:
         texts = processes.share({name: batch[name] for name in ("token_ids", "segment_ids")})
         return np.asarray(jax.nn.softmax(infer(model, texts)))
 
     devices = jax.device_count()
-    return questions.answers(chances, -(-config.batches.batch_size // devices) * devices)
+    return questions.answers(probabilities, -(-config.batches.batch_size // devices) * devices)

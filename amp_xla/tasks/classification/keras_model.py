@@ -12,7 +12,7 @@ from typing_extensions import Literal
 from amp_xla.data.batches.protocol import Batch, BatchSource
 from amp_xla.data.labelled import Labelled
 from amp_xla.errors import UnsupportedError
-from amp_xla.training.answers import LabelAnswers
+from amp_xla.training.answers import Answers
 from amp_xla.training.checkpoint import Checkpoint
 
 
@@ -118,7 +118,7 @@ def train_batch(batch: Batch) -> Tuple[List[Any], Any, Any]:
     return [batch["token_ids"], batch["segment_ids"]], batch["labels"], weights
 
 
-def predict(kind: Type[Any], checkpoint: Checkpoint, lines: List[str]) -> LabelAnswers:
+def predict(kind: Type[Any], checkpoint: Checkpoint, lines: List[str]) -> Answers:
     """Return the label probabilities of each line, a text or two texts separated by a tab.
 
     Args:

@@ -9,7 +9,7 @@ import numpy as np
 from amp_xla.data.batches.protocol import Batch
 from amp_xla.data.text.labels import Labels
 from amp_xla.data.text.tokenizer import Encoded, Tokenizer
-from amp_xla.training.answers import LabelAnswers
+from amp_xla.training.answers import Answers, label_answers
 from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.evaluation import in_order
 
@@ -31,17 +31,17 @@ class Questions:
         self.tokenizer = Tokenizer.of_folder(str(checkpoint.path))
         self.labels = Labels.load(checkpoint.file("labels.json"))
         self._batch_size, self._length = config.batches.batch_size, config.batches.max_length
-        self._separator: Optional[str] = config.files.separator
+        self._lines, self._separator = lines, config.files.multilabel
         self._encoded = questions(lines, self.tokenizer, self._length)
 
     def answers(
-        self, chances: Callable[[Batch], np.ndarray], batch_size: Optional[int] = None
-    ) -> LabelAnswers:
+        self, probabilities: Callable[[Batch], np.ndarray], batch_size: Optional[int] = None
+    ) -> Answers:
         """Return the probability of each label for each line.
 
         Args:
-          chances: batch -> probability of each label, float [B, labels].
+          probabilities: batch -> probability of each label, float [B, labels].
           batch_size: texts per batch; None = ``--batch-size`` of the run.
         """
-        rows = in_order(self._encoded, self._length, batch_size or self._batch_size, chances)
-        return LabelAnswers(self.labels.names, np.stack(rows), self._separator)
+        rows = in_order(self._encoded, self._length, batch_size or self._batch_size, probabilities)
+        return label_answers(self._lines, self.labels.names, np.stack(rows), self._separator)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import List, Sequence
+from typing import Any, List, Sequence
 
 import numpy as np
 
@@ -12,29 +12,25 @@ from amp_xla.backend import tf
 from amp_xla.data.text.tokenizer import MASK, Tokenizer
 from amp_xla.errors import AmpXlaError
 from amp_xla.models import dropout
-from amp_xla.models.options import Filling, LanguageModelOptions
+from amp_xla.models.options import Filling
 from amp_xla.training.checkpoint import Checkpoint
-from amp_xla.training.variables import restore_weights
+from amp_xla.training.step import restore_weights
 
 
 def fill(
-    checkpoint: Checkpoint,
-    objective: str,
-    options: LanguageModelOptions,
-    texts: Sequence[str],
-    top: int,
-) -> List[List[Filling]]:
+    config: Any, checkpoint: Checkpoint, texts: Sequence[str], top: int
+) -> List[List[Filling]]:  # fmt: skip
     """Return the predictions for each text, in order of its [MASK] tokens.
 
     Args:
-      checkpoint: checkpoint of the run.
-      objective, options: settings of the run.
+      config, checkpoint: of the run.
       texts: texts with at least one [MASK] each.
       top: number of predictions per [MASK].
 
     Raises:
       AmpXlaError: the run's objective is not ``mlm``, or a text is too long.
     """
+    objective = config.goal.objective
     if objective != "mlm":
         raise AmpXlaError(
             f"{checkpoint.run} was trained with --objective {objective}; only a run with "
@@ -42,7 +38,7 @@ def fill(
         )
     tokenizer = Tokenizer.of_folder(str(checkpoint.path))
     rows = [tokenizer.encode_masked(text) for text in texts]
-    options = dataclasses.replace(options, bert=checkpoint.architecture or options.bert)
+    options = dataclasses.replace(config.encoder, bert=checkpoint.architecture)
     longest = max(map(len, rows))
     with dropout.inference():
         lm = options.language_model(tokenizer.vocab_size, longest, weights=False)
@@ -52,8 +48,8 @@ def fill(
             raise AmpXlaError(f"text {number} has {len(row):,} tokens; allowed: up to {most}")
     positions = tf.placeholder(tf.int32, [None, None], name="positions")
     logits = lm.logits(lm.model.output, positions)[:, : tokenizer.vocab_size]
-    chances = tf.nn.softmax(tf.cast(logits, tf.float32))
-    predictions = tf.nn.top_k(chances, min(top, tokenizer.vocab_size))
+    probabilities = tf.nn.softmax(tf.cast(logits, tf.float32))
+    predictions = tf.nn.top_k(probabilities, min(top, tokenizer.vocab_size))
     restore_weights(checkpoint, lm.weights)
     run = backend.session().make_callable(predictions, [*lm.model.inputs, positions])
     answers = []

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Dict, List, Sequence
 
-from amp_xla.data.text.pretrained_vocabulary import json_file
 from amp_xla.data.text.tokenizer import Tokenizer
+from amp_xla.data.text.vocabulary import json_file
 from amp_xla.errors import AmpXlaError
 from amp_xla.models.weights import pretrained
 from amp_xla.process.progress import note
@@ -24,13 +24,8 @@ def evaluate(
 ) -> List[List[str]]:
     """Return the scores of language models on masked texts, as a table in Markdown.
 
-    Args:
-      folders: pretraining runs, or folders of weights.
-      texts: texts to mask.
-      length: maximum tokens per text.
-      mask_rate: share of the tokens to predict.
-      lowercase: lower-case the text, unless the folder's settings forbid it.
-      seed: seed for the masks.
+    ``folders`` are pretraining runs, or folders of weights; the other arguments are those of
+    ``amp-xla evaluate``.
     """
     tokenizers = [_tokenizer(folder, lowercase) for folder in folders]
     if any(tokenizer.tokens != tokenizers[0].tokens for tokenizer in tokenizers):

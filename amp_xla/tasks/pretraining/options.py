@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import sys
 from typing import Any, List, Optional, Sequence
 
 from typing_extensions import Annotated, Literal
 
 from amp_xla.config import within
 from amp_xla.data.text.tokenizer import Tokenizer
+from amp_xla.tasks.pretraining.data import prepare
 from amp_xla.tasks.pretraining.data.masking import Masking
+from amp_xla.tasks.pretraining.data.prepared import FORMAT, Manifest
 from amp_xla.tasks.pretraining.data.stream import LengthOptions, Stream
+from amp_xla.training import distributed
 from amp_xla.training.context import RunContext
+
+# Tokens per sequence of the built-in corpus. In short sequences a small model with random weights
+# learns much sooner which words are neighbours.
+LENGTH = 32
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,6 +31,17 @@ class TextOptions:
     """folder written by `amp-xla prepare`; none = the built-in corpus, prepared once in .cache"""
     heldout: Annotated[int, within(at_least=1)] = 512
     """maximum number of held-out sequences to evaluate on"""
+
+    def prepared(self) -> Manifest:
+        """Return the prepared text; without a folder, prepare the built-in corpus once."""
+        if self.data is not None:
+            return Manifest.load(self.data)
+        python = sys.version.split()[0]
+        out = f".cache/pretraining/docstrings-{FORMAT}-{LENGTH}-python{python}"
+        text, ranks = prepare.Config(out=out, length=LENGTH), distributed.current()
+        # A result must fit into JSON.
+        ranks.all_do(lambda: ranks.first and bool(prepare.prepare(text)))
+        return Manifest.load(out)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,11 +92,7 @@ def described(
 ) -> str:
     """Return one line: the global batch and its cost, and the updates of each phase.
 
-    Args:
-      length: steps and batches of the run.
-      phases: training batches of each phase.
-      costs: FLOPs per sequence of each phase.
-      ranks: number of ranks.
+    ``costs`` are the FLOPs per sequence of each phase.
     """
     batch, accumulate = length.global_batch, length.accumulation(ranks)
     return (

@@ -51,7 +51,7 @@ PRESETS: Dict[str, Dict[str, Any]] = {
     # For minutes on a laptop; the other settings are the recipe's defaults.
     "quick": dict(steps=1600, global_batch=48, micro_batch=48, evaluate_every=400),
 }  # fmt: skip
-# Settings of older versions: what holds now. A run with another value needs --force-resume.
+# Settings of older versions, with today's value. A run with another one needs --force-resume.
 REMOVED = {"topic": 0.0, "start": "random"}
 _LARGE = {"roberta": dict(learning_rate=4e-4, warmup=0.06)}
 
@@ -75,12 +75,7 @@ def defaults(config: Any) -> Dict[str, Any]:
 
 
 def settings(preset: Optional[str], model: str) -> Dict[str, Any]:
-    """Return the settings of a preset by name.
-
-    Args:
-      preset: a name in ``PRESETS``; None = the default for the model.
-      model: ``tiny``, ``small``, ``base`` or ``large``.
-    """
+    """Return the settings of a preset by name; None = the default preset for the model."""
     name = preset_name(preset, model)
     return {**PRESETS[name], **(_LARGE.get(name, {}) if model == "large" else {})}
 
@@ -93,9 +88,7 @@ def preset_name(preset: Optional[str], model: str) -> str:
 def described(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> str:
     """Return one line: the preset, the settings that differ from it, and the preset's purpose.
 
-    Args:
-      values: settings of the recipe by name.
-      defaults: defaults of the recipe by name.
+    Both arguments are settings of the recipe by name.
     """
     name = preset_name(values["preset"], values["model"])
     expected = {**defaults, **settings(values["preset"], values["model"])}

@@ -11,13 +11,11 @@ from amp_xla.backend import session, tf
 from amp_xla.errors import DataError
 from amp_xla.process import json_files
 from amp_xla.sok.saver import TableShards
-from amp_xla.tasks.recommendation.data.batches import batch_of
-from amp_xla.tasks.recommendation.data.lines import Columns, parse_line
+from amp_xla.tasks.recommendation.data import Columns, batch_of, parse_line
 from amp_xla.tasks.recommendation.model import network
-from amp_xla.training.answers import LabelAnswers
+from amp_xla.training.answers import Answers, label_answers
 from amp_xla.training.checkpoint import Checkpoint
-from amp_xla.training.step import Inference
-from amp_xla.training.variables import restore_weights
+from amp_xla.training.step import Inference, restore_weights
 
 _COLUMNS = "columns.json"
 
@@ -27,7 +25,7 @@ def assets(columns: Columns, values: int) -> Dict[str, bytes]:
     return {_COLUMNS: json_files.encode({**columns._asdict(), "values": values})}
 
 
-def predict(config: Any, checkpoint: Checkpoint, lines: Sequence[str]) -> LabelAnswers:
+def predict(config: Any, checkpoint: Checkpoint, lines: Sequence[str]) -> Answers:
     """Return the probabilities of 0 and 1 for each line; labels are ignored and may be empty."""
     columns, values = _columns(checkpoint)
     parsed = []
@@ -35,13 +33,13 @@ def predict(config: Any, checkpoint: Checkpoint, lines: Sequence[str]) -> LabelA
         features = b"\t" + line.encode().partition(b"\t")[2]
         features = features if "\t" in line else line.encode()
         parsed.append(parse_line(features, columns, values, index))
-    infer, chances = Inference(*_inference(config, checkpoint, columns, values)), []
+    infer, probabilities = Inference(*_inference(config, checkpoint, columns, values)), []
     for first in range(0, len(parsed), config.batch_size):
         some = parsed[first : first + config.batch_size]
         batch = batch_of(some, columns, config.model.rows, values, np.arange(len(some)), len(some))
-        chances += infer(batch)["probability"].tolist()
-    clicked = np.array(chances, np.float64)
-    return LabelAnswers(("0", "1"), np.stack([1.0 - clicked, clicked], 1))
+        probabilities += infer(batch)["probability"].tolist()
+    clicked = np.array(probabilities, np.float64)
+    return label_answers(lines, ("0", "1"), np.stack([1.0 - clicked, clicked], 1))
 
 
 def export(config: Any, checkpoint: Checkpoint, folder: Path) -> str:
@@ -51,7 +49,7 @@ def export(config: Any, checkpoint: Checkpoint, folder: Path) -> str:
     tf.saved_model.simple_save(session(), str(folder), inputs, outputs)
     return (
         f"numbers float32 [B, {columns.numbers}] and ids int64 [B, {columns.slots}, {values}] -> "
-        f"probability float32 [B]; amp_xla.tasks.recommendation.data.batches.batch_of makes such "
+        f"probability float32 [B]; amp_xla.tasks.recommendation.data.batch_of makes such "
         f"arrays from lines"
     )
 

@@ -13,8 +13,9 @@ import numpy as np
 
 from amp_xla.backend import keras, tf
 from amp_xla.models.losses import weighted_mean
-from amp_xla.sok.layers import new_table
-from amp_xla.tasks.recommendation.data.lines import Columns, Lines
+from amp_xla.sok.layers import DistributedEmbedding
+from amp_xla.sok.ranks import Init
+from amp_xla.tasks.recommendation.data import Columns, Lines
 
 
 def described(train: Lines, dev: Lines, options: Any, ranks: int) -> str:
@@ -120,6 +121,13 @@ def network(config: Any, columns: Columns, values: int, rows: Optional[str] = No
         "numbers": tf.placeholder(tf.float32, [None, columns.numbers], name="numbers"),
         "ids": tf.placeholder(tf.int64, [None, columns.slots, values], name="ids"),
     }
-    table = new_table(config.model, columns.slots, values, config.seed, rows)
-    model = Recommender(table, columns.slots, config.model, config.seed)
+    options = config.model
+    Init()
+    # The same values on any number of ranks.
+    table = DistributedEmbedding(
+        "mean", options.rows, options.table_width, columns.slots, values, name="table",
+        vocabulary_size=options.rows, seed=config.seed, average_gradients=False,
+        embedding_initializer=rows,
+    )  # fmt: skip
+    model = Recommender(table, columns.slots, options, config.seed)
     return inputs, model, model.call(inputs["numbers"], inputs["ids"])

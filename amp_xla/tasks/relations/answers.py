@@ -1,22 +1,15 @@
-"""Triples: evaluation on dev texts, the triples of new texts, and the model to export."""
+"""Triples: evaluation on dev texts, and the triples of new texts."""
 
 from __future__ import annotations
 
-import dataclasses
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, Sequence, Tuple
 
 from amp_xla.data.labelled import Labelled
-from amp_xla.data.text.labels import Labels
-from amp_xla.export.graph import Parts, exportable
-from amp_xla.export.model import Exportable
-from amp_xla.export.text_models import encoder_of, pointer
-from amp_xla.models.pointers import HEAD_SIZE
-from amp_xla.process import output
 from amp_xla.process.progress import note
 from amp_xla.tasks.relations import model, scores
-from amp_xla.tasks.relations.data import Triple, unpack
+from amp_xla.tasks.relations.data import unpack
 from amp_xla.training import extraction
-from amp_xla.training.answers import Answers, Row
+from amp_xla.training.answers import Answers
 from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.evaluation import Evaluation, Infer
 
@@ -36,26 +29,8 @@ def evaluation(infer: Infer, batches: Any, data: Labelled) -> Evaluation:
     return evaluate
 
 
-@dataclasses.dataclass(frozen=True)
-class TripleAnswers(Answers):
-    """The triples of each text."""
-
-    triples: List[List[Triple]]
-
-    def rows(self, lines: Sequence[str]) -> List[Row]:
-        """Return a column ``(subject, predicate, object)`` per triple."""
-        return [
-            ([output.printable(triple.shown().replace("\t", " ")) for triple in triples],
-             {"spo_list": [triple._asdict() for triple in triples]})
-            for triples in self.triples
-        ]  # fmt: skip
-
-    def blank(self) -> Dict[str, Any]:
-        return {"spo_list": None}
-
-
-def predict(config: Any, checkpoint: Checkpoint, texts: Sequence[str]) -> TripleAnswers:
-    """Return the triples of each text by a checkpoint of a run with ``config``."""
+def predict(config: Any, checkpoint: Checkpoint, texts: Sequence[str]) -> Answers:
+    """Return a column ``(subject, predicate, object)`` per triple of each text."""
 
     def build(vocab_size: int, predicates: int) -> Tuple[Any, Dict[str, Any]]:
         length = config.batches.max_length
@@ -64,21 +39,7 @@ def predict(config: Any, checkpoint: Checkpoint, texts: Sequence[str]) -> Triple
         return linker, {"scores": linker.output}
 
     found = extraction.predict(config, checkpoint, texts, "names", build, scores.found_in)
-    return TripleAnswers(found)
-
-
-def exported(config: Any, checkpoint: Checkpoint) -> Exportable:
-    """Return the linker of a run, whose outputs are the scores of all planes."""
-    names = Labels.load(checkpoint.file("labels.json")).names
-
-    def build(folder: Optional[str]) -> Parts:
-        encoder = encoder_of(config, checkpoint, folder)
-        linker = model.linker(encoder.model, len(names), 0.0)
-        kernels: Dict[str, Any] = {}
-        for name in model.POINTERS:
-            kernels.update(pointer(linker.get_layer(name), f"{name.lower()}."))
-        return Parts(encoder, {"scores": linker.output}, kernels, linker.weights)
-
-    formula = f"bert4keras' EfficientGlobalPointer(heads, {HEAD_SIZE}) of the vectors: "
-    formula += "entities (subject, object); heads and tails (RoPE=False), a head per predicate"
-    return exportable(checkpoint, build, config.batches.max_length, names, formula=formula)
+    answers = extraction.answers(
+        texts, found, lambda triples: {"spo_list": [triple._asdict() for triple in triples]}
+    )
+    return answers._replace(blank={"spo_list": None})

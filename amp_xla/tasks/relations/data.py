@@ -15,7 +15,7 @@ from amp_xla.config import MAY_CHANGE
 from amp_xla.data.batches.protocol import Batch
 from amp_xla.data.labelled import Labelled, Preparation
 from amp_xla.data.placed import WITHIN, Placed, labelled
-from amp_xla.data.text import documented
+from amp_xla.data.text import corpora
 from amp_xla.data.text.layout import Layout
 from amp_xla.data.text.lines import Table, called, json_object
 from amp_xla.data.text.options import TaggedFiles
@@ -63,7 +63,7 @@ class RelationFiles(TaggedFiles):
     (NYT, WebNLG), also .gz; none = built-in"""
 
     def built_in(self) -> Tuple[Dataset, Dataset]:
-        return documented.relations()
+        return corpora.relations()
 
     def dataset(self, path: str, run: Optional[Layout] = None, nested: bool = True) -> Dataset:
         """Return the texts of a file; the label of a text is its triples in JSON."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, Dict
 
 from amp_xla.backend import keras, tf
-from amp_xla.models.pointers import pointer
+from amp_xla.models.encoders import pointer
 
 BIAS = -4.0  # of all scores at the start: nearly all are below 0, where most of them belong
 POINTERS = ("Entities", "Heads", "Tails")

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from typing import Any, Callable, Dict, List, Sequence
+from typing import Any, Callable, Dict, Sequence
 
 import numpy as np
 
@@ -20,10 +19,10 @@ from amp_xla.tasks.seq2seq.data import framed
 from amp_xla.tasks.seq2seq.decoding import CachedDecoder, TextGenerator
 from amp_xla.tasks.seq2seq.scores import rouge_l, words
 from amp_xla.training import distributed
-from amp_xla.training.answers import Answers, Row
+from amp_xla.training.answers import Answers
 from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.evaluation import Evaluation, held_out
-from amp_xla.training.variables import restore_weights
+from amp_xla.training.step import restore_weights
 
 TEXTS = 1024  # ROUGE-L is measured on this number of dev texts: a larger dev set would take long
 ROWS = 32  # texts per batch of the decoder
@@ -63,22 +62,12 @@ def evaluation(
     return evaluate
 
 
-@dataclasses.dataclass(frozen=True)
-class TextAnswers(Answers):
-    """The text generated for each line."""
-
-    texts: List[str]
-
-    def rows(self, lines: Sequence[str]) -> List[Row]:
-        return [([output.printable(text)], {"generated": text}) for text in self.texts]
-
-
 def predict(
     config: Any,
     checkpoint: Checkpoint,
     lines: Sequence[str],
     generation: GenerationOptions = GenerationOptions(),
-) -> TextAnswers:
+) -> Answers:
     """Return the text that the checkpoint's model generates for each line."""
     max_length, max_target = config.batches.max_length, config.max_target
     tokenizer = Tokenizer.of_folder(str(checkpoint.path))
@@ -91,4 +80,5 @@ def predict(
         decoder = CachedDecoder(lm, rows, generation.beams, length, max_target)
     restore_weights(checkpoint, lm.weights)
     generate = TextGenerator(decoder, tokenizer.sep_id, generation)
-    return TextAnswers(list(map(writer(tokenizer), generate(sources))))
+    texts = map(writer(tokenizer), generate(sources))
+    return Answers([([output.printable(text)], {"generated": text}) for text in texts])

@@ -12,7 +12,7 @@ from typing_extensions import Annotated, Literal
 from amp_xla.config import MAY_CHANGE
 from amp_xla.data.batches.protocol import Batch
 from amp_xla.data.labelled import Labelled, Preparation
-from amp_xla.data.text import documented, readers
+from amp_xla.data.text import corpora, readers
 from amp_xla.data.text.layout import TARGETS, Known, Layout
 from amp_xla.data.text.options import Files
 from amp_xla.data.text.readers import Dataset
@@ -36,7 +36,7 @@ class TargetFiles(Files):
     """is the first line of columns a header? none = detect it, and stop if it is not clear"""
 
     def built_in(self) -> Tuple[Dataset, Dataset]:
-        return documented.names()
+        return corpora.names()
 
     def dataset(self, path: str, run: Optional[Layout] = None) -> Dataset:
         """Return the texts of a file, with their targets as ``pairs``."""
@@ -83,7 +83,6 @@ def encode(
 
     Args:
       data: sources, and targets as ``pairs``.
-      tokenizer: tokenizer of the run.
       max_source, max_target: tokens per source with [CLS] and [SEP], and per target with [SEP].
       kind: "training" or "dev", for the warning.
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -15,11 +14,10 @@ from amp_xla.models import dropout
 from amp_xla.report.scores import best_threshold, spearman
 from amp_xla.tasks.similarity import model as similarity
 from amp_xla.tasks.similarity.data import Method, Scale, apart, split
-from amp_xla.training.answers import Answers, LabelAnswers, Row
+from amp_xla.training.answers import Answers, Row, label_answers
 from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.evaluation import Evaluation, Infer, in_order, per_sample
-from amp_xla.training.step import Inference
-from amp_xla.training.variables import restore_weights
+from amp_xla.training.step import Inference, restore_weights
 
 
 def threshold_of(method: Method, scale: Scale) -> Optional[Any]:
@@ -60,42 +58,40 @@ def evaluation(infer: Infer, data: Labelled, threshold: Optional[Any]) -> Evalua
     return evaluate
 
 
-@dataclasses.dataclass(frozen=True)
-class PairAnswers(Answers):
-    """Scores of pairs.
+def rank(config: Any, checkpoint: Checkpoint, lines: Sequence[str], query: str) -> Answers:
+    """Return the predictions for pairs of ``query`` and each line."""
+    query, *others = map(readers.one_line, [query, *lines])
+    return _answers(lines, *_scores(config, checkpoint, [f"{query}\t{line}" for line in others]))
 
-    Attributes:
+
+def predict(config: Any, checkpoint: Checkpoint, lines: Sequence[str]) -> Answers:
+    """Return the predictions for pairs; each line is two texts with a tab between."""
+    return _answers(lines, *_scores(config, checkpoint, lines))
+
+
+def _answers(lines: Sequence[str], scores: np.ndarray, similar: Optional[np.ndarray]) -> Answers:
+    """Return the label, if there is one, the score and the line.
+
+    Args:
       scores: score of each pair, float [pairs].
       similar: probability of the label 1; None if labels are not 0 and 1.
     """
-
-    scores: np.ndarray
-    similar: Optional[np.ndarray] = None
-
-    def rows(self, lines: Sequence[str]) -> List[Row]:
-        """Return the label, if there is one, the score and the pair."""
-        labels: List[Row] = [([], {}) for _ in lines]
-        if self.similar is not None:
-            chances = np.stack([1.0 - self.similar, self.similar], 1)
-            labels = LabelAnswers(("0", "1"), chances).rows(lines)
-        return [
-            ([*cells[:1], f"{score:.4f}", line], {**fields, "score": float(f"{score:.7g}")})
-            for (cells, fields), score, line in zip(labels, self.scores, lines)
-        ]
+    labels: List[Row] = [([], {}) for _ in lines]
+    if similar is not None:
+        labels = label_answers(lines, ("0", "1"), np.stack([1.0 - similar, similar], 1)).rows
+    return Answers([
+        ([*cells[:1], f"{score:.4f}", line], {**fields, "score": float(f"{score:.7g}")})
+        for (cells, fields), score, line in zip(labels, scores, lines)
+    ])  # fmt: skip
 
 
-def rank(config: Any, checkpoint: Checkpoint, lines: Sequence[str], query: str) -> PairAnswers:
-    """Return the predictions for pairs of ``query`` and each line."""
-    query, *lines = map(readers.one_line, [query, *lines])
-    return predict(config, checkpoint, [f"{query}\t{line}" for line in lines])
+def _scores(
+    config: Any, checkpoint: Checkpoint, lines: Sequence[str]
+) -> Tuple[np.ndarray, Optional[np.ndarray]]:
+    """Return the score of each pair, and the probability of the label 1 if labels are 0 and 1.
 
-
-def predict(config: Any, checkpoint: Checkpoint, lines: Sequence[str]) -> PairAnswers:
-    """Return the predictions for pairs; each line is two texts with a tab between.
-
-    Scores are cosines, or a cross-encoder's labels. If labels are 0 and 1, the probability of 1 is
-    a cross-encoder's score, or a sigmoid of the cosine around the threshold, with the scale of the
-    losses.
+    Scores are cosines, or a cross-encoder's labels. The probability is a cross-encoder's score, or
+    a sigmoid of the cosine around the threshold, with the scale of the losses.
     """
     texts, others = split(lines)
     tokenizer = Tokenizer.of_folder(str(checkpoint.path))
@@ -114,9 +110,9 @@ def predict(config: Any, checkpoint: Checkpoint, lines: Sequence[str]) -> PairAn
         first, second = (embedded[[place[text] for text in side]] for side in (texts, others))
         cosines = (first * second).sum(1, dtype=np.float64)
         if threshold is None:
-            return PairAnswers(cosines)
+            return cosines, None
         excess = similarity.SCALE * (cosines - float(K.get_value(threshold)))
-        return PairAnswers(cosines, 1.0 / (1.0 + np.exp(-excess)))
+        return cosines, 1.0 / (1.0 + np.exp(-excess))
     inputs = similarity.placeholders(method)
     output = dropout.without(model, similarity.model_inputs(method, inputs))
     infer = Inference(
@@ -126,7 +122,7 @@ def predict(config: Any, checkpoint: Checkpoint, lines: Sequence[str]) -> PairAn
     encoded = tokenizer.encode(texts, others, length)
     values = np.array(in_order(encoded, length, rows, lambda x: infer(x)["scores"]), np.float64)
     labels = scale.low + values * (scale.high - scale.low)
-    return PairAnswers(labels, values if scale.binary else None)
+    return labels, values if scale.binary else None
 
 
 def vectors(

@@ -107,9 +107,7 @@ def needed(method: Method) -> Sequence[str]:
 def read(method: Method, files: PairFiles, how: Preparation) -> Labelled:
     """Read the files, or the built-in pairs if there are none; the result's labels are a ``Scale``.
 
-    Args:
-      method: decides which fields a training file needs, and how pairs are encoded.
-      files: the files; how: the settings that make batches of them.
+    The method decides which fields a training file needs, and how pairs are encoded.
     """
     train, dev = files.read(how.seed, needs=needed(method))
     lines = len(train)

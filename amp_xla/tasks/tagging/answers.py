@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
 from amp_xla.data.batches.protocol import Batch
 from amp_xla.data.labelled import Labelled
 from amp_xla.data.placed import Placed
 from amp_xla.data.text.entities import Entity, unpack
-from amp_xla.process import output
 from amp_xla.tasks.tagging import model, spans
 from amp_xla.training import extraction
-from amp_xla.training.answers import Answers, Row
+from amp_xla.training.answers import Answers
 from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.evaluation import Evaluation, Infer
 
@@ -35,27 +33,12 @@ def _decode(head: str) -> extraction.Decode:
     return decode
 
 
-@dataclasses.dataclass(frozen=True)
-class EntityAnswers(Answers):
-    """The entities of each text."""
-
-    entities: List[List[Entity]]
-
-    def rows(self, lines: Sequence[str]) -> List[Row]:
-        """Return a column ``start:end label words`` per entity."""
-        return [
-            ([output.printable(e.shown(line).replace("\t", " ")) for e in entities],
-             {"entities": entities})
-            for entities, line in zip(self.entities, lines)
-        ]  # fmt: skip
-
-
-def predict(config: Any, checkpoint: Checkpoint, texts: Sequence[str]) -> EntityAnswers:
-    """Return the entities of each text by a checkpoint of a run with ``config``."""
+def predict(config: Any, checkpoint: Checkpoint, texts: Sequence[str]) -> Answers:
+    """Return a column ``start:end label words`` per entity of each text."""
 
     def build(vocab_size: int, labels: int) -> Tuple[Any, Dict[str, Any]]:
         tagger = model.of_config(config, vocab_size, labels, weights=False)
         return tagger.model, tagger.outputs(tagger.model.output)
 
     found = extraction.predict(config, checkpoint, texts, "entities", build, _decode(config.head))
-    return EntityAnswers(found)
+    return extraction.answers(texts, found, lambda entities: {"entities": entities})

@@ -57,9 +57,7 @@ def with_labels(batch: Batch, spans: List[List[Span]], head: str, labels: int) -
 def read(files: TaggedFiles, how: Preparation, head: str) -> Labelled:
     """Read the files, or the built-in corpus if there are none.
 
-    Args:
-      files: the files; how: the settings that make batches of them.
-      head: name of the model's head; softmax and crf allow no nested entities in training.
+    The heads softmax and crf allow no nested entities in training.
     """
     parts = files.read(how.seed, nested=not is_flat(head))
     entities = [[unpack(label) for label in part.labels or []] for part in parts]

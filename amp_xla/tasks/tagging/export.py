@@ -8,7 +8,7 @@ from amp_xla.data.text.labels import Labels
 from amp_xla.export.graph import Parts, exportable
 from amp_xla.export.model import LINEAR, Exportable
 from amp_xla.export.text_models import dense, encoder_of, pointer
-from amp_xla.models.pointers import HEAD_SIZE
+from amp_xla.models.encoders import POINTER_SIZE
 from amp_xla.tasks.tagging import model
 from amp_xla.tasks.tagging.spans import is_flat
 from amp_xla.training.checkpoint import Checkpoint
@@ -36,7 +36,7 @@ def tagger(config: Any, checkpoint: Checkpoint) -> Exportable:
     formula = "vectors of all tokens" + LINEAR
     if not flat:
         layer = model.POINTERS[head]
-        formula = f"bert4keras' {layer}({len(names)}, {HEAD_SIZE}) of the vectors"
+        formula = f"bert4keras' {layer}({len(names)}, {POINTER_SIZE}) of the vectors"
     return exportable(
         checkpoint, build, config.batches.max_length, labels, kind=kind, formula=formula,
         task="token-classification",

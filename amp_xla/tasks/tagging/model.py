@@ -10,7 +10,7 @@ from typing import Any, Dict, NamedTuple, Tuple
 
 from amp_xla.backend import keras, tf
 from amp_xla.models import losses
-from amp_xla.models.pointers import pointer
+from amp_xla.models.encoders import pointer
 from amp_xla.tasks.tagging.spans import is_flat
 
 POINTERS = {

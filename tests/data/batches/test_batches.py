@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from amp_xla.data.batches.buckets import Batches
-from amp_xla.data.batches.packed import PackedBatches
+from amp_xla.data.batches.buckets import Batches, PackedBatches
 from amp_xla.data.batches.protocol import Batch
 from amp_xla.errors import DataError
 from tests.support.encoded import digest, encoded, ids_of
@@ -62,6 +61,7 @@ def seen(batches: List[Batch]) -> List[int]:
     return ids[ids >= 0].tolist()
 
 
+@pytest.mark.once
 @given(sizes, kinds, st.booleans(), st.integers(0, 3))
 def test_each_sample_once_per_epoch(lengths: Any, options: Any, pairs: bool, epoch: int) -> None:
     samples, labels = encoded(lengths, pairs)
@@ -76,6 +76,7 @@ def test_each_sample_once_per_epoch(lengths: Any, options: Any, pairs: bool, epo
     assert batches.padding_share == pytest.approx(1 - sum(lengths) / fed)
 
 
+@pytest.mark.once
 @given(sizes, kinds, st.integers(0, 2), st.data())
 @settings(max_examples=50)
 def test_any_start_is_the_rest_of_the_epoch(
@@ -88,6 +89,7 @@ def test_any_start_is_the_rest_of_the_epoch(
     assert digest(rest) == digest(whole[start:])
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("options", [dict(lengths=[16, 40]), dict(shape=None)])
 def test_epochs_and_seeds_differ(options: Any) -> None:
     lengths = [5 + i % 30 for i in range(400)]
@@ -101,6 +103,7 @@ def test_epochs_and_seeds_differ(options: Any) -> None:
             assert sum(a == b for a, b in zip(one, other)) < 20
 
 
+@pytest.mark.once
 def test_packed_steps_have_about_batch_size_samples() -> None:
     lengths = np.clip(np.random.RandomState(0).lognormal(3.2, 0.8, 3000), 3, 128).astype(int)
     batches = PackedBatches(*encoded(lengths), 128, 32, seed=1)
@@ -108,6 +111,7 @@ def test_packed_steps_have_about_batch_size_samples() -> None:
     assert abs(counts.mean() - 32) < 2 and batches.padding_share < 0.02
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("options", [dict(lengths=[8, 16, 40]), dict(shape=None)])
 def test_dev_batches_have_the_same_shapes_and_the_order_of_the_corpus(options: Any) -> None:
     train = make(*encoded([5, 15, 40] * 50), dict(options, batch_size=8, seed=3))

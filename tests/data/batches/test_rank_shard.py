@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from amp_xla.data.batches.buckets import Batches
-from amp_xla.data.batches.packed import PackedBatches
+from amp_xla.data.batches.buckets import Batches, PackedBatches
 from amp_xla.data.batches.rank_shard import SHARE, RankShard, micro_batches, whole
 from tests.support.encoded import encoded
+
+pytestmark = pytest.mark.once
 
 LENGTHS = [3 + i * 7 % 18 for i in range(53)]
 

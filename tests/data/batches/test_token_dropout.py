@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from amp_xla.data.batches.buckets import Batches
-from amp_xla.data.batches.packed import PackedBatches
+from amp_xla.data.batches.buckets import Batches, PackedBatches
 from amp_xla.data.labelled import token_dropout
 from amp_xla.data.text.tokenizer import Tokenizer
 from tests.support.encoded import digest
+
+pytestmark = pytest.mark.once
 
 WORDS = [f"word{i}" for i in range(200)]
 TOKENS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]

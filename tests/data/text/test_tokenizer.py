@@ -78,10 +78,9 @@ def texts_of(kind: str) -> Tuple[List[str], List[str]]:
     ("kind", "lower", "paired", "cuts"),
     [
         ("strange", True, False, [None, 12]),
-        ("strange", False, True, [None, 12]),
-        ("documents", True, True, [96]),
-        ("short", True, True, [3, 4, 5, 6, 7, 8, 15, 16]),
-        ("short", True, False, [2, 3, 4, 9]),
+        pytest.param("strange", False, True, [None, 12], marks=pytest.mark.once),
+        pytest.param("documents", True, True, [96], marks=pytest.mark.once),
+        pytest.param("short", True, True, [3, 4, 5, 6, 7, 8, 15, 16], marks=pytest.mark.once),
     ],
 )
 def test_ids_equal_bert4keras(
@@ -106,6 +105,7 @@ SETTINGS: List[Dict[str, Any]] = [
 ]
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("settings", SETTINGS)
 @pytest.mark.parametrize("whole", [True, False], ids=["tokenizer.json", "vocab.txt"])
 def test_a_folder_of_hugging_face_has_the_ids_of_its_library(
@@ -137,6 +137,7 @@ def test_a_folder_of_hugging_face_has_the_ids_of_its_library(
     assert Tokenizer.of_folder(str(tmp_path), lowercase=not lower).rules.lowercase is not lower
 
 
+@pytest.mark.once
 def test_other_kinds_of_tokenizers_are_refused(tmp_path: Path) -> None:
     def refused(words: str, **parts: Any) -> None:
         (tmp_path / "tokenizer.json").write_text(json.dumps(parts))
@@ -150,6 +151,7 @@ def test_other_kinds_of_tokenizers_are_refused(tmp_path: Path) -> None:
         Tokenizer.of_folder(str(tmp_path))
 
 
+@pytest.mark.once
 def test_a_vocabulary_without_special_tokens_is_refused() -> None:
     with pytest.raises(DataError, match=r"v.txt: 3 tokens without \[CLS\], \[SEP\]"):
         Tokenizer(["[PAD]", "[UNK]", "a"], source="v.txt")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import collections
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from amp_xla.data.text import corpora
 from amp_xla.data.text.options import VocabularyOptions
@@ -31,6 +34,7 @@ def test_another_process_has_the_same_texts_and_learns_the_same_in_another_order
     assert done.out.split() == [train.fingerprint(), dev.fingerprint(), fingerprint(tokens)]
 
 
+@pytest.mark.once
 def test_ids_are_line_numbers(tmp_path: Path) -> None:
     path = tmp_path / "vocab.txt"
     path.write_bytes("\ufeff[PAD]\r\n[UNK]\r\n\r\n[CLS] 17\r\n[SEP]\r\n\u2028\r\na\r\na".encode())
@@ -41,6 +45,7 @@ def test_ids_are_line_numbers(tmp_path: Path) -> None:
     assert ids_of(tokenizer.encode(["a b"]), 0)[0] == [3, 7, 1, 4]
 
 
+@pytest.mark.once
 def test_a_warning_about_jieba_is_printed_once(tmp_path: Path, capsys: Any) -> None:
     (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\na\n")
     settings = '{"tokenizer_class": "RoFormerTokenizer", "do_lower_case": true}'
@@ -50,3 +55,18 @@ def test_a_warning_about_jieba_is_printed_once(tmp_path: Path, capsys: Any) -> N
         assert options.defaults(str(tmp_path)) == {"lowercase": True}
     options.tokenizer([], str(tmp_path))
     assert capsys.readouterr().err.count("with jieba") == 1
+
+
+def test_texts_are_distinct_and_without_the_name_of_their_package() -> None:
+    train, dev = corpora.pydoc()
+    assert train.labels is not None and dev.labels is not None
+    counts = collections.Counter(train.labels)
+    assert len(counts) == 12 == len(set(dev.labels)) and set(dev.labels) == set(counts)
+    assert 2000 < len(train) < 6000
+    assert 0.10 < len(dev) / (len(train) + len(dev)) < 0.20
+    assert min(counts.values()) >= 40
+    assert len({*train.texts, *dev.texts}) == len(train) + len(dev)  # no copies, none across
+    for side in (train, dev):
+        for text, label in zip(side.texts, side.labels or []):
+            assert label.lower() not in text.lower()
+            assert text == " ".join(text.split()) and len(text.split()) >= corpora.MIN_WORDS

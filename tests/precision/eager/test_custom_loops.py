@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from amp_xla import backend
-from amp_xla.precision import DynamicLossScale, LossScaleWarning
+from amp_xla.precision import DynamicLossScale
 from amp_xla.precision.optimizer import LossScaleOptimizer
 from tests.precision.eager.conftest import take_step
 
@@ -99,14 +99,6 @@ def test_accumulation(mode):
     for ours, theirs in zip(values(weights), values(whole)):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5)
     assert (int(optimizer.applied_steps), int(optimizer.skipped_steps)) == (2, 1)
-
-
-def test_warnings_come_while_training():
-    optimizer = LossScaleOptimizer(KINDS["keras"](), DynamicLossScale(1.0), warn_after=2)
-    step = step_of(optimizer, variables(), "function", "callable")
-    step(np.nan)
-    with pytest.warns(LossScaleWarning, match="at its minimum, 1, for 2 steps"):
-        step(np.nan)
 
 
 @pytest.mark.parametrize("mode, style, bad", [

@@ -9,9 +9,8 @@ import pytest
 from amp_xla import backend
 from amp_xla.training import checkpoint
 from tests.support import small_jax as small
-from tests.support.commands import PREDICT, Commands
+from tests.support.commands import FP32, PREDICT, Commands
 from tests.support.killing import repeatable, state
-from tests.support.running import run_python
 
 RECIPE = "recipes.keras_classification"
 HALF = ["--policy", "mixed_float16", "--loss-scale", "dynamic"]
@@ -83,12 +82,10 @@ def test_killed_and_resumed_bitwise(recipe, whole):
 
 @on_tf2
 def test_the_switch_of_the_other_recipes_chooses_the_policy(recipe):
-    words = ["-m", RECIPE, *small.FLAGS, "--epochs", "1", "--name", "fp32"]
-    said = run_python(*words, cwd=recipe.folder, env={"AMP_XLA_PRECISION": "fp32"}).err
+    said = recipe.train("fp32", "--epochs", "1", before=FP32)
     assert "Keras policy float32, loss scale 1.0" in said and "none of" in said
-    longer = ["-m", RECIPE, "--name", "fp32", "--resume", "--epochs", "2"]
-    said = run_python(*longer, cwd=recipe.folder, env={"AMP_XLA_PRECISION": "fp32"}).err
-    assert "resumed from step-00000015" in said and "epoch 2/2 step 30" in said
+    longer = recipe(RECIPE, "--name", "fp32", "--resume", "--epochs", "2", code=FP32).err
+    assert "resumed from step-00000015" in longer and "epoch 2/2 step 30" in longer, longer
 
 
 @on_tf2

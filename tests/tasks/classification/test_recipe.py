@@ -10,7 +10,7 @@ import pytest
 
 from amp_xla import backend
 from amp_xla.training import checkpoint
-from tests.support.commands import CLI, PREDICT, RECIPE, Commands
+from tests.support.commands import CLI, FP32, PREDICT, RECIPE, Commands
 from tests.support.killing import metrics, state
 from tests.support.running import run_python
 
@@ -107,12 +107,11 @@ def test_xla_runs_in_clusters_when_asked_for(command):
 
 
 @pytest.mark.once
-def test_predict_has_the_precision_of_the_run_even_if_a_variable_set_it(folder, command):
-    variable = {"AMP_XLA_PRECISION": "fp32"}
-    words = ("-m", RECIPE, *DATA, "--epochs", "1", "--name", "fp32")
-    assert run_python(*words, env=variable, cwd=folder).code == 0
+def test_predict_has_the_precision_of_the_run_even_if_a_variable_set_it(command):
+    done = command(RECIPE, *DATA, "--epochs", "1", "--name", "fp32", code=FP32)
+    assert done.code == 0 and "settings: precision fp32" in done.err, done.err
     words = ("predict", "runs/classification/fp32", "dev.tsv", "--json")
-    expected = run_python("-m", "amp_xla", *words, env=variable, cwd=folder)
+    expected = command(CLI, *words, code=FP32)
     assert expected.code == 0 and command(CLI, *words).out == expected.out
 
 
@@ -123,6 +122,7 @@ TRICKS = (
 )  # fmt: skip
 
 
+@pytest.mark.once
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_run_with_all_tricks_that_is_killed_ends_with_the_same_bits(trained, command):

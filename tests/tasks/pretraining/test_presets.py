@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import types
 
 import numpy as np
 import pytest
@@ -13,11 +12,10 @@ from amp_xla.config import flat, parse
 from amp_xla.errors import SettingsError
 from amp_xla.models import dropout
 from amp_xla.process.world import World
-from amp_xla.tasks.pretraining import corpus, presets
+from amp_xla.tasks.pretraining import options, presets
 from amp_xla.tasks.pretraining.data import prepare
-from amp_xla.training import checkpoint, distributed, identity
+from amp_xla.training import distributed
 from recipes.pretraining import Config
-from tests.support import checkpoints as runs
 
 pytestmark = pytest.mark.once
 # preset, model -> rate, warm-up in updates, updates, batch, beta2, epsilon, clipping, masks,
@@ -64,14 +62,9 @@ def test_models_of_berts_size_are_trained_as_berts(words, preset):
     assert described(config).startswith(f"preset {preset};")
 
 
-@pytest.mark.parametrize(
-    ("words", "steps", "batch"),
-    [
-        ("", 1600, 48),
-        ("--preset quick --model base", 1600, 48),
-        ("--steps 5 --global-batch 32", 5, 32),
-    ],
-)
+@pytest.mark.parametrize(("words", "steps", "batch"), [
+    ("--preset quick --model base", 1600, 48), ("--steps 5 --global-batch 32", 5, 32),
+])  # fmt: skip
 def test_quick_has_large_batches_of_short_sequences(words, steps, batch):
     config = parse(Config, words.split())
     assert (config.length.steps, config.length.global_batch) == (steps, batch)
@@ -91,38 +84,6 @@ def test_what_is_typed_stays_and_is_said():
     with pytest.raises(SettingsError, match="'berd'"):
         parse(Config, ["--preset", "berd"])
     assert set(presets.PRESETS) >= {preset for preset, _ in PAPERS}
-
-
-OLD = {"topic": 1.0, "start": "informed"}  # settings and defaults of an older version
-
-
-@pytest.mark.parametrize("preset", [{}, {"topic": 0.0, "start": "random"}, {"topic": 0.5}])
-def test_a_run_of_an_older_version_predicts_and_resumes_only_if_it_trained_as_now(preset, tmp_path):
-    engine = types.SimpleNamespace(
-        job=types.SimpleNamespace(identity={}, batches=EmptyBatches()), settings={}, versions={}
-    )
-    now = identity.describe(engine, Config(), {})
-    old = {part: dict(now[part]) for part in ("data", "assets", "config", "settings", "versions")}
-    old["config"].update({**OLD, **preset, "beta2": 0.9})
-    old["defaults"] = {**now["defaults"], **OLD}
-    (tmp_path / "checkpoints").mkdir()
-    state = {**runs.state(1), "identity": old}
-    path = checkpoint.write(tmp_path / "checkpoints", 1, runs.tensors(1), state, {})
-    assert checkpoint.Checkpoint(path).config(Config).optimization.beta2 == 0.9
-    lines = [line for line in identity.differences(old, now).forcible if "beta2" not in line]
-    expected = ["setting start: informed in the checkpoint, random now"]
-    expected.append(f"setting topic: {old['config']['topic']} in the checkpoint, 0.0 now")
-    assert lines == ([] if preset.get("start") else expected)
-
-
-class EmptyBatches:
-    """A batch source without a batch."""
-
-    def steps_per_epoch(self):
-        return 1
-
-    def epoch(self, epoch=0, start=0):
-        return iter(())
 
 
 def test_help_shows_the_defaults_of_the_preset(capsys):
@@ -146,7 +107,7 @@ def test_with_several_ranks_the_first_prepares_the_built_in_corpus(tmp_path, mon
     monkeypatch.setattr(prepare, "Config", lambda **options: small(vocab_size=64, **options))
     monkeypatch.setattr(distributed, "_current", TwoRanks(World(0, 2)))
     monkeypatch.chdir(tmp_path)
-    assert corpus.prepared(None).total("documents", "train") > 0
+    assert options.TextOptions().prepared().total("documents", "train") > 0
 
 
 def test_berts_model_and_where_it_starts():

@@ -10,8 +10,7 @@ import pytest
 
 from amp_xla import backend
 from amp_xla.training import checkpoint
-from tests.models.test_export_families import VOCABULARY
-from tests.models.test_hugging_face import FOLDERS
+from tests.models.test_hugging_face import FOLDERS, VOCABULARY
 from tests.support.commands import Commands
 from tests.support.grammar import prepared
 from tests.support.killing import state
@@ -159,6 +158,7 @@ def test_bert4keras_loads_the_weights_and_predicts_the_same(place, trained):
     assert config["vocab_size"] == tokenizer.vocab_size == len(table)
 
 
+@pytest.mark.once
 def test_evaluate_prints_what_bert4keras_own_model_gives(place, trained):
     from amp_xla.data.text.tokenizer import Tokenizer
     from amp_xla.tasks.pretraining.data.masking import MaskedTexts, Masking
@@ -210,7 +210,7 @@ def test_a_second_phase_and_stops_around_its_border_are_bitwise(place):
 
 
 @pytest.mark.once
-@pytest.mark.parametrize("objective", ["lm", "unilm"])
+@pytest.mark.parametrize("objective", ["lm", pytest.param("unilm", marks=pytest.mark.long)])
 def test_the_other_objectives_learn(place, objective):
     words = "--steps 12 --evaluate-every 12 --optimizer lamb --learning-rate 0.01"
     output = place.train(objective, "--objective", objective, *words.split())

@@ -11,8 +11,7 @@ import pytest
 
 from amp_xla.errors import DataError
 from amp_xla.report.scores import auc
-from amp_xla.tasks.recommendation.data.batches import SlotBatches
-from amp_xla.tasks.recommendation.data.lines import Lines
+from amp_xla.tasks.recommendation.data import Lines, SlotBatches
 
 pytestmark = pytest.mark.once
 

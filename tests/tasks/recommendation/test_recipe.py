@@ -14,9 +14,7 @@ import pytest
 import safetensors.numpy
 
 from amp_xla.backend import tf
-from amp_xla.tasks.recommendation.data.batches import batch_of
-from amp_xla.tasks.recommendation.data.lines import Columns, parse_line
-from amp_xla.tasks.recommendation.data.options import two_packages
+from amp_xla.tasks.recommendation.data import Columns, batch_of, parse_line, two_packages
 from amp_xla.training import checkpoint
 from tests.integration.test_ranks import Place, begun, rank_processes
 from tests.support.commands import PREDICT
@@ -73,6 +71,7 @@ def two(job: Job) -> str:
     return job.train_on(2, "two")
 
 
+@pytest.mark.once
 def test_two_ranks_learn_what_one_does_and_each_has_half_the_table(job: Job, two: str) -> None:
     assert "10 MB per rank with Adam's moments" in two
     job.same("one", "two")

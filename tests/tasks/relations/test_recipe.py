@@ -104,6 +104,7 @@ def test_evaluate_counts_as_an_independent_count(trained: Path, command: Command
     assert "Evaluation on dev.json" in (trained / "report.html").read_text()
 
 
+@pytest.mark.once
 def test_killed_and_resumed_it_ends_with_the_same_bits(trained: Path, command: Commands) -> None:
     words = (*DATA, "--epochs", "12", "--name", "killed", "--checkpoint-every", "10")
     command.killed_and_resumed(RECIPE, *words, step=37)
@@ -122,6 +123,7 @@ def test_a_trick_that_does_not_fit_is_refused(command: Commands, flag: Any) -> N
     assert "relations" in command(RECIPE, *DATA, *flag).error
 
 
+@pytest.mark.once
 @pytest.mark.slow
 def test_a_saved_model_answers_as_predict(trained: Path, command: Commands) -> None:
     done = command(CLI, "export", str(trained), "--to", "saved")
@@ -156,6 +158,7 @@ def answered(folder: Path, ids: np.ndarray) -> np.ndarray:
         return result
 
 
+@pytest.mark.once
 @pytest.mark.slow
 def test_it_is_finite_in_float16(command: Commands) -> None:
     """On padded batches, with the lists of NVIDIA's TensorFlow where it is 1.15."""

@@ -108,7 +108,9 @@ def test_with_tricks_it_goes_on_after_a_kill_with_the_same_bits(command: Command
 
 
 @pytest.mark.once
-@pytest.mark.parametrize("method", ["cross-encoder", "cosent"])
+@pytest.mark.parametrize(
+    "method", ["cross-encoder", pytest.param("cosent", marks=pytest.mark.long)]
+)
 def test_scores_are_learned_as_numbers(command: Commands, method: str) -> None:
     file = f"{method}.tsv"
     flags = ("--train", file, "--dev", file, "--epochs", "5")

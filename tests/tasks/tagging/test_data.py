@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from amp_xla.data.placed import Placed, warning
-from amp_xla.data.text import documented, entities
+from amp_xla.data.text import corpora, entities
 from amp_xla.data.text.entities import Entity
 from amp_xla.data.text.readers import Dataset
-from amp_xla.data.text.splitting import Rules
 from amp_xla.data.text.tokenizer import Tokenizer
+from amp_xla.data.text.vocabulary import Rules
 from amp_xla.errors import DataError
 from amp_xla.tasks.tagging import spans
 from amp_xla.tasks.tagging.data import token_spans
@@ -39,6 +39,7 @@ SEQEVAL = {
 }
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("scheme,tags", [("BIO", BIO), ("BIOES", BIOES)])
 def test_f1_is_that_of_seqeval_whatever_the_order_of_tags(scheme: str, tags: List[str]) -> None:
     gold, answers = texts_of_tags(tags, 1), texts_of_tags(tags, 2)
@@ -59,6 +60,7 @@ def read(tmp_path: Any, content: str, **how: Any) -> Dataset:
     return entities.read(str(path), **how)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("content", [
     CONLL,
     CONLL.replace("B-ORG", "S-ORG").replace("I-PER", "E-PER").replace(" ", "\t"),
@@ -73,6 +75,7 @@ def test_one_text_in_each_format(tmp_path: Any, content: str) -> None:
 CHINESE, NAMES = "患者张三有糖尿病", [Entity(2, 4, "name"), Entity(5, 8, "dis")]
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("record", [
     {"label": {"name": {"张三": [[2, 3]]}, "dis": {"糖尿病": [[5, 7]]}}},  # CLUENER
     {"entities": [{"start_idx": 2, "end_idx": 3, "type": "name", "entity": "张三"},
@@ -101,6 +104,7 @@ def test_entities_in_the_forms_of_public_files(tmp_path: Any, record: Any, form:
     assert data.layout is not None and 'text = "text"' in str(data.layout)
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("content,text,found", [
     ("张\tB-x\n \tI-x\n三\tI-x\n", "张 三", "张 三"),
     ("张 B-x\n  I-x\n三 I-x\n", "张 三", "张 三"),
@@ -114,6 +118,7 @@ def test_a_space_may_be_a_token(tmp_path: Any, content: str, text: str, found: s
     assert data.texts == [text] and text[entity.start : entity.end] == found
 
 
+@pytest.mark.once
 def test_positions_behind_tokens_cause_a_warning(tmp_path: Any) -> None:
     with_positions = "张0\tB-x\n三1\tI-x\n来0\tO\n\n北0\tB-y\n京1\tI-y\n"
     for content in (with_positions, with_positions.replace("\t", " "), with_positions + "!0\tO\n"):
@@ -124,6 +129,7 @@ def test_positions_behind_tokens_cause_a_warning(tmp_path: Any) -> None:
         assert read(tmp_path, content).warnings() == ""
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("content,message", [
     ("EU B-ORG\nrejects\n", r"data:2: 1 column; needed: a token and its tag: O, or B-"),
     ("EU ORG\n", r"data:1: 'EU', 'ORG'; needed: a token and its tag"),
@@ -178,6 +184,7 @@ def test_the_place_of_a_token_has_its_characters(rules: Rules) -> None:
             assert piece in "".join(split(text[start:end])).replace("σ", "ςσ"), (text, start, end)
 
 
+@pytest.mark.once
 def test_entities_that_match_no_span_of_tokens_cannot_be_found() -> None:
     """The model learns the tokens that they touch; a space at the edge is in no token."""
     tokenizer = Tokenizer("[PAD] [UNK] [CLS] [SEP] new york ##er is big".split())
@@ -202,6 +209,7 @@ def legal(path: Tuple[int, ...], length: int) -> bool:
     return follows and path[0] == 0 and path[length - 1] == 0
 
 
+@pytest.mark.once
 def test_the_best_path_is_the_best_of_all() -> None:
     source = np.random.RandomState(3)
     scores, transitions = source.randn(8, 5, 5).astype(np.float32), source.randn(5, 5)
@@ -219,7 +227,7 @@ def test_the_best_path_is_the_best_of_all() -> None:
 
 @pytest.mark.once
 def test_built_in_texts_name_what_their_code_has() -> None:
-    train, dev = documented.texts()
+    train, dev = corpora.entities()
     assert len(train) > 4000 and 0.1 < len(dev) / len(train) < 0.25
     assert not set(train.texts) & set(dev.texts)
     for data in (train, dev):

@@ -125,7 +125,9 @@ def test_killed_and_resumed_it_ends_with_the_same_bits(trained: Path, command: C
 
 
 @pytest.mark.once
-@pytest.mark.parametrize("head", ["global_pointer", "efficient_global_pointer"])
+@pytest.mark.parametrize(
+    "head", ["global_pointer", pytest.param("efficient_global_pointer", marks=pytest.mark.long)]
+)
 def test_a_head_of_spans_learns_nested_entities(command: Commands, head: str) -> None:
     done = command(RECIPE, *NESTED, "--epochs", "5", "--name", head, "--head", head)
     assert done.code == 0, done.err

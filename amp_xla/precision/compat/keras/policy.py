@@ -75,7 +75,7 @@ def set_policy(policy: Union[Policy, str]) -> Any:
             f"policy '{keras_policy.name}' and the graph rewrite ({switch}) would both convert the "
             f"model; use one: for the policy, set AMP_XLA_PRECISION=fp32 and unset {switch}"
         )
-    _set_global_policy(keras_policy)
+    (getattr(_module(), "set_global_policy", None) or _module().set_policy)(keras_policy)
     return keras_policy
 
 
@@ -93,18 +93,8 @@ def with_rules(model: Any, rules: PolicyRules) -> Any:
             return with_rules(layer, rules)
         policy = to_keras(rules.policy_for(layer.name))
         cloned = type(layer).from_config({**layer.get_config(), "dtype": policy})
-        build = cloned.build
-
-        def build_parts(*args: Any, **kwargs: Any) -> Any:
-            # Layers that a layer creates inside it, as in bert4keras, use the global policy.
-            default = global_policy()
-            _set_global_policy(policy)
-            try:
-                return build(*args, **kwargs)
-            finally:
-                _set_global_policy(default)
-
-        vars(cloned)["build"] = build_parts
+        # Layers that a layer creates inside it, as in bert4keras, use the global policy.
+        vars(cloned)["build"] = _module().policy_scope(policy)(cloned.build)
         return cloned
 
     copy = keras.models.clone_model(model, clone_function=clone)
@@ -125,16 +115,13 @@ def graph_rewrite() -> Optional[str]:
 
 
 def _module() -> Any:
-    """Return Keras' module of policies: ``mixed_precision``, on 1.15 its ``experimental``."""
+    """Return the module in which Keras defines ``Policy``; 1.15 does not export all of it."""
     # Not tf.compat.v1.keras, which has no policies on TensorFlow 2.
-    module = backend.tensorflow().keras.mixed_precision
-    return module if hasattr(module, "Policy") else module.experimental
-
-
-def _set_global_policy(policy: Any) -> None:
-    (getattr(_module(), "set_global_policy", None) or _module().set_policy)(policy)
+    exported = backend.tensorflow().keras.mixed_precision
+    policy = getattr(exported, "Policy", None) or exported.experimental.Policy
+    return sys.modules[policy.__module__]
 
 
 def global_policy() -> Any:
-    """Return the Keras policy of layers built now; TensorFlow 1.15 does not export it."""
-    return sys.modules[_module().Policy.__module__].global_policy()
+    """Return the Keras policy of layers built now."""
+    return _module().global_policy()

@@ -16,7 +16,7 @@ import os
 import sys
 import zlib
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple
 
 import numpy as np
 from tqdm import tqdm
@@ -25,14 +25,14 @@ from typing_extensions import Annotated, Literal
 from amp_xla.config import flat, parse, within
 from amp_xla.data.text import corpora
 from amp_xla.data.text.lines import plain_name
-from amp_xla.data.text.splitting import Rules
 from amp_xla.data.text.tokenizer import Tokenizer
-from amp_xla.data.text.vocabulary import fingerprint
+from amp_xla.data.text.vocabulary import Rules, fingerprint
 from amp_xla.errors import DataError
 from amp_xla.process import durable
 from amp_xla.process.progress import note
 from amp_xla.process.stopping import Stopped
-from amp_xla.tasks.pretraining.data import prepared, selection, words
+from amp_xla.tasks.pretraining.data import prepared
+from amp_xla.tasks.pretraining.data.masking import cutter, resolve_words
 from amp_xla.tasks.pretraining.data.pool import Pool
 from amp_xla.tasks.pretraining.data.prepared import FORMAT, MANIFEST, SPLITS, VOCAB, Manifest
 from amp_xla.tasks.pretraining.data.units import Reading, Unit, files_of, texts_of, units
@@ -113,9 +113,13 @@ def prepare(config: Config) -> Optional[Manifest]:
             if done.complete():
                 note(f"{config.out} is already prepared: {done.describe()}")
                 return done
-        vocab = "".join(f"{token}\n" for token in tokenizer.tokens)
-        prepared.write(os.path.join(config.out, VOCAB), vocab.encode())
-        copies = _copies(config, files, pool)
+        prepared.write(os.path.join(config.out, VOCAB), tokenizer.assets[VOCAB])
+        copies: Dict[str, np.ndarray] = {}
+        if config.dedup == "exact":
+            note("looking for copies of documents ...")
+            copies, total = copies_in(units(files, config.reading), config.reading, pool)
+            count = sum(map(len, copies.values()))
+            note(f"{count:,} of {total:,} documents are copies and are left out")
         names = _make_shards(config, files, settings["words"], copies, pool)
     manifest = Manifest.collect(config.out, names)
     if manifest is None:
@@ -187,7 +191,7 @@ def _settings(config: Config, corpus_sha256: str, tokenizer: Tokenizer) -> Dict[
         "format": FORMAT,
         "vocab_size": tokenizer.vocab_size,
         "vocab_sha256": fingerprint(tokenizer.tokens),
-        "words": words.resolve(config.words, tokenizer),
+        "words": resolve_words(config.words, tokenizer),
         "corpus": config.corpus or "built-in",
         "corpus_sha256": corpus_sha256,
         "cls_id": tokenizer.cls_id,
@@ -195,13 +199,35 @@ def _settings(config: Config, corpus_sha256: str, tokenizer: Tokenizer) -> Dict[
     }
 
 
-def _copies(config: Config, files: List[str], pool: Pool) -> Dict[str, np.ndarray]:
-    if config.dedup == "off":
-        return {}
-    note("looking for copies of documents ...")
-    copies, total = selection.copies(units(files, config.reading), config.reading, pool)
-    note(f"{sum(map(len, copies.values())):,} of {total:,} documents are copies and are left out")
-    return copies
+def copies_in(
+    corpus: Iterable[Unit], reading: Reading, pool: Pool
+) -> Tuple[Dict[str, np.ndarray], int]:
+    """Find documents that are copies of an earlier one, ignoring white space.
+
+    Args:
+      corpus: all units, in order.
+      reading: format of its documents.
+      pool: processes that read the documents.
+
+    Returns:
+      (unit name -> numbers of its copies among the documents of ``texts_of``, int64; number of all
+      documents). Keys have 64 bits: among 10 million documents, the probability that two different
+      ones have the same key is 3 in a million.
+    """
+    parts = dict(pool.map(functools.partial(_keys, reading=reading), corpus))
+    ends = np.cumsum([0, *map(len, parts.values())])
+    keys = np.concatenate([np.zeros(0, np.uint64), *parts.values()])
+    is_copy = np.ones(len(keys), bool)
+    is_copy[np.unique(keys, return_index=True)[1]] = False
+    left_out = {name: np.flatnonzero(is_copy[a:b]) for name, a, b in zip(parts, ends, ends[1:])}
+    return left_out, len(keys)
+
+
+def _keys(unit: Unit, reading: Reading) -> Tuple[str, np.ndarray]:
+    """Return the unit's name, and a key of each document, uint64."""
+    texts = (" ".join(text.split()).encode() for text in texts_of(unit, reading)[0])
+    digests = b"".join(hashlib.blake2b(text, digest_size=8).digest() for text in texts)
+    return unit.name, np.frombuffer(digests, "<u8")
 
 
 def _built_in(config: Config, pool: Pool) -> str:
@@ -245,8 +271,7 @@ def make_shards(work: Tuple[Unit, Optional[np.ndarray]], config: Config, cut: st
 
     Args:
       work: the unit, and the numbers of its documents to leave out, int64.
-      config: config of the run.
-      cut: kind of ``words.Cutter``.
+      cut: kind of ``Cutter``.
 
     Returns:
       Bytes of text in the unit.
@@ -254,7 +279,7 @@ def make_shards(work: Tuple[Unit, Optional[np.ndarray]], config: Config, cut: st
     unit, copies = work
     if prepared.finished(config.out, unit.name):
         return unit.size
-    cutter = words.cutter(os.path.join(config.out, VOCAB), config.lowercase, cut)
+    cut_words = cutter(os.path.join(config.out, VOCAB), config.lowercase, cut)
     texts, bad = texts_of(unit, config.reading)
     if copies is not None:
         copied = set(copies.tolist())
@@ -263,7 +288,9 @@ def make_shards(work: Tuple[Unit, Optional[np.ndarray]], config: Config, cut: st
     record: Dict[str, Any] = {"bad_lines": bad, "other_lengths": len(texts) - len(fitting)}
     for split, documents in zip(SPLITS, _split(fitting, config.heldout)):
         path = os.path.join(config.out, f"{split}-{unit.name}.npy")
-        record[split] = prepared.write_stream(path, list(map(cutter, documents)), cutter.tokenizer)
+        record[split] = prepared.write_stream(
+            path, list(map(cut_words, documents)), cut_words.tokenizer
+        )
     prepared.finish(config.out, unit.name, record)
     return unit.size
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import io
-import json
 import os
 import zlib
 from pathlib import Path
@@ -19,10 +18,10 @@ from typing import Any, Dict, Iterable, List, Optional, Sequence, Set, Tuple
 import numpy as np
 
 from amp_xla.data.text import vocabulary
-from amp_xla.data.text.pretrained_vocabulary import json_file
 from amp_xla.data.text.tokenizer import Tokenizer
+from amp_xla.data.text.vocabulary import json_file
 from amp_xla.errors import DataError
-from amp_xla.process import durable
+from amp_xla.process import durable, json_files
 
 FORMAT = 3
 SETTINGS, MANIFEST, VOCAB, UNITS = "settings.json", "manifest.json", "vocab.txt", "units"
@@ -48,10 +47,7 @@ def write_stream(
 ) -> Dict[str, Any]:
     """Write the tokens of documents as one file, int16 or int32 [tokens]; return its index entry.
 
-    Args:
-      path: path of the file.
-      documents: int32 [tokens] of each document; a negative id continues the word before it.
-      tokenizer: tokenizer of the documents.
+    ``documents`` are int32 [tokens] each; a negative id continues the word before it.
     """
     parts = [part for tokens in documents if len(tokens) for part in ([tokenizer.sep_id], tokens)]
     kind = np.int16 if tokenizer.vocab_size <= 1 << 15 else np.int32
@@ -102,7 +98,7 @@ class Manifest:
                 f"the corpus {manifest.settings['corpus']} is empty: no document to train on (left "
                 f"out: {listed})"
             )
-        write(os.path.join(folder, MANIFEST), _json({"units": units}))
+        write(os.path.join(folder, MANIFEST), json_files.encode({"units": units}))
         return manifest
 
     def total(self, name: str, split: Optional[str] = None) -> int:
@@ -216,7 +212,7 @@ def claim(folder: str, settings: Dict[str, Any]) -> None:
     """
     path = os.path.join(folder, SETTINGS)
     if not os.path.exists(path) or not begun(folder):
-        write(path, _json(settings))
+        write(path, json_files.encode(settings))
     saved = json_file(path)
     names = {*saved, *settings} - {"corpus", "on_bad_line"}
     differing = sorted(name for name in names if saved.get(name) != settings.get(name))
@@ -235,7 +231,7 @@ def begun(folder: str) -> bool:
 
 def finish(folder: str, name: str, unit: Dict[str, Any]) -> None:
     """Record that the files of a unit are written."""
-    write(os.path.join(folder, UNITS, name + ".json"), _json(unit))
+    write(os.path.join(folder, UNITS, name + ".json"), json_files.encode(unit))
 
 
 def finished(folder: str, name: str) -> Optional[Dict[str, Any]]:
@@ -246,7 +242,3 @@ def finished(folder: str, name: str) -> Optional[Dict[str, Any]]:
 
 def _has_files(folder: str, unit: Dict[str, Any]) -> bool:
     return all(os.path.isfile(os.path.join(folder, unit[split]["file"])) for split in SPLITS)
-
-
-def _json(values: Dict[str, Any]) -> bytes:
-    return json.dumps(values, ensure_ascii=False, indent=1).encode()

@@ -198,14 +198,10 @@ class LengthOptions:
 def read(
     data: Manifest, amount: LengthOptions, heldout: int, objective: str, masking: Masking
 ) -> List[Tuple[Stream, Stream]]:
-    """Return training and held-out batches of each phase of a run.
+    """Return training and held-out batches of each phase of a run; see ``Stream``.
 
-    Args:
-      data: the prepared text.
-      amount: phases and global batch.
-      heldout: maximum held-out sequences of the first phase; a later phase uses the same number of
-        tokens.
-      objective, masking: as for ``Stream``.
+    Of held-out text, the first phase uses at most ``heldout`` sequences, a later phase the same
+    number of tokens.
     """
     size, plan = amount.global_batch, amount.plan(data.settings["length"])
     # Held-out masks are the same in all runs, so that their losses are comparable.
@@ -222,11 +218,7 @@ def read(
 
 
 class Phases:
-    """The batches of several streams in sequence, with consecutive step numbers.
-
-    Args:
-      streams: streams with the same number of sequences per batch.
-    """
+    """The batches of several streams of equal batch size in sequence, with consecutive steps."""
 
     def __init__(self, *streams: Stream) -> None:
         self._streams = streams

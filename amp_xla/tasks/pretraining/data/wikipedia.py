@@ -32,11 +32,7 @@ PREFERRED = ("zh-hans", "zh-cn", "zh")
 
 
 def pages(lines: Iterable[Tuple[int, bytes]]) -> Iterator[Tuple[int, bytes]]:
-    """Yield (byte offset, bytes) of each page; a page without an end tag ends at the next page.
-
-    Args:
-      lines: (byte offset, bytes) of the lines of a dump.
-    """
+    """Yield (byte offset, bytes) of each page in a dump's lines; an open one ends at the next."""
     begin, page = 0, bytearray()
     for start, line in lines:
         tag = line.find(b"<page>")
@@ -63,9 +59,7 @@ def prefixes(head: bytes) -> FrozenSet[str]:
 def text_of(page: str, links: FrozenSet[str]) -> str:
     """Return the plain text of a ``<page>``; redirects and pages of other namespaces have none.
 
-    Args:
-      page: XML.
-      links: prefixes of links to leave out; see ``prefixes``.
+    ``links`` are the prefixes of links to leave out; see ``prefixes``.
 
     Raises:
       ValueError: the page is incomplete, is not XML, or has several revisions.

@@ -17,7 +17,7 @@ import pytest
 
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.errors import DataError
-from amp_xla.tasks.pretraining.data import prepare, words
+from amp_xla.tasks.pretraining.data import masking, prepare
 from amp_xla.tasks.pretraining.data.prepared import Manifest, Sequences
 from amp_xla.tasks.pretraining.data.units import Reading
 
@@ -78,7 +78,7 @@ def test_sequences_hold_the_corpus_and_hardly_any_padding(tmp_path, vocab, corpu
     train, held = (manifest.total("documents", split) for split in ("train", "heldout"))
     assert train + held == 400 and 10 < held < 90
     held_out = set(prepare._split(sentences(400), 0.1)[1])
-    cutter = words.cutter(vocab, True, "pieces")
+    cutter = masking.cutter(vocab, True, "pieces")
     tokens = np.concatenate([cutter(text) for text in sentences(400) if text not in held_out])
     sequences = Sequences(manifest)
     ids, begins = sequences.read(range(len(sequences)))
@@ -269,8 +269,8 @@ def test_chinese_words_are_those_of_jieba(tmp_path):
     text = "我来到北京清华大学,非常喜欢 transformers 模型"
     characters = sorted(set("我来到北京清华大学非常喜欢模型"))
     tokenizer = Tokenizer([*SPECIAL, *characters, ",", "transform", "##ers"])
-    assert words.resolve("auto", tokenizer) == "jieba"
-    cutter = words.Cutter(tokenizer, "jieba")
+    assert masking.resolve_words("auto", tokenizer) == "jieba"
+    cutter = masking.Cutter(tokenizer, "jieba")
     assert cutter("").tolist() == []
     cut = []
     for token in cutter(text):

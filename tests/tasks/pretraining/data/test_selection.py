@@ -10,7 +10,6 @@ import pytest
 from amp_xla.errors import DataError
 from amp_xla.tasks.pretraining.data import prepare
 from amp_xla.tasks.pretraining.data.pool import Pool
-from amp_xla.tasks.pretraining.data.selection import copies
 from amp_xla.tasks.pretraining.data.units import Reading, files_of, texts_of, units
 
 
@@ -36,7 +35,7 @@ def left_out(folder):
     """Numbers of the copies in the whole corpus, and all texts."""
     corpus, reading = list(units(files_of(str(folder)), Reading())), Reading()
     texts = [texts_of(unit, reading)[0] for unit in corpus]
-    numbers, total = copies(corpus, reading, Pool(1))
+    numbers, total = prepare.copies_in(corpus, reading, Pool(1))
     assert total == sum(map(len, texts)) and list(numbers) == [unit.name for unit in corpus]
     begins = np.cumsum([0, *map(len, texts)])
     found = np.concatenate([begin + some for begin, some in zip(begins, numbers.values())])

@@ -1,22 +1,83 @@
-"""A separate graph and CPU session that run copies of a training graph.
+"""A separate graph and CPU session that run copies of a training graph and record their tensors.
 
-``Stage`` runs any copies, ``PairedReplay`` those of a rehearsal.
+``GraphCopies`` runs any copies, ``PairedReplay`` those of a rehearsal.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, Collection, Dict, List, Mapping, Sequence, Tuple
 
 import numpy as np
 
 from amp_xla.backend import tf
 from amp_xla.diagnose import emulate
-from amp_xla.diagnose.recorder import Range, Tensor, recording
 from amp_xla.graph import nodes, virtual_gpu
 from amp_xla.graph.training_graph import DROPOUT_STEP, GRADIENT_SEED, TrainingGraph
 
+LARGEST = 65504.0  # largest float16
+OVERFLOW = 65520.0  # float16 rounds this and larger numbers to infinity
+ROUNDS_TO_ZERO = 2.0**-25  # half of the smallest float16
 
-class Stage:
+Tensor = Tuple[str, int]  # node name, output
+
+
+@dataclasses.dataclass
+class Range:
+    """The values of a tensor, over all times that it was computed.
+
+    Attributes:
+      low, high: smallest and largest finite element; 0 if there are none.
+      nan, infinite: number of elements that are NaN, and that are infinite.
+      nonzero: number of elements that are not zero.
+      vanishing: number of nonzero elements that are zero in float16.
+      size: number of elements.
+    """
+
+    low: float = 0.0
+    high: float = 0.0
+    nan: int = 0
+    infinite: int = 0
+    nonzero: int = 0
+    vanishing: int = 0
+    size: int = 0
+
+    @property
+    def finite(self) -> bool:
+        """True if there is no NaN and no infinity."""
+        return not (self.nan or self.infinite)
+
+    @property
+    def largest(self) -> float:
+        """The largest magnitude among the finite elements."""
+        return max(abs(self.low), abs(self.high))
+
+    def add(self, values: Any) -> Tuple[()]:
+        """Add the elements of an array; return nothing, as ``tf.numpy_function`` needs it."""
+        values = np.asarray(values)
+        finite = values[np.isfinite(values)]
+        nan = int(np.isnan(values).sum())
+        nonzero = np.count_nonzero(values)
+        known = [] if self.size == self.nan + self.infinite else [self.low, self.high]
+        self.nan += nan
+        self.infinite += values.size - finite.size - nan
+        self.nonzero += nonzero
+        small = np.count_nonzero(np.abs(finite) <= ROUNDS_TO_ZERO)
+        self.vanishing += small - (values.size - nonzero)
+        self.size += values.size
+        if finite.size:
+            known += [float(finite.min()), float(finite.max())]
+            self.low, self.high = min(known), max(known)
+        return ()
+
+    def __str__(self) -> str:
+        text = f"{self.low:.4g} .. {self.high:.4g}"
+        counts = [(self.nan, "NaN"), (self.infinite, "infinite")]
+        bad = " and ".join(f"{count} {word}" for count, word in counts if count)
+        return text + (f", {bad} of {self.size} elements" if bad else "")
+
+
+class GraphCopies:
     """Copies of a training graph under name prefixes; they share the placeholders of ``graph_def``.
 
     Attributes:
@@ -80,8 +141,10 @@ class Stage:
                     outputs = [self._feeds[name]]
                 for index, tensor in enumerate(outputs):
                     if tensor.dtype == tf.float32:
-                        operation, records[name, index] = recording(tensor)
-                        operations.append(operation)
+                        # A Python function, because fetched tensors would stay in memory, and those
+                        # of a branch that is not taken cannot be fetched.
+                        records[name, index] = record = Range()
+                        operations.append(tf.numpy_function(record.add, [tensor], []))
         return operations, records
 
     def load(self, prefix: str, values: Mapping[str, Any]) -> None:
@@ -127,7 +190,7 @@ class Stage:
         return self.session.run(list(fetches), feed)
 
 
-class PairedReplay(Stage):
+class PairedReplay(GraphCopies):
     """Copies of a training graph, of which ``fp32`` and ``amp`` train with their own variables.
 
     The copy ``check`` runs forward and backward in float32 with the variables of ``amp``. These two
@@ -142,7 +205,7 @@ class PairedReplay(Stage):
     def __init__(self, training: TrainingGraph) -> None:
         fetches = [*training.train, *training.ends, training.loss_scale]
         fetches += [training.finite] if training.finite else []
-        self.rewritten = virtual_gpu.rewrite(training.export(fetches), fetches)
+        self.rewritten = virtual_gpu.rewrite(training, fetches)
         emulated = emulate.tensor_cores(self.rewritten.graph_def)
         float32 = emulate.tensor_cores(self.rewritten.graph_def, rounds=False)
         examined = nodes.ancestors(nodes.by_name(emulated), training.ends)

@@ -1,0 +1,328 @@
+"""Samples with slots: files in Criteo's format, a built-in task, batches. Imports no TensorFlow.
+
+A line has a label, numbers and slots, separated by tabs. A file is read once before training, to
+check and count its lines, hash its content and record where blocks of lines begin. Later each block
+is read when it is needed, so a file of any size takes only the memory of one block. Lines are
+shuffled within blocks, in an order that is a function of (seed, epoch). A hash, the same on every
+machine, turns a value of a slot into the number of a row of the table; different values may share a
+row.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import hashlib
+import io
+import math
+import re
+import zlib
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
+
+import numpy as np
+from typing_extensions import Annotated
+
+from amp_xla.config import MAY_CHANGE, within
+from amp_xla.data.batches.order import permutation
+from amp_xla.data.batches.protocol import Batch
+from amp_xla.data.text import corpora
+from amp_xla.data.text.lines import LineError, Table, opened
+from amp_xla.errors import DataError
+
+_BLOCK = 1 << 16  # approximate number of lines that are shuffled together
+_CRITEO_NUMBERS = 13
+_BUILT_IN_VALUES = 64
+_WORDS = re.compile(r"[a-z0-9]+")
+# Label, numbers, and the hashes of each slot's values in one list; -1 = no value
+Parsed = Tuple[float, List[float], List[int]]
+
+
+class Columns(NamedTuple):
+    """Counts of the columns after the label: first those with numbers, then the slots."""
+
+    numbers: int
+    slots: int
+
+
+class Lines:
+    """The checked lines of bytes or of a file, which may be compressed.
+
+    Args:
+      path: path of the file; with ``content`` it is only a name for messages.
+      numbers: how many columns after the label are numbers; the others are slots.
+      block: lines per block.
+      content: the content, read instead of a file.
+      columns: required columns; None = as in the first line.
+
+    Attributes:
+      columns: columns of every line.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        numbers: int,
+        block: int,
+        content: Optional[bytes] = None,
+        columns: Optional[Columns] = None,
+    ) -> None:
+        self.path, self.block, self._content = path, block, content
+        self._offsets: List[int] = []
+        self._count, self._digest = 0, hashlib.sha256()
+        try:
+            with self._open() as handle:
+                offset = 0
+                for line in handle:
+                    if columns is None:
+                        tabs = line.count(b"\t")
+                        columns = Columns(numbers, tabs - numbers)
+                        if 0 < tabs <= numbers:
+                            raise LineError(
+                                0,
+                                f"{tabs} columns after the label; {numbers} of them are numbers, "
+                                "which leaves no slot; --numbers sets how many are numbers",
+                            )
+                    if line[:2] not in (b"0\t", b"1\t"):
+                        label = line.split(b"\t")[0][:20].decode("utf-8", "replace").strip()
+                        raise LineError(
+                            self._count, f"the label is {label!r}; allowed: 0 or 1, then a tab"
+                        )
+                    parse_line(line, columns, 1, self._count)
+                    if self._count % block == 0:
+                        self._offsets.append(offset)
+                    offset += len(line)
+                    self._count += 1
+                    self._digest.update(line)
+        except LineError as error:
+            raise DataError(f"{path}, {error}") from None
+        if columns is None:
+            raise DataError(f"{path} has no lines")
+        self.columns = columns
+
+    def _open(self) -> Any:
+        return opened(self.path) if self._content is None else io.BytesIO(self._content)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def fingerprint(self) -> str:
+        """Return the SHA-256 (hex) of the content."""
+        return self._digest.hexdigest()
+
+    def blocks(self, first: int = 0) -> Iterator[List[bytes]]:
+        """Yield the blocks of lines, from block number ``first`` on."""
+        with self._open() as handle:
+            handle.seek(self._offsets[first] if first < len(self._offsets) else 0)
+            for number in range(first, len(self._offsets)):
+                count = min(self.block, self._count - number * self.block)
+                yield [handle.readline() for _ in range(count)]
+
+
+def parse_line(line: bytes, columns: Columns, values: int, index: int = 0) -> Parsed:
+    """Return label, numbers and hashes of a line; an empty label is 0.
+
+    Raises:
+      LineError: there are too many or too few columns, or a number is not finite.
+    """
+    label, *fields = line.rstrip(b"\r\n").split(b"\t")
+    if len(fields) != sum(columns):
+        raise LineError(index, f"{len(fields)} columns after the label; required: {sum(columns)}")
+    numbers: List[float] = []
+    for field in fields[: columns.numbers]:
+        try:
+            numbers.append(float(field or 0))
+        except ValueError:
+            numbers.append(math.nan)
+        if not math.isfinite(numbers[-1]):
+            text = field[:20].decode("utf-8", "replace")
+            raise LineError(
+                index, f"{text!r} is not a finite number; allowed: a number, or nothing for 0"
+            )
+    hashes: List[int] = []
+    for slot in fields[columns.numbers :]:
+        parts = [slot] if values == 1 else slot.split(b" ")[:values]
+        known = [zlib.crc32(part) for part in parts if part]
+        hashes += known + [-1] * (values - len(known))
+    return float(label or 0), numbers, hashes
+
+
+def block_of(batch_size: int) -> int:
+    """Return the lines per block, a multiple of ``batch_size``, so only the last batch is short."""
+    return max(1, _BLOCK // batch_size) * batch_size
+
+
+class SlotBatches:
+    """The batches of a file; follows ``BatchSource``. ``batch_of`` describes the arrays.
+
+    Args:
+      lines: lines in blocks of ``block_of(batch_size)``.
+      batch_size: samples per batch, over all ranks.
+      rows: number of rows of the table.
+      values: maximum values per slot; further values are dropped.
+      seed: decides the order.
+      shuffle: False keeps the order of the file.
+    """
+
+    def __init__(
+        self,
+        lines: Lines,
+        batch_size: int,
+        rows: int,
+        values: int = 1,
+        seed: int = 0,
+        shuffle: bool = True,
+    ) -> None:
+        self._lines, self._batch, self._rows, self._values = lines, batch_size, rows, values
+        self._seed, self._shuffle = seed, shuffle
+
+    @property
+    def shapes(self) -> Sequence[Tuple[int, int]]:
+        """(samples, ids per sample), the same for all batches."""
+        return [(self._batch, self._lines.columns.slots * self._values)]
+
+    def steps_per_epoch(self) -> int:
+        """Return the number of batches per epoch."""
+        return -(-len(self._lines) // self._batch)
+
+    def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
+        """Yield the batches of ``epoch`` from ``start`` on, without reading earlier blocks."""
+        columns, batches_per_block = self._lines.columns, self._lines.block // self._batch
+        first = start // batches_per_block
+        begin = (start - first * batches_per_block) * self._batch
+        for number, lines in enumerate(self._lines.blocks(first), first):
+            order = np.arange(len(lines))
+            if self._shuffle:
+                order = permutation(len(lines), self._seed, epoch, number)
+            for at in range(begin, len(lines), self._batch):
+                chosen = order[at : at + self._batch]
+                parsed = [parse_line(lines[i], columns, self._values) for i in chosen]
+                ids = number * self._lines.block + chosen
+                yield batch_of(parsed, columns, self._rows, self._values, ids, self._batch)
+            begin = 0
+
+
+def batch_of(
+    parsed: Sequence[Parsed],
+    columns: Columns,
+    rows: int,
+    values: int,
+    sample_ids: np.ndarray,
+    size: int,
+) -> Batch:
+    """Return a batch of ``size`` samples, filled up with padding.
+
+    Args:
+      parsed: at least one sample.
+      rows: number of rows of the table.
+      values: maximum values per slot.
+      sample_ids: int64 [samples].
+      size: B, samples per batch.
+
+    Returns:
+      ``numbers``: float32 [B, numbers], log(1 + x) of each number; ``ids``: int64 [B, slots,
+      values], rows of the table, -1 for missing values; ``labels``, ``weights``: float32 [B];
+      ``sample_ids``: int64 [B].
+    """
+    count = len(parsed)
+    labels = np.zeros(size, np.float32)
+    labels[:count] = [label for label, _, _ in parsed]
+    numbers = np.zeros((size, columns.numbers), np.float32)
+    # Criteo's numbers are counts, but a few are -1 or -2.
+    raw = np.array([row for _, row, _ in parsed], np.float64).reshape(count, columns.numbers)
+    numbers[:count] = np.log1p(np.maximum(raw, 0.0))
+    hashes = np.full((size, columns.slots, values), -1, np.int64)
+    hashes[:count] = np.array([row for _, _, row in parsed], np.int64).reshape(count, -1, values)
+    ids = np.full(size, -1, np.int64)
+    ids[:count] = sample_ids
+    return {
+        "numbers": numbers,
+        "ids": _rows(hashes, rows),
+        "labels": labels,
+        "weights": (ids >= 0).astype(np.float32),
+        "sample_ids": ids,
+    }
+
+
+def _rows(hashes: np.ndarray, rows: int) -> np.ndarray:
+    """Return rows of the table for hashes of values; a value has another row in each slot."""
+    slot = np.arange(1, hashes.shape[1] + 1, dtype=np.uint64)[None, :, None]
+    with np.errstate(over="ignore"):
+        mixed = _mixed(hashes.astype(np.uint64) + (slot << np.uint64(32)))
+    return np.where(hashes < 0, -1, (mixed % np.uint64(rows)).astype(np.int64))
+
+
+def _mixed(x: Any) -> Any:
+    """Return SplitMix64's hash of uint64 numbers (Steele, Lea and Flood, OOPSLA 2014)."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+@dataclasses.dataclass(frozen=True)
+class SlotFiles:
+    """Files to train on and to evaluate on."""
+
+    train: Annotated[Optional[str], MAY_CHANGE] = None
+    """training file in Criteo's format, also gzipped; none = built-in"""
+    dev: Annotated[Optional[str], MAY_CHANGE] = None
+    """dev file, in the same format; needed with --train"""
+    numbers: Annotated[Optional[int], within(at_least=0)] = None
+    """number of columns with numbers, after the label; none = 13 as in Criteo's files, or 0 for the
+    built-in data"""
+    values: Annotated[Optional[int], within(at_least=1)] = None
+    """maximum values per slot, separated by spaces; none = 1, or 64 for the built-in data"""
+
+    def read(self, batch_size: int) -> Tuple[Lines, Lines, int]:
+        """Return training lines, dev lines and values per slot."""
+        block = block_of(batch_size)
+        if (self.train is None) != (self.dev is None):
+            raise DataError("--train and --dev belong together: give both, or neither")
+        if self.train is None or self.dev is None:
+            names = ("built-in, train", "built-in, dev")
+            train, dev = (
+                Lines(name, self.numbers or 0, block, text)
+                for name, text in zip(names, two_packages())
+            )
+            return train, dev, self.values or _BUILT_IN_VALUES
+        numbers = _CRITEO_NUMBERS if self.numbers is None else self.numbers
+        train = Lines(self.train, numbers, block)
+        return train, Lines(self.dev, numbers, block, columns=train.columns), self.values or 1
+
+    def examples(self, path: str, _: Any = None) -> Tuple[List[str], List[str]]:
+        """Return input lines for ``predict``, and their labels."""
+        lines = [text for _, text in Table.read(path).rows]
+        return lines, [line.partition("\t")[0] for line in lines]
+
+
+def two_packages() -> Tuple[bytes, bytes]:
+    """Return training and dev lines of a label and two slots, made from pairs of docstrings.
+
+    Both docstrings of a sample belong to the same package. The two packages with most docstrings
+    are used; the label says which of them it is. The words of the first docstring are the values of
+    the first slot, those of the second docstring the values of the second. Each docstring comes
+    first in eight samples. No docstring is both in training lines and in dev lines.
+    """
+    parts = []
+    common = collections.Counter(corpora.pydoc()[0].labels or []).most_common(2)
+    names = sorted(name for name, _ in common)
+    seen: Set[str] = set()
+    for texts in corpora.pydoc():
+        sides: List[Dict[str, None]] = [{} for _ in names]  # texts of each package, without copies
+        for text, label in zip(texts.texts, texts.labels or []):
+            # Texts that differ only in punctuation are the same text here.
+            words = " ".join(_WORDS.findall(text.lower()))
+            if label in names and words not in seen:
+                sides[names.index(label)][words] = None
+        seen.update(*sides)
+        parts.append(_lines([list(side) for side in sides], 8))
+    return parts[0], parts[1]
+
+
+def _lines(sides: List[List[str]], times: int) -> bytes:
+    samples = []
+    for label, side in enumerate(sides):
+        for shift in range(1, times + 1):
+            for i, words in enumerate(side):
+                samples.append(f"{label}\t{words}\t{side[(i + shift * 7) % len(side)]}\n")
+    order = np.random.RandomState(0).permutation(len(samples))
+    return "".join(samples[i] for i in order).encode()

@@ -1,1 +1,0 @@
-"""Data for recommendation: samples of numbers, and of slots that hold ids."""
