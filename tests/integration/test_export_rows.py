@@ -15,7 +15,7 @@ from safetensors.numpy import load_file
 from amp_xla import backend
 from amp_xla.backend import K, keras
 from amp_xla.data.placed import Placed
-from amp_xla.data.text import corpora, documented
+from amp_xla.data.text import corpora
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.export import onnx_model
 from amp_xla.export.model import ANSWERS, HEAD
@@ -82,8 +82,8 @@ def texts_of(name: str) -> List[str]:
         dev = corpora.pydoc_pairs()[1]
         pairs = [f"{a}\t{b}" for a, b in zip(dev.texts, dev.pairs or []) if len(a + b) < 160]
         return pairs[:COUNT]
-    dev = {"tagging": documented.texts, "relations": documented.relations,
-           "seq2seq": documented.names}.get(task, corpora.pydoc)()[1]  # fmt: skip
+    dev = {"tagging": corpora.entities, "relations": corpora.relations,
+           "seq2seq": corpora.names}.get(task, corpora.pydoc)()[1]  # fmt: skip
     texts = dev.texts[:COUNT]
     if task == "pretraining":
         words = [text.split()[: LENGTH // 4] for text in texts]
