@@ -10,18 +10,16 @@ from typing import Any, Dict, List, NamedTuple
 
 import numpy as np
 import pytest
-from amp_xla.tasks.recommendation.data.batches import batch_of
-from amp_xla.tasks.recommendation.data.lines import Columns, parse_line
-from amp_xla.tasks.recommendation.data.options import two_packages
 from safetensors.numpy import load_file
 
 from amp_xla import backend
 from amp_xla.backend import K, keras
 from amp_xla.data.placed import Placed
-from amp_xla.data.text import corpora, documented
+from amp_xla.data.text import corpora
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.export import onnx_model
 from amp_xla.export.model import ANSWERS, HEAD
+from amp_xla.tasks.recommendation.data import Columns, batch_of, parse_line, two_packages
 from amp_xla.tasks.relations import scores as relations
 from amp_xla.tasks.seq2seq.answers import writer
 from amp_xla.tasks.tagging import spans
@@ -84,8 +82,8 @@ def texts_of(name: str) -> List[str]:
         dev = corpora.pydoc_pairs()[1]
         pairs = [f"{a}\t{b}" for a, b in zip(dev.texts, dev.pairs or []) if len(a + b) < 160]
         return pairs[:COUNT]
-    dev = {"tagging": documented.texts, "relations": documented.relations,
-           "seq2seq": documented.names}.get(task, corpora.pydoc)()[1]  # fmt: skip
+    dev = {"tagging": corpora.entities, "relations": corpora.relations,
+           "seq2seq": corpora.names}.get(task, corpora.pydoc)()[1]  # fmt: skip
     texts = dev.texts[:COUNT]
     if task == "pretraining":
         words = [text.split()[: LENGTH // 4] for text in texts]
