@@ -9,6 +9,6 @@ from setuptools import find_packages, setup
 
 setup(
     packages=[*find_packages(include=["amp_xla", "amp_xla.*"]), "amp_xla.recipes"],
-    package_data={"amp_xla.plan": ["constants.json"], "amp_xla.report": ["templates/*"]},
+    package_data={"amp_xla.speed.plan": ["constants.json"], "amp_xla.report": ["templates/*"]},
     package_dir={"amp_xla.recipes": "recipes"},
 )

@@ -3,8 +3,8 @@
     python -m benchmarks.plan_fit
     python -m benchmarks.plan_fit --rows other.csv
 
-Writes amp_xla/plan/constants.json and the tables of docs/plan.md. With --rows it fits nothing and
-compares the forecasts with another table, which has the columns of benchmarks/published/rows.csv.
+Writes amp_xla/speed/plan/constants.json and the tables of docs/plan.md. With --rows it fits nothing
+and compares the forecasts with another table of the same columns as benchmarks/published/rows.csv.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
 import numpy as np
 
 from amp_xla.config import parse
-from amp_xla.plan import forecast
 from amp_xla.process import durable
 from amp_xla.process.exits import exit_code
 from amp_xla.process.progress import note
+from amp_xla.speed.plan import forecast
 from amp_xla.speed.table import markdown
 from benchmarks import plan_rows
 from benchmarks.harness import ROOT

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 from amp_xla.errors import DataError
-from amp_xla.plan.forecast import Mode, Product, Traffic, Work
-from amp_xla.plan.gpus import GPUS, Gpu
+from amp_xla.speed.plan.forecast import Mode, Product, Traffic, Work
+from amp_xla.speed.plan.gpus import GPUS, Gpu
 from benchmarks.gpu import read
 from benchmarks.gpu_rows import CONTESTANTS, SHAPES
 from benchmarks.harness import ROOT

@@ -56,8 +56,8 @@ class Config:
 
 def build(config: Config, context: RunContext) -> Any:
     """Build the job up to the first step."""
-    from amp_xla.optimizers.average import in_place
     from amp_xla.training.evaluation import held_out
+    from amp_xla.training.optimizers.average import in_place
 
     # prepared text -> batches
     data, length, goal = config.text.prepared(), config.length, config.goal

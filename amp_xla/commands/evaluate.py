@@ -23,10 +23,10 @@ from amp_xla.errors import AmpXlaError
 from amp_xla.process import durable, json_files, output, regular
 from amp_xla.process.progress import note
 from amp_xla.process.typed import ROOT
-from amp_xla.recipe import recipe_module
 from amp_xla.report import page, record
 from amp_xla.training import sample_scores
 from amp_xla.training.checkpoint import Checkpoint
+from amp_xla.training.recipe import recipe_module
 from amp_xla.training.sample_scores import Samples, SampleScores, Scorer
 
 

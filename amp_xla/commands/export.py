@@ -19,9 +19,9 @@ from amp_xla.config import parse, split_words
 from amp_xla.errors import AmpXlaError
 from amp_xla.export import card
 from amp_xla.process import durable, output
-from amp_xla.recipe import recipe_module, recipe_name
 from amp_xla.settings import Precision, Settings
 from amp_xla.training.checkpoint import Checkpoint, find
+from amp_xla.training.recipe import recipe_module, recipe_name
 from amp_xla.training.run import ScriptFolder
 
 _FULL = [os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)]

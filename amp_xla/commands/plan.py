@@ -20,8 +20,8 @@ from typing_extensions import Annotated
 from amp_xla.commands.recipe_job import SubjectOptions
 from amp_xla.config import parse, split_words, within
 from amp_xla.errors import SettingsError
-from amp_xla.plan.gpus import chosen
 from amp_xla.process.progress import note
+from amp_xla.speed.plan.gpus import chosen
 
 _LOOKED_AT = 200  # batches
 
@@ -49,8 +49,11 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     config = parse(Config, own_words, "amp-xla plan RECIPE")
     gpus = chosen(config.gpu)
     model, batches, flags = config.subject.open(words)
-    from amp_xla.plan import count, report  # import TensorFlow, after `open` set the precision
-    from amp_xla.plan.forecast import Mode
+    from amp_xla.speed.plan import (  # import TensorFlow, after `open` set the precision
+        count,
+        report,
+    )
+    from amp_xla.speed.plan.forecast import Mode
 
     longest, ratio = _longest(batches)
     work = count.count(model, longest)

@@ -17,9 +17,9 @@ from amp_xla.errors import AmpXlaError
 from amp_xla.models.options import GenerationOptions
 from amp_xla.process import output
 from amp_xla.process.progress import note
-from amp_xla.recipe import own_recipe, recipe_module
 from amp_xla.training.answers import Answers, Row, checked
 from amp_xla.training.checkpoint import Checkpoint, find
+from amp_xla.training.recipe import own_recipe, recipe_module
 from amp_xla.training.run import ScriptFolder
 
 

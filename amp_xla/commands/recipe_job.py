@@ -21,10 +21,10 @@ from amp_xla.config import changed, flat, parse
 from amp_xla.data.batches.rank_shard import micro_batches
 from amp_xla.errors import AmpXlaError, DataError
 from amp_xla.process.progress import note
-from amp_xla.recipe import recipe_module, recipe_name
 from amp_xla.settings import Precision, Settings
 from amp_xla.training.context import build_job
 from amp_xla.training.options import precision_options
+from amp_xla.training.recipe import recipe_module, recipe_name
 
 
 class Script(NamedTuple):

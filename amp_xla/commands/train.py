@@ -7,7 +7,7 @@ import sys
 from typing import Optional, Sequence
 
 from amp_xla.config import parse, split_words
-from amp_xla.recipe import recipe_module
+from amp_xla.training.recipe import recipe_module
 
 
 @dataclasses.dataclass(frozen=True)

@@ -48,7 +48,7 @@ def schedule(peak: float, warmup_steps: int, total_steps: int) -> optax.Schedule
 
 
 def adamw(rate: Any, weight_decay: float, clip_norm: float) -> optax.GradientTransformation:
-    """Build AdamW as in ``amp_xla.optimizers``; norms and biases (vectors) have no decay."""
+    """Build AdamW as in ``training.optimizers``; norms and biases (vectors) have no decay."""
 
     def decays(tree: Any) -> Any:
         return jax.tree_util.tree_map(lambda leaf: jnp.ndim(leaf) > 1, tree)

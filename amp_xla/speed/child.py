@@ -52,7 +52,7 @@ def reply(**values: Any) -> None:
 def build_job(request: Request) -> Any:
     """Build the recipe's job with the requested precision and XLA mode, variables initialized."""
     from amp_xla.config import parse
-    from amp_xla.recipe import recipe_module
+    from amp_xla.training.recipe import recipe_module
 
     recipe = recipe_module(request.recipe)
     words = (*request.words, "--precision", request.precision, "--xla", request.xla)

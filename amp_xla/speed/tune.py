@@ -16,11 +16,11 @@ from typing_extensions import Annotated
 from amp_xla.config import flat, parse, split_words, within
 from amp_xla.errors import AmpXlaError
 from amp_xla.process.progress import note
-from amp_xla.recipe import recipe_module
 from amp_xla.speed import machine, table
 from amp_xla.speed.child import Request
 from amp_xla.speed.measure import Outcome, measure
 from amp_xla.training.options import precision_options
+from amp_xla.training.recipe import recipe_module
 
 CPU_MINUTES = 5.0
 TIMEOUT = 900.0  # maximum seconds per process

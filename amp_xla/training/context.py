@@ -15,11 +15,11 @@ from amp_xla.data.labelled import Labelled, Preparation
 from amp_xla.models import fine_tuning
 from amp_xla.models.weights import pretrained
 from amp_xla.process.progress import note
-from amp_xla.recipe import recipe_of
 from amp_xla.settings import Precision, Settings
 from amp_xla.training import distributed
 from amp_xla.training.checkpoint import ARCHITECTURE, Checkpoint
 from amp_xla.training.options import LoopOptions
+from amp_xla.training.recipe import recipe_of
 from amp_xla.training.run import resumed_settings
 
 
@@ -110,10 +110,10 @@ class RunContext:
           sharded: ``TableShards`` of which this rank has some rows; its optimizer gets the rate.
         """
         from amp_xla.backend import tf
-        from amp_xla.optimizers.adamw import AdamW
-        from amp_xla.optimizers.schedule import warmup_decay
         from amp_xla.precision.agreement import Reduction
         from amp_xla.precision.optimizer import LossScaleOptimizer
+        from amp_xla.training.optimizers.adamw import AdamW
+        from amp_xla.training.optimizers.schedule import warmup_decay
 
         config, ranks, update, steps = self.config, self.ranks, self.config.update, max(1, steps)
         applied = tf.get_variable(
@@ -205,7 +205,7 @@ class RunContext:
         ``architecture`` is the content of its ``bert_config.json``; None = as the encoder.
         ``others`` are attributes of ``Job``, such as ``rates``.
         """
-        from amp_xla.optimizers.average import in_place
+        from amp_xla.training.optimizers.average import in_place
 
         evaluate = in_place(step.optimizer, step.variables)(evaluate)
         vocabulary, length = data.tokenizer.vocab_size, self.config.batches.max_length

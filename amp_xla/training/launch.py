@@ -20,7 +20,6 @@ from amp_xla.errors import AmpXlaError
 from amp_xla.process.progress import note
 from amp_xla.process.stopping import SignalWatch
 from amp_xla.process.world import world
-from amp_xla.recipe import recipe_of
 from amp_xla.training import distributed
 from amp_xla.training.checkpoint import (
     ARCHITECTURE,
@@ -34,6 +33,7 @@ from amp_xla.training.distributed import Ranks
 from amp_xla.training.engine import Engine
 from amp_xla.training.loop import Loop
 from amp_xla.training.options import LoopOptions, RunOptions
+from amp_xla.training.recipe import recipe_of
 from amp_xla.training.run import RunFolder, write_about
 from amp_xla.training.state import differences, digests, identity_of, same_on_all
 

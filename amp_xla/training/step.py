@@ -12,11 +12,11 @@ from amp_xla.backend import tf
 from amp_xla.data.batches.protocol import Batch
 from amp_xla.data.batches.rank_shard import SHARE
 from amp_xla.graph import executed, optimized
-from amp_xla.optimizers.average import SLOT
 from amp_xla.precision.tensorflow import distinct_rows
 from amp_xla.training import distributed
 from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.engine import StepResult, fitting, shape_of
+from amp_xla.training.optimizers.average import SLOT
 
 Feed = Mapping[str, Any]
 FLAG = "flag"  # input, summed over ranks: 1 if this rank has to stop or to save

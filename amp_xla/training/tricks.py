@@ -10,8 +10,8 @@ from typing import Any, Callable, Iterator, List, Optional, Sequence, Tuple
 from amp_xla.backend import keras, tf
 from amp_xla.errors import SettingsError
 from amp_xla.models import losses
-from amp_xla.optimizers.adamw import AdamW
-from amp_xla.optimizers.average import averaged
+from amp_xla.training.optimizers.adamw import AdamW
+from amp_xla.training.optimizers.average import averaged
 
 EMBEDDING = "Embedding-Token"  # bert4keras' names
 _LAYER = re.compile(r"(?:^|/)Transformer-(\d+)-")

@@ -16,7 +16,7 @@ import numpy as np
 from amp_xla import setup
 setup.configure(precision="fp32", xla="no_lazy")
 from amp_xla.backend import keras, tf
-from amp_xla.optimizers.adamw import AdamW
+from amp_xla.training.optimizers.adamw import AdamW
 from amp_xla.precision.optimizer import LossScaleOptimizer
 from amp_xla.training.step import TrainStep, initialize_variables
 

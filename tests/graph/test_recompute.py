@@ -24,7 +24,7 @@ from amp_xla.graph import shapes, training_graph, virtual_gpu
 from amp_xla.graph.nodes import SHAPES, by_name, closure, consumers, half_nodes, parse_input
 from amp_xla.models import dropout, losses
 from amp_xla.models.options import EncoderOptions
-from amp_xla.optimizers.adamw import AdamW
+from amp_xla.training.optimizers.adamw import AdamW
 from amp_xla.precision.optimizer import LossScaleOptimizer
 from amp_xla.training.step import TrainStep, initialize_variables
 

@@ -15,9 +15,9 @@ import pytest
 
 from amp_xla.data.text.vocabulary import SPECIAL_TOKENS
 from amp_xla.process import durable
-from amp_xla.recipe import own_recipes
 from amp_xla.training import checkpoint
 from amp_xla.training.checkpoint import MANIFEST, manifest_of
+from amp_xla.training.recipe import own_recipes
 from tests.support import google_folder
 from tests.support.commands import PREDICT, RECIPE, VERIFY, Commands, bytes_of
 from tests.support.killing import Server

@@ -32,7 +32,7 @@ def test_the_wheel_holds_the_package_its_recipes_and_its_command(tmp_path):
     assert {name for name in names if name.endswith(".py")} == expected
     assert "amp_xla/recipes/classification.py" in expected
     assert "amp_xla/report/templates/report.html" in names
-    assert "amp_xla/plan/constants.json" in names
+    assert "amp_xla/speed/plan/constants.json" in names
     assert {name.split("/")[0].split("-")[0] for name in names} == {"amp_xla"}
 
     def text(end):

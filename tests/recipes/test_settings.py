@@ -12,8 +12,8 @@ import pytest
 from amp_xla.commands import cli
 from amp_xla.config import fields
 from amp_xla.process.exits import exit_code
-from amp_xla.recipe import own_recipes
 from amp_xla.training import checkpoint
+from amp_xla.training.recipe import own_recipes
 from tests.support import checkpoints as runs
 
 pytestmark = pytest.mark.once

@@ -44,7 +44,7 @@ from tests.support.running import ROOT
 MUTATING = ("open", "write", "fsync", "mkdir", "rename", "replace", "unlink", "rmdir")
 PRELOAD = """amp_xla.setup amp_xla.commands.predict amp_xla.commands.verify
 amp_xla.data.batches.buckets amp_xla.models.encoders amp_xla.models.language_model
-amp_xla.models.packed amp_xla.optimizers.adamw amp_xla.optimizers.schedule
+amp_xla.models.packed amp_xla.training.optimizers.adamw amp_xla.training.optimizers.schedule
 amp_xla.precision.optimizer amp_xla.report.page amp_xla.training.evaluation
 amp_xla.training.launch amp_xla.training.job amp_xla.training.tricks
 bert4keras.layers bert4keras.models jinja2 recipes.classification recipes.pretraining

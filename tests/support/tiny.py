@@ -86,11 +86,11 @@ def build(config: Config, context: Any) -> Any:
     from amp_xla.data.batches.buckets import Batches
     from amp_xla.data.text.labels import Labels
     from amp_xla.models import dropout, losses
-    from amp_xla.optimizers.adamw import AdamW
-    from amp_xla.optimizers.schedule import warmup_decay
     from amp_xla.precision import DynamicLossScale
     from amp_xla.precision.optimizer import LossScaleOptimizer
     from amp_xla.training.evaluation import classification
+    from amp_xla.training.optimizers.adamw import AdamW
+    from amp_xla.training.optimizers.schedule import warmup_decay
     from amp_xla.training.step import Inference, TrainStep
 
     encoded, labels = corpus(config.samples, 1)

@@ -65,8 +65,8 @@ def optimizer(config: Any, steps: int, scale: Any) -> Any:
     """Return bert4keras' Adam with weight decay inside our LossScaleOptimizer."""
     from amp_xla import backend
     from amp_xla.backend import keras
-    from amp_xla.optimizers.schedule import warmup_decay
     from amp_xla.precision.compat.keras import LossScaleOptimizer
+    from amp_xla.training.optimizers.schedule import warmup_decay
 
     update = config.update
 

@@ -78,9 +78,9 @@ class OptimizerOptions:
 
     def build(self, context: RunContext, steps: int) -> Any:
         """Build the optimizer of a run of ``steps`` updates."""
-        from amp_xla.optimizers.adamw import AdamW
-        from amp_xla.optimizers.average import averaged
-        from amp_xla.optimizers.lamb import LAMB
+        from amp_xla.training.optimizers.adamw import AdamW
+        from amp_xla.training.optimizers.average import averaged
+        from amp_xla.training.optimizers.lamb import LAMB
 
         kind: Any = averaged(AdamW if self.optimizer == "adamw" else LAMB, self.average)
         rule = functools.partial(kind, beta2=self.beta2, epsilon=self.adam_epsilon)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from amp_xla.backend import tf
-from amp_xla.optimizers.adamw import PLAIN, AdamW
+from amp_xla.training.optimizers.adamw import PLAIN, AdamW
 
 
 class LAMB(AdamW):

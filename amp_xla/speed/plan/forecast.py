@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import Any, Dict, Mapping, NamedTuple, Optional, Sequence, Tuple
 
-from amp_xla.plan.gpus import Gpu
+from amp_xla.speed.plan.gpus import Gpu
 
 CONSTANTS = Path(__file__).parent / "constants.json"
 MEMORY_SHARE = 0.8  # of a memory's bandwidth that kernels reach

@@ -7,11 +7,11 @@ import pytest
 
 from amp_xla import backend
 from amp_xla.backend import K, tf
-from amp_xla.optimizers.adamw import AdamW
-from amp_xla.optimizers.average import averaged, in_place
-from amp_xla.optimizers.lamb import LAMB
-from amp_xla.optimizers.schedule import warmup_decay
 from amp_xla.precision.optimizer import LossScaleOptimizer
+from amp_xla.training.optimizers.adamw import AdamW
+from amp_xla.training.optimizers.average import averaged, in_place
+from amp_xla.training.optimizers.lamb import LAMB
+from amp_xla.training.optimizers.schedule import warmup_decay
 
 STEPS = 20
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-6

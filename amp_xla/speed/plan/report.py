@@ -6,9 +6,9 @@ import dataclasses
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from amp_xla.diagnose.report_text import JsonReport, columns
-from amp_xla.plan import forecast
-from amp_xla.plan.forecast import Mode, Work
-from amp_xla.plan.gpus import Gpu
+from amp_xla.speed.plan import forecast
+from amp_xla.speed.plan.forecast import Mode, Work
+from amp_xla.speed.plan.gpus import Gpu
 
 Range = Tuple[float, float]
 _BAR = 32

@@ -11,10 +11,10 @@ import pytest
 
 from amp_xla.diagnose import inspect
 from amp_xla.errors import AmpXlaError, SettingsError
-from amp_xla.plan import forecast, report
-from amp_xla.plan.count import count
-from amp_xla.plan.forecast import Mode
-from amp_xla.plan.gpus import GPUS, chosen
+from amp_xla.speed.plan import forecast, report
+from amp_xla.speed.plan.count import count
+from amp_xla.speed.plan.forecast import Mode
+from amp_xla.speed.plan.gpus import GPUS, chosen
 from benchmarks import gpu as gpu_record
 from benchmarks import plan_fit, plan_rows
 from benchmarks.gpu_rows import Row as GpuRow

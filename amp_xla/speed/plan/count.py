@@ -27,7 +27,7 @@ from amp_xla.graph.nodes import (
     parse_input,
 )
 from amp_xla.graph.recompute import SCOPE
-from amp_xla.plan.forecast import Product, Traffic, Work
+from amp_xla.speed.plan.forecast import Product, Traffic, Work
 
 _WIDTH = {FLOAT: 4, HALF: 2, BFLOAT16: 2}  # other dtypes are not counted
 # Their result shares their input's memory.
