@@ -45,7 +45,7 @@ class Others:
     def __init__(self, callbacks: Sequence[Any]) -> None:
         self._callbacks = list(callbacks)
         self._named: List[str] = []
-        self._constants: Dict[Any, Any] = {}  # first values of what cannot be restored
+        self._first = [dict(vars(callback)) for callback in self._callbacks]
         self._initial = [
             {name: text for name, (text, _) in self._attributes(number).items()}
             for number in range(len(self._callbacks))
@@ -113,8 +113,7 @@ class Others:
                 attributes[name] = text, arrays
             except (TypeError, RecursionError):
                 label = f"{type(callback).__name__}.{name} ({type(value).__name__})"
-                first = self._constants.setdefault((number, name), value)
-                if label not in self._named and _is_state(value, first):
+                if label not in self._named and _is_state(value, self._first[number].get(name)):
                     lost.append(label)
         if lost:
             self._named += lost
