@@ -270,8 +270,11 @@ class Feed:
             self.batch = next(self._batches) if ahead is None else ahead.result()
 
     def read_ahead(self) -> None:
-        """Start reading the next batch, unless the epoch ends here: then callbacks come first."""
-        if (self._position + 1) % self._steps:
+        """Start reading the next batch, unless the epoch ends here: then callbacks come first.
+
+        ``train_on_batch`` in a callback calls this once more in a step.
+        """
+        if self._ahead is None and (self._position + 1) % self._steps:
             self._ahead = self._pool.submit(next, self._batches)
 
     def wait(self) -> None:

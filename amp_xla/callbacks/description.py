@@ -34,6 +34,8 @@ def describe(model: Any, data: Mapping[str, Any]) -> Dict[str, Any]:
     described: Dict[str, Any] = {}
     layers = {name: _config(layer) for name, layer in layers_of(model).items()}
     parts = {"data": data, "loss": model.loss, "optimizer": vars(optimizer)["_amp_xla_config"]}
+    if model.loss_weights:
+        parts["loss_weights"] = model.loss_weights
     _flatten({**parts, "layer": layers}, "", described)
     return described
 

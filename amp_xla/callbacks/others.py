@@ -11,7 +11,7 @@ import json
 import re
 import types
 import zlib
-from typing import Any, Dict, List, Mapping, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Mapping, Sequence, Tuple
 
 import numpy as np
 
@@ -28,6 +28,10 @@ _MAPPINGS: Dict[str, Any] = {
     for kind in (dict, collections.OrderedDict, collections.Counter, collections.defaultdict)
 }
 _FACTORIES: Dict[str, Any] = {kind.__name__: kind for kind in (int, float, str, list, dict, set)}
+_CONTAINERS: Any = (list, set, dict, collections.deque, np.ndarray)
+_LIBRARIES = (
+    "amp_xla", "bert4keras", "keras", "tensorflow", "tensorflow_core", "tf_keras", "_io",
+)  # fmt: skip
 Arrays = Dict[str, np.ndarray]
 
 
@@ -41,6 +45,7 @@ class Others:
     def __init__(self, callbacks: Sequence[Any]) -> None:
         self._callbacks = list(callbacks)
         self._named: List[str] = []
+        self._first = [dict(vars(callback)) for callback in self._callbacks]
         self._initial = [
             {name: text for name, (text, _) in self._attributes(number).items()}
             for number in range(len(self._callbacks))
@@ -99,7 +104,7 @@ class Others:
         """Return name -> JSON and arrays of what can be restored; name the rest in a line."""
         attributes, lost = {}, []
         callback = self._callbacks[number]
-        for name, value in vars(callback).items():
+        for name, value in {**_of_class(callback), **vars(callback)}.items():
             if name in (*_KERAS, *_BATCH_HOOKS) or _is_place(name, value):
                 continue
             arrays: Arrays = {}
@@ -108,7 +113,7 @@ class Others:
                 attributes[name] = text, arrays
             except (TypeError, RecursionError):
                 label = f"{type(callback).__name__}.{name} ({type(value).__name__})"
-                if _is_state(value) and label not in self._named:
+                if label not in self._named and _is_state(value, self._first[number].get(name)):
                     lost.append(label)
         if lost:
             self._named += lost
@@ -177,13 +182,32 @@ def _is_place(name: str, value: Any) -> bool:
     return isinstance(value, str) and _PLACE.search(name) is not None
 
 
-def _is_state(value: Any) -> bool:
-    """Return whether a value looks like state: a container, or an object of the script's own."""
+def _of_class(callback: Any) -> Dict[str, Any]:
+    """Return the containers that the script's classes share between their callbacks."""
+    own = [kind for kind in type(callback).__mro__ if _library(kind) not in _LIBRARIES]
+    found = {name: value for kind in reversed(own) for name, value in vars(kind).items()}
+    return {
+        name: value
+        for name, value in found.items()
+        if isinstance(value, _CONTAINERS) and not name.startswith("__")
+    }
+
+
+def _library(kind: Any) -> str:
+    return kind.__module__.partition(".")[0]
+
+
+def _is_state(value: Any, first: Any) -> bool:
+    """Return whether a value looks like state: a container, or an object of the script's own.
+
+    Args:
+      first: the value at the start. A number, bytes or a path are constants until replaced.
+    """
     if isinstance(value, (type, types.ModuleType)) or callable(value):
         return False
-    if isinstance(value, (list, tuple, set, dict, collections.deque, np.ndarray)):
+    if isinstance(value, (*_CONTAINERS, tuple)):
         return True
-    library = type(value).__module__.partition(".")[0]
-    return hasattr(value, "__dict__") and library not in (
-        "amp_xla", "bert4keras", "keras", "tensorflow", "tensorflow_core", "tf_keras", "_io",
-    )  # fmt: skip
+    if _library(type(value)) in _LIBRARIES:
+        return False
+    changes = isinstance(value, (bytearray, np.random.RandomState, Iterator))
+    return changes or hasattr(value, "__dict__") or value is not first

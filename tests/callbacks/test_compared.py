@@ -65,6 +65,23 @@ def test_a_sequence_is_compared_by_length_and_first_batch(changed: Any, tmp_path
 
 
 @pytest.mark.once
+@pytest.mark.parametrize("changed", [[0.3, 1.0], {"a": 0.3}, None])
+def test_loss_weights_are_compared(changed: Any, tmp_path: Path) -> None:
+    def trained(weights: Any, resume: bool) -> None:
+        keras.backend.clear_session()
+        inputs = keras.layers.Input([4])
+        outputs = [keras.layers.Dense(1, name=name)(inputs) for name in "ab"]
+        model = keras.models.Model(inputs, outputs)
+        model.compile("adam", "mse", loss_weights=weights)
+        fit(model, Run(tmp_path / "run", resume=resume), y=[Y, Y], epochs=1 + resume)
+
+    trained({"a": 1.0, "b": 0.3}, False)
+    trained({"a": 1.0, "b": 0.3}, True)
+    with pytest.raises(AmpXlaError, match="script's loss_weights"):
+        trained(changed, True)
+
+
+@pytest.mark.once
 def test_force_resume_continues_with_what_differs(tmp_path: Path) -> None:
     fit(build(), Run(tmp_path / "run"), epochs=1)
     forced = build(activation="relu")

@@ -206,3 +206,32 @@ def compare(number: int, folder: Path) -> None:
 @pytest.mark.parametrize("number", range(COUNT))
 def test_a_fit_with_run_equals_a_fit_without(number: int, tmp_path: Path) -> None:
     compare(number, tmp_path / "run")
+
+
+class Trains(keras.callbacks.Callback):
+    """Trains on one more batch after some batches, as adversarial scripts do."""
+
+    def __init__(self, every: int) -> None:
+        super().__init__()
+        self.every = every
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        if batch % self.every == 0:
+            self.model.train_on_batch(np.ones([2, 4]), np.ones([2, 1]))
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("how, every", [("sequence", 1), ("sequence", 3), ("generator", 2)])
+def test_train_on_batch_in_a_callback_loses_no_batch(how: str, every: int, tmp_path: Path) -> None:
+    found = []
+    for added in ([], [Run(tmp_path / "run")]):
+        K.clear_session()
+        model = build(random.Random(1), 1, 1)
+        array = np.random.RandomState(0)
+        batches = Batches([array.randn(30, 4), array.randn(30, 1)], 4)
+        data = batches if how == "sequence" else generator(batches)
+        model.fit(data, steps_per_epoch=8, epochs=2, shuffle=False, verbose=0, workers=0,
+                  callbacks=[Trains(every), *added])  # fmt: skip
+        found.append(model.get_weights())
+    for one, other in zip(*found):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import collections
 import multiprocessing
 import os
+import pathlib
+import re
 import signal
 from pathlib import Path
-from typing import Any, Dict, List, Set
+from typing import Any, ClassVar, Dict, List, Set
 
 import numpy as np
 import pytest
@@ -156,11 +158,46 @@ def test_state_that_cannot_be_restored_is_named_at_the_start(tmp_path: Path, cap
         def __init__(self) -> None:
             super().__init__()
             self.meter, self.parts, self.log_path = Meter(), [Meter()], "here"
+            self.random, self.rows, self.bits = np.random.RandomState(1), iter([1]), bytearray(1)
+            self.folder, self.pattern = pathlib.Path("here"), re.compile("a")
+            self.joined, self.big = b"", 1
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            self.joined, self.big = self.joined + b"x", self.big << 20
 
     odd = Odd()
     fit(build(), odd, Run(tmp_path / "run"), epochs=1)
-    said = "checkpoints do not hold Odd.meter (Meter), Odd.parts (list)"
-    assert capfd.readouterr().err.count(said) == 1
+    printed = capfd.readouterr().err
+    said = (
+        "checkpoints do not hold Odd.meter (Meter), Odd.parts (list), Odd.random (RandomState), "
+        "Odd.rows (list_iterator), Odd.bits (bytearray): "
+    )
+    assert printed.count(said) == 1
+    for name, count in (("joined", 1), ("big", 1), ("folder", 0), ("pattern", 0)):
+        assert printed.count(f"Odd.{name} (") == count, name
+
+
+@pytest.mark.once
+def test_a_container_of_the_class_is_restored(tmp_path: Path) -> None:
+    def scores() -> Any:
+        class Scores(keras.callbacks.Callback):
+            seen: ClassVar[List[int]] = []
+            by_epoch: ClassVar[Dict[int, float]] = {}
+            last: ClassVar[Any] = collections.deque(maxlen=2)
+
+            def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+                self.seen.append(epoch)
+                self.by_epoch[epoch] = 1.0
+                self.last.append(epoch)
+
+        return Scores()  # in a new process, the containers are empty
+
+    again = scores()
+    with pytest.raises(Killed):
+        fit(build(), Run(tmp_path / "run"), scores(), KilledAfter(epoch=2))
+    fit(build(), Run(tmp_path / "run", resume=True), again)
+    assert again.seen == [*range(EPOCHS)] == [*again.by_epoch]
+    assert [*again.last] == [EPOCHS - 2, EPOCHS - 1]
 
 
 def _square(number: int) -> int:
