@@ -47,7 +47,7 @@ SMALL = {
     ),
     **dict.fromkeys(("tagging", "similarity", "relations"), TEXTS),
     "seq2seq": f"{TEXTS} --max-target 8",
-    "pretraining": "--steps 2 --global-batch 4 --micro-batch 4 --heldout 8",
+    "pretraining": "--steps 20 --global-batch 4 --micro-batch 4 --heldout 8",
     "recommendation": "--epochs 1",
 }
 SCRIPT = """
@@ -58,16 +58,15 @@ from bert4keras.tokenizers import Tokenizer
 import numpy as np
 folder = "chinese_L-12_H-768_A-12/"
 tokenizer = Tokenizer(folder + "vocab.txt")
+bert = build_transformer_model(folder + "bert_config.json", return_keras_model=False)
+first = keras.layers.Lambda(lambda vectors: vectors[:, 0])(bert.model.output)
+model = keras.models.Model(bert.model.input, keras.layers.Dense(2)(first))
+model.compile(loss="mse", optimizer="sgd")
 def build_model():
-    bert = build_transformer_model(folder + "bert_config.json", return_keras_model=False)
-    first = keras.layers.Lambda(lambda vectors: vectors[:, 0])(bert.model.output)
-    model = keras.models.Model(bert.model.input, keras.layers.Dense(2)(first))
-    model.compile(loss="mse", optimizer="sgd")
     return model
 def make_batch():
     tokens = np.random.RandomState(1).randint(5, 20, (16, 8))
     return [tokens, 0 * tokens], np.ones((16, 2), "f4")
-model = build_model()
 """
 TRAINED = """
 from my_script import make_batch, model
@@ -95,6 +94,8 @@ def argv(line: str) -> List[str]:
     values = dict(re.findall(r'(RECIPE|ARGS)=("[^"]*"|\S+)', line))
     if words[0] != "make":
         command, rest = words[1], words[2:]
+        if "--text-file" in rest:
+            rest += ["--length", "24"]
         if command not in ("inspect", "rehearse", "tune") or ".py:" in line:
             return [command, *rest]
         at = rest.index("--") if "--" in rest else len(rest)
