@@ -49,10 +49,8 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     config = parse(Config, own_words, "amp-xla plan RECIPE")
     gpus = chosen(config.gpu)
     model, batches, flags = config.subject.open(words)
-    from amp_xla.speed.plan import (  # import TensorFlow, after `open` set the precision
-        count,
-        report,
-    )
+    # These import TensorFlow, after `open` has set the precision.
+    from amp_xla.speed.plan import count, report
     from amp_xla.speed.plan.forecast import Mode
 
     longest, ratio = _longest(batches)

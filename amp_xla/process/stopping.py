@@ -153,12 +153,6 @@ def _forget_in_child() -> None:
             usual = signal.default_int_handler if name == "SIGINT" else signal.SIG_DFL
             signal.set_wakeup_fd(-1)
             signal.signal(number, usual)
-    _release()
-
-
-# Python drops a signal that comes while a process is forked, and a pool would wait for ever for the
-# worker that it was to end: it comes after the fork instead.
-_masks: List[Any] = []
 
 
 def _hold() -> None:
@@ -170,7 +164,11 @@ def _release() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, _masks.pop())
 
 
-os.register_at_fork(before=_hold, after_in_parent=_release, after_in_child=_forget_in_child)
+# Python drops a signal that comes while a process is forked, and a pool would wait for ever for the
+# worker that it was to end: it comes after the fork instead, to the usual handlers.
+_masks: List[Any] = []
+os.register_at_fork(after_in_child=_forget_in_child)
+os.register_at_fork(before=_hold, after_in_parent=_release, after_in_child=_release)
 
 
 def _end(code: int, text: str) -> None:
