@@ -184,11 +184,11 @@ def _is_place(name: str, value: Any) -> bool:
 
 def _of_class(callback: Any) -> Dict[str, Any]:
     """Return the containers that the script's classes share between their callbacks."""
-    own = [kind for kind in type(callback).__mro__ if _library(kind) not in _LIBRARIES]
-    found = {name: value for kind in reversed(own) for name, value in vars(kind).items()}
+    classes = [kind for kind in type(callback).__mro__ if _library(kind) not in _LIBRARIES]
+    attributes = {name: value for kind in reversed(classes) for name, value in vars(kind).items()}
     return {
         name: value
-        for name, value in found.items()
+        for name, value in attributes.items()
         if isinstance(value, _CONTAINERS) and not name.startswith("__")
     }
 

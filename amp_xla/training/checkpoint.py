@@ -223,8 +223,8 @@ def _entry(path: Path) -> Dict[str, Any]:
 def manifest_of(name: str, files: Mapping[str, Any]) -> bytes:
     """Return a manifest for the checkpoint ``name``, with its own SHA-256."""
     listed = {"checkpoint": name, "files": files}
-    own = hashlib.sha256(json_files.encode(listed)).hexdigest()
-    return json_files.encode({**listed, "sha256": own})
+    digest = hashlib.sha256(json_files.encode(listed)).hexdigest()
+    return json_files.encode({**listed, "sha256": digest})
 
 
 def read_manifest(path: Path) -> Dict[str, Any]:

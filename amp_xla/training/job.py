@@ -121,9 +121,9 @@ class TensorFlowEngine(Engine):
         self.more_tensors: Callable[[], Dict[str, np.ndarray]] = dict
         names = unrepeatable(job.step.train_op)
         if names:
-            others = f" and {len(names) - 1} others draw" if names[1:] else " draws"
+            subject = f" and {len(names) - 1} others draw" if names[1:] else " draws"
             note(
-                f"{names[0]}{others} random numbers whose state TensorFlow hides: resuming is not "
+                f"{names[0]}{subject} random numbers whose state TensorFlow hides: resuming is not "
                 "exact"
             )
         settings = dataclasses.asdict(job.resolved.settings)
@@ -177,8 +177,8 @@ class TensorFlowEngine(Engine):
         return int(sum(self._micro_step.snapshot().values()))
 
     def snapshot(self) -> Mapping[str, np.ndarray]:
-        more = {**(self._window.snapshot() if self.in_window else {}), **self.more_tensors()}
-        return {**self._variables.snapshot(), **{MORE + n: array for n, array in more.items()}}
+        extra = {**(self._window.snapshot() if self.in_window else {}), **self.more_tensors()}
+        return {**self._variables.snapshot(), **{MORE + n: array for n, array in extra.items()}}
 
     def write_shards(self, folder: Path) -> Optional[Path]:
         tables, ranks = self.job.sharded, self.ranks

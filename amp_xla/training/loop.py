@@ -243,8 +243,8 @@ class Loop:
     def stopped(self, watch: SignalWatch) -> Stopped:
         """Return the error that ends a run between two steps after a signal."""
         step = self.state.step
-        then = f"after step {step}; {self.run.resume_by} continues from there"
-        return watch.stopped(then if step else "before the first step")
+        where = f"after step {step}; {self.run.resume_by} continues from there"
+        return watch.stopped(where if step else "before the first step")
 
     def checkpoint_is_due(self, ahead: int = 0) -> bool:
         """Return whether a checkpoint is due ``ahead`` steps from now."""

@@ -176,7 +176,7 @@ class LabelScores(SampleScores):
 def scored(checkpoint: Checkpoint, samples: Samples) -> Scorer:
     """Check the labels of samples; return the function that scores the answers to them.
 
-    Recipes whose answers are not ``label_answers`` have a function ``scored`` of their own.
+    A recipe whose answers are not ``label_answers`` has its own function ``scored``.
     """
     path = str(checkpoint.path / "labels.json")
     names = Labels.load(path).names if os.path.isfile(path) else ()

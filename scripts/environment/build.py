@@ -39,7 +39,7 @@ def ensure(choice: Choice, root: Path) -> Path:
         with _only_builder(root, choice.runtime.name) as lock:
             built_from = _built_from(folder, choice.runtime)
             if built_from != lock_hash:  # else another process has built it
-                # A complete environment with an older lock is updated; others are built anew.
+                # A complete environment with an older lock is updated; others are rebuilt.
                 _build(choice, folder, lock_file, root, lock, rebuild=not built_from)
                 partial = folder / f"{STAMP}.partial"
                 partial.write_text(json.dumps({"lock": lock_hash}) + "\n")

@@ -157,7 +157,7 @@ def relations() -> Parts:
     parameter. The SHA-256 of a text decides whether it is a dev text. Texts are left out if a name
     of a triple occurs twice.
     """
-    found: Dict[str, Set[str]] = {}
+    labels: Dict[str, Set[str]] = {}
     for tree in trees(_library()):
         for node in tree.body:
             heads = ""
@@ -168,8 +168,8 @@ def relations() -> Parts:
                 heads, triples = f"{heads} {head}".strip(), triples + more
             times = collections.Counter(WORD.findall(heads))
             if triples and max(times[name] for t in triples for name in t[::2]) == 1:
-                found.setdefault(heads, set()).add(json.dumps(sorted(triples)))
-    return _sides(found)
+                labels.setdefault(heads, set()).add(json.dumps(sorted(triples)))
+    return _sides(labels)
 
 
 def _heads(node: Any, triples: List[Any]) -> Iterator[Tuple[str, List[Any]]]:
