@@ -54,6 +54,12 @@ class Commands:
     def __call__(self, module: str, *argv: Any, **job: Any) -> Result:
         return self.job({"module": module, "argv": [str(word) for word in argv], **job})
 
+    def done(self, module: str, *argv: Any, **job: Any) -> Result:
+        """Run a command that must succeed."""
+        result = self(module, *argv, **job)
+        assert result.code == 0, result.out + result.err
+        return result
+
     def job(self, job: Dict[str, Any]) -> Result:
         """Any job of the fork server's."""
         paths = [Path(self._scratch.name, name) for name in ("out.txt", "err.txt")]
