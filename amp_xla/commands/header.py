@@ -149,18 +149,21 @@ def _aligned(lines: List[str]) -> List[str]:
 
 def _environment(settings: Settings, runtime: str, gpu: bool) -> List[str]:
     lines = ["import os  # these variables must be set before TensorFlow is imported"]
-    variables = flags.environment(settings, {}, gpu)
+    variables = flags.environment(settings, {}, gpu, runtime == "tf2")
     other = ["TF_USE_LEGACY_KERAS"]
     if runtime == "tf2":
         other = [flags.GRAPH_REWRITE, flags.FORK_LOSS_SCALING]
-    xla = variables.pop(flags.XLA_FLAGS, "")
+    why = {
+        flags.XLA_FLAGS: _XLA_WHY.get(settings.xla),
+        flags.COMPILER_FLAGS: "compiles in a third of the time",
+    }
+    merged = {name: variables.pop(name) for name in why if name in variables}
     for name, value in variables.items():
         if name not in other:
             lines.append(f'os.environ["{name}"] = "{value}"  # {_WHY[name]}')
-    if xla:
+    for name, value in merged.items():
         lines.append(
-            f'os.environ["{flags.XLA_FLAGS}"] = os.environ.get("{flags.XLA_FLAGS}", "") '
-            f'+ " {xla}"  # {_XLA_WHY[settings.xla]}'
+            f'os.environ["{name}"] = os.environ.get("{name}", "") + " {value}"  # {why[name]}'
         )
     return lines
 
