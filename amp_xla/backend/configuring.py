@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import importlib.util
 import linecache
 import os
 import re
@@ -67,8 +66,7 @@ def configure(**overrides: Any) -> Precision:
     global _current
     settings = Settings.from_environment(_original_environment, **overrides)
     gpu = settings.device != "cpu" and nvidia.has_device(_original_environment)
-    # TensorFlow is not imported yet; tf-keras exists for TensorFlow 2 only.
-    tf2 = importlib.util.find_spec("tf_keras") is not None
+    tf2 = backend.installed() == "tf2"
     variables = flags.environment(settings, _original_environment, gpu, tf2)
     _refuse_misspelt(None)
     _refuse_if_late(settings, variables)

@@ -7,12 +7,11 @@ steps; ``import amp_xla.setup`` and ``LossScaleOptimizer`` can.
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
-import sys
 from typing import Dict, List, Optional
 
 from typing_extensions import Annotated, Literal
 
+from amp_xla import backend
 from amp_xla.config import parse, within
 from amp_xla.errors import UnsupportedError
 from amp_xla.settings import Precision, Settings, flags, plain
@@ -110,7 +109,7 @@ def block(config: Config) -> str:
       UnsupportedError: the loss scale is dynamic, which a header cannot implement.
     """
     chosen = dataclasses.asdict(config)
-    runtime, gpu = chosen.pop("runtime") or installed_runtime(), chosen.pop("gpu")
+    runtime, gpu = chosen.pop("runtime") or backend.installed(), chosen.pop("gpu")
     settings = Settings.from_environment({}, **chosen)
     # Constants for float16 on a GPU, which do no harm in bfloat16 on a CPU.
     precision = Precision.of(settings, "float16")
@@ -132,13 +131,6 @@ def block(config: Config) -> str:
     )
     end = "# ---- end of header; the script follows ----"
     return "\n".join([title, *_aligned(lines), end, ""])
-
-
-def installed_runtime() -> str:
-    """Return ``tf1`` or ``tf2``, from the installed packages, or else Python's version."""
-    if importlib.util.find_spec("tensorflow") is None:
-        return "tf1" if sys.version_info < (3, 9) else "tf2"
-    return "tf2" if importlib.util.find_spec("tf_keras") is not None else "tf1"
 
 
 def _aligned(lines: List[str]) -> List[str]:
