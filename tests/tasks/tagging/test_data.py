@@ -65,6 +65,7 @@ def read(tmp_path: Any, content: str, **how: Any) -> Dataset:
     CONLL,
     CONLL.replace("B-ORG", "S-ORG").replace("I-PER", "E-PER").replace(" ", "\t"),
     "\ufeff\n\n" + CONLL.replace("\n", "\r\n") + "\n\n",
+    "\ufeff\ufeff" + CONLL,
     json.dumps({"text": TEXT, "entities": [list(e) for e in ENTITIES[::-1]]}) + "\n",
 ])  # fmt: skip
 def test_one_text_in_each_format(tmp_path: Any, content: str) -> None:
@@ -132,6 +133,7 @@ def test_positions_behind_tokens_cause_a_warning(tmp_path: Any) -> None:
 @pytest.mark.once
 @pytest.mark.parametrize("content,message", [
     ("EU B-ORG\nrejects\n", r"data:2: 1 column; needed: a token and its tag: O, or B-"),
+    (CONLL.replace("\n", "\r"), "data: only carriage returns end its lines"),
     ("EU ORG\n", r"data:1: 'EU', 'ORG'; needed: a token and its tag"),
     ("a B-x\na M-x\n\na I-x\n",
      r"data: tags of two schemes: B- in line 1, I- in line 4, M- in line 2; BIO, BIOES or BMES"),
