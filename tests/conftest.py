@@ -101,3 +101,11 @@ def servers() -> Any:
 @pytest.fixture(scope="session")
 def server(servers: Any) -> Any:
     return servers[0]
+
+
+@pytest.fixture(scope="module")
+def command(server: Any, tmp_path_factory: Any) -> Any:
+    """Commands in a new folder."""
+    from tests.support.commands import Commands
+
+    return Commands(server, tmp_path_factory.mktemp("work"))
