@@ -23,6 +23,7 @@ from amp_xla.training import checkpoint
 from tests.support.commands import Commands
 from tests.support.horovod import on_two_ranks
 from tests.support.killing import repeatable
+from tests.support.precision_training import BERT4KERAS
 from tests.support.running import ROOT
 from tests.support.small_fit import Killed, KilledAfter
 
@@ -105,34 +106,6 @@ def resumed(folder: Path, make: Callable[[], Any], fit: Callable[..., Any], kill
     return whole, weights(model)
 
 
-def extended(**extensions: Dict[str, Any]) -> Callable[[], Any]:
-    """Return a function that makes Adam with bert4keras' extensions."""
-
-    def make() -> Any:
-        kind, arguments = optimizers.Adam, {"learning_rate": 1e-2}
-        for name, values in extensions.items():
-            kind = getattr(optimizers, f"extend_with_{name}")(kind, name=f"{name}_{kind.__name__}")
-            arguments.update(values)
-        return kind(**arguments)
-
-    return make
-
-
-OPTIMIZERS: Dict[str, Callable[[], Any]] = {
-    "rates": extended(
-        weight_decay={"weight_decay_rate": 0.1, "exclude_from_weight_decay": ["bias"]},
-        layer_adaptation={"exclude_from_layer_adaptation": ["bias"]},
-        parameter_wise_lr={"paramwise_lr_schedule": {"Embedding": 0.5}},
-        piecewise_linear_lr={"lr_schedule": {5: 1, 15: 0.1}},
-    ),
-    "states": extended(
-        lazy_optimization={"include_in_lazy_optimization": ["Embedding"]},
-        exponential_moving_average={"ema_momentum": 0.9},
-    ),
-    "factor": lambda: optimizers.AdaFactor(learning_rate=1e-2, beta1=0.9),
-}
-
-
 def callbacks(folder: Path, rates: bool) -> List[Any]:
     """Return callbacks of Keras that act within three epochs; ``rates`` adds those of the rate."""
     kind = keras.callbacks
@@ -162,10 +135,10 @@ def test_optimizers_and_callbacks_as_in_keras_and_after_a_kill(name: str, tmp_pa
             callbacks=callbacks(tmp_path / place, name != "factor") + others,
         ).history  # fmt: skip
 
-    plain = build(OPTIMIZERS[name], scaled=False)
+    plain = build(BERT4KERAS[name], scaled=False)
     history, expected = fit(plain, [], "keras"), weights(plain)
     assert len(history["loss"]) == EPOCHS  # stopped early
-    whole, again = resumed(tmp_path, lambda: build(OPTIMIZERS[name]), fit, kill=9)
+    whole, again = resumed(tmp_path, lambda: build(BERT4KERAS[name]), fit, kill=9)
     assert len(whole) == len(expected)
     for ours, kerases in zip(whole, expected):
         np.testing.assert_allclose(ours, kerases, rtol=2e-4, atol=2e-6)
