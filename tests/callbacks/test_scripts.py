@@ -23,9 +23,9 @@ from amp_xla.training import checkpoint
 from tests.support.commands import Commands
 from tests.support.horovod import on_two_ranks
 from tests.support.killing import repeatable
-from tests.support.precision_training import BERT4KERAS
+from tests.support.precision_training import BERT4KERAS, same
 from tests.support.running import ROOT
-from tests.support.small_fit import Killed, KilledAfter
+from tests.support.small_fit import Killed, KilledAfter, weights
 
 pytestmark = pytest.mark.slow
 
@@ -83,15 +83,6 @@ def build(optimizer: Callable[[], Any], dropout: float = 0.0, scaled: bool = Tru
     return model
 
 
-def weights(model: Any) -> List[np.ndarray]:
-    inner = getattr(model.optimizer, "inner", model.optimizer)
-    return model.get_weights() + list(K.batch_get_value(inner.weights))
-
-
-def equal(one: List[np.ndarray], other: List[np.ndarray]) -> bool:
-    return len(one) == len(other) and all(map(np.array_equal, one, other))
-
-
 def resumed(folder: Path, make: Callable[[], Any], fit: Callable[..., Any], kill: int) -> Any:
     """Return the weights of a run, and those of the same run after a kill and a resume."""
     np.random.seed(5)
@@ -142,7 +133,7 @@ def test_optimizers_and_callbacks_as_in_keras_and_after_a_kill(name: str, tmp_pa
     assert len(whole) == len(expected)
     for ours, kerases in zip(whole, expected):
         np.testing.assert_allclose(ours, kerases, rtol=2e-4, atol=2e-6)
-    assert equal(whole, again)
+    assert same(whole, again)
     names = {path.name for path in (tmp_path / "keras").iterdir()}
     assert names and {path.name for path in (tmp_path / "ours").iterdir()} == names
     dev = [line["dev_loss"] for line in repeatable(tmp_path / "whole") if line["kind"] == "dev"]
@@ -181,7 +172,7 @@ def test_all_kinds_of_data_and_dropout_are_exact_after_a_kill(kind: str, tmp_pat
         lambda model, others: data(kind, model, others),
         kill=5 if kind == "weighted arrays" else 7,
     )
-    assert equal(whole, again)
+    assert same(whole, again)
     assert repeatable(tmp_path / "whole") == repeatable(tmp_path / "killed")
 
 
@@ -287,7 +278,7 @@ def test_a_stopped_script_continues_to_the_same_bits(
     assert json.loads((stopped / "seen-0.json").read_text())["epochs"] == epochs
     found, expected = tensors(stopped), tensors(whole)
     assert found.keys() == expected.keys()
-    assert all(np.array_equal(found[name], expected[name]) for name in expected)
+    assert all(np.array_same(found[name], expected[name]) for name in expected)
     assert repeatable(stopped / "run") == repeatable(whole / "run")
 
 
@@ -316,8 +307,8 @@ def test_two_ranks_train_like_one_and_resume_to_the_same_bits(
         return [epoch["loss"] for epoch in epochs]
 
     whole = ranks / "whole"
-    assert equal(final(whole), final(whole, 1)) and losses(whole) == losses(whole, 1)
+    assert same(final(whole), final(whole, 1)) and losses(whole) == losses(whole, 1)
     for ours, one in zip(final(whole), final(alone)):
         np.testing.assert_allclose(ours, one, rtol=1e-4, atol=1e-6)
     assert losses(whole) == pytest.approx(losses(alone), rel=1e-3)
-    assert equal(final(ranks), final(whole))
+    assert same(final(ranks), final(whole))
