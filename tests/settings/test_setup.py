@@ -26,7 +26,6 @@ import numpy as np
 import tensorflow as tf
 from bert4keras.backend import K, keras
 from bert4keras.models import build_transformer_model
-from bert4keras.optimizers import Adam
 
 model = build_transformer_model(
     model="bert", vocab_size=64, hidden_size=64, num_hidden_layers=1, num_attention_heads=1,
@@ -34,7 +33,7 @@ model = build_transformer_model(
 attention = model.get_layer("Transformer-0-MultiHeadSelfAttention")
 query, _, key, _, value = attention.get_weights()[:5]
 assert min(abs(query - key).max(), abs(query - value).max()) > 0.01  # they start out different
-model.compile(loss="mse", optimizer=Adam(1e-3))
+model.compile(keras.optimizers.Adam(1e-3), "mse")
 batch = [np.ones((4, 16)), np.zeros((4, 16))]
 run = amp_xla.callbacks.Run("runs/bert")
 model.fit(batch, np.zeros((4, 16, 64)), epochs=2, verbose=0, callbacks=[run])
