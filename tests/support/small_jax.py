@@ -16,7 +16,7 @@ RUNS = Path("runs") / "jax_classification"
 WORDS = {"a": ["x", "y", "zed"], "b": ["p", "q", "r"]}
 FLAGS = (
     "--train train.tsv --dev dev.tsv --layers 1 --hidden 16 --vocab-size 60 --max-length 16 "
-    "--shapes 2 --batch-size 8 --epochs 3 --log-every 5"
+    "--shapes 1 --batch-size 8 --epochs 3 --log-every 5"
 ).split()
 # Lets a run kill itself after step 20, with all checkpoints on disk.
 KILL = """
