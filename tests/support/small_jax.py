@@ -10,8 +10,9 @@ import sys
 from pathlib import Path
 from typing import Any, List
 
+from tests.support.running import ROOT
+
 CPU = {"JAX_PLATFORMS": "cpu"}  # several devices or processes, also where there is one GPU
-ROOT = Path(__file__).resolve().parents[2]
 RUNS = Path("runs") / "jax_classification"
 WORDS = {"a": ["x", "y", "zed"], "b": ["p", "q", "r"]}
 FLAGS = (
