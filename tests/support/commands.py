@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import tempfile
 from pathlib import Path
 from typing import Any, Dict, List
 
+from amp_xla.training import checkpoint
 from tests.support.killing import Server, metrics
 from tests.support.running import Result
 
@@ -38,6 +40,12 @@ class Commands:
     def __call__(self, module: str, *argv: Any, **job: Any) -> Result:
         return self.job({"module": module, "argv": [str(word) for word in argv], **job})
 
+    def done(self, module: str, *argv: Any, **job: Any) -> Result:
+        """Run a command that must succeed."""
+        result = self(module, *argv, **job)
+        assert result.code == 0, result.out + result.err
+        return result
+
     def job(self, job: Dict[str, Any]) -> Result:
         """Any job of the fork server's."""
         paths = [Path(self._scratch.name, name) for name in ("out.txt", "err.txt")]
@@ -52,6 +60,17 @@ class Commands:
     def metrics(self, recipe: str, run: str) -> List[Dict[str, Any]]:
         """Return the lines of a run's metrics.jsonl."""
         return metrics(self.folder / "runs" / recipe / run)
+
+    def resumed(self, recipe: str, whole: Path, step: int, *words: str, **job: Any) -> Path:
+        """Resume a copy of a run as if it had been killed after a step; return the copy."""
+        copy = whole.with_name(f"{whole.name}-resumed")
+        shutil.copytree(str(whole), str(copy), symlinks=True)
+        for path in checkpoint.steps(copy / "checkpoints"):
+            if int(path.name[5:13]) > step:
+                shutil.rmtree(str(path))
+        done = self.done(recipe, *words, "--name", copy.name, "--resume", **job)
+        assert "resumed from step-" in done.err, done.err
+        return copy
 
     def killed_and_resumed(self, recipe: str, *words: str, step: int) -> Result:
         """Kill a recipe with SIGKILL after a step, and resume it to its end."""
