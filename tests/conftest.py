@@ -90,6 +90,16 @@ def lasts_one_test(own_names: List[Tuple[Dict[str, Any], Dict[str, Any]]]) -> It
         table.update(before)
 
 
+@pytest.fixture
+def cleared() -> Iterator[None]:
+    """Keras' session, cleared before and after."""
+    from amp_xla.backend import K
+
+    K.clear_session()
+    yield
+    K.clear_session()
+
+
 @pytest.fixture(scope="session")
 def servers() -> Any:
     """Two fork servers, so that two processes can be alive at once."""

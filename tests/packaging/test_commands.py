@@ -25,6 +25,8 @@ DAY: Dict[str, Tuple[int, str]] = {
     f"evaluate {RUN} --file texts.txt": (2, "error: texts.txt"),
     f"evaluate {RUN} --file other.tsv": (2, f"the label 'bake', which is not a label of {RUN};"),
     f"evaluate {RUN} train.tsv": (2, "to score a run on labelled samples, name them with --file"),
+    "evaluate runs/none": (2, "error: runs/none is not a folder; training prints the name of its"),
+    f"report {RUN},runs/none": (2, "error: runs/none is not a folder; training prints the name"),
     "runs": (0, f"{RUN}  done "),
     f"report {RUN}": (0, "/mine/report.html"),
     "report runs": (2, "runs has no log of a run; `amp-xla runs` lists all runs"),

@@ -7,10 +7,11 @@ import os
 import shutil
 import tempfile
 from pathlib import Path
-from typing import Any, Dict, List, NamedTuple
+from typing import Any, Dict, List
 
 from amp_xla.training import checkpoint
 from tests.support.killing import Server, metrics
+from tests.support.running import Result
 
 RECIPE, CLI = "recipes.classification", "amp_xla.commands.cli"
 PREDICT, VERIFY = "amp_xla.commands.predict", "amp_xla.commands.verify"
@@ -22,23 +23,6 @@ for environ in (os.environ, configuring._original_environment):
     environ["AMP_XLA_PRECISION"] = "fp32"
 configuring.configure()
 """
-
-
-class Result(NamedTuple):
-    """What a command left: its exit code, and what it printed."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def error(self) -> str:
-        """The one line that says what is wrong; there is no traceback and no second one."""
-        assert "Traceback" not in self.err, self.err
-        lines = [line for line in self.err.splitlines() if line.startswith("error: ")]
-        assert len(lines) == 1, self.err
-        assert self.err.splitlines()[-1] == lines[0], self.err
-        return lines[0]
 
 
 class Commands:

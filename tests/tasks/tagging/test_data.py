@@ -65,6 +65,7 @@ def read(tmp_path: Any, content: str, **how: Any) -> Dataset:
     CONLL,
     CONLL.replace("B-ORG", "S-ORG").replace("I-PER", "E-PER").replace(" ", "\t"),
     "\ufeff\n\n" + CONLL.replace("\n", "\r\n") + "\n\n",
+    "\ufeff\ufeff" + CONLL,
     json.dumps({"text": TEXT, "entities": [list(e) for e in ENTITIES[::-1]]}) + "\n",
 ])  # fmt: skip
 def test_one_text_in_each_format(tmp_path: Any, content: str) -> None:
@@ -75,11 +76,14 @@ def test_one_text_in_each_format(tmp_path: Any, content: str) -> None:
 CHINESE, NAMES = "患者张三有糖尿病", [Entity(2, 4, "name"), Entity(5, 8, "dis")]
 
 
-# CLUENER, CMeEE and doccano: tests/data/text/test_public_layouts.py
 @pytest.mark.once
 @pytest.mark.parametrize("record", [
+    {"label": {"name": {"张三": [[2, 3]]}, "dis": {"糖尿病": [[5, 7]]}}},  # CLUENER
+    {"entities": [{"start_idx": 2, "end_idx": 3, "type": "name", "entity": "张三"},
+                  {"start_idx": 5, "end_idx": 7, "type": "dis", "entity": "糖尿病"}]},  # CMeEE
     {"entities": [{"start_idx": 2, "end_idx": 4, "type": "name", "entity": "张三"},
                   {"start_idx": 5, "end_idx": 8, "type": "dis", "entity": "糖尿病"}]},  # excluded
+    {"id": 3, "label": [[5, 8, "dis"], [2, 4, "name"]], "Comments": []},  # doccano
     {"labels": [[5, 8, "dis"], [2, 4, "name"]]},
     {"tokens": [], "spans": [{"start": 2, "end": 4, "label": "name", "token_start": 2},
                              {"start": 5, "end": 8, "label": "dis", "token_start": 5}]},  # prodigy
@@ -129,6 +133,7 @@ def test_positions_behind_tokens_cause_a_warning(tmp_path: Any) -> None:
 @pytest.mark.once
 @pytest.mark.parametrize("content,message", [
     ("EU B-ORG\nrejects\n", r"data:2: 1 column; needed: a token and its tag: O, or B-"),
+    (CONLL.replace("\n", "\r"), "data: only carriage returns end its lines"),
     ("EU ORG\n", r"data:1: 'EU', 'ORG'; needed: a token and its tag"),
     ("a B-x\na M-x\n\na I-x\n",
      r"data: tags of two schemes: B- in line 1, I- in line 4, M- in line 2; BIO, BIOES or BMES"),
