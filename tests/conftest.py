@@ -8,7 +8,6 @@ import io
 import os
 import re
 import signal
-import subprocess
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional, Tuple
 
@@ -91,6 +90,16 @@ def lasts_one_test(own_names: List[Tuple[Dict[str, Any], Dict[str, Any]]]) -> It
         table.update(before)
 
 
+@pytest.fixture
+def cleared() -> Iterator[None]:
+    """Keras' session, cleared before and after."""
+    from amp_xla.backend import K
+
+    K.clear_session()
+    yield
+    K.clear_session()
+
+
 @pytest.fixture(scope="session")
 def servers() -> Any:
     """Two fork servers, so that two processes can be alive at once."""
@@ -104,14 +113,9 @@ def server(servers: Any) -> Any:
     return servers[0]
 
 
-@pytest.fixture(scope="session")
-def peers(tmp_path_factory: Any) -> str:
-    """A Python with PyTorch and transformers, from the package registry."""
-    folder = tmp_path_factory.mktemp("peers") / "env"
-    python = str(folder / "bin" / "python")
-    for command in (
-        ["python3.11", "-m", "venv", str(folder)],
-        [python, "-m", "pip", "install", "-q", "-r", "benchmarks/peers.txt"],
-    ):
-        subprocess.run(command, check=True)
-    return python
+@pytest.fixture(scope="module")
+def command(server: Any, tmp_path_factory: Any) -> Any:
+    """Commands in a new folder."""
+    from tests.support.commands import Commands
+
+    return Commands(server, tmp_path_factory.mktemp("work"))

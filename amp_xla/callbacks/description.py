@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 import warnings
-from typing import Any, Dict, Mapping, Optional
+from collections import Counter
+from typing import Any, Dict, Iterable, Mapping, Optional
 
 from amp_xla.backend import keras
 from amp_xla.errors import AmpXlaError
@@ -69,14 +70,23 @@ def reasons(checkpoint: Any, model: Any, ended: bool) -> str:
       model: the model.
       ended: whether this process has already ended a run in its folder.
     """
-    reason, numbers = "", re.compile(r"_\d+(?=/|$)")
-    stored, names = set(checkpoint.tensors()), {weight.op.name for weight in model.weights}
-    if names - stored and {numbers.sub("", name) for name in names} <= stored:
+    reason = ""
+    if renumbered(checkpoint.tensors(), model):
         reason = (
-            "; this process has built a model before, so that layers have other names: call "
-            "keras.backend.clear_session() before building it again"
+            "; only numbers in its layers' names differ: this process, or that of the checkpoint, "
+            "had built a model before; call keras.backend.clear_session() before building it again"
         )
     return reason + (f"; {IN_A_LOOP}" if ended else "")
+
+
+def renumbered(stored: Iterable[str], model: Any) -> bool:
+    """Return whether a model's weights have these names but for their numbers.
+
+    TensorFlow and Keras number the names of models that one process builds.
+    """
+    names = {weight.op.name for weight in model.weights}
+    plain = [Counter(re.sub(r"_\d+(?=/|$)", "", name) for name in each) for each in (names, stored)]
+    return not names <= set(stored) and not plain[0] - plain[1]
 
 
 def higher_is_better(name: str) -> bool:

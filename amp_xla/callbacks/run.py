@@ -348,6 +348,7 @@ class Run(keras.callbacks.Callback):
                 "metrics": [value.tolist() for value in metrics],
                 "callbacks": self._others.state({}),
                 "ended": self._ended,
+                "weights": [weight.op.name for weight in self._step.model.weights],
             }
         }
 

@@ -134,9 +134,10 @@ def _export_script(config: Config, target: str, words: List[str]) -> int:
         model, batches, _ = open_script(script, words, None)
     if setup.current().settings.precision == "amp":
         raise AmpXlaError(f"{script} calls configure(precision=amp); export computes in float32")
-    own_script.load(model, weights, built)
+    module = recipe_module(os.path.abspath(script.path))
+    own_script.load(model, weights, built, module)
     batch = next(batches) if batches else None
-    tokenizer = own_script.tokenizer_in(recipe_module(os.path.abspath(script.path)))
+    tokenizer = own_script.tokenizer_in(module)
     bert = config.format in ("hf", "google")
     exported = own_script.exportable(model, batch, built, tokenizer, bert)
     return _write(config, folder, exported, None, Path(weights).name)

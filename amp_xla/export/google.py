@@ -36,4 +36,6 @@ def describe(model: Exportable, folder: Path) -> List[str]:
         f'"{folder}/{CHECKPOINT}", "{model.config["model_type"]}"{outputs})'
     )
     load += " (its output is that of bert/pooler/dense)" * ("with_pool" in outputs)
+    if model.config["model_type"] in ("bert", "albert", "electra") and epsilon != 1e-12:
+        load += f" (answers differ: bert4keras fixes layer_norm_eps to 1e-12, here {epsilon})"
     return [load, describe_head(model, folder)] if model.formula else [load]

@@ -6,12 +6,13 @@ import contextlib
 import re
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Set, Tuple
 
 import numpy as np
 
 from amp_xla import backend
 from amp_xla.backend import K, keras
+from amp_xla.callbacks.description import renumbered
 from amp_xla.data.text.tokenizer import REQUIRED, Tokenizer
 from amp_xla.data.text.vocabulary import Rules
 from amp_xla.errors import AmpXlaError
@@ -21,7 +22,7 @@ from amp_xla.export.model import Exportable, random_tokens
 from amp_xla.export.text_models import dense, pointer
 from amp_xla.models import dropout, encoders
 from amp_xla.models.weights import first_line, google
-from amp_xla.training.checkpoint import STATE, Checkpoint, problems
+from amp_xla.training.checkpoint import STATE, Checkpoint, CheckpointError, problems
 from amp_xla.training.step import restore_weights
 
 # Key of a bert_config.json -> attribute of bert4keras' model, if it has another name
@@ -74,8 +75,14 @@ def tokenizer_in(module: Any) -> Optional[Tokenizer]:
     return found
 
 
-def load(model: Any, weights: str, built: Sequence[Any]) -> None:
+def load(model: Any, weights: str, built: Sequence[Any], module: Any) -> None:
     """Load a file of Keras' ``save_weights``, a bert4keras checkpoint or a run's checkpoint.
+
+    Args:
+      model: the Keras model.
+      weights: path of the file or folder.
+      built: what ``recorded`` collected.
+      module: the script.
 
     Raises:
       AmpXlaError: there is no such file, or it does not fit the model.
@@ -85,15 +92,22 @@ def load(model: Any, weights: str, built: Sequence[Any]) -> None:
         wrong = problems(path)
         if wrong:
             raise AmpXlaError(f"{path} is damaged: {wrong[0]}")
-        restore_weights(Checkpoint(path), model.weights)
+        checkpoint = Checkpoint(path)
+        # The tensors have all models that the process had built.
+        trained = set(checkpoint.state.get("fit", {}).get("weights") or checkpoint.tensors())
+        if renumbered(trained, model):
+            raise CheckpointError(f"{path} {_other_numbers(trained, model, module)}")
+        restore_weights(checkpoint, model.weights)
         return
     indexed = Path(f"{path}.index").is_file()
     if not indexed and not path.is_file():
         raise AmpXlaError(f"--weights {path}: there is no such file, checkpoint or {path}.index")
     try:
         if indexed and "_CHECKPOINTABLE_OBJECT_GRAPH" not in google.tensors(path):
+            own = {id(weight) for weight in model.weights}
             for transformer in built:  # written by bert4keras' save_weights_as_checkpoint
-                transformer.load_weights_from_checkpoint(str(path))
+                if not own.isdisjoint(map(id, transformer.model.weights)):
+                    transformer.load_weights_from_checkpoint(str(path))
             for name in _unmapped(model, built):
                 raise ValueError(f"it has no {name}; give a file of model.save_weights")
         else:
@@ -104,6 +118,19 @@ def load(model: Any, weights: str, built: Sequence[Any]) -> None:
         raise AmpXlaError(
             f"--weights {path} does not fit the model: {first_line(error)}"
         ) from error
+
+
+def _other_numbers(trained: Set[str], model: Any, module: Any) -> str:
+    """Return the end of a message, with the name of the trained model in the script."""
+    script, names = Path(module.__file__).name, [weight.op.name for weight in model.weights]
+    models = {key: x for key, x in vars(module).items() if isinstance(x, keras.models.Model)}
+    whole = [
+        f"name {script}:{key}" for key, x in models.items()
+        if len(x.weights) == len(names) and {weight.op.name for weight in x.weights} <= trained
+    ]  # fmt: skip
+    hint = [*whole, f"needed: a global of {script} that is the model as training built it"][0]
+    name = next(name for name in names if name not in trained)
+    return f"has {name} with another number: the process has built several models; {hint}"
 
 
 def _unmapped(model: Any, built: Sequence[Any]) -> List[str]:

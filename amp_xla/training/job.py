@@ -169,6 +169,8 @@ class TensorFlowEngine(Engine):
     def first_step_ran(self) -> Optional[Dict[str, Any]]:
         graph = self.job.step.executed
         note(f"first step ran: {graph.describe()}")
+        if graph.advice:
+            note(graph.advice)
         self.job.verify(graph)
         return dataclasses.asdict(graph)
 

@@ -49,14 +49,9 @@ RUNS: Dict[str, Any] = {
                 "8", "--heldout", "16", "--steps", "8", "--average", "0.9"), [MASKED_TEXT]),
     "several": ((RECIPE, *TINY, "--train", "several.tsv", "--dev", "several.tsv", "--multilabel",
                  "|"), TEXTS),
-    "pooled": ((RECIPE, *TINY, "--train", "several.tsv", "--dev", "several.tsv", "--multilabel",
-                "|", "--pooling", "pooler"), TEXTS),
-    "cls": ((RECIPE, *TINY, "--train", "train.tsv", "--dev", "train.tsv", "--pooling", "cls",
-             "--packed"), TEXTS),
     "crf": ((*TAGGED, "crf", *FLAT, "--ema", "0.9"), SENTENCES),
     "global_pointer": ((*TAGGED, "global_pointer"), SENTENCES),
     "cosent": ((*PAIRED, "--method", "cosent"), PAIRS),
-    "cross-encoder": ((*PAIRED, "--method", "cross-encoder"), PAIRS),
     "pooled-pairs": ((*PAIRED, "--method", "cross-encoder", "--pooling", "pooler"), PAIRS),
 }  # fmt: skip
 # Loads exports without this package. Reads a folder, a format and ids per line, as JSON.
@@ -102,17 +97,14 @@ class Place(Commands):
         """Export to ``run/kind-dtype`` or ``to``; return the output."""
         to = to or f"{run}/{kind}-{dtype}"
         words = ("--run", run, "--format", kind, "--dtype", dtype, "--to", to)
-        result = self(EXPORT, *words, **job)
-        assert result.code == 0, result.out + result.err
-        return result.out
+        return self.done(EXPORT, *words, **job).out
 
     def trained(self, name: str) -> Tuple[str, Any]:
         """Train a run once; return its folder, and predict's (or fill's) answers to its texts."""
         (recipe, *flags), texts = RUNS[name]
         run = f"runs/{recipe.split('.')[1]}/{name}"
         if name not in self.answers:
-            done = self(recipe, *flags, "--precision", "fp32", "--name", name)
-            assert done.code == 0, done.err
+            self.done(recipe, *flags, "--precision", "fp32", "--name", name)
             (self.folder / "asked.txt").write_text("".join(f"{text}\n" for text in texts))
             if name == "masked":
                 out = self(FILL, "--run", run, "--text", MASKED_TEXT, "--top", "200").out
@@ -221,7 +213,7 @@ def place(server: Any, tmp_path_factory: Any) -> Any:
     here.program.kill()
 
 
-ONCE = ("one", "global_pointer", "cosent", "several", "cross-encoder")
+ONCE = ("one", "global_pointer", "cosent", "several", "pooled-pairs")
 
 
 @pytest.mark.parametrize(
@@ -345,45 +337,3 @@ def test_what_cannot_be_exported_is_one_line(place: Place) -> None:
     assert not (place.folder / "no").exists()
     words = ("--run", CLASSIFIER, "--file", "asked.txt", "--query", "snow")
     assert "--query needs a similarity run" in place(PREDICT, *words).error
-
-
-@pytest.mark.once
-@pytest.mark.long
-@pytest.mark.network
-@pytest.mark.timeout(3600)
-def test_transformers_answers_as_predict_and_fill(place: Place, peers: str) -> None:
-    """By the code of docs/export.md."""
-    sides = [text for side in zip(*(x.split("\t") for x in PAIRS)) for text in side]
-    asked = {
-        "one": TEXTS[:2], "masked": [MASKED_TEXT], "crf": SENTENCES, "pooled": TEXTS,
-        "pooled-pairs": PAIRS, "cosent": sides,
-    }  # fmt: skip
-    for name, texts in asked.items():
-        place.export(place.trained(name)[0], "hf", to=name)
-        if name != "crf":
-            (place.folder / name / "texts.json").write_text(json.dumps(texts))
-    folders = [place.folder / name for name in asked]
-    ids, segments = rows(folders[2], SENTENCES)
-    np.savez(folders[2] / "asked.npz", ids=ids, segments=segments)
-    program = ["-m", "tests.support.transformers_exports"]
-    subprocess.run([peers, *program, *map(str, folders)], check=True)
-    one, masked, crf, pooled, pairs, apart = (np.load(folder / "found.npz") for folder in folders)
-    answers = {name: place.trained(name)[1] for name in asked}
-    np.testing.assert_allclose(pooled["scores"], chances(answers["pooled"]), atol=1e-4)
-    scores = (
-        pairs["scores"][:, 0],
-        (np.split(apart["vectors"], 2)[0] * np.split(apart["vectors"], 2)[1]).sum(1),
-    )
-    for name, found in zip(("pooled-pairs", "cosent"), scores):
-        np.testing.assert_allclose(found, [x["score"] for x in answers[name]], atol=1e-4)
-    powers = np.exp(one["logits"])
-    probabilities = powers / powers.sum(1, keepdims=True)
-    np.testing.assert_allclose(probabilities, chances(place.trained("one")[1])[:2], atol=1e-4)
-    assert one["labels"].tolist() == ["weather", "kitchen"]
-    expected = place.trained("masked")[1]
-    assert masked["ids"].tolist() == rows(folders[1], [MASKED_TEXT])[0]
-    filled(folders[1], masked["out"], masked["ids"], expected, TOLERANCE["fp32"])
-    place.export(place.trained("crf")[0], "savedmodel", to="served")
-    served = place.answered(place.folder / "served", "savedmodel", [ids, segments])["logits"]
-    words = np.array(ids) > 0
-    np.testing.assert_allclose(crf["out"][words], served[words], atol=1e-4)

@@ -238,6 +238,8 @@ def check(name: str, folder: Path, found: Dict[str, Any], expected: List[Any], t
         if name != "several":
             same = found["probabilities"].argmax(1) == wanted.argmax(1)
         assert same.all()
+        if "labels" in found:  # of the documented code
+            assert list(found["labels"]) == [answer["label"] for answer in expected]
     assert difference < 1e-4
     return f"{difference:.1e}"
 

@@ -102,6 +102,33 @@ def test_a_classifier(scripts: Scripts) -> None:
 
 
 @pytest.mark.once
+def test_of_several_models_of_a_script_the_trained_one_is_named(scripts: Scripts) -> None:
+    """TensorFlow numbers the names of a second model's weights, by which a run stores them."""
+    for name in ("classify", "second"):
+        scripts.answers(name)
+    first, second = "classify.py:build_model", "second.py:model"
+    step = str(sorted((scripts.folder / "runs/classify/checkpoints").iterdir())[-1])
+    for words, hint in (
+        (("runs/classify", first), "name classify.py:model"),
+        ((first, "--weights", step), "name classify.py:model"),
+        (("runs/classify", second), "needed: a global of second.py"),
+        (("runs/second", "classify.py:model"), "needed: a global of classify.py"),
+    ):
+        error = scripts(CLI, "export", *words, "--to", "no").error
+        assert hint in error and "another model" not in error, error
+    for folder, name, *words in (
+        ("third", "classify", first, "--weights", "classify.weights"),  # Keras reads by order
+        ("fourth", "second", "runs/second", second),
+        ("fifth", "second", "runs/second", first),
+    ):
+        scripts.export(*words, "--to", folder)
+        scripts.check(name, folder)
+    scripts.export(*words, "--to", "google", "--format", "google")
+    words = (second, "--weights", "google/bert_model.ckpt")  # which lacks the head
+    assert "it has no dense" in scripts(CLI, "export", *words, "--to", "no").error
+
+
+@pytest.mark.once
 def test_a_tagger_with_a_crf(scripts: Scripts) -> None:
     asked = scripts.answers("tag")
     scripts.export("tag.py:model", "--weights", "tag.h5", "--to", "tag_saved")

@@ -27,7 +27,7 @@ LEFT_OUT = {
     "ernie": "embeddings.task_type_embeddings.weight (its first row is added to the embeddings",
     "roformer": "encoder.embed_positions.weight (constants)",
 }
-ON_BOTH, LONG = ("albert", "bert_old"), ("bert_zip", "electra", "macbert", "roformer_v2")
+ON_BOTH, LONG = ("albert", "bert_old"), ("bert", "bert_zip", "electra", "macbert", "roformer_v2")
 CASES = [
     pytest.param(family, marks=pytest.mark.long if family in LONG else pytest.mark.once)
     for family in sorted(set(FAMILIES) - set(ON_BOTH))
@@ -95,10 +95,11 @@ def test_there_and_back_all_bits_are_the_same(family: str, tmp_path: Path, capsy
             google.pretrained(str(path.parent))
         path.write_text(json.dumps(config))
     if family == "macbert":
-        return  # its layer_norm_eps of 1e-3 is not that of bert4keras' BERT, which is fixed
+        assert "bert4keras fixes layer_norm_eps to 1e-12, here 0.001" in said
+        return
     real = asked["tokens"] > 0
     states = hidden(tmp_path / "google", asked)
-    np.testing.assert_allclose(states[real], asked["hidden"][real], atol=1e-4)
+    np.testing.assert_allclose(states[real], asked["hidden"][real], rtol=0, atol=1e-5)
 
 
 def test_of_a_checkpoint_heads_come_along_and_optimizers_do_not(
@@ -115,6 +116,8 @@ def test_of_a_checkpoint_heads_come_along_and_optimizers_do_not(
     }
     slots = {f"{name}/adam_{x}": value for name, value in added.items() for x in "mv"}
     google_folder.write(tmp_path / "a", {**added, **slots, "global_step": np.array(7)})
+    path = tmp_path / "a" / google_folder.NAME
+    path.write_text(json.dumps({**google_folder.CONFIG, "layer_norm_eps": 1e-3}))
     said = converted(tmp_path / "a", tmp_path / "hf", "hf", capsys)
     names = "bert/pooler/dense/bias/adam_m, bert/pooler/dense/bias/adam_v, bert/pooler/dense/kernel"
     assert f"left out: {names}/adam_m and 6 others (of an optimizer)" in said
@@ -122,7 +125,8 @@ def test_of_a_checkpoint_heads_come_along_and_optimizers_do_not(
     config = json.loads((tmp_path / "hf" / "config.json").read_text())
     assert config["architectures"] == ["BertForPreTraining"]
     assert tensors(tmp_path / "hf")["cls.seq_relationship.weight"].shape == (2, 16)
-    converted(tmp_path / "hf", tmp_path / "b", "google", capsys)
+    said = converted(tmp_path / "hf", tmp_path / "b", "google", capsys)
+    assert "answers differ: bert4keras fixes layer_norm_eps" in said
     random_ids = random.randint(5, 20, [2, 6])
     asked = {"tokens": random_ids, "segments": random_ids * 0}
     answers = hidden(tmp_path / "b", asked, with_mlm=True, with_nsp=True)

@@ -40,17 +40,14 @@ def test_hidden_states_are_those_of_transformers(family: str, capfd: Any) -> Non
     states, wanted = hidden(FOLDERS / family)
     real = wanted["tokens"] > 0
     assert np.abs(wanted["hidden"][real]).max() > 0.5
-    np.testing.assert_allclose(states[real], wanted["hidden"][real], atol=1e-4)
+    np.testing.assert_allclose(states[real], wanted["hidden"][real], rtol=0, atol=1e-5)
     assert np.isfinite(states).all()
     said = capfd.readouterr().err
     unused = {"bert": "cls.predictions (5)", "bert_old": "cls.seq_relationship (2)"}
     assert unused.get(family, "") in said and said.count("\n") <= 1
 
 
-@pytest.mark.parametrize(
-    "family",
-    ["nezha", *(pytest.param(x, marks=pytest.mark.once) for x in ("electra", "roformer_v2"))],
-)
+@pytest.mark.parametrize("family", ["nezha", pytest.param("roformer_v2", marks=pytest.mark.once)])
 def test_packed_rows_are_the_texts_alone(family: str) -> None:
     alone, wanted = hidden(FOLDERS / family)
     counts = (wanted["tokens"] > 0).sum(1)[:2]

@@ -45,12 +45,11 @@ def by_bert4keras(job):
     tokenizer = Tokenizer(str(folder / "vocab.txt"), do_lower_case=lower)
     rows = []
     for text in job["texts"]:
+        sides = text.split("\t")
         if MASK in text:  # its tokenizer would split the word
-            ends = [tokenizer.encode(end)[0] for end in text.split(MASK)]
-            ids = [*ends[0][:-1], tokenizer._token_mask_id, *ends[1][1:]]
-            rows.append([ids, [0] * len(ids)])
-        else:
-            rows.append(tokenizer.encode(*text.split("\t"), maxlen=job["length"]))
+            first, last = map(tokenizer.tokenize, text.split(MASK))
+            sides = [[*first[:-1], MASK, *last[1:]]]
+        rows.append(tokenizer.encode(*sides, maxlen=job["length"]))
     return tuple(map(padded, zip(*rows)))
 
 
@@ -67,7 +66,7 @@ def pipeline(job):
 def documented(job):
     names = {"folder": job["folder"], "texts": job["texts"]}
     exec(job["code"], names)
-    return {"logits": names["logits"].numpy()}
+    return {"logits": names["logits"].numpy(), "labels": names["labels"]}
 
 
 def sentence_transformers(job):

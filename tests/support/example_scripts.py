@@ -34,11 +34,22 @@ SCRIPTS = {
     "classify": """
 set_gelu("tanh")
 tokenizer = Tokenizer(dict_path, do_lower_case=True)
-bert = build_transformer_model(config_path, with_pool=True, return_keras_model=False)
-output = Dropout(rate=0.1)(bert.model.output)
-output = Dense(units=2, activation="softmax", kernel_initializer=bert.initializer)(output)
-model = keras.models.Model(bert.model.input, output)
-model.compile(loss="sparse_categorical_crossentropy", optimizer=Adam(1e-3))
+
+def build_model():
+    bert = build_transformer_model(config_path, with_pool=True, return_keras_model=False)
+    output = Dropout(rate=0.1)(bert.model.output)
+    output = Dense(units=2, activation="softmax", kernel_initializer=bert.initializer)(output)
+    model = keras.models.Model(bert.model.input, output)
+    model.compile(loss="sparse_categorical_crossentropy", optimizer=Adam(1e-3))
+    return model
+
+model = build_model()
+""",
+    # the second model of its process
+    "second": """
+from classify import build_model, tokenizer
+model = build_model()
+teacher = build_transformer_model(config_path, num_hidden_layers=3)
 """,
     # task_sequence_labeling_ner_crf.py
     "tag": """
@@ -81,7 +92,7 @@ TAIL = """
 if __name__ == "__main__":
     encoded = [tokenizer.encode(a, b) for a, b in zip(texts, texts[1:])]
     ids, segments = (sequence_padding(x) for x in zip(*encoded))
-    labels = {"classify": ids[:, :1] % 2, "tag": ids % 7}.get(NAME)
+    labels = {"title": None, "convolve": None, "tag": ids % 7}.get(NAME, ids[:, :1] % 2)
     if labels is not None:
         run = amp_xla.callbacks.Run("runs/" + NAME)
         model.fit([ids, segments], labels, batch_size=3, epochs=2, verbose=0, callbacks=[run])
