@@ -113,7 +113,8 @@ def from_start(place: Place, recipe: str = "classification") -> List[str]:
     On 1.15 a seeded start depends on the number of operations.
     """
     if not place.run("start", recipe).exists():
-        flags = [*FLAGS[recipe], "--dropout", "0", "--steps", "1"]
+        length = "--epochs" if recipe == "classification" else "--steps"
+        flags = [*FLAGS[recipe], "--dropout", "0", length, "1"]
         done = place.train(0, "start", *flags, recipe=recipe)
         assert done.code == 0, done.out
     return ["--warm-start", f"runs/{recipe}/start"]
