@@ -214,7 +214,7 @@ def figures(name: str) -> Any:
 def tutorial() -> List[float]:
     """Return the losses of the example. Run it last: it changes the global policy."""
     file = str(Path(__file__).parents[2] / "examples" / "sok" / f"amp_{backend.kind()}.py")
-    sys.argv = [file, "--steps", "60", "--batch", "2048"]
+    sys.argv = [file, "--steps", "100", "--batch", "2048"]
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         runpy.run_path(file, run_name="__main__")
     return [float(loss) for loss in re.findall(r"loss ([\d.]+)", printed.getvalue())]
