@@ -67,7 +67,7 @@ def decide(table: Table, request: Request, run: Optional[Layout] = None) -> Layo
       DataError: a field is missing, or the file can be read in two ways.
     """
     (number, head), *below = table.rows[:EXAMINED]
-    may = table.format != "json" and (run is None or run.header)  # R names no column of row names
+    may = table.format != "json" and "\t" in head and (run is None or run.header)  # R's row names
     if may and {row.count("\t") for _, row in below} == {head.count("\t") + 1}:
         table = table._replace(rows=[(number, f"\t{head}"), *table.rows[1:]])
     layout = run.applied(table, request.needs) if run else None

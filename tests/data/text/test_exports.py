@@ -164,6 +164,9 @@ def test_a_title_above_the_header_is_to_be_deleted(tmp_path: Path) -> None:
     content = table([("Umfrage 2023", ""), ("Kommentar", "Note"), *PLAIN])
     with pytest.raises(DataError, match="if it is neither, such as a title, delete it"):
         read(saved(tmp_path, "a.csv", content))
+    for how in ({}, {"header": "yes"}):  # a title is no header without a name of row names
+        with pytest.raises(DataError, match="a.csv"):
+            read(saved(tmp_path, "a.csv", content.replace("2023,", "2023")), **how)
 
 
 REJECTED = {"text": "Ann came", "_task_hash": 7, "answer": "reject"}
