@@ -140,6 +140,17 @@ def test_optimizers_and_callbacks_as_in_keras_and_after_a_kill(name: str, tmp_pa
     np.testing.assert_allclose(dev, history["val_loss"], rtol=1e-4)
 
 
+@pytest.mark.once
+@pytest.mark.parametrize("kind", ["Adam", "SGD"])
+def test_bert4keras_accumulation_is_named(kind: str, tmp_path: Path, capfd: Any) -> None:
+    base = getattr(optimizers, kind, None) or keras.optimizers.SGD
+    accumulating = optimizers.extend_with_gradient_accumulation(base, name="Accumulating")
+    model = build(lambda: accumulating(1e-2, grad_accum_steps=3), scaled=False)
+    model.fit(InOrder(), epochs=1, verbose=0, callbacks=[Run(tmp_path / "run")])
+    said = "two runs differ, and resuming is not exact; use LossScaleOptimizer(..., accumulate=3)"
+    assert capfd.readouterr().err.count(said) == 1
+
+
 def data(kind: str, model: Any, others: List[Any]) -> Any:
     """Fit on one kind of data."""
     generator = Generator(list(range(len(ROWS))), 8)

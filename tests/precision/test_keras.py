@@ -121,4 +121,4 @@ def test_the_documentations_graph_blocks_run(code, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     model = backend.keras.models.Sequential([backend.keras.layers.Dense(1, input_shape=(4,))])
     model.compile(loss="mse", optimizer="sgd")
-    run(code, model=model, batches=Batches(16))
+    run(code.replace("steps=20", "steps=2"), model=model, batches=Batches(16))

@@ -72,14 +72,6 @@ class Commands:
         assert "resumed from step-" in done.err, done.err
         return copy
 
-    def killed_and_resumed(self, recipe: str, *words: str, step: int) -> Result:
-        """Kill a recipe with SIGKILL after a step, and resume it to its end."""
-        killed = self(recipe, *words, faults={"step": [step, "after"]}, log="faults.jsonl")
-        assert killed.code == -9, killed.err
-        resumed = self(recipe, *words, "--resume")
-        assert resumed.code == 0 and "resumed from step-" in resumed.err, resumed.err
-        return resumed
-
 
 def bytes_of(folder: Path) -> Dict[str, str]:
     """Every file, link and folder under ``folder`` with a hash of what it holds."""

@@ -76,11 +76,14 @@ def test_one_text_in_each_format(tmp_path: Any, content: str) -> None:
 CHINESE, NAMES = "患者张三有糖尿病", [Entity(2, 4, "name"), Entity(5, 8, "dis")]
 
 
-# CLUENER, CMeEE and doccano: tests/data/text/test_public_layouts.py
 @pytest.mark.once
 @pytest.mark.parametrize("record", [
+    {"label": {"name": {"张三": [[2, 3]]}, "dis": {"糖尿病": [[5, 7]]}}},  # CLUENER
+    {"entities": [{"start_idx": 2, "end_idx": 3, "type": "name", "entity": "张三"},
+                  {"start_idx": 5, "end_idx": 7, "type": "dis", "entity": "糖尿病"}]},  # CMeEE
     {"entities": [{"start_idx": 2, "end_idx": 4, "type": "name", "entity": "张三"},
                   {"start_idx": 5, "end_idx": 8, "type": "dis", "entity": "糖尿病"}]},  # excluded
+    {"id": 3, "label": [[5, 8, "dis"], [2, 4, "name"]], "Comments": []},  # doccano
     {"labels": [[5, 8, "dis"], [2, 4, "name"]]},
     {"tokens": [], "spans": [{"start": 2, "end": 4, "label": "name", "token_start": 2},
                              {"start": 5, "end": 8, "label": "dis", "token_start": 5}]},  # prodigy
