@@ -208,8 +208,7 @@ class Run(keras.callbacks.Callback):
         self._epoch, position = epoch, epoch * steps + skip
         # FitStep needs a batch. The last one leaves the data to another fit as the run left them.
         over = self._ended or position >= given["epochs"] * steps
-        # Several ranks have different data.
-        read = {} if self._ranks.several else self._source.identity(self._seed)
+        read = {} if self._ranks.several else self._source.identity(self._seed)  # ranks differ
         script = description.describe(model, {**read, "class_weight": given["class_weight"]})
         self._feed: Any = self._source
         if not isinstance(self._source, data.Arrays):  # Keras itself cuts batches of arrays

@@ -268,8 +268,6 @@ def test_any_value_in_a_configuration_is_used_or_refused_in_one_line(tmp_path: P
         ("tokenizer.json", {"added_tokens": [{"content": "x", "id": 10**12}]}, "id of 'x'"),
         ("tokenizer.json", {"model": {"type": "WordPiece", "vocab": {"a": -1}}}, "id of 'a' is -1"),
         ("tokenizer.json", {"model": {"type": "WordPiece", "vocab": [1, 2]}}, "no tokens with ids"),
-        ("tokenizer.json", {"model": {"type": "BPE", "vocab": {}}}, "BPE"),
-        ("vocab.txt", b"[PAD]\n[UNK]\n", "2 tokens without"),
         ("vocab.txt", gzip.compress(bytes(1 << 25)), "larger than"),
         ("vocab.txt", b"version https://git-lfs.github.com/spec/v1\n", "git lfs pull"),
         ("vocab.txt", "".join(f"{t}\n" for t in [*SPECIAL_TOKENS, *range(99)]), "104 tokens, but"),

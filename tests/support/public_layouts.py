@@ -1,7 +1,4 @@
-"""Files in the layouts of public data sets, written anew from their description.
-
-Those of other data sets are read in tests/data/text and tests/tasks/tagging, without a run.
-"""
+"""Files in the layouts of public data sets, written anew from their description."""
 
 from __future__ import annotations
 
@@ -35,8 +32,12 @@ def samples(count: int, seed: int) -> List[Sample]:
 Records = Sequence[Sample]
 
 
-def array(record: Callable[[Sample], Any]) -> Callable[[Records], str]:
-    return lambda made: json.dumps([record(s) for s in made], ensure_ascii=False, indent=1)
+def lines(record: Callable[[int, Sample], Any], joined: str = "\n") -> Callable[[Records], str]:
+    def write(made: Records) -> str:
+        objects = [json.dumps(record(*s), ensure_ascii=False) for s in enumerate(made)]
+        return joined.join(objects) + "\n" if joined == "\n" else f"[{joined.join(objects)}]"
+
+    return write
 
 
 def table(header: str, row: Callable[[int, Sample], Any], comma: bool = False) -> Any:
@@ -51,15 +52,18 @@ def table(header: str, row: Callable[[int, Sample], Any], comma: bool = False) -
     return write
 
 
-def conll(made: Records) -> str:
-    out = []
-    for s in made:
-        end = s.start + len(s.name)
-        for i, char in enumerate(s.text):
-            tag = "O" if not s.start <= i < end else ("BI"[i > s.start] + "-PER.NAM")
-            out.append(f"{char}\t{tag}\n")
-        out.append("\n")
-    return "".join(out)
+def conll(suffix: Callable[[int], str]) -> Callable[[Records], str]:
+    def write(made: Records) -> str:
+        out = []
+        for s in made:
+            end = s.start + len(s.name)
+            for i, char in enumerate(s.text):
+                tag = "O" if not s.start <= i < end else ("BI"[i > s.start] + "-PER.NAM")
+                out.append(f"{char}{suffix(i)}\t{tag}\n")
+            out.append("\n")
+        return "".join(out)
+
+    return write
 
 
 class Layout(NamedTuple):
@@ -86,15 +90,42 @@ def texts(made: Records) -> str:
 
 
 LAYOUTS: Dict[str, Layout] = {
+    "CLUENER": Layout(
+        "tagging", "train.json",
+        lines(lambda i, s: {"text": s.text, "label": {"name": {
+            s.name: [[s.start, s.start + len(s.name) - 1]]}}}),
+        lines(lambda i, s: {"id": i, "text": s.text}), 'text = "text", label = "label" (JSON)',
+    ),
     "CMeEE": Layout(
         "tagging", "CMeEE_train.json",
-        array(lambda s: {"text": s.text, "entities": [{
+        lines(lambda i, s: {"text": s.text, "entities": [{
             "start_idx": s.start, "end_idx": s.start + len(s.name) - 1, "type": "dis",
-            "entity": s.name}]}),
-        array(lambda s: {"text": s.text}), 'label = "entities" (JSON)',
+            "entity": s.name}]}, ",\n  "),
+        lines(lambda i, s: {"text": s.text}, ",\n  "), 'label = "entities" (JSON)',
+    ),
+    "doccano": Layout(
+        "tagging", "all.jsonl",
+        lines(lambda i, s: {"id": i, "text": s.text,
+                            "label": [[s.start, s.start + len(s.name), "PER"]]}),
+        texts, 'text = "text", label = "label" (JSON); "id" unused',
     ),
     "Weibo NER": Layout(
-        "tagging", "weiboNER.conll.train", conll, texts, "text = 0, label = 1 (CoNLL)",
+        "tagging", "weiboNER.conll.train", conll(lambda i: ""), texts,
+        "text = 0, label = 1 (CoNLL)",
+    ),
+    "Weibo NER, 2nd edition": Layout(
+        "tagging", "weiboNER_2nd_conll.train", conll(lambda i: str(i % 3)), texts,
+        "end with a digit",
+    ),
+    "ChnSentiCorp": Layout(
+        "classification", "train.tsv", table("label,text_a", lambda i, s: (s.label, s.text)),
+        table("qid,text_a", lambda i, s: (i, s.text)),
+        'text = 1 "text_a", label = 0 "label" (header)',
+    ),
+    "ChnSentiCorp_htl_all": Layout(
+        "classification", "htl.csv", table("label,review", lambda i, s: (s.label, s.text), True),
+        table(",review", lambda i, s: (i, s.text), True),
+        'text = 1 "review", label = 0 "label" (header)',
     ),
     "LCQMC": Layout(
         "similarity", "train.txt", table("", lambda i, s: (s.text, s.pair, s.label)),
@@ -122,6 +153,19 @@ LAYOUTS: Dict[str, Layout] = {
         table("v1,v2,,,", lambda i, s: (("ham", "spam")[s.label], s.text, "", "", ""), True), texts,
         'text = 1 "v2", label = 0 "v1" (header); 2 "", 3 "", 4 "" unused',
         ("--text-field", "v2", "--label-field", "v1"),
+    ),
+    "GoEmotions": Layout(
+        "classification", "train.tsv",
+        table("", lambda i, s: (s.text, 27 - 23 * s.label, f"eeb{i * 7919 % 9973:04d}")),
+        table("", lambda i, s: (s.text, 4, f"eeb{i * 7919 % 9973:04d}")),
+        "text = 0, label = 1 (no header); 2 unused",
+    ),
+    "TNEWS": Layout(
+        "classification", "train.json",
+        lines(lambda i, s: {"label": str(108 + s.label), "label_desc": "news_edu",
+                            "sentence": s.text, "keywords": ""}),
+        lines(lambda i, s: {"id": i, "sentence": s.text, "keywords": ""}),
+        'text = "sentence", label = "label" (JSON); "label_desc", "keywords" unused',
     ),
 }  # fmt: skip
 WITH_PAIRS = ("LCQMC", "STS-B", "GLUE RTE")

@@ -22,7 +22,7 @@ COMPRESSED = (".gz", ".bz2", ".zst")
 UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 JSON_SUFFIXES = (".json", ".jsonl", ".ndjson")
 JSON = re.compile(r"\s*([{]\s*(\"|$)|\[\s*([{]|$))")  # how JSON begins in a file of any name
-TAG = re.compile(r"O|[BIESM]-.*\S")  # behind a token, as in CoNLL
+TAG = re.compile(r"O|[BIESMLU]-.*\S")  # behind a token, as in CoNLL
 _BETWEEN = re.compile(r"[\s,\[\]]*")  # around the objects of an array
 csv.field_size_limit(1 << 27)  # characters of a cell: documents, but no file without its last quote
 
@@ -156,6 +156,7 @@ class Table(NamedTuple):
         as_first = sum(line.count("\t") == tabs for _, line in rows)
         if comma or (name.endswith(".csv") and not (tabs and 2 * as_first > len(rows))):
             rows = [row for row in _rows(path, lines) if row[1].strip()]
+            rows = rows[bool(rows) and rows[0][1].lower() == "sep=\t" :]  # a line for Excel
             return cls(path, "comma", rows, bad)
         return cls(path, "tab", rows, bad)
 
