@@ -154,7 +154,8 @@ def test_positions_behind_tokens_cause_a_warning(tmp_path: Any) -> None:
     ("", r"data: the file is empty"),
     ("[\n]", r"data: the file is empty"),
     ('{"data": []}', r"data: the file is empty"),
-    ("1\tEU\tB-ORG\n2\trejects\tO\n", "data: column 0 numbers the tokens or texts; the token must be "),
+    ("1\tEU\tB-ORG\n2\trejects\tO\n",
+     "data: column 0 numbers the tokens or texts; the token must be "),
     ("1 EU B-ORG O\n\n1 no O O\n", "data: column 0 numbers the tokens"),
 ])  # fmt: skip
 def test_errors_name_file_and_line(tmp_path: Any, content: str, message: str) -> None:
