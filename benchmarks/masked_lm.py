@@ -71,7 +71,7 @@ def ours(shape: Mapping[str, Any]) -> serve.Contestant:
 
     context = RunContext(types.SimpleNamespace(
         seed=shape["seed"], precision_options=PrecisionOptions(shape["precision"], shape["xla"]),
-        update=UpdateOptions(learning_rate=shape["learning_rate"], warmup=0.01),
+        update=UpdateOptions(learning_rate=shape["learning_rate"], warmup=0.0),
     ))  # fmt: skip
     from amp_xla.models import encoders
     from amp_xla.models.language_model import LanguageModel

@@ -90,6 +90,16 @@ def lasts_one_test(own_names: List[Tuple[Dict[str, Any], Dict[str, Any]]]) -> It
         table.update(before)
 
 
+@pytest.fixture
+def cleared() -> Iterator[None]:
+    """Keras' session, cleared before and after."""
+    from amp_xla.backend import K
+
+    K.clear_session()
+    yield
+    K.clear_session()
+
+
 @pytest.fixture(scope="session")
 def servers() -> Any:
     """Two fork servers, so that two processes can be alive at once."""
@@ -101,3 +111,11 @@ def servers() -> Any:
 @pytest.fixture(scope="session")
 def server(servers: Any) -> Any:
     return servers[0]
+
+
+@pytest.fixture(scope="module")
+def command(server: Any, tmp_path_factory: Any) -> Any:
+    """Commands in a new folder."""
+    from tests.support.commands import Commands
+
+    return Commands(server, tmp_path_factory.mktemp("work"))

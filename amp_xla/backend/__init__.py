@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
+import importlib.util
 import os
 import sys
 import warnings
@@ -55,6 +55,13 @@ def tensorflow() -> Any:
     # 1.15 rewrites comprehensions in the code of a tf.function wrongly.
     _call_as_written("amp_xla")
     return module
+
+
+def installed() -> str:
+    """Return ``tf1`` or ``tf2`` without importing it: from packages, or Python's version."""
+    if importlib.util.find_spec("tensorflow") is None:
+        return "tf1" if sys.version_info < (3, 9) else "tf2"
+    return "tf2" if importlib.util.find_spec("tf_keras") is not None else "tf1"
 
 
 def version() -> Tuple[int, int]:

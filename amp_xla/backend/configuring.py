@@ -25,8 +25,8 @@ _WATCHED = ("tensorflow", "keras", "tf_keras", "bert4keras")
 _IMPORT = re.compile(rf"\s*(import|from)\s+(.*,\s*)?({'|'.join(_WATCHED)})\b")
 # Variables that an earlier configuration may have set.
 _MANAGED = (
-    *(flags.XLA_FLAGS, flags.GRAPH_REWRITE, flags.FORK_LOSS_SCALING, flags.TF32_OVERRIDE),
-    flags.VISIBLE_DEVICES,
+    *(flags.XLA_FLAGS, flags.COMPILER_FLAGS, flags.GRAPH_REWRITE, flags.FORK_LOSS_SCALING),
+    *(flags.TF32_OVERRIDE, flags.VISIBLE_DEVICES),
 )
 _CRF_THRESHOLD = 1e6
 _OWN_INFINITY = 1e12  # bert4keras' default
@@ -66,7 +66,8 @@ def configure(**overrides: Any) -> Precision:
     global _current
     settings = Settings.from_environment(_original_environment, **overrides)
     gpu = settings.device != "cpu" and nvidia.has_device(_original_environment)
-    variables = flags.environment(settings, _original_environment, gpu)
+    tf2 = backend.installed() == "tf2"
+    variables = flags.environment(settings, _original_environment, gpu, tf2)
     _refuse_misspelt(None)
     _refuse_if_late(settings, variables)
     for name in set(_MANAGED) - set(variables):

@@ -11,10 +11,11 @@ import json
 import re
 import types
 import zlib
-from typing import Any, Dict, Iterator, List, Mapping, Sequence, Tuple
+from typing import Any, Container, Dict, Iterator, List, Mapping, Sequence, Tuple
 
 import numpy as np
 
+from amp_xla.backend import keras
 from amp_xla.process.progress import note
 
 _KERAS = ("model", "params", "validation_data", "_chief_worker_only", "_supports_tf_logs")
@@ -40,21 +41,17 @@ class Others:
 
     Args:
       callbacks: the callbacks, after Keras has called ``on_train_begin`` of each.
+      variables: names of TensorFlow's variables in the checkpoint.
     """
 
-    def __init__(self, callbacks: Sequence[Any]) -> None:
-        self._callbacks = list(callbacks)
+    def __init__(self, callbacks: Sequence[Any], variables: Container[str]) -> None:
+        self._callbacks, self._variables = list(callbacks), variables
         self._named: List[str] = []
         self._first = [dict(vars(callback)) for callback in self._callbacks]
         self._initial = [
             {name: text for name, (text, _) in self._attributes(number).items()}
             for number in range(len(self._callbacks))
         ]
-
-    @property
-    def classes(self) -> List[str]:
-        """Names of the callbacks' classes."""
-        return [type(callback).__name__ for callback in self._callbacks]
 
     def silence(self) -> None:
         """Do not call the callbacks for batches, until ``rejoin``: these were trained before."""
@@ -77,13 +74,13 @@ class Others:
     def state(self, arrays: Arrays) -> List[Dict[str, Any]]:
         """Return class and changed attributes of each callback for JSON; add to ``arrays``."""
         states = []
-        for number, initial in enumerate(self._initial):
+        for number, (callback, initial) in enumerate(zip(self._callbacks, self._initial)):
             changed = {}
             for name, (text, found) in self._attributes(number).items():
                 if initial.get(name) != text:
                     changed[name] = json.loads(text)
                     arrays.update((key, np.array(array)) for key, array in found.items())
-            states.append({"class": self.classes[number], "state": changed})
+            states.append({"class": type(callback).__name__, "state": changed})
         return states
 
     def restore(self, states: Any, arrays: Mapping[str, np.ndarray]) -> None:
@@ -112,6 +109,8 @@ class Others:
                 text = json.dumps(_encoded(value, f"callbacks/{number}/{name}", arrays))
                 attributes[name] = text, arrays
             except (TypeError, RecursionError):
+                if self._is_elsewhere(callback.model, value):
+                    continue
                 label = f"{type(callback).__name__}.{name} ({type(value).__name__})"
                 if label not in self._named and _is_state(value, self._first[number].get(name)):
                     lost.append(label)
@@ -119,6 +118,15 @@ class Others:
             self._named += lost
             note(f"warning: checkpoints do not hold {', '.join(lost)}: a resume is not exact there")
         return attributes
+
+    def _is_elsewhere(self, model: Any, value: Any) -> bool:
+        """Return whether a value is made of variables and metrics that are saved apart from it."""
+        items = list(value.values()) if isinstance(value, dict) else value
+        if isinstance(items, (list, tuple)):
+            return bool(items) and all(self._is_elsewhere(model, item) for item in items)
+        if any(value is metric for metric in model.metrics):
+            return True
+        return hasattr(value, "read_value") and value.op.name in self._variables
 
 
 def _encoded(value: Any, name: str, arrays: Arrays) -> Any:
@@ -203,11 +211,13 @@ def _is_state(value: Any, first: Any) -> bool:
     Args:
       first: the value at the start. A number, bytes or a path are constants until replaced.
     """
+    tensors = hasattr(value, "read_value") or isinstance(value, keras.metrics.Metric)
+    if tensors or isinstance(value, (*_CONTAINERS, tuple)):
+        return True
     if isinstance(value, (type, types.ModuleType)) or callable(value):
         return False
-    if isinstance(value, (*_CONTAINERS, tuple)):
-        return True
     if _library(type(value)) in _LIBRARIES:
         return False
-    changes = isinstance(value, (bytearray, np.random.RandomState, Iterator))
+    draws = type(value).__module__.startswith("numpy.random")
+    changes = draws or isinstance(value, Iterator) or type(value).__hash__ is None
     return changes or hasattr(value, "__dict__") or value is not first

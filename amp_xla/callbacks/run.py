@@ -193,7 +193,10 @@ class Run(keras.callbacks.Callback):
         resume_from = newest(self.folder, self._ranks)
         self._saved = {**_NEW, **(resume_from.state.get("fit", {}) if resume_from else {})}
         self._arrays = resume_from.more_tensors() if resume_from else {}
-        self._losses, self._ended = list(self._saved["losses"]), bool(self._saved["ended"])
+        self._losses = list(self._saved["losses"])
+        classes = [type(other).__name__ for other in given["callbacks"] if other is not self]
+        same = classes == [state["class"] for state in self._saved["callbacks"]]
+        self._ended = bool(self._saved["ended"]) and same
         state = resume_from.loop if resume_from else LoopState(epoch=given["initial_epoch"])
         epoch, skip, steps = state.epoch, state.step_in_epoch, self._source.steps
         if state.evaluate_due:
@@ -203,13 +206,13 @@ class Run(keras.callbacks.Callback):
         self._resumed_at = -1 if resume_from is None or state.evaluate_due else state.step
         self._monitor = description.known_monitor(self._monitor, model, given, self)
         self._epoch, position = epoch, epoch * steps + skip
-        over = position >= given["epochs"] * steps  # FitStep needs a batch even if none is left
-        # Several ranks have different data.
-        read = {} if self._ranks.several else self._source.identity(self._seed)
+        # FitStep needs a batch. The last one leaves the data to another fit as the run left them.
+        over = self._ended or position >= given["epochs"] * steps
+        read = {} if self._ranks.several else self._source.identity(self._seed)  # ranks differ
         script = description.describe(model, {**read, "class_weight": given["class_weight"]})
         self._feed: Any = self._source
         if not isinstance(self._source, data.Arrays):  # Keras itself cuts batches of arrays
-            self._feed = data.Feed(self._source, self._seed, 0 if over else position, skip)
+            self._feed = data.Feed(self._source, self._seed, max(position - over, 0), skip)
         self._open.callback(self._feed.close)
         self._step = FitStep(
             model, self._feed, given["class_weight"], self._seed,
@@ -261,16 +264,13 @@ class Run(keras.callbacks.Callback):
 
     def _others_began(self, others: Sequence[Any]) -> None:
         """Restore the state of the other callbacks, after their ``on_train_begin``."""
-        self._others, saved = Others(others), self._saved["callbacks"]
-        self._others.restore(saved, self._arrays)
+        self._others = Others(others, self._loop.engine.variables.shapes())
+        self._others.restore(self._saved["callbacks"], self._arrays)
         if self._step.skip:
             self._others.silence()
-        if self._ended and self._others.classes == [state["class"] for state in saved]:
+        if self._ended:
             note("a callback has ended this run, e.g. EarlyStopping; without it the run continues")
-            self.model.stop_training = True
-        self._ended = self._ended and self.model.stop_training
-        if self._loop.over:
-            self.model.stop_training = True
+        self.model.stop_training |= self._ended or self._loop.over
 
     def _after_batch(self, logs: Mapping[str, Any]) -> None:
         """Log the step; evaluate, save and stop if due. Called after all other callbacks."""

@@ -38,6 +38,13 @@ def check(model: Any) -> None:
             f"warning: float16 without loss scaling loses small gradients; compile with "
             f"LossScaleOptimizer({type(model.optimizer).__name__}(...))"
         )
+    steps = getattr(model.optimizer, "grad_accum_steps", None)
+    if steps is not None:  # its update waits for no gradient of the same step
+        note(
+            f"warning: extend_with_gradient_accumulation changes weights before or after a step's "
+            f"forward pass, as it happens: two runs differ, and resuming is not exact; use "
+            f"LossScaleOptimizer(..., accumulate={steps})"
+        )
 
 
 class FitStep:

@@ -140,7 +140,7 @@ def _abilities(gpu: Gpu) -> Finding:
         why += "(half an hour) or fails; NVIDIA's container has them"
         return Finding("warning", "GPU", what, why, container(TF2_IMAGE))
     why = "tensor cores for float16, bfloat16 and TF32: float32 means TF32 unless "
-    why += "AMP_XLA_PRECISION=fp32; compare amp with tf32"
+    why += "AMP_XLA_PRECISION=fp32; AMP may gain nothing over it until AMP_XLA_XLA=on"
     return Finding("ok", "GPU", what, why)
 
 

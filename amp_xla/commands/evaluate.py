@@ -85,11 +85,16 @@ def folders_of(names: str) -> List[Path]:
     """Return the folders in ``--run``, which commas separate.
 
     Raises:
-      AmpXlaError: there is none.
+      AmpXlaError: there is none, or one does not exist.
     """
     folders = [Path(name.strip()) for name in names.split(",") if name.strip()]
     if not folders:
         raise AmpXlaError(f"--run {names!r} names no folder")
+    missing = [folder for folder in folders if not folder.exists()]
+    if missing:
+        raise AmpXlaError(
+            f"{missing[0]} is not a folder; training prints the name of its run folder"
+        )
     return folders
 
 

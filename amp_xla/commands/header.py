@@ -7,12 +7,11 @@ steps; ``import amp_xla.setup`` and ``LossScaleOptimizer`` can.
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
-import sys
 from typing import Dict, List, Optional
 
 from typing_extensions import Annotated, Literal
 
+from amp_xla import backend
 from amp_xla.config import parse, within
 from amp_xla.errors import UnsupportedError
 from amp_xla.settings import Precision, Settings, flags, plain
@@ -110,7 +109,7 @@ def block(config: Config) -> str:
       UnsupportedError: the loss scale is dynamic, which a header cannot implement.
     """
     chosen = dataclasses.asdict(config)
-    runtime, gpu = chosen.pop("runtime") or installed_runtime(), chosen.pop("gpu")
+    runtime, gpu = chosen.pop("runtime") or backend.installed(), chosen.pop("gpu")
     settings = Settings.from_environment({}, **chosen)
     # Constants for float16 on a GPU, which do no harm in bfloat16 on a CPU.
     precision = Precision.of(settings, "float16")
@@ -134,13 +133,6 @@ def block(config: Config) -> str:
     return "\n".join([title, *_aligned(lines), end, ""])
 
 
-def installed_runtime() -> str:
-    """Return ``tf1`` or ``tf2``, from the installed packages, or else Python's version."""
-    if importlib.util.find_spec("tensorflow") is None:
-        return "tf1" if sys.version_info < (3, 9) else "tf2"
-    return "tf2" if importlib.util.find_spec("tf_keras") is not None else "tf1"
-
-
 def _aligned(lines: List[str]) -> List[str]:
     parts = [line.partition("  # ") for line in lines]
     width = min(_CODE_WIDTH, max(len(code) for code, _, _ in parts))
@@ -149,18 +141,21 @@ def _aligned(lines: List[str]) -> List[str]:
 
 def _environment(settings: Settings, runtime: str, gpu: bool) -> List[str]:
     lines = ["import os  # these variables must be set before TensorFlow is imported"]
-    variables = flags.environment(settings, {}, gpu)
+    variables = flags.environment(settings, {}, gpu, runtime == "tf2")
     other = ["TF_USE_LEGACY_KERAS"]
     if runtime == "tf2":
         other = [flags.GRAPH_REWRITE, flags.FORK_LOSS_SCALING]
-    xla = variables.pop(flags.XLA_FLAGS, "")
+    why = {
+        flags.XLA_FLAGS: _XLA_WHY.get(settings.xla),
+        flags.COMPILER_FLAGS: "compiles in a third of the time",
+    }
+    merged = {name: variables.pop(name) for name in why if name in variables}
     for name, value in variables.items():
         if name not in other:
             lines.append(f'os.environ["{name}"] = "{value}"  # {_WHY[name]}')
-    if xla:
+    for name, value in merged.items():
         lines.append(
-            f'os.environ["{flags.XLA_FLAGS}"] = os.environ.get("{flags.XLA_FLAGS}", "") '
-            f'+ " {xla}"  # {_XLA_WHY[settings.xla]}'
+            f'os.environ["{name}"] = os.environ.get("{name}", "") + " {value}"  # {why[name]}'
         )
     return lines
 

@@ -106,6 +106,8 @@ def labelled(
     for part, tokens, kind in zip(values, placed, ("training", "dev")):
         missed: Dict[str, List[str]] = {}
         targets.append(find(part, tokens, numbers, missed))
+        if kind == "training" and sum(map(len, missed.values())) == len(names):
+            raise DataError(warning(missed, len(names), f"training {unit}").partition(": ")[2])
         warnings += warning(missed, sum(map(len, part)), f"{kind} {unit}")
     return how.labelled(
         parts, labels, tokenizer, [part.encoded for part in placed],

@@ -168,7 +168,7 @@ def _figures(runs: List[Record]) -> List[Dict[str, Any]]:
         _scale_spec(runs),
         _spec("gradient_norm", runs, smooth=True, log=True),
         _spec("samples_per_second", runs, smooth=True, skip=1),
-        *(_spec(name, runs, smooth=True) for name in rest),
+        *(_spec(n, runs, smooth=True, skip=int(n.endswith("_per_second"))) for n in rest),
     ]
     steps = max(run.steps for run in runs)
     drawn = (figure(steps=steps, **spec) for spec in specs)

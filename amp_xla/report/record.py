@@ -17,7 +17,6 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 import numpy as np
 
-from amp_xla.errors import AmpXlaError
 from amp_xla.process import json_files, regular
 
 STATUS, EVALUATIONS = "status.json", "evaluation"
@@ -132,12 +131,7 @@ def read(path: Path, name: str = "") -> Record:
     Args:
       path: the run folder.
       name: name on the page; empty = the folder's name.
-
-    Raises:
-      AmpXlaError: there is no such folder.
     """
-    if not path.is_dir():
-        raise AmpXlaError(f"there is no folder {path}; training prints the name of its run folder")
     config, status = (_json(path / file) for file in ("config.json", STATUS))
     config.pop("run", None)
     train, dev = _metrics(path / "metrics.jsonl")

@@ -13,10 +13,13 @@ import signal
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from typing import Any, Dict, List, Optional, Sequence
 
+from amp_xla import backend
 from amp_xla.process.progress import note
+from amp_xla.settings import flags
 from amp_xla.speed.child import MARK, Request
 from amp_xla.speed.machine import clean_environment
 
@@ -41,7 +44,7 @@ class Outcome:
       steps: training steps of the last process, warm-up included.
       loss: after the last step; None if it is not finite.
       peak_bytes: see ``child.peak_bytes``.
-      warm_seconds: compilation and other first-time work.
+      warm_seconds: compilation and other first-time work, in the first round.
     """
 
     precision: str
@@ -89,17 +92,21 @@ def ended(code: int, errors: bytes) -> ChildEnded:
     return ChildEnded("crashed", f"{how}: {last}")
 
 
-def _turn(request: Request, timeout: float) -> Dict[str, Any]:
+def turn(request: Request, timeout: float, compiled: str) -> Dict[str, Any]:
     """Start a process for the request and return its result.
+
+    Args:
+      compiled: folder in which XLA of TensorFlow 2 keeps its programs for the next round.
 
     Raises:
       ChildEnded: the process ended without a result, or had none after ``timeout`` seconds.
     """
     command = [sys.executable, "-m", "amp_xla.speed.child", json.dumps(dataclasses.asdict(request))]
+    env = clean_environment()
+    if request.xla != "off" and backend.installed() == "tf2":
+        env[flags.XLA_FLAGS] = f"--tf_xla_persistent_cache_directory={compiled}"
     try:
-        done = subprocess.run(
-            command, capture_output=True, env=clean_environment(), timeout=timeout
-        )
+        done = subprocess.run(command, capture_output=True, env=env, timeout=timeout)
     except subprocess.TimeoutExpired:
         raise ChildEnded("timed out", f"no answer in {timeout:.0f} s") from None
     answers = [line for line in done.stdout.splitlines() if line.startswith(MARK.encode())]
@@ -129,27 +136,29 @@ def measure(
     def spent(share: float = 1.0) -> bool:
         return bool(budget) and time.monotonic() - began >= budget * share
 
-    for number in range(rounds):
-        if number and spent():
-            note(f"{number} of {rounds} rounds fit into the limit of {budget:.0f} s")
-            break
-        note(f"round {number + 1} of {rounds} ...")
-        for request, outcome in pairs if number % 2 == 0 else reversed(pairs):
-            if outcome.status != "ok":
-                continue
-            try:
-                if not number and spent(_FIRST_ROUND):
-                    raise ChildEnded(
-                        "not measured", f"the limit of {budget:.0f} s left no time for it"
-                    )
-                note(f"{outcome.name}: building, compiling, {request.steps} steps ...")
-                answer = _turn(request, timeout)
-                outcome.samples_per_second.append(answer["samples"] / sum(answer["seconds"]))
-                outcome.step_seconds += answer["seconds"]
-                for name in ("loss", "steps", "peak_bytes", "warm_seconds"):
-                    setattr(outcome, name, answer[name])
-                if not answer["finite"]:
-                    raise ChildEnded("not finite", f"loss or gradients by step {outcome.steps}")
-            except ChildEnded as end:
-                outcome.status, outcome.why = end.status, end.why
+    with tempfile.TemporaryDirectory() as compiled:
+        for number in range(rounds):
+            if number and spent():
+                note(f"{number} of {rounds} rounds fit into the limit of {budget:.0f} s")
+                break
+            note(f"round {number + 1} of {rounds} ...")
+            for request, outcome in pairs if number % 2 == 0 else reversed(pairs):
+                if outcome.status != "ok":
+                    continue
+                try:
+                    if not number and spent(_FIRST_ROUND):
+                        raise ChildEnded(
+                            "not measured", f"the limit of {budget:.0f} s left no time for it"
+                        )
+                    note(f"{outcome.name}: building, compiling, {request.steps} steps ...")
+                    answer = turn(request, timeout, compiled)
+                    outcome.samples_per_second.append(answer["samples"] / sum(answer["seconds"]))
+                    outcome.step_seconds += answer["seconds"]
+                    for name in ("loss", "steps", "peak_bytes"):
+                        setattr(outcome, name, answer[name])
+                    outcome.warm_seconds = outcome.warm_seconds or answer["warm_seconds"]
+                    if not answer["finite"]:
+                        raise ChildEnded("not finite", f"loss or gradients by step {outcome.steps}")
+                except ChildEnded as end:
+                    outcome.status, outcome.why = end.status, end.why
     return outcomes

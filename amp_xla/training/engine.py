@@ -53,6 +53,7 @@ class Engine:
       ranks: processes that train together.
       metric_names: names of ``StepResult.metrics``.
       smallest_scale: lower limit of a dynamic loss scale; None for a constant one.
+      skips: whether updates that are not finite are skipped; Keras' optimizers apply them.
       micro_batches: number of micro-batches per update and rank.
       settings: values outside the configuration that affect the results.
       versions: name -> version of each library that affects the results.
@@ -65,6 +66,7 @@ class Engine:
     ranks: Ranks
     metric_names: Sequence[str] = ()
     smallest_scale: Optional[float] = None
+    skips = True
     micro_batches = 1
     settings: Mapping[str, Any]
     versions: Mapping[str, str]

@@ -111,10 +111,11 @@ class TensorFlowEngine(Engine):
         self.metric_names = job.step.metric_names
         start = getattr(optimizer, "loss_scale_at_start", None)
         self.smallest_scale = getattr(start, "minimum", None)
+        self.skips = hasattr(optimizer, "gradients_finite")
         self.micro_batches = getattr(optimizer, "accumulate", 1)
         window = getattr(optimizer, "window", None)
         transient = window.state_variables if window else []  # zero between updates
-        self._variables = Variables(
+        self.variables = Variables(
             [v for v in job.variables if not any(v is other for other in transient)]
         )
         self._window, self._micro_step = Variables(transient), Variables(transient[:1])
@@ -168,6 +169,8 @@ class TensorFlowEngine(Engine):
     def first_step_ran(self) -> Optional[Dict[str, Any]]:
         graph = self.job.step.executed
         note(f"first step ran: {graph.describe()}")
+        if graph.advice:
+            note(graph.advice)
         self.job.verify(graph)
         return dataclasses.asdict(graph)
 
@@ -178,7 +181,7 @@ class TensorFlowEngine(Engine):
 
     def snapshot(self) -> Mapping[str, np.ndarray]:
         extra = {**(self._window.snapshot() if self.in_window else {}), **self.more_tensors()}
-        return {**self._variables.snapshot(), **{MORE + n: array for n, array in extra.items()}}
+        return {**self.variables.snapshot(), **{MORE + n: array for n, array in extra.items()}}
 
     def write_shards(self, folder: Path) -> Optional[Path]:
         tables, ranks = self.job.sharded, self.ranks
@@ -221,7 +224,7 @@ class TensorFlowEngine(Engine):
             restore_weights(checkpoint, self.job.common(self.job.model.weights))
         else:
             if self.ranks.first:
-                self._variables.assign(fitting(checkpoint, self._variables.shapes()))
+                self.variables.assign(fitting(checkpoint, self.variables.shapes()))
                 more, sums = checkpoint.more_tensors(), self._window.snapshot()
                 self._window.assign({n: more.get(n, np.zeros_like(a)) for n, a in sums.items()})
             self.start()

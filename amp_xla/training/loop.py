@@ -271,7 +271,7 @@ class Loop:
             state.log_count += 1
             state.not_finite_in_a_row = 0
         else:
-            state.skipped += 1
+            state.skipped += self.engine.skips
             state.not_finite_in_a_row += 1
         state.applied = result.applied
         self.progress.advance(samples)

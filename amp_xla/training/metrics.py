@@ -14,9 +14,6 @@ import numpy as np
 
 from amp_xla.process import durable, regular
 
-# Fields of metrics.jsonl that depend on the clock; all others are equal in a repeated run.
-CLOCK_FIELDS = frozenset(["time", "samples_per_second", "model_flops_per_second"])
-
 
 class MetricsLog:
     """Log of a run: lines of metrics.jsonl, and TensorBoard scalars.
@@ -33,6 +30,8 @@ class MetricsLog:
       model_flops_per_second.
 
     A ``dev`` line, after each evaluation, adds the recipe's metrics as ``dev_loss`` and so on.
+
+    A repeated run has equal fields, except time and those that end in ``_per_second``.
 
     Args:
       folder: the run folder.

@@ -26,22 +26,25 @@ class TrainingDiverged(AmpXlaError):
 
 
 def handle(loop: Any, result: StepResult) -> None:
-    """Handle a skipped update: report, roll back or stop, depending on the run's options.
+    """Handle a step that is not finite: report, roll back or stop, as the run's options say.
 
     Raises:
       TrainingDiverged: training must stop.
     """
     state, smallest, policy = loop.state, loop.engine.smallest_scale, loop.run_options.on_nonfinite
     what = f"step {state.step - 1}: loss {result.loss:g} at loss scale {result.loss_scale:g}"
+    skips = loop.engine.skips
+    bad = f"{what}, not finite{'' if skips else ', applied: only LossScaleOptimizer skips it'}"
     if policy == "stop":
-        raise TrainingDiverged(f"{what}, not finite; {_report(loop, result)}")
-    if policy == "report" and not loop.reported_nonfinite:
+        raise TrainingDiverged(f"{bad}; {_report(loop, result)}")
+    if (policy == "report" or not skips) and not loop.reported_nonfinite:
         loop.reported_nonfinite = True
-        note(f"{what}, not finite, skipped; {_report(loop, result)}")
+        rest = f"; {_report(loop, result)}" if policy == "report" else ""
+        note(f"{bad}{', skipped' if skips else ''}{rest}")
     at_smallest = smallest is not None and result.loss_scale <= smallest
     if state.not_finite_in_a_row < loop.options.nonfinite_limit and not at_smallest:
         return
-    why = f"{state.not_finite_in_a_row} skipped in a row"
+    why = f"{state.not_finite_in_a_row} {'skipped' if skips else 'not finite'} in a row"
     if at_smallest:
         why = "the loss scale is at its smallest"
     again = f"and the run was already rolled back at step {state.rolled_back_at}"

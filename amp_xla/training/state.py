@@ -48,7 +48,7 @@ class LoopState:
       samples: real samples seen.
       applied: updates made by the optimizer; the learning rate follows it.
       skipped: updates skipped because of non-finite numbers.
-      not_finite_in_a_row: skipped updates since the last update.
+      not_finite_in_a_row: steps since the last one that was finite.
       rolled_back_at: step at which the run was rolled back; None if it was not.
       best, best_step: best monitored value so far, and its step; None while all were NaN.
       stale: evaluations since the best one.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import collections
 import multiprocessing
 import os
@@ -14,7 +15,7 @@ from typing import Any, ClassVar, Dict, List, Set
 import numpy as np
 import pytest
 
-from amp_xla.backend import keras
+from amp_xla.backend import K, keras, tf
 from amp_xla.callbacks import Run
 from amp_xla.training import checkpoint
 from tests.support.small_fit import (
@@ -159,6 +160,7 @@ def test_state_that_cannot_be_restored_is_named_at_the_start(tmp_path: Path, cap
             super().__init__()
             self.meter, self.parts, self.log_path = Meter(), [Meter()], "here"
             self.random, self.rows, self.bits = np.random.RandomState(1), iter([1]), bytearray(1)
+            self.drawn, self.codes = np.random.MT19937(1), array.array("b", [1])
             self.folder, self.pattern = pathlib.Path("here"), re.compile("a")
             self.joined, self.big = b"", 1
 
@@ -170,11 +172,47 @@ def test_state_that_cannot_be_restored_is_named_at_the_start(tmp_path: Path, cap
     printed = capfd.readouterr().err
     said = (
         "checkpoints do not hold Odd.meter (Meter), Odd.parts (list), Odd.random (RandomState), "
-        "Odd.rows (list_iterator), Odd.bits (bytearray): "
+        "Odd.rows (list_iterator), Odd.bits (bytearray), Odd.drawn (MT19937), Odd.codes (array): "
     )
     assert printed.count(said) == 1
     for name, count in (("joined", 1), ("big", 1), ("folder", 0), ("pattern", 0)):
         assert printed.count(f"Odd.{name} (") == count, name
+
+
+def test_variables_of_callbacks_are_restored_or_named(tmp_path: Path, capfd: Any) -> None:
+    """``fit`` saves the variables that TensorFlow lists when it begins."""
+
+    class Counts(keras.callbacks.Callback):
+        def __init__(self, model: Any) -> None:
+            super().__init__()
+            self.early, self.list, self.map = K.variable(0), [K.variable(0)], {1: (K.variable(0),)}
+            self.local = tf.Variable(0.0, collections=[tf.GraphKeys.LOCAL_VARIABLES])
+            self.mean, self.own = keras.metrics.Mean(), model.metrics
+            K.get_session().run(self.local.initializer)
+
+        def on_train_begin(self, logs: Any = None) -> None:
+            self.late, self.late_list = K.variable(0), [K.variable(0)]
+
+        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+            self.later = K.variable(0)
+            for variable in (self.early, *self.list, *self.map[1]):
+                K.set_value(variable, K.get_value(variable) + 1)
+
+    def counted(run: Run, *more: Any) -> Any:
+        model = build()
+        counts = Counts(model)
+        fit(model, run, counts, *more)
+        return K.batch_get_value([counts.early, *counts.list, *counts.map[1]])
+
+    assert counted(Run(tmp_path / "whole")) == [EPOCHS] * 3
+    with pytest.raises(Killed):
+        counted(Run(tmp_path / "run"), KilledAfter(epoch=2))
+    assert counted(Run(tmp_path / "run", resume=True)) == [EPOCHS] * 3
+    printed = capfd.readouterr().err
+    kind = type(K.variable(0)).__name__
+    named = f"Counts.local ({kind}), Counts.mean (Mean), Counts.late ({kind}), Counts.late_list "
+    assert printed.count(f"checkpoints do not hold {named}(list): a resume") == 3
+    assert printed.count(f"checkpoints do not hold Counts.later ({kind})") == 3
 
 
 @pytest.mark.once

@@ -23,8 +23,9 @@ from amp_xla.training import checkpoint
 from tests.support.commands import Commands
 from tests.support.horovod import on_two_ranks
 from tests.support.killing import repeatable
+from tests.support.precision_training import BERT4KERAS, same
 from tests.support.running import ROOT
-from tests.support.small_fit import Killed, KilledAfter
+from tests.support.small_fit import Killed, KilledAfter, weights
 
 pytestmark = pytest.mark.slow
 
@@ -82,15 +83,6 @@ def build(optimizer: Callable[[], Any], dropout: float = 0.0, scaled: bool = Tru
     return model
 
 
-def weights(model: Any) -> List[np.ndarray]:
-    inner = getattr(model.optimizer, "inner", model.optimizer)
-    return model.get_weights() + list(K.batch_get_value(inner.weights))
-
-
-def equal(one: List[np.ndarray], other: List[np.ndarray]) -> bool:
-    return len(one) == len(other) and all(map(np.array_equal, one, other))
-
-
 def resumed(folder: Path, make: Callable[[], Any], fit: Callable[..., Any], kill: int) -> Any:
     """Return the weights of a run, and those of the same run after a kill and a resume."""
     np.random.seed(5)
@@ -103,34 +95,6 @@ def resumed(folder: Path, make: Callable[[], Any], fit: Callable[..., Any], kill
     model = make()
     fit(model, [Run(folder / "killed", resume=True)])
     return whole, weights(model)
-
-
-def extended(**extensions: Dict[str, Any]) -> Callable[[], Any]:
-    """Return a function that makes Adam with bert4keras' extensions."""
-
-    def make() -> Any:
-        kind, arguments = optimizers.Adam, {"learning_rate": 1e-2}
-        for name, values in extensions.items():
-            kind = getattr(optimizers, f"extend_with_{name}")(kind, name=f"{name}_{kind.__name__}")
-            arguments.update(values)
-        return kind(**arguments)
-
-    return make
-
-
-OPTIMIZERS: Dict[str, Callable[[], Any]] = {
-    "rates": extended(
-        weight_decay={"weight_decay_rate": 0.1, "exclude_from_weight_decay": ["bias"]},
-        layer_adaptation={"exclude_from_layer_adaptation": ["bias"]},
-        parameter_wise_lr={"paramwise_lr_schedule": {"Embedding": 0.5}},
-        piecewise_linear_lr={"lr_schedule": {5: 1, 15: 0.1}},
-    ),
-    "states": extended(
-        lazy_optimization={"include_in_lazy_optimization": ["Embedding"]},
-        exponential_moving_average={"ema_momentum": 0.9},
-    ),
-    "factor": lambda: optimizers.AdaFactor(learning_rate=1e-2, beta1=0.9),
-}
 
 
 def callbacks(folder: Path, rates: bool) -> List[Any]:
@@ -162,18 +126,29 @@ def test_optimizers_and_callbacks_as_in_keras_and_after_a_kill(name: str, tmp_pa
             callbacks=callbacks(tmp_path / place, name != "factor") + others,
         ).history  # fmt: skip
 
-    plain = build(OPTIMIZERS[name], scaled=False)
+    plain = build(BERT4KERAS[name], scaled=False)
     history, expected = fit(plain, [], "keras"), weights(plain)
     assert len(history["loss"]) == EPOCHS  # stopped early
-    whole, again = resumed(tmp_path, lambda: build(OPTIMIZERS[name]), fit, kill=9)
+    whole, again = resumed(tmp_path, lambda: build(BERT4KERAS[name]), fit, kill=9)
     assert len(whole) == len(expected)
     for ours, kerases in zip(whole, expected):
         np.testing.assert_allclose(ours, kerases, rtol=2e-4, atol=2e-6)
-    assert equal(whole, again)
+    assert same(whole, again)
     names = {path.name for path in (tmp_path / "keras").iterdir()}
     assert names and {path.name for path in (tmp_path / "ours").iterdir()} == names
     dev = [line["dev_loss"] for line in repeatable(tmp_path / "whole") if line["kind"] == "dev"]
     np.testing.assert_allclose(dev, history["val_loss"], rtol=1e-4)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("kind", ["Adam", "SGD"])
+def test_bert4keras_accumulation_is_named(kind: str, tmp_path: Path, capfd: Any) -> None:
+    base = getattr(optimizers, kind, None) or keras.optimizers.SGD
+    accumulating = optimizers.extend_with_gradient_accumulation(base, name="Accumulating")
+    model = build(lambda: accumulating(1e-2, grad_accum_steps=3), scaled=False)
+    model.fit(InOrder(), epochs=1, verbose=0, callbacks=[Run(tmp_path / "run")])
+    said = "two runs differ, and resuming is not exact; use LossScaleOptimizer(..., accumulate=3)"
+    assert capfd.readouterr().err.count(said) == 1
 
 
 def data(kind: str, model: Any, others: List[Any]) -> Any:
@@ -208,7 +183,7 @@ def test_all_kinds_of_data_and_dropout_are_exact_after_a_kill(kind: str, tmp_pat
         lambda model, others: data(kind, model, others),
         kill=5 if kind == "weighted arrays" else 7,
     )
-    assert equal(whole, again)
+    assert same(whole, again)
     assert repeatable(tmp_path / "whole") == repeatable(tmp_path / "killed")
 
 
@@ -314,7 +289,7 @@ def test_a_stopped_script_continues_to_the_same_bits(
     assert json.loads((stopped / "seen-0.json").read_text())["epochs"] == epochs
     found, expected = tensors(stopped), tensors(whole)
     assert found.keys() == expected.keys()
-    assert all(np.array_equal(found[name], expected[name]) for name in expected)
+    assert all(np.array_same(found[name], expected[name]) for name in expected)
     assert repeatable(stopped / "run") == repeatable(whole / "run")
 
 
@@ -343,8 +318,8 @@ def test_two_ranks_train_like_one_and_resume_to_the_same_bits(
         return [epoch["loss"] for epoch in epochs]
 
     whole = ranks / "whole"
-    assert equal(final(whole), final(whole, 1)) and losses(whole) == losses(whole, 1)
+    assert same(final(whole), final(whole, 1)) and losses(whole) == losses(whole, 1)
     for ours, one in zip(final(whole), final(alone)):
         np.testing.assert_allclose(ours, one, rtol=1e-4, atol=1e-6)
     assert losses(whole) == pytest.approx(losses(alone), rel=1e-3)
-    assert equal(final(ranks), final(whole))
+    assert same(final(ranks), final(whole))

@@ -1,17 +1,27 @@
-"""Weights that XLA clusters wrote stay when the next ``fit`` begins.
-
-On TensorFlow 1.15, ``is_variable_initialized`` is False for a variable whose initializer XLA ran.
-"""
+"""Scripts that call ``fit`` more than once."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any, Callable, Dict, Iterator, List
 
+import numpy as np
 import pytest
 
 from amp_xla import backend
+from amp_xla.backend import keras
+from amp_xla.callbacks import Run
 from tests.support.running import run_python
+from tests.support.small_fit import (
+    Batches,
+    Killed,
+    KilledAfter,
+    as_in_a_new_process,
+    build,
+    fit,
+    states,
+)
 
 SCRIPT = """
 import json
@@ -58,6 +68,68 @@ print(json.dumps(seen))
 
 @pytest.mark.skipif(backend.kind() == "tf2", reason="a defect of TensorFlow 1.15")
 def test_weights_stay_when_the_next_fit_begins(tmp_path: Path) -> None:
+    """``is_variable_initialized`` is False for a variable whose initializer XLA ran."""
     done = run_python("-c", SCRIPT, str(tmp_path), env={"AMP_XLA_XLA": "on"})
     assert done.code == 0, done.err
     assert list(json.loads(done.out.splitlines()[-1]).values()) == [True] * 3, done.out
+
+
+class Shuffled(Batches):
+    """Batches in another order after each pass."""
+
+    def __init__(self) -> None:
+        super().__init__(4)
+        self.order = np.arange(len(self))
+
+    def __getitem__(self, index: int) -> Any:
+        return super().__getitem__(self.order[index])
+
+    def on_epoch_end(self) -> None:
+        np.random.shuffle(self.order)
+
+
+class Rolled(Shuffled):
+    """Batches whose order is state of the object alone."""
+
+    def on_epoch_end(self) -> None:
+        self.order = np.roll(self.order, 1)
+
+
+def drawn() -> Iterator[Any]:
+    """Yield batches in an order that depends on all earlier ones."""
+    batches = Shuffled()
+    while True:
+        batches.on_epoch_end()
+        yield from (batches[number] for number in range(len(batches)))
+
+
+MAKERS: Dict[str, Callable[[], Any]] = {
+    "sequence": Shuffled, "rolled sequence": Rolled, "generator": drawn
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind, epochs, steps, early", [
+    ("sequence", 3, 3, False),
+    *(pytest.param(*each, marks=pytest.mark.once) for each in (
+        ("sequence", 2, 7, False), ("rolled sequence", 9, 7, True),
+        ("generator", 3, 4, False), ("generator", 9, 7, True),
+    )),
+])  # fmt: skip
+def test_a_finished_fit_leaves_data_as_they_were_for_the_next(
+    kind: str, epochs: int, steps: int, early: bool, tmp_path: Path
+) -> None:
+    def script(folder: Path, *callbacks: Any) -> List[bytes]:
+        as_in_a_new_process()
+        model = build()
+        how = {"x": MAKERS[kind](), "y": None, "batch_size": None, "steps_per_epoch": steps}
+        stops = [keras.callbacks.EarlyStopping("loss", 10.0, 2)] * early
+        fit(model, Run(folder / "first", resume=True), *stops, epochs=epochs, **how)
+        second = Run(folder / "second", resume=True, checkpoint_every=1)
+        fit(model, second, *callbacks, epochs=2, **how)
+        return states(model)
+
+    expected = script(tmp_path / "whole")
+    with pytest.raises(Killed):
+        script(tmp_path / "killed", KilledAfter(steps + 1))
+    assert script(tmp_path / "killed") == expected

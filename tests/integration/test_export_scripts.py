@@ -38,9 +38,7 @@ class Scripts(Commands):
         return self._answers[name]
 
     def export(self, *words: str) -> str:
-        done = self(CLI, "export", *words)
-        assert done.code == 0, done.out + done.err
-        return done.out
+        return self.done(CLI, "export", *words).out
 
     def check(self, name: str, folder: str) -> None:
         """Compare a SavedModel's answers with the script's."""
@@ -81,12 +79,17 @@ def hidden(folder: Path, asked: Any, **options: Any) -> Tuple[np.ndarray, Dict[s
 
 def test_a_classifier(scripts: Scripts) -> None:
     """From a file of weights and from the newest checkpoint of its run."""
-    asked = scripts.answers("classify")
+    scripts.answers("classify")
     scripts.export("classify.py:model", "--weights", "classify.weights", "--to", "a")
     said = scripts.export("runs/classify", "classify.py:model", "--checkpoint", "last")
     assert "written: runs/classify/export-savedmodel, from step-00000002; its outputs" in said
     for folder in ("a", "runs/classify/export-savedmodel"):
         scripts.check("classify", folder)
+
+
+@pytest.mark.once
+def test_a_classifier_in_the_formats_of_bert(scripts: Scripts) -> None:
+    asked = scripts.answers("classify")
     said = scripts.export("runs/classify", "classify.py:model", "--format", "google", "--to", "g")
     assert "compute from the encoder's output: softmax((pooler) @ dense" in said
     pooler, head = hidden(scripts.folder / "g", asked, with_pool=True)

@@ -15,11 +15,11 @@ TAGGER = "own_script.py:tagger"
 
 
 @pytest.fixture(scope="module")
-def command(server: Any, tmp_path_factory: Any) -> Commands:
-    folder = tmp_path_factory.mktemp("elsewhere")
+def command(command: Commands) -> Commands:
+    folder = command.folder
     shutil.copy(str(ROOT / "tests/support/inspected_script.py"), str(folder / "own_script.py"))
     (folder / "own_data.py").write_text("LENGTH = 24\n")
-    return Commands(server, folder)
+    return command
 
 
 # Without --batch, a batch is made up from the model's inputs and loss.
@@ -28,8 +28,7 @@ def command(server: Any, tmp_path_factory: Any) -> Commands:
     pytest.param([TAGGER], (32, 128), marks=pytest.mark.once),
 ])  # fmt: skip
 def test_a_model_is_inspected(command: Commands, words: Sequence[str], rows: Any) -> None:
-    done = command(CLI, "inspect", *words)
-    assert done.code == 0, done.err
+    command.done(CLI, "inspect", *words)
     report = json.loads((command.folder / "runs/own_script/inspect/amp.json").read_text())
     assert report["half_nodes"] > 50
     assert [tuple(shape[:2]) for shape in report["batch"].values()][:2] == [rows, rows]
@@ -42,8 +41,7 @@ def test_a_model_is_inspected(command: Commands, words: Sequence[str], rows: Any
     (["--batch", "own_script.py:batches"], 256.0),  # the loss scale of the optimizer
 ])  # fmt: skip
 def test_a_model_is_rehearsed(command: Commands, words: Sequence[str], scale: float) -> None:
-    done = command(CLI, "rehearse", "own_script.py:title_writer", "--steps", "2", *words)
-    assert done.code == 0, done.err
+    command.done(CLI, "rehearse", "own_script.py:title_writer", "--steps", "2", *words)
     path = command.folder / "runs/own_script/rehearse/rehearsal.json"
     steps = json.loads(path.read_text())["steps"]
     assert [step["loss_scale"] for step in steps] == [scale] * 2

@@ -39,6 +39,7 @@ PRETRAINING = (
     "--data data --steps 6 --heldout 32 --log-every 1 --evaluate-every 3 --precision fp32 "
     "--global-batch 16 --micro-batch 4"
 ).split()
+FLAGS = {"classification": SMALL, "pretraining": PRETRAINING}
 # A key's bias moves all scores of a query alike: its gradient is zero, but for rounding, which Adam
 # makes as large as any other.
 NO_GRADIENT = ("dense_1/bias", "dense_7/bias", "dense_13/bias", "dense_1_bias")
@@ -98,17 +99,24 @@ class Place:
 
 @pytest.fixture(scope="module")
 def place(server: Any, tmp_path_factory: Any) -> Place:
-    """With a run to start from: on 1.15 a seeded start depends on the number of operations."""
     need_horovod()
     here = Place(server, tmp_path_factory.mktemp("ranks"))
     write_corpus(here.folder / "train.tsv", 200, 1)
     write_corpus(here.folder / "dev.tsv", 32, 2)
-    done = here.train(0, "start", *SMALL, "--epochs", "1")
-    assert done.code == 0, done.out
+    prepared(here.folder)
     return here
 
 
-def from_start(recipe: str = "classification") -> List[str]:
+def from_start(place: Place, recipe: str = "classification") -> List[str]:
+    """Return flags that take weights of a run, trained once.
+
+    On 1.15 a seeded start depends on the number of operations.
+    """
+    if not place.run("start", recipe).exists():
+        length = "--epochs" if recipe == "classification" else "--steps"
+        flags = [*FLAGS[recipe], "--dropout", "0", length, "1"]
+        done = place.train(0, "start", *flags, recipe=recipe)
+        assert done.code == 0, done.out
     return ["--warm-start", f"runs/{recipe}/start"]
 
 
@@ -150,13 +158,7 @@ OTHERS = (("buckets", 4), ("packed", 2), ("recomputed", 3), ("pretraining", 4))
 def alone(place: Place, case: str) -> Tuple[str, List[str]]:
     """Train a case in one process, once; return its recipe and flags."""
     recipe, flags = CASES[case]
-    if recipe == "pretraining" and not (place.folder / "data").exists():
-        prepared(place.folder)
-    flags = [*(SMALL if recipe == "classification" else PRETRAINING), *flags, "--dropout", "0"]
-    if not place.run("start", recipe).exists():
-        done = place.train(0, "start", *flags, "--steps", "1", recipe=recipe)
-        assert done.code == 0, done.out
-    flags += from_start(recipe)
+    flags = [*FLAGS[recipe], *flags, "--dropout", "0", *from_start(place, recipe)]
     if not place.run(f"{case}-1", recipe).exists():
         done = place.train(0, f"{case}-1", *flags, recipe=recipe)
         assert done.code == 0, done.out
@@ -179,7 +181,7 @@ def test_any_number_of_ranks_learns_the_same(place: Place, case: str, ranks: int
 @pytest.fixture(scope="module")
 def whole(place: Place) -> str:
     """Name of a run of three ranks that nobody disturbed."""
-    done = place.train(3, "whole", *SMALL, *from_start(), "--accumulate", "2")
+    done = place.train(3, "whole", *SMALL, *from_start(place), "--accumulate", "2")
     assert done.code == 0, done.out
     return "whole"
 
@@ -207,7 +209,7 @@ def begun(process: Any, metrics: Path, lines: int) -> None:
 
 def disturbed(place: Place, name: str, victim: Optional[int], number: int, lines: int) -> Done:
     """Trains on three ranks, sends a signal to one of them (None = to what started them)."""
-    process = place.start(3, name, *SMALL, *from_start(), "--accumulate", "2")
+    process = place.start(3, name, *SMALL, *from_start(place), "--accumulate", "2")
     begun(process, place.run(name) / "metrics.jsonl", lines)
     ranks = rank_processes(process.pid)
     assert sorted(ranks) == [0, 1, 2]
@@ -224,7 +226,7 @@ def goes_on(place: Place, name: str, whole: str, ranks: int) -> None:
     copy = f"{name}-on-{ranks}"
     shutil.copytree(str(place.run(name)), str(place.run(copy)), symlinks=True)
     # Ended before its first checkpoint, it begins anew, from the same weights.
-    done = place.train(ranks, copy, *SMALL, *from_start(), "--accumulate", "2", "--resume")
+    done = place.train(ranks, copy, *SMALL, *from_start(place), "--accumulate", "2", "--resume")
     assert done.code == 0, done.out
     assert checkpoint.steps(place.run(copy) / "checkpoints")
     if ranks == 3:
@@ -296,9 +298,9 @@ def test_all_ranks_wait_for_the_last_checkpoint_of_a_stopped_run(
     place: Place, tmp_path: Path
 ) -> None:
     """Its launcher kills, 12 seconds after one rank has ended, those that have not."""
-    text = (ROOT / "recipes" / "classification.py").read_text()
+    text = (ROOT / "recipes" / "pretraining.py").read_text()
     (tmp_path / "slow.py").write_text(text.replace("\nif __name__", f"{SLOW_DISK}\nif __name__"))
-    flags = [*SMALL, *from_start(), "--checkpoint-every", "0"]
+    flags = [*PRETRAINING, "--steps", "9999", "--evaluate-every", "9999"]
     process = place.start(2, "slow", *flags, recipe=str(tmp_path / "slow.py"))
     begun(process, place.run("slow", "slow") / "metrics.jsonl", 3)
     process.terminate()

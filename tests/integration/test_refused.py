@@ -1,19 +1,25 @@
 """Refusals leave a run as it was, copies in a run folder decide nothing, old runs go on.
 
-Each row is a command as a user types it: what was done to the folder before, the exit code, words
-of the one line on stderr. Where it is refused, not a byte of the folder may have changed.
+Each row of REFUSED is a command as a user types it: what was done to the folder before, words of
+the one line on stderr; not a byte of the folder may have changed. CASES are runs that somebody made
+up to do harm: a command needs less than 2 GB more than it starts with, and neither reads nor writes
+outside of the folder. `report` and `runs` are in tests/report, folders of weights in tests/models.
 """
 
 from __future__ import annotations
 
+import gzip
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Tuple
 
 import pytest
 
+from amp_xla.commands import export
 from amp_xla.data.text.vocabulary import SPECIAL_TOKENS
+from amp_xla.errors import AmpXlaError
 from amp_xla.process import durable
 from amp_xla.training import checkpoint
 from amp_xla.training.checkpoint import MANIFEST, manifest_of
@@ -167,30 +173,137 @@ def forged(folder: Path, change: Callable[[Dict[str, Any]], Any]) -> None:
         signed_again(path)
 
 
-PARTS: Any = {name: {} for name in ("data", "assets", "settings", "versions")}
-FORGED = [
-    ({"recipe": "evil"}, f"this project has only {', '.join(own_recipes())};"),
-    ({"recipe": "evil.deeper"}, "give its path: --recipe"),
-    ({"loop": {"step": "8", "not_finite_in_a_row": 0}}, "loop.step is text, not a whole number"),
-    ({"loop": {"step": 10**400}}, "a number of 401 digits"),
-    ({"identity": []}, "identity is a list, not an object"),
-    ({"identity": {**PARTS, "config": {"hidden": "8"}}}, "--hidden '8': allowed is a whole number"),
-    ({"identity": {**PARTS, "config": {"hiden": 8}}}, "has no setting hiden"),
-]
+SECRET = "do-not-show"
+EXPORT = "amp_xla.commands.export"
+# Private memory, from what the process that forks has: a limit of all would count what is mapped.
+LIMIT = """
+import resource
+with open("/proc/self/status") as file:
+    (used,) = [int(line.split()[1]) for line in file if line.startswith("VmData")]
+resource.setrlimit(resource.RLIMIT_DATA, ((used << 10) + (2 << 30),) * 2)
+"""
 
 
-@pytest.mark.parametrize(
-    "number",
-    [pytest.param(n, marks=[pytest.mark.long] * (n in (1, 4))) for n in range(len(FORGED))],
-)
-def test_a_checkpoint_that_somebody_made_up_is_data(command: Commands, number: int) -> None:
-    change, words = FORGED[number]
+def asset(name: str, content: bytes) -> Callable[[Path], None]:
+    """Return a change: another file in each checkpoint, with a manifest that fits."""
+
+    def change(run: Path) -> None:
+        for path in checkpoint.steps(run / "checkpoints"):
+            durable.write(path / name, content)
+            signed_again(path)
+
+    return change
+
+
+def setting(**values: Any) -> Callable[[Path], None]:
+    return lambda run: forged(run, lambda state: state["identity"]["config"].update(values))
+
+
+def loop(**values: Any) -> Callable[[Path], None]:
+    return lambda run: forged(run, lambda state: state["loop"].update(values))
+
+
+def made_up(**values: Any) -> Callable[[Path], None]:
+    return lambda run: forged(run, lambda state: state.update(values))
+
+
+def elsewhere(run: Path) -> None:
+    """The checkpoints are a link."""
+    (run / "checkpoints").rename(run.parents[2] / "outside" / "checkpoints")
+    (run / "checkpoints").symlink_to(run.parents[2] / "outside" / "checkpoints")
+
+
+def pipe(run: Path) -> None:
+    (run / ".lock").unlink()
+    os.mkfifo(str(run / ".lock"))
+
+
+BOMB, LIST = gzip.compress(bytes(1 << 30)), "labels.json"
+CASES: Dict[str, Tuple[Callable[[Path], Any], str, str]] = {
+    "checkpoints": (elsewhere, "predict resume verify", "checkpoints: is a link"),
+    "lock": (pipe, "resume", ".lock is not a regular file"),
+    "layers": (setting(layers=10**6), "resume", "a model with layers 1000000, hidden 8"),
+    "hidden": (setting(hidden=2**20), "predict", "a model with layers 1, hidden 1048576"),
+    "vocabulary": (asset("vocab.txt", BOMB), "predict", "vocab.txt: larger than"),
+    "labels": (asset(LIST, b'[1, {"a": 2}]'), "export", "labels.json: a list of texts"),
+    "labels of depth": (asset(LIST, b"[" * 10**6), "predict", "labels.json: JSON nested too deep"),
+    "loop": (loop(step=-1), "resume", "negative count"),
+    "sums": (loop(log_sums=["x"]), "resume", "loop.log_sums"),
+    "epochs": (loop(epoch=10**18, step_in_epoch=10**18), "resume", ""),
+    "text": (loop(step="8"), "predict", "loop.step is text, not a whole number"),
+    "digits": (loop(step=10**400), "predict", "a number of 401 digits"),
+    "recipe": (made_up(recipe="evil"), "predict", f"has only {', '.join(own_recipes())};"),
+    "module": (made_up(recipe="evil.deeper"), "predict", "give its path: --recipe"),
+    "identity": (made_up(identity=[]), "predict", "identity is a list, not an object"),
+    "no number": (setting(hidden="8"), "predict", "--hidden '8': allowed is a whole number"),
+    "no setting": (setting(hiden=8), "predict", "has no setting hiden"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_forged_run_is_refused_in_one_line(command: Commands, name: str) -> None:
+    change, words, message = CASES[name]
+    (command.folder / "outside").mkdir()
     (command.folder / "evil.py").write_text("open('executed', 'w').write('')\n")
-    forged(command.folder / RUN, lambda state: state.update(change))
-    result = predict(command)
-    assert result.code == 2
-    assert words in result.error
+    change(command.folder / RUN)
+    before = bytes_of(command.folder / "outside")
+    flags = ("--train", "train.tsv", "--dev", "dev.tsv", "--epochs", "3", *TINY[4:])
+    arguments: Dict[str, Tuple[Any, ...]] = {
+        "predict": (PREDICT, "--run", RUN, "--file", "new.txt"), "verify": (VERIFY, "--run", RUN),
+        "export": (EXPORT, "--run", RUN, "--format", "hf"), "resume": (RECIPE, *flags, *RESUMED),
+    }  # fmt: skip
+    for word in words.split():
+        result = command(*arguments[word], code=LIMIT)
+        assert result.code in (0, 2) and "Traceback" not in result.err, result.err
+        assert not message or (result.code == 2 and message in result.error), (word, result.err)
+    assert bytes_of(command.folder / "outside") == before
     assert not (command.folder / "executed").exists()
+
+
+def test_copies_that_lead_elsewhere_are_replaced_and_not_read(command: Commands) -> None:
+    run, outside = command.folder / RUN, command.folder / "outside"
+    outside.mkdir()
+    for name in ("config.json", "run.json", "metrics.jsonl", "labels.json", "report.html"):
+        line = {"step": 1, "kind": "train", "loss": 1.0, "command": SECRET, "recipe": SECRET}
+        (outside / name).write_text(json.dumps(line) + "\n")
+        (run / name).unlink()
+        (run / name).symlink_to(outside / name)
+    for name in (".tmp-metrics.jsonl", ".tmp-config.json", ".tmp-report.html", ".tmp-export-hf"):
+        (run / name).symlink_to(outside)
+    (run / "status.json").unlink()
+    for name in ("status.json", ".tmp-status.json", ".tmp-run.json"):
+        os.mkfifo(str(run / name))
+    before = bytes_of(outside)
+    exported = command(EXPORT, "--run", RUN, "--format", "hf")
+    for result in (train(command, *RESUMED, epochs=3), exported, predict(command)):
+        assert result.code == 0 and SECRET not in result.out + result.err, result.err
+    assert bytes_of(outside) == before
+    kept = [p for p in run.rglob("*") if p.is_file() and not p.is_symlink()]
+    assert all(SECRET.encode() not in path.read_bytes() for path in kept)
+
+
+def test_a_folder_of_weights_is_refused_before_texts_are_read(
+    command: Commands, tmp_path: Path
+) -> None:
+    bert = google_folder.write(tmp_path / "bert")
+    (bert / google_folder.NAME).write_text(json.dumps({"model_type": "roberta"}))
+    (bert / "vocab.txt").unlink()
+    words = ("--train", "train.tsv", "--dev", "nowhere.tsv", "--bert", str(bert))
+    assert 'model_type "roberta" is not supported' in command(RECIPE, *words, code=LIMIT).error
+
+
+def test_of_two_exports_into_one_folder_one_is_refused(tmp_path: Path) -> None:
+    def write(folder: Path) -> None:
+        folder.mkdir()
+        (folder / "model").touch()
+
+    def late(folder: Path) -> None:
+        write(folder)
+        export.all_or_nothing(tmp_path / "out", write)
+
+    with pytest.raises(AmpXlaError, match="out exists: another command wrote it meanwhile"):
+        export.all_or_nothing(tmp_path / "out", late)
+    assert sorted(bytes_of(tmp_path)) == ["out", "out/model"]
 
 
 def test_a_finished_run_is_extended_without_force(command: Commands) -> None:
@@ -202,9 +315,8 @@ def test_a_finished_run_is_extended_without_force(command: Commands) -> None:
     )
     assert "at step 8 of 12" in result.err
     assert command.metrics("classification", "mine")[-1]["step"] == 12
-    assert command(VERIFY, "--run", str(RUN)).code == 0
-    without_flags = command(RECIPE, *RESUMED)
-    assert without_flags.code == 0, without_flags.err
+    command.done(VERIFY, "--run", str(RUN))
+    command.done(RECIPE, *RESUMED)
     shorter = train(command, "--name", "mine", "--resume", epochs=1)
     assert shorter.code == 2
     assert "setting epochs: 3 in the checkpoint, 1 now" in shorter.error
@@ -215,8 +327,7 @@ def test_a_fine_tuned_run_does_not_need_its_bert_again(command: Commands, tmp_pa
     bert = google_folder.write(tmp_path / "bert", vocabulary=tokens)
     assert train(command, "--name", "tuned", "--bert", str(bert)).code == 0
     run = str(RUN.parent / "tuned")
-    first = command(PREDICT, "--run", run, "--file", "new.txt")
-    assert first.code == 0, first.err
+    first = command.done(PREDICT, "--run", run, "--file", "new.txt")
     # `latest` moved: other words, another shape. Then it is gone.
     (bert / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\nword\n")
     (bert / google_folder.NAME).write_text("{}")
@@ -225,8 +336,8 @@ def test_a_fine_tuned_run_does_not_need_its_bert_again(command: Commands, tmp_pa
     assert more.code == 0, more.err
     assert "its vocabulary, architecture and weights" in more.err
     shutil.rmtree(str(bert))
-    assert command(PREDICT, "--run", run, "--file", "new.txt").code == 0
-    assert command(VERIFY, "--run", run).code == 0
+    command.done(PREDICT, "--run", run, "--file", "new.txt")
+    command.done(VERIFY, "--run", run)
 
 
 def test_a_run_from_before_a_flag_goes_on(command: Commands) -> None:

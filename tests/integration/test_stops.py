@@ -32,7 +32,7 @@ def test_signals_in_every_phase_end_in_good_order(
     run = Run(server, tmp_path)
     phases = [
         ({"main": 7}, "SIGTERM", 143, "before the first step"),
-        ({"step": [2, "before"]}, "SIGTERM", 143, "after step 3"),
+        ({"step": [2, "inside"]}, "SIGTERM", 143, "after step 3"),  # between micro-batches
         ({"restore": "after"}, "SIGUSR1", 0, "before the first step"),
         ({"step": [3, "after"]}, "SIGINT", 130, "after step 4"),
         ({"evaluate": [0, 1]}, "SIGTERM", 143, "after step 8"),

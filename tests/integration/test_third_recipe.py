@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,10 +16,9 @@ SETTINGS = ("--", "--name", "a", "--hidden", "32", "--epochs", "10")
 
 
 @pytest.fixture(scope="module")
-def command(server: Any, tmp_path_factory: Any) -> Commands:
-    folder = tmp_path_factory.mktemp("elsewhere")
-    shutil.copy(tiny.__file__, str(folder / "majority.py"))
-    return Commands(server, folder)
+def command(command: Commands) -> Commands:
+    shutil.copy(tiny.__file__, str(command.folder / "majority.py"))
+    return command
 
 
 @pytest.fixture(scope="module")
@@ -30,17 +28,13 @@ def trained(command: Commands) -> Path:
     return command.folder / "runs" / "majority" / "a"
 
 
-def test_it_trains_and_is_resumed_with_what_may_change_only(
-    trained: Path, command: Commands
-) -> None:
+def test_it_trains_and_is_resumed(trained: Path, command: Commands) -> None:
     config = json.loads((trained / "config.json").read_text())
     assert (config["hidden"], config["batch_size"], config["run"]["name"]) == (32, 4, "a")
     assert command.metrics("majority", "a")[-1]["step"] == 80
     words = [CLI, "train", "--recipe", str(command.folder / "majority.py"), *SETTINGS, "--resume"]
-    done = command(*words, "--log-every", "5")
+    done = command(*words, "--log-every", "5")  # may change
     assert done.code == 0 and "resumed from step-00000080" in done.err, done.err
-    done = command(*words, "--learning-rate", "0.5")
-    assert done.code == 2 and "setting learning_rate: 0.02 in the checkpoint, 0.5 now" in done.error
 
 
 def test_it_predicts_where_the_user_says_which_file_it_is(trained: Path, command: Commands) -> None:

@@ -16,7 +16,8 @@ from tests.support.small_jax import RUNS
 
 pytestmark = [pytest.mark.jax, pytest.mark.slow]
 
-HALF = ("--policy", "p=f32,c=f16,o=f32", "--loss-scale", "dynamic")
+# Two programs, one per shape, are compiled in these runs only: it takes most of their time.
+HALF = ("--policy", "p=f32,c=f16,o=f32", "--loss-scale", "dynamic", "--shapes", "2")
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +68,7 @@ def test_killed_and_resumed_bitwise(folder, whole):
 
 
 def test_a_resume_with_another_policy_is_refused(folder, whole):
-    words = ("--name", "whole", "--resume", "--policy", "c=bf16,o=f32", "--loss-scale", "dynamic")
+    words = ("--name", "whole", "--resume", *HALF, "--policy", "c=bf16,o=f32")
     said = small.train(folder, *words, code=2)
     assert "differs from this command: setting" in said and "setting policy:" in said
 

@@ -27,7 +27,7 @@ LEFT_OUT = {
     "ernie": "embeddings.task_type_embeddings.weight (its first row is added to the embeddings",
     "roformer": "encoder.embed_positions.weight (constants)",
 }
-ON_BOTH, LONG = ("albert", "bert_old"), ("bert_zip", "electra", "macbert", "roformer_v2")
+ON_BOTH, LONG = ("albert", "bert_old"), ("bert", "bert_zip", "electra", "macbert", "roformer_v2")
 CASES = [
     pytest.param(family, marks=pytest.mark.long if family in LONG else pytest.mark.once)
     for family in sorted(set(FAMILIES) - set(ON_BOTH))

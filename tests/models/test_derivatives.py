@@ -92,7 +92,7 @@ def test_gelu_of_large_numbers_in_half_precision(session, large):
 
 
 CONFIG = dict(
-    vocab_size=50, hidden_size=64, num_hidden_layers=2, num_attention_heads=2,
+    vocab_size=50, hidden_size=64, num_hidden_layers=1, num_attention_heads=2,
     intermediate_size=128, hidden_act="gelu", max_position=16, dropout_rate=0.0,
 )  # fmt: skip
 # The second row has padding.
@@ -124,7 +124,7 @@ def test_a_model_has_the_same_values_gradients_and_names(session, application):
     )
     layers = [name.split("/", 1)[0] for name in theirs_[0]]
     assert [name.split("/", 1)[0] for name in ours[0]] == layers
-    assert len(ours[1]) == len(theirs_[1]) > 30
+    assert len(ours[1]) == len(theirs_[1]) > 20
     for found, expected in zip(ours[1], theirs_[1]):
         # A bias of the keys changes nothing: its gradient is what rounding leaves, 1e-10.
         tolerance = 1e-4 * np.abs(expected).max() + 1e-8

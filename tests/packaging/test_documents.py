@@ -63,12 +63,14 @@ def check(line: str) -> None:
         words = line.replace('"', "").split()
     if words[0] == "make":
         check_make(words[1:])
-    elif words[0] == "python":
-        check_python(words[1:])
-    elif words[1] == "python":
-        check_python(words[2:])
-    else:
+    elif "python" not in words[:2]:
         check_command(words[1], words[2:])
+    elif "-m" in words[:3]:
+        module, *words = words[words.index("-m") + 1 :]
+        if module == "amp_xla":
+            check_command(words[0], words[1:])
+        elif re.match(r"benchmarks\.(?!VALUE)|recipes\.(?!jax_|VALUE|<)", module):
+            check_flags(words, flags_of(module))
 
 
 def check_make(words: List[str]) -> None:
@@ -80,27 +82,14 @@ def check_make(words: List[str]) -> None:
         recipe_flags(values.get("RECIPE", "classification"), shlex.split(values.get("ARGS", "")))
 
 
-def check_python(words: List[str]) -> None:
-    """Raise AssertionError unless a script, or the flags of a benchmark or a recipe, exist."""
-    if words[:1] != ["-m"]:
-        script = words[0] if words else "README.md"
-        assert script.startswith("my_") or (ROOT / script).is_file(), script
-    elif words[1] == "amp_xla":
-        check_command(words[2], words[3:])
-    elif words[1].startswith("benchmarks.") and words[1] != "benchmarks.VALUE":
-        check_flags(words[2:], flags_of(words[1]))
-    elif words[1].startswith("recipes."):
-        recipe_flags(words[1].split(".")[1], words[2:])
-
-
 def check_command(name: str, words: List[str]) -> None:
     assert name in {*COMMANDS, *HERE}, name
+    if name in HERE:
+        return
     if name == "train" and "--" not in words:
         words = [*words[:1], "--", *words[1:]]
     at = words.index("--") if "--" in words else len(words)
     own, after = words[:at], words[at + 1 :]
-    if name in HERE:
-        return
     command = COMMANDS[name]
     launcher = {"--runtime", "--python"} - ({"--runtime"} if name == "header" else set())
     check_flags([word for word in own if word not in launcher], flags_of(command.module))

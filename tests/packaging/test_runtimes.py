@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import sys
 from pathlib import Path
 from typing import Tuple
 
@@ -17,7 +16,8 @@ import pytest
 from amp_xla.backend import nvidia
 from scripts.environment import SetupError, installed, runtimes
 from scripts.environment.__main__ import runtime_for
-from tests.support.running import ROOT, run
+from tests.support.commands import CLI, Commands
+from tests.support.running import ROOT
 
 pytestmark = pytest.mark.once
 
@@ -32,7 +32,8 @@ class Machine:
         self.folder, self.patch = folder, monkeypatch
         self.minors: Tuple[str, ...] = ()
         (folder / "bin").mkdir()
-        monkeypatch.setenv("PATH", f"{folder / 'bin'}:/usr/bin:/bin")
+        self.path = f"{folder / 'bin'}:/usr/bin:/bin"
+        monkeypatch.setenv("PATH", self.path)
         monkeypatch.setattr(nvidia, "ROOT", folder)
         for name in ("AMP_XLA_DEVICE", "CUDA_VISIBLE_DEVICES"):
             monkeypatch.delenv(name, raising=False)
@@ -175,17 +176,13 @@ def test_a_run_decides(tmp_path, monkeypatch):
     assert runtime_for("report", ["--run", "runs/tagging/x"], "auto", ROOT) == "auto"
 
 
-def test_training_refuses_a_gpu_that_tensorflow_does_not_see(tmp_path, machine):
+def test_training_refuses_a_gpu_that_tensorflow_does_not_see(server, tmp_path, machine):
     machine.driver(A100)
-    path = f"{machine.folder / 'bin'}{os.pathsep}{os.environ['PATH']}"
-    file = tmp_path / "a.tsv"
-    file.write_text("rain\twet\nsun\tdry\n" * 8)
-    variables = {"PATH": path}
-    words = f"-m amp_xla train -- --layers 1 --hidden 64 --epochs 1 --train {file} --dev {file}"
-    done = run([sys.executable, *words.split()], **variables)
-    assert done.returncode == 2, done.stderr
-    (line,) = [x for x in done.stderr.splitlines() if x.startswith("error:")]
+    (tmp_path / "a.tsv").write_text("rain\twet\nsun\tdry\n" * 8)
+    command, path = Commands(server, tmp_path), f"import os; os.environ['PATH'] = '{machine.path}'"
+    words = "train -- --layers 1 --hidden 64 --epochs 1 --train a.tsv --dev a.tsv"
+    line = command(CLI, *words.split(), code=path).error
     assert "NVIDIA A100-SXM4-40GB (8.0, driver 535.104.05)" in line
     assert re.search(r"libcud\w+\.so\.\d+", line) and "AMP_XLA_DEVICE" in line
-    done = run([sys.executable, "-m", "amp_xla", "doctor"], **variables)
-    assert done.returncode == 1 and line.split(": ")[1] in done.stdout, done.stdout + done.stderr
+    done = command(CLI, "doctor", code=path)
+    assert done.code == 1 and line.split(": ")[1] in done.out, done.out + done.err

@@ -18,16 +18,6 @@ if importlib.util.find_spec("tensorflow") is None:
 
 
 @pytest.fixture
-def cleared() -> Iterator[None]:
-    """Keras' session, cleared before and after."""
-    from amp_xla.backend import K
-
-    K.clear_session()
-    yield
-    K.clear_session()
-
-
-@pytest.fixture
 def graph(cleared: None) -> Iterator[Any]:
     """A new default graph."""
     from amp_xla.backend import tf

@@ -21,6 +21,7 @@ from amp_xla.precision.compat.keras import (
 from amp_xla.precision.compat.sok import LossScaleOptimizer as SokOptimizer
 from amp_xla.precision.optimizer import LossScaleOptimizer
 from tests.support.precision_training import same
+from tests.support.small_fit import Batches
 from tests.support.snippets import blocks, run
 
 
@@ -118,21 +119,6 @@ def test_run_stops_at_a_loss_that_is_not_finite_though_its_gradients_are(tmp_pat
 @pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5")
 def test_the_documentations_graph_blocks_run(code, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    x, y = np.random.RandomState(1).randn(32, 4).astype("f4"), np.ones((32, 1), "f4")
     model = backend.keras.models.Sequential([backend.keras.layers.Dense(1, input_shape=(4,))])
     model.compile(loss="mse", optimizer="sgd")
-    run(code, model=model, batches=Batches(x, y))
-
-
-class Batches(backend.keras.utils.Sequence):
-    """Two batches of 16 rows."""
-
-    def __init__(self, x, y):
-        self.x, self.y = x, y
-
-    def __len__(self):
-        return 2
-
-    def __getitem__(self, index):
-        rows = slice(16 * index, 16 * index + 16)
-        return self.x[rows], self.y[rows]
+    run(code.replace("steps=20", "steps=2"), model=model, batches=Batches(16))

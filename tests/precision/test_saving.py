@@ -13,6 +13,7 @@ from amp_xla.precision import DynamicLossScale
 from amp_xla.precision.compat import keras as keras_names
 from amp_xla.precision.compat.keras import CUSTOM_OBJECTS
 from amp_xla.precision.optimizer import LossScaleOptimizer
+from tests.support.precision_training import BERT4KERAS
 
 pytestmark = [
     pytest.mark.usefixtures("cleared"),
@@ -24,27 +25,10 @@ X = RNG.randn(8, 4).astype("float32")
 Y = X.sum(1, keepdims=True)
 
 
-def extended(kind: str, **arguments: Any) -> Callable[[], Any]:
-    """bert4keras' Adam behind one of its ``extend_with_*``."""
-
-    def make() -> Any:
-        optimizers = backend.bert4keras("optimizers")
-        cls = getattr(optimizers, f"extend_with_{kind}")(optimizers.Adam, name=f"Adam_{kind}")
-        return cls(0.01, **arguments)
-
-    return make
-
-
 OPTIMIZERS: Dict[str, Callable[[], Any]] = {
     "Keras' Adam": lambda: keras.optimizers.Adam(0.01),
     "bert4keras' Adam": lambda: backend.bert4keras("optimizers").Adam(0.01),
-    "AdaFactor": lambda: backend.bert4keras("optimizers").AdaFactor(0.01),
-    "weight decay": extended(
-        "weight_decay", weight_decay_rate=0.1, exclude_from_weight_decay=["bias"]
-    ),
-    "piecewise rate": extended("piecewise_linear_lr", lr_schedule={2: 1, 6: 0.1}),
-    "lazy": extended("lazy_optimization", include_in_lazy_optimization=["Rows"]),
-    "averages": extended("exponential_moving_average", ema_momentum=0.9),
+    **BERT4KERAS,
 }
 WRAPPERS: Dict[str, Callable[[Any], Any]] = {
     "Keras' Adam": lambda inner: keras_names.LossScaleOptimizer(inner, initial_scale=4.0),
@@ -114,7 +98,7 @@ def test_every_way_back(tmp_path: Any, name: str) -> None:
             assert train(loaded)[0] == pytest.approx(after[0], rel=1e-6)
 
 
-@pytest.mark.parametrize("way", ["model.h5", "folder"])
+@pytest.mark.parametrize("way", ["model.h5", pytest.param("folder", marks=pytest.mark.once)])
 def test_a_bert_comes_back(tmp_path: Any, way: str) -> None:
     """With gelu, and with attention dropout, for which bert4keras creates a layer at each call."""
     build = backend.bert4keras("models").build_transformer_model

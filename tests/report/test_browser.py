@@ -79,7 +79,7 @@ def pages(tmp_path_factory: Any) -> Dict[str, Path]:
         "good": folders.good(folder / "good", learning_rate=1e-3),
         "diverged": folders.diverged(folder / "diverged"),
         "empty": folder / "empty",
-        "long": folders.good(folder / "long", lines=200_000),
+        "long": folders.good(folder / "long", lines=50_000),
         "evil": folders.good(folder / "evil", {TEXT: 1.0}, message=TEXT, train=TEXT),
     }
     runs["empty"].mkdir()

@@ -54,8 +54,8 @@ def test_an_unknown_keyword_is_named():
         Settings.from_environment({}, precison="amp")
 
 
-def environment(environ=None, gpu=True, **settings):
-    return flags.environment(Settings(**settings), environ or {}, gpu)
+def environment(environ=None, gpu=True, tf2=False, **settings):
+    return flags.environment(Settings(**settings), environ or {}, gpu, tf2)
 
 
 @pytest.mark.parametrize("mode, gpu, expected", [
@@ -66,6 +66,20 @@ def environment(environ=None, gpu=True, **settings):
 ])  # fmt: skip
 def test_xla_modes(mode, gpu, expected):
     assert environment(xla=mode, gpu=gpu).get("TF_XLA_FLAGS") == expected
+
+
+TRITON = "--xla_gpu_enable_triton_gemm"
+
+
+@pytest.mark.parametrize("mine, settings, expected", [
+    ("", {"xla": "lite", "tf2": True}, f"{TRITON}=false"),
+    ("--xla_dump_to=/d", {"xla": "on", "tf2": True}, f"--xla_dump_to=/d {TRITON}=false"),
+    (f"{TRITON}=true", {"xla": "on", "tf2": True}, None),  # the user's choice stays
+    ("", {"xla": "off", "tf2": True}, None), ("", {"xla": "on", "tf2": True, "gpu": False}, None),
+    ("", {"xla": "on"}, None),  # unknown to XLA of 1.15, which would end the process
+])  # fmt: skip
+def test_xla_does_not_time_kernels_of_triton(mine, settings, expected):
+    assert environment({"XLA_FLAGS": mine}, **settings).get("XLA_FLAGS") == expected
 
 
 @pytest.mark.parametrize("mine, mode, merged", [

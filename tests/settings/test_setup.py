@@ -11,71 +11,34 @@ from tests.support.running import run_python
 
 TF1 = backend.kind() == "tf1"
 
-# Trains two steps of a small BERT with plain Keras and prints what the session really had.
-PROBE = """
+# Trains a small BERT in Keras' own session, and other models in sessions that a script makes.
+SESSIONS = """
 '''A script of somebody.'''
 from __future__ import annotations
 import amp_xla.setup
 import os, threading
-import numpy as np
-from amp_xla.backend import tf
 children = open(f"/proc/self/task/{os.getpid()}/children").read()
 files = [os.readlink(f"/proc/self/fd/{n}") for n in os.listdir("/proc/self/fd") if int(n) > 2
          and os.path.exists(f"/proc/self/fd/{n}")]
 assert threading.active_count() == 1 and not children and not files, (children, files)
+import amp_xla.callbacks
+import numpy as np
+import tensorflow as tf
+from bert4keras.backend import K, keras
 from bert4keras.models import build_transformer_model
-from bert4keras.optimizers import Adam
-from bert4keras.backend import K
-from amp_xla.backend import session
-from amp_xla.graph import executed
+
 model = build_transformer_model(
     model="bert", vocab_size=64, hidden_size=64, num_hidden_layers=1, num_attention_heads=1,
     intermediate_size=128, hidden_act="gelu", max_position=16)
 attention = model.get_layer("Transformer-0-MultiHeadSelfAttention")
 query, _, key, _, value = attention.get_weights()[:5]
-model.compile(loss="mse", optimizer=Adam(1e-3))
+assert min(abs(query - key).max(), abs(query - value).max()) > 0.01  # they start out different
+model.compile(keras.optimizers.Adam(1e-3), "mse")
 batch = [np.ones((4, 16)), np.zeros((4, 16))]
-model._make_train_function()
-run = model.train_function
-run.run_options = tf.RunOptions(output_partition_graphs=True)
-run.run_metadata = tf.RunMetadata()
-losses = [model.train_on_batch(batch, np.zeros((4, 16, 64))) for _ in range(2)]
-assert losses[1] < losses[0], losses
-counted = executed.count(run.run_metadata.partition_graphs)
-options = session()._config.graph_options.rewrite_options
-print(dict(
-    apart=bool(min(abs(query - key).max(), abs(query - value).max()) > 0.01),
-    bfloat16=getattr(options, "auto_mixed_precision_onednn_bfloat16", 0) == 1,
-    half=counted.half_nodes, clusters=counted.clusters, epsilon=K.epsilon(),
-    infinity=getattr(K, "infinity", lambda: None)()))
-"""
-
-
-def test_amp_reaches_the_session_that_trains_and_nothing_is_left_running():
-    result = run_python("-c", PROBE)
-    assert result.code == 0, result.err
-    seen = eval(result.out.splitlines()[-1])
-    assert seen["epsilon"] == 1e-5
-    assert seen["clusters"] == 0
-    assert seen["apart"], "query, key and value kernels start out different"
-    if TF1:
-        assert seen["half"] == 0 and seen["infinity"] == 1e4  # float16 needs a GPU
-    else:
-        expected = backend.half_dtype()[0]
-        assert seen["bfloat16"] or expected == "float16"
-        assert (seen["half"] > 0) == (expected is not None)
-    half, reason = backend.half_dtype()
-    line = f"amp_xla: precision amp ({half or 'float32'}: {reason}), XLA off, "
-    line += "infinity 1e4, " if backend.bert4keras_version() < backend.SAFE_MASKS else ""
-    assert result.err == line + "epsilon 1e-5\n", "one line, and none of TensorFlow's messages"
-
-
-SESSIONS = """
-import amp_xla.setup
-import amp_xla.callbacks
-import numpy as np
-import tensorflow as tf
-from bert4keras.backend import K, keras
+run = amp_xla.callbacks.Run("runs/bert")
+model.fit(batch, np.zeros((4, 16, 64)), epochs=2, verbose=0, callbacks=[run])
+first, second = model.history.history["loss"]
+assert second < first
 
 tf, x = tf.compat.v1, np.ones([32, 64])
 config = tf.ConfigProto(allow_soft_placement=True)
@@ -99,17 +62,25 @@ if not tf.__version__.startswith("1."):
 for _ in range(2):
     with tf.GradientTape() as tape:
         loss = tf.constant(1.0)
+print(K.epsilon(), getattr(K, "infinity", lambda: None)())
 """
 
 
-def test_amp_reaches_sessions_that_a_script_makes_and_a_tape_is_warned_of_once(tmp_path):
+def test_amp_reaches_all_sessions_and_nothing_is_left_running(tmp_path):
     result = run_python("-c", SESSIONS, cwd=tmp_path)
     assert result.code == 0, result.err
-    lines = [line for line in result.err.splitlines() if line.startswith("first step ran")]
-    half = backend.half_dtype()[0]
+    assert result.out.splitlines()[-1] == f"1e-05 {10000.0 if TF1 else None}"
+    half, reason = backend.half_dtype()
+    start, *lines = result.err.splitlines()
+    expected = f"amp_xla: precision amp ({half or 'float32'}: {reason}), XLA off, "
+    expected += "infinity 1e4, " if backend.bert4keras_version() < backend.SAFE_MASKS else ""
+    assert start == expected + "epsilon 1e-5"
     words = f"executed nodes are {half}" if half else "none of"
-    assert len(lines) == 3 and all(words in line for line in lines)
+    steps = [line for line in lines if line.startswith("first step ran")]
+    assert len(steps) == 4 and all(words in line for line in steps)
     assert result.err.count("an eager loop trains nothing") == 1
+    ours = ("run folder: ", "building ", "first step ran: ", "step ", "done: ", "<string>:", "-c:")
+    assert [line for line in lines if not line.startswith(ours)] == []  # none of TensorFlow's
 
 
 # Without the shim bert4keras cannot be imported at all beside TensorFlow 2.17.

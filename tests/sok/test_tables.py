@@ -14,7 +14,7 @@ import pytest
 
 import amp_xla.sok as sok
 from amp_xla import backend
-from amp_xla.backend import K, tf
+from amp_xla.backend import tf
 from amp_xla.errors import AmpXlaError
 from amp_xla.sok import saver
 from amp_xla.sok.table import Rows
@@ -103,14 +103,7 @@ def test_the_tutorial_learns_on_two_ranks(two):
     assert losses[-1] < 0.66
 
 
-@pytest.fixture
-def graph():
-    K.clear_session()
-    yield
-    K.clear_session()
-
-
-def test_what_is_not_allowed_is_named(graph):
+def test_what_is_not_allowed_is_named(cleared):
     shared = tf.get_variable("shared", [2, 2], use_resource=True)
     layer = sok.All2AllDenseEmbedding(0, 2, 3, 2, vocabulary_size=7, name="range")
     table, ids = layer.embedding_variable, tf.constant([[[1, 2], [3, 9], [0, 1]]])
@@ -128,7 +121,7 @@ def test_what_is_not_allowed_is_named(graph):
     assert sok.split_embedding_variable_from_others([shared, table]) == ([table], [shared])
 
 
-def test_lazy_adam_leaves_rows_outside_the_batch_alone(graph):
+def test_lazy_adam_leaves_rows_outside_the_batch_alone(cleared):
     after = []
     for kind in (sok.optimizers.Adam, sok.optimizers.LazyAdam):
         table = tf.get_variable(kind.__name__, initializer=tf.ones([3, 2]), use_resource=True)

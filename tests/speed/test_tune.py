@@ -8,7 +8,7 @@ from amp_xla.commands.recipe_job import open_recipe
 from amp_xla.errors import AmpXlaError
 from amp_xla.speed import table
 from amp_xla.speed.child import Request
-from amp_xla.speed.measure import Outcome, measure
+from amp_xla.speed.measure import Outcome, measure, turn
 from amp_xla.speed.tune import largest_batch, read_recipe
 
 pytestmark = [pytest.mark.once, pytest.mark.timeout(600)]
@@ -18,12 +18,16 @@ TINY = ("--layers", "1", "--hidden", "64", "--max-length", "24", "--shapes", "1"
 
 
 @pytest.fixture(scope="module")
-def outcomes(tmp_path_factory):
+def words(tmp_path_factory):
     data = tmp_path_factory.mktemp("tune") / "data.tsv"
     data.write_text(
         "".join(f"{['rain', 'wind', 'sun'][i % 3]} day {i}\t{i % 3}\n" for i in range(60))
     )
-    words = (*TINY, "--train", str(data), "--dev", str(data))
+    return (*TINY, "--train", str(data), "--dev", str(data))
+
+
+@pytest.fixture(scope="module")
+def outcomes(words):
     requests = [
         Request("classification", words, "fp32", "off", steps=3),
         # As `ulimit -v`: enough to import nothing.
@@ -47,6 +51,11 @@ def test_running_out_of_memory_and_overflow_are_results_that_are_never_recommend
     assert table.recommend(outcomes[1:])[0] is None
     text = table.render(outcomes)
     assert "out of memory" in text and "not finite" in text
+
+
+def test_xla_keeps_what_it_compiled_for_the_next_round(words, tmp_path):
+    measured = turn(Request("classification", words, "fp32", "on", steps=1), 300, str(tmp_path))
+    assert measured["finite"] and list(tmp_path.glob("xla_compile_cache*"))
 
 
 def outcome(precision, xla, *rates):

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import tempfile
 from pathlib import Path
-from typing import Any, Dict, List, NamedTuple
+from typing import Any, Dict, List
 
+from amp_xla.training import checkpoint
 from tests.support.killing import Server, metrics
+from tests.support.running import Result
 
 RECIPE, CLI = "recipes.classification", "amp_xla.commands.cli"
 PREDICT, VERIFY = "amp_xla.commands.predict", "amp_xla.commands.verify"
@@ -20,23 +23,6 @@ for environ in (os.environ, configuring._original_environment):
     environ["AMP_XLA_PRECISION"] = "fp32"
 configuring.configure()
 """
-
-
-class Result(NamedTuple):
-    """What a command left: its exit code, and what it printed."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def error(self) -> str:
-        """The one line that says what is wrong; there is no traceback and no second one."""
-        assert "Traceback" not in self.err, self.err
-        lines = [line for line in self.err.splitlines() if line.startswith("error: ")]
-        assert len(lines) == 1, self.err
-        assert self.err.splitlines()[-1] == lines[0], self.err
-        return lines[0]
 
 
 class Commands:
@@ -54,6 +40,12 @@ class Commands:
     def __call__(self, module: str, *argv: Any, **job: Any) -> Result:
         return self.job({"module": module, "argv": [str(word) for word in argv], **job})
 
+    def done(self, module: str, *argv: Any, **job: Any) -> Result:
+        """Run a command that must succeed."""
+        result = self(module, *argv, **job)
+        assert result.code == 0, result.out + result.err
+        return result
+
     def job(self, job: Dict[str, Any]) -> Result:
         """Any job of the fork server's."""
         paths = [Path(self._scratch.name, name) for name in ("out.txt", "err.txt")]
@@ -69,13 +61,16 @@ class Commands:
         """Return the lines of a run's metrics.jsonl."""
         return metrics(self.folder / "runs" / recipe / run)
 
-    def killed_and_resumed(self, recipe: str, *words: str, step: int) -> Result:
-        """Kill a recipe with SIGKILL after a step, and resume it to its end."""
-        killed = self(recipe, *words, faults={"step": [step, "after"]}, log="faults.jsonl")
-        assert killed.code == -9, killed.err
-        resumed = self(recipe, *words, "--resume")
-        assert resumed.code == 0 and "resumed from step-" in resumed.err, resumed.err
-        return resumed
+    def resumed(self, recipe: str, whole: Path, step: int, *words: str, **job: Any) -> Path:
+        """Resume a copy of a run as if it had been killed after a step; return the copy."""
+        copy = whole.with_name(f"{whole.name}-resumed")
+        shutil.copytree(str(whole), str(copy), symlinks=True)
+        for path in checkpoint.steps(copy / "checkpoints"):
+            if int(path.name[5:13]) > step:
+                shutil.rmtree(str(path))
+        done = self.done(recipe, *words, "--name", copy.name, "--resume", **job)
+        assert "resumed from step-" in done.err, done.err
+        return copy
 
 
 def bytes_of(folder: Path) -> Dict[str, str]:

@@ -24,13 +24,13 @@ class Head(NamedTuple):
         return self.arrays[:2], self.arrays[2]
 
 
-def encoder(kind: str = "bert", application: str = "encoder", **options: Any) -> Any:
+def encoder(application: str = "encoder", **options: Any) -> Any:
     build = backend.bert4keras("models").build_transformer_model
     sizes: Dict[str, Any] = dict(
         vocab_size=VOCABULARY, hidden_size=32, num_hidden_layers=1, num_attention_heads=2,
         intermediate_size=64, max_position=32, hidden_act="gelu",
     )  # fmt: skip
-    return build(model=kind, application=application, **{**sizes, **options})
+    return build(model="bert", application=application, **{**sizes, **options})
 
 
 def tokens() -> List[np.ndarray]:
@@ -53,8 +53,8 @@ def _labels(*shape: int) -> np.ndarray:
     return np.random.RandomState(1).randint(0, LABELS, shape)
 
 
-def classifier(kind: str = "bert", **options: Any) -> Head:
-    base = encoder(kind, **options)
+def classifier(**options: Any) -> Head:
+    base = encoder(**options)
     first = keras.layers.Lambda(lambda x: x[:, 0], name="First")(base.output)
     output = keras.layers.Dense(LABELS, activation="softmax", name="Classes")(first)
     model = keras.models.Model(base.inputs, output)
@@ -63,7 +63,7 @@ def classifier(kind: str = "bert", **options: Any) -> Head:
 
 def _language_model(application: str, shift: int) -> Head:
     """Return a model as in bert4keras' examples, with a Loss layer for ids and predictions."""
-    base = encoder("bert", application, with_mlm=True)
+    base = encoder(application, with_mlm=True)
 
     class CrossEntropy(backend.bert4keras("layers").Loss):  # type: ignore[misc]
         def compute_loss(self, inputs: Any, mask: Any = None) -> Any:

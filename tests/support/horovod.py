@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from amp_xla import backend
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.support.running import ROOT
 
 
 def need_horovod() -> None:

@@ -1,14 +1,13 @@
 """Run tf-keras' own tests of LossScaleOptimizer on amp_xla.precision.compat.keras' class.
 
-    TF_USE_LEGACY_KERAS=1 .venvs/tf2/bin/python -m tests.support.keras_own_suite [FILE]
+    TF_USE_LEGACY_KERAS=1 .venvs/tf2/bin/python -m tests.support.keras_own_suite
 
-FILE is loss_scale_optimizer_test.py of tf-keras 2.17; without it the command downloads it. The exit
-code is 1 if the failures are not exactly those that docs/precision.md explains.
+It downloads them. The exit code is 1 if the failures are not exactly those that docs/precision.md
+explains.
 """
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import re
 import sys
@@ -58,14 +57,8 @@ for name in ("BaseLossScaleOptimizer", "LossScaleOptimizer", "LossScaleOptimizer
 
 def main() -> int:
     """Run the tests and compare the failures with the explained ones."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("file", nargs="?", type=Path, help="source of the tests")
-    file = parser.parse_args().file
-    if file is None:
-        with urllib.request.urlopen(URL, timeout=60) as answer:
-            source = answer.read().decode()
-    else:
-        source = file.read_text(encoding="utf-8")
+    with urllib.request.urlopen(URL, timeout=60) as answer:
+        source = answer.read().decode()
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "keras_own_tests.py").write_text(adapted(source), encoding="utf-8")
         sys.path.insert(0, folder)

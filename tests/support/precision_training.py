@@ -26,21 +26,49 @@ class Duck:
         return self._inner.variables()
 
 
-def bert4keras_adamw() -> Any:
-    optimizers = backend.bert4keras("optimizers")
-    cls = optimizers.extend_with_weight_decay(optimizers.Adam)
-    cls = optimizers.extend_with_piecewise_linear_lr(cls)
-    return cls(0.1, weight_decay_rate=0.01, lr_schedule={4: 1, 8: 0.1})
+optimizers = backend.bert4keras("optimizers")
 
 
+def extended(rate: float, **extensions: Dict[str, Any]) -> Callable[[], Any]:
+    """Return a function that makes Adam with bert4keras' ``extend_with_*``, by their arguments."""
+
+    def make() -> Any:
+        kind, arguments = optimizers.Adam, {"learning_rate": rate}
+        for name, values in extensions.items():
+            kind = getattr(optimizers, f"extend_with_{name}")(kind, name=f"{name}_{kind.__name__}")
+            arguments.update(values)
+        return kind(**arguments)
+
+    return make
+
+
+# bert4keras' rules, by what they add: rates per weight and step, or state.
+BERT4KERAS: Dict[str, Callable[[], Any]] = {
+    "rates": extended(
+        1e-2,
+        weight_decay={"weight_decay_rate": 0.1, "exclude_from_weight_decay": ["bias"]},
+        layer_adaptation={"exclude_from_layer_adaptation": ["bias"]},
+        parameter_wise_lr={"paramwise_lr_schedule": {"Embedding": 0.5}},
+        piecewise_linear_lr={"lr_schedule": {5: 1, 15: 0.1}},
+    ),
+    "states": extended(
+        1e-2,
+        lazy_optimization={"include_in_lazy_optimization": ["Embedding"]},
+        exponential_moving_average={"ema_momentum": 0.9},
+    ),
+    "factor": lambda: optimizers.AdaFactor(learning_rate=1e-2, beta1=0.9),
+}
 KINDS: Dict[str, Callable[[], Any]] = {
     "tf.train adam": lambda: tf.train.AdamOptimizer(0.1),
     "tf.train sgd": lambda: tf.train.GradientDescentOptimizer(0.1),
     "keras adam": lambda: keras.optimizers.Adam(0.1),
     "keras momentum": lambda: keras.optimizers.SGD(0.1, momentum=0.9),
-    "bert4keras adamw": bert4keras_adamw,
+    "bert4keras adamw": extended(
+        0.1, weight_decay={"weight_decay_rate": 0.01},
+        piecewise_linear_lr={"lr_schedule": {4: 1, 8: 0.1}},
+    ),
     "duck": Duck,
-}
+}  # fmt: skip
 
 
 class Problem(NamedTuple):

@@ -19,9 +19,20 @@ _FROM_MAKE = (
 
 
 class Result(NamedTuple):
+    """What a command left: its exit code, and what it printed."""
+
     code: int
     out: str
     err: str
+
+    @property
+    def error(self) -> str:
+        """The one line that says what is wrong; there is no traceback and no second one."""
+        assert "Traceback" not in self.err, self.err
+        lines = [line for line in self.err.splitlines() if line.startswith("error: ")]
+        assert len(lines) == 1, self.err
+        assert self.err.splitlines()[-1] == lines[0], self.err
+        return lines[0]
 
 
 def shell_environment(**changes: str) -> Dict[str, str]:

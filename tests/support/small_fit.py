@@ -83,7 +83,7 @@ def fit(model: Any, *callbacks: Any, **more: Any) -> Any:
 
 def weights(model: Any) -> List[np.ndarray]:
     """Return all weights, those of the optimizer included."""
-    inner = model.optimizer.inner
+    inner = getattr(model.optimizer, "inner", model.optimizer)
     return model.get_weights() + list(K.batch_get_value(inner.weights))
 
 

@@ -10,13 +10,14 @@ import sys
 from pathlib import Path
 from typing import Any, List
 
+from tests.support.running import ROOT
+
 CPU = {"JAX_PLATFORMS": "cpu"}  # several devices or processes, also where there is one GPU
-ROOT = Path(__file__).resolve().parents[2]
 RUNS = Path("runs") / "jax_classification"
 WORDS = {"a": ["x", "y", "zed"], "b": ["p", "q", "r"]}
 FLAGS = (
     "--train train.tsv --dev dev.tsv --layers 1 --hidden 16 --vocab-size 60 --max-length 16 "
-    "--shapes 2 --batch-size 8 --epochs 3 --log-every 5"
+    "--shapes 1 --batch-size 8 --epochs 3 --log-every 5"
 ).split()
 # Lets a run kill itself after step 20, with all checkpoints on disk.
 KILL = """

@@ -15,8 +15,8 @@ from amp_xla.training.options import TrickOptions
 from amp_xla.training.step import TrainStep, initialize_variables
 from amp_xla.training.tricks import EMBEDDING, Tricks
 
+pytestmark = [pytest.mark.once, pytest.mark.usefixtures("cleared")]
 # No token occurs twice: a step on what is looked up is then one on the rows of the table.
-pytestmark = pytest.mark.once
 TOKENS = np.array([[1, 2, 3, 4, 5], [6, 7, 8, 0, 0], [0, 0, 0, 0, 0]])
 BATCH = {"token_ids": TOKENS, "segment_ids": TOKENS * 0, "labels": [0, 2, 0], "weights": [1, 1, 0]}
 EPSILON, ALPHA, CLASSES = 0.7, 4.0, 3
@@ -73,12 +73,6 @@ class Built:
         for number in range(times):
             result = self.step({**{k: np.array(v) for k, v in BATCH.items()}, **changed}, number)
         return result
-
-
-@pytest.fixture(autouse=True)
-def new_session():
-    yield
-    K.clear_session()
 
 
 def test_fgm_is_the_loss_with_the_embeddings_moved_along_their_gradient():

@@ -66,22 +66,27 @@ def decide(table: Table, request: Request, run: Optional[Layout] = None) -> Layo
     Raises:
       DataError: a field is missing, or the file can be read in two ways.
     """
+    (number, head), *below = table.rows[:EXAMINED]
+    may = table.format != "json" and "\t" in head and (run is None or run.header)  # R's row names
+    if may and {row.count("\t") for _, row in below} == {head.count("\t") + 1}:
+        table = table._replace(rows=[(number, f"\t{head}"), *table.rows[1:]])
     layout = run.applied(table, request.needs) if run else None
     if layout is not None and layout.named:
         return layout
     if table.format == "json":
         names = keys(table)
-        seconds = {pair for _, pair in request.known.texts}
-        empty = [name.lower() in seconds and not _has_values(table, name) for name in names]
+        texts = request.known.of_texts()
+        empty = [name.lower() in texts and not _has_values(table, name) for name in names]
         kinds = ["empty" if each else "text" for each in empty]
         return Layout("json", False, tuple(names), **_by_name(table, names, kinds, request))
     first, *others = (cells_of(line) for _, line in table.rows[:EXAMINED])
     others = [row for row in others if len(row) == len(first)]
     marks = [mark for mark in _MARKS if all(mark in line for _, line in table.rows)]
-    if marks and len(first) == 1 < len(request.needs):
+    uneven = len(first) == 1 or 2 * len(others) < len(below)
+    if marks and uneven and len(request.needs) > 1:
         raise DataError(
-            f"{called(table.path)}: 1 column, but every line has {marks[0]!r}; only tabs and, in a "
-            f".csv file, commas separate columns. First line: {first[0][:80]!r}"
+            f"{called(table.path)}: {count(first)}, but every line has {marks[0]!r}; only "
+            f"tabs and, in a .csv file, commas separate columns. First line: {head[:80]!r}"
         )
     # If the training file has no header, an unknown label shows that this file has one.
     ask = request.ask and (run is None or run.header or run.label is None)
@@ -152,7 +157,7 @@ def _has_header(
         raise DataError(
             f"{called(table.path)}:{number}: is {line[:60]!r} a header? {signs[-1]}. If it is, "
             f"give --header yes, or its names: {_flags(request.needs, ['NAME'] * 3)}; if it is a "
-            "sample, --header no"
+            "sample, --header no; if it is neither, such as a title, delete it"
         )
     return False
 
@@ -201,6 +206,11 @@ def _by_name(
     if "text" not in places and pairs:
         found = {"text": lower[pairs[0][0]], "pair": lower.get(pairs[0][1])}
         places = {**{field: i for field, i in found.items() if i is not None}, **places}
+    # XLSum has a title and a summary of a text; Alpaca an instruction and its input.
+    whole = [pair for pair in pairs if pair[1] and set(pair) & set(pairs[0])]
+    if len(whole) > 1 and "pair" in needs and not any(wanted):
+        ways = ", or ".join(_flags(Fields._fields, [columns[lower[n]] for n in p]) for p in whole)
+        raise error(f"found: {listed}; which are the texts? Name them: {ways}")
     labels = [name for name in known.labels if name in lower]
     if "label" not in places and labels:
         if len(labels) > 1:
@@ -214,7 +224,7 @@ def _by_name(
         if "text" not in places and ("label" in places or "label" not in needs):
             if len(texts) == 1 or (len(texts) == 2 and (alike or "pair" in needs)):
                 places.update(zip(("text", "pair"), texts))
-        elif "text" in places and "label" not in places and len(free) == 1:
+        elif known.labels and "text" in places and "label" not in places and len(free) == 1:
             places["label"] = free[0]
     rivals = [columns[i] for i in texts if columns[i].lower() in known.of_texts()]
     if rivals and pairs and "pair" not in places and wanted.text is None:

@@ -10,17 +10,17 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Se
 
 from amp_xla.data.text.layout import Layout, numbers
 from amp_xla.data.text.lines import TAG, BadLine, Table, called, every_line, json_object
-from amp_xla.data.text.readers import Dataset, collected, text_value
+from amp_xla.data.text.readers import Dataset, collected, refuse_rejected, text_value
 from amp_xla.errors import DataError
 
 DOCUMENT = "-DOCSTART-"  # separates documents in CoNLL 2003
-SCHEMES = ("BI", "BIES", "BMES")
+SCHEMES = ("BI", "BIES", "BMES", "BILU")
 POSITION = re.compile(r".\d")
 FIELDS = ["entities", "label", "labels", "spans"]  # names of the list of entities
 # Names of an entity's start, end, label and words
 KEYS = (
     ("start", "start_idx", "start_offset"), ("end", "end_idx", "end_offset"),
-    ("label", "type", "entity_type"), ("text", "entity", "word", "mention"),
+    ("label", "type", "entity_type", "labels"), ("text", "entity", "word", "mention"),
 )  # fmt: skip
 
 
@@ -47,7 +47,7 @@ def unpack(label: str) -> List[Entity]:
 
 
 def chunks(tags: Sequence[str]) -> List[Entity]:
-    """Return the entities of BIO, BIOES or BMES tags; start and end are positions in ``tags``.
+    """Return the entities of BIO, BIOES, BMES or BILOU tags, with positions in ``tags``.
 
     An invalid sequence, such as I after O, begins a new entity, as in seqeval.
     """
@@ -55,7 +55,7 @@ def chunks(tags: Sequence[str]) -> List[Entity]:
     begin, before, label = 0, "O", ""
     for i, tag in enumerate([*tags, "O"]):
         kind, _, name = tag.partition("-")
-        new = kind in "OBS" or before in "OES" or name != label
+        new = kind in "OBSU" or before in "OELSU" or name != label
         if new and before != "O":
             entities.append(Entity(begin, i, label))
         if new:
@@ -67,8 +67,8 @@ def chunks(tags: Sequence[str]) -> List[Entity]:
 def read(path: str, nested: bool = True, on_bad_line: str = "error") -> Dataset:
     """Read a file of texts with entities; its name and its first line show the format.
 
-    - columns separated by tabs or spaces: first the token, last its tag (BIO, BIOES or BMES); a
-      blank line ends a text.
+    - columns separated by tabs or spaces: first the token, last its tag (BIO, BIOES, BMES or
+      BILOU); a blank line ends a text.
     - JSON objects, one per line or in an array: ``{"text": ..., "entities": [[start, end, label],
       ...]}``, positions in characters. The list may be named ``label``, as in doccano; an entity
       may be an object with its words, as in CMeEE; or the words may be keys, as in CLUENER.
@@ -94,12 +94,19 @@ def read(path: str, nested: bool = True, on_bad_line: str = "error") -> Dataset:
     elif table.rows:
         cells = numbers(split(table.rows[0][1]))
         layout = Layout("conll", False, cells, 0, label=len(cells) - 1)
-        if len(cells) > 2 and all(split(line)[0].isdigit() for _, line in table.rows):
+        first = [split(line)[0] for _, line in table.rows]
+        again = sum(a == b for a, b in zip(first, first[1:]))
+        numbered = 2 * again > len(first) or all(map(str.isdigit, first))
+        if len(cells) > 2 and numbered and table.format == "tab":
             raise DataError(
-                f"{called(path)}: column 0 numbers the tokens; the token must be in column 0, and "
-                f"its tag in the last one (cut -f 2- removes a column)"
+                f"{called(path)}: column 0 numbers the tokens or texts; the token must be in "
+                f"column 0, and its tag in the last one (cut -f 2- removes a column)"
             )
-        remark = _positions(table.rows)
+        remark = _positions(first)
+        if 512 < len(first) == table.rows[-1][0] - table.rows[0][0] + 1:  # several texts
+            remark += (
+                f"\nwarning: no blank line ends a text: all {len(first):,} tokens are one text"
+            )
 
     def sample(content: Any) -> Tuple[str, None, str]:
         text, entities = read_one(content)
@@ -121,9 +128,8 @@ def split(line: str) -> List[str]:
     return line.split("\t") if "\t" in line else re.split(" +", line.rstrip())
 
 
-def _positions(rows: Sequence[Tuple[int, str]]) -> str:
+def _positions(tokens: Sequence[str]) -> str:
     """Return a warning if most tokens are a character and a digit, such as its place in a word."""
-    tokens = [split(line)[0] for _, line in rows]
     numbered = [token for token in tokens if POSITION.fullmatch(token)]
     if 10 * len(numbered) < 9 * len(tokens):
         return ""
@@ -136,6 +142,7 @@ def _positions(rows: Sequence[Tuple[int, str]]) -> str:
 def _from_json(content: Any) -> Tuple[str, List[Entity]]:
     record = json_object(content)
     text = text_value(record, "text", "text")
+    refuse_rejected(record)
     given = next((record[name] for name in FIELDS if name in record), None)
     with contextlib.suppress(AttributeError, TypeError, ValueError):
         if isinstance(given, dict):  # CLUENER: {label: {words: [[first, last], ...]}}
@@ -155,6 +162,7 @@ def _entity(text: str, given: Any) -> Entity:
     shown, values, words = json.dumps(given, ensure_ascii=False)[:60], given, None
     if isinstance(given, dict):
         *values, words = (next((given[k] for k in names if k in given), None) for names in KEYS)
+        values[2:] = values[2] if isinstance(values[2], list) else values[2:]  # Label Studio
         if words is None and "end_idx" in given:
             raise ValueError(f"entity {shown}: without its words, is end_idx included?")
     if isinstance(values, list) and [type(value) for value in values] == [int, int, str]:
@@ -190,7 +198,7 @@ def _columns(
             tokens, tags, begin, broken = [], [], number + 1, False
         elif len(cells) < 2 or (line[0] == "\t") or not TAG.fullmatch(cells[-1].strip()):
             shown = f"{cells[0][:40]!r}, {cells[-1][:40]!r}" if len(cells) > 1 else "1 column"
-            needed = "a token and its tag: O, or B-, I-, E-, S- or M- and a label"
+            needed = "a token and its tag: O, or B-, I-, E-, S-, M-, L- or U- and a label"
             bad.append(BadLine(path, number, f"{shown}; needed: {needed}"))
             broken = True
         else:
@@ -200,7 +208,7 @@ def _columns(
     kinds = set(first_line) - {"O"}
     if not any(kinds <= set(scheme) for scheme in SCHEMES):
         places = ", ".join(f"{kind}- in line {first_line[kind]:,}" for kind in sorted(kinds))
-        raise DataError(f"{path}: tags of two schemes: {places}; BIO, BIOES or BMES is needed")
+        raise DataError(f"{path}: tags of two schemes: {places}; needed: BIO, BIOES, BMES or BILOU")
 
 
 def _joined(content: Tuple[List[str], List[str]]) -> Tuple[str, List[Entity]]:

@@ -17,6 +17,7 @@ from amp_xla.process import json_files, regular
 
 SHOWN = 20  # maximum number of labels listed in a message
 MANY = 100  # with this many samples, mostly different labels are an error
+ABSENT = ("-", "nan", "null", "n/a", "#n/a", "<na>", "\\n")  # in SNLI, pandas, databases, Excel
 MANY_NUMBERS = 20  # more different numbers than this are probably values, not names of classes
 
 
@@ -97,8 +98,9 @@ class Labels:
                 f"\nwarning: all labels are numbers ({_listed(self.names[:3])}, ...): they become "
                 f"{len(self)} classes; the model does not predict values between them"
             )
-        if "-" in self.names:
-            lines += "\nwarning: '-' is a class here; in SNLI, MNLI and CMNLI it means: no label"
+        for name in self.names:
+            if name == "None" or name.lower() in ABSENT:
+                lines += f"\nwarning: {name!r} is a class here; in many files it means: no label"
         hint = several(self.names)
         return lines + (f"\nwarning: {hint}" if hint else "")
 

@@ -51,7 +51,8 @@ TARGETS = Known(
     _names(
         "text/pair, source/target, abst/title, abstract/title, content/title, text/title, "
         "text/summary, content/summary, article/summary, document/summary, question/answer, "
-        "input/output, prompt/response"
+        "instruction/output, input/output, input/target, prompt/response, prompt/completion, "
+        "query/response, dialogue/summary, src/tgt, ask/answer"
     )
 )
 

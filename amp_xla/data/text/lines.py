@@ -20,10 +20,9 @@ from amp_xla.errors import DataError
 GZIP_MAGIC = b"\x1f\x8b"
 COMPRESSED = (".gz", ".bz2", ".zst")
 UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
-UTF8_MARK = b"\xef\xbb\xbf"
 JSON_SUFFIXES = (".json", ".jsonl", ".ndjson")
 JSON = re.compile(r"\s*([{]\s*(\"|$)|\[\s*([{]|$))")  # how JSON begins in a file of any name
-TAG = re.compile(r"O|[BIESM]-.*\S")  # behind a token, as in CoNLL
+TAG = re.compile(r"O|[BIESMLU]-.*\S")  # behind a token, as in CoNLL
 _BETWEEN = re.compile(r"[\s,\[\]]*")  # around the objects of an array
 csv.field_size_limit(1 << 27)  # characters of a cell: documents, but no file without its last quote
 
@@ -157,6 +156,7 @@ class Table(NamedTuple):
         as_first = sum(line.count("\t") == tabs for _, line in rows)
         if comma or (name.endswith(".csv") and not (tabs and 2 * as_first > len(rows))):
             rows = [row for row in _rows(path, lines) if row[1].strip()]
+            rows = rows[bool(rows) and rows[0][1].lower() == "sep=\t" :]  # a line for Excel
             return cls(path, "comma", rows, bad)
         return cls(path, "tab", rows, bad)
 
@@ -225,12 +225,10 @@ def every_line(path: str) -> Tuple[List[str], List[BadLine]]:
     r"""Return all lines of a file, including blank ones, and the lines that are not UTF-8 text.
 
     A line that is not UTF-8 text is an empty string in the first list. Only ``\n`` ends a line;
-    carriage returns before it and a byte order mark are dropped. ``-`` is standard input.
+    carriage returns before it and byte order marks are dropped. ``-`` is standard input.
     """
     data = read_bytes(path)
-    refuse_utf16(path, data)
-    if data.startswith(UTF8_MARK):
-        data = data[len(UTF8_MARK) :]
+    refuse_encoding(path, data)
     lines: List[str] = []
     bad: List[BadLine] = []
     # str.splitlines would also cut at U+2028, \x0b and others inside a text.
@@ -239,7 +237,8 @@ def every_line(path: str) -> Tuple[List[str], List[BadLine]]:
         pieces.pop()
     for number, raw in enumerate(pieces, start=1):
         try:
-            lines.append(decoded(raw).rstrip("\r"))
+            # Files that were appended to each other have a mark inside.
+            lines.append(decoded(raw).lstrip("\ufeff").rstrip("\r"))
         except ValueError as reason:
             lines.append("")
             bad.append(BadLine(path, number, str(reason)))
@@ -279,12 +278,20 @@ def called(path: str) -> str:
     return "standard input" if path == "-" else path
 
 
-def refuse_utf16(path: str, data: bytes) -> None:
-    """Raise ``DataError`` if data has UTF-16's byte order mark, or every other byte is zero."""
+def refuse_encoding(path: str, data: bytes) -> None:
+    r"""Raise ``DataError`` if data are UTF-16, or have lines but no ``\n``.
+
+    UTF-16 is known by its byte order mark, or by zeros in every other byte.
+    """
     begin = data[:1024]
     zeros = max(begin[0::2].count(0), begin[1::2].count(0))
     if data[:2] in UTF16_MARKS or (len(begin) > 3 and 4 * zeros > len(begin)):
         raise DataError(
             f"{called(path)}: the file is UTF-16; UTF-8 is needed "
             f"(iconv -f UTF-16 -t UTF-8 {path} > new-file converts it)"
+        )
+    if b"\r" in data.rstrip(b"\r") and b"\n" not in data:
+        raise DataError(
+            f"{called(path)}: only carriage returns end its lines; line feeds are needed "
+            f"(tr '\\r' '\\n' < {path} > new-file converts it)"
         )

@@ -16,6 +16,7 @@ from amp_xla.data.text.lines import BadLine, Table, called, text_problem
 from amp_xla.errors import DataError
 
 SHOWN_BAD_LINES = 5
+LISTED = re.compile(r"\[\s*(['\"\d].*)?\]", re.DOTALL)  # a list as text
 QUOTED = re.compile('"[^"]*(""[^"]*)+"')  # as programs quote
 
 
@@ -125,6 +126,7 @@ def read(
 
     def sample(content: Any) -> List[Optional[str]]:
         record, names = layout.values(content), layout.names
+        refuse_rejected(record)
         values = [
             text_value(record, names[kind], kind, separator) if kind in names else None
             for kind in Fields._fields
@@ -134,7 +136,8 @@ def read(
         return values
 
     data = collected(path, table.rows[layout.header :], sample, table.bad, on_bad_line)
-    quoted = [text for text in data.texts if table.format == "tab" and QUOTED.fullmatch(text)]
+    quoted = [text for text in data.texts if table.format == "tab" and text[0] == text[-1] == '"']
+    quoted = quoted if 2 * len(quoted) > len(data) else list(filter(QUOTED.fullmatch, quoted))
     remark = f"\nwarning: {len(quoted):,} texts are between quotation marks, which stay: only .csv"
     remark += f" files with commas may quote; such as {quoted[0][:60]}" if quoted else ""
     return dataclasses.replace(data, layout=layout, remark=remark if quoted else "")
@@ -182,6 +185,11 @@ def text_value(
     if field not in record:
         raise ValueError(f"no field {field!r}; found: {', '.join(map(repr, record))[:60]}")
     value = record[field]
+    if kind == "label" and isinstance(value, str) and LISTED.fullmatch(value):
+        try:  # as pandas writes lists; numpy writes them without commas
+            value = json.loads(value if '"' in value else value.replace("'", '"'))
+        except ValueError:
+            raise ValueError(f"{field} is {value[:40]}; commas between labels are needed") from None
     if kind == "label" and isinstance(value, list):
         if len(value) > 2 and all(part in (0, 1) for part in value):
             raise ValueError(f"{field} is {value}; the names of the labels are needed, not flags")
@@ -206,6 +214,12 @@ def text_value(
     if not value.strip():
         raise ValueError(f"{field} is empty")
     return value.strip() if kind == "label" else value
+
+
+def refuse_rejected(record: Dict[str, Any]) -> None:
+    """Raise ``ValueError`` if a user of Prodigy did not accept the labels of a record."""
+    if "_task_hash" in record and record.get("answer", "accept") != "accept":
+        raise ValueError(f"its labels are no sample: Prodigy's answer is {record['answer']!r}")
 
 
 def one_line(text: str) -> str:
@@ -272,12 +286,13 @@ def split(labels: Any, separator: str) -> List[Any]:
 
 def _number(value: str, field: str) -> str:
     """Return a finite number as text, in the shortest form."""
+    value = {"true": "1", "false": "0"}.get(value.lower(), value)
     try:
         number = float(value)
     except ValueError:
         number = math.nan
     if not math.isfinite(number):
-        raise ValueError(f"{field} is {value[:40]!r}; a number is needed")
+        raise ValueError(f"{field} is {value[:40]!r}; a number is needed, such as 0.75")
     return f"{number:.12g}"
 
 
@@ -299,6 +314,7 @@ def unusable(path: str, bad: Sequence[BadLine], total: int) -> DataError:
     if len(bad) == total:
         advice = "no line is left: is it the right file, and are the field names right?"
     if any("not UTF-8" in line.reason for line in bad):
-        advice += "; UTF-8 is needed (iconv -f GB18030 -t UTF-8 converts GBK)"
+        advice += "; UTF-8 is needed (iconv -f GB18030 -t UTF-8 converts GBK; in Europe the usual "
+        advice += "name is CP1252, in Japan CP932)"
     counts = f"{len(bad):,} of {total:,} lines cannot be used"
     return DataError(f"{called(path)}: {counts}: {'; '.join(listed)}; {advice}")

@@ -142,7 +142,7 @@ class HuggingFaceSplitter:
 def load_vocab(path: str) -> List[str]:
     """Return the tokens of a file in the order of their ids; a blank line is a token, too."""
     try:
-        text = read_bytes(path, regular.LARGEST).decode("utf-8-sig")
+        text = read_bytes(path, regular.LARGEST).decode("utf-8").lstrip("\ufeff")
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: not a UTF-8 vocabulary: {error}") from None
     lines = text.replace("\r\n", "\n").split("\n")

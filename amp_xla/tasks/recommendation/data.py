@@ -26,7 +26,7 @@ from amp_xla.config import MAY_CHANGE, within
 from amp_xla.data.batches.order import permutation
 from amp_xla.data.batches.protocol import Batch
 from amp_xla.data.text import corpora
-from amp_xla.data.text.lines import LineError, Table, opened
+from amp_xla.data.text.lines import LineError, Table, opened, refuse_encoding
 from amp_xla.errors import DataError
 
 _BLOCK = 1 << 16  # approximate number of lines that are shuffled together
@@ -73,6 +73,8 @@ class Lines:
             with self._open() as handle:
                 offset = 0
                 for line in handle:
+                    if not self._count:
+                        refuse_encoding(path, line)
                     if columns is None:
                         tabs = line.count(b"\t")
                         columns = Columns(numbers, tabs - numbers)

@@ -60,6 +60,11 @@ FORMATS = {
     "own_keys.jsonl": objects(a=TEXTS, b=PAIRS, c=LABELS),
     "json_by_content.txt": objects(text=TEXTS, label=LABELS),
     "gzip_by_content.tsv": gzip.compress(rows(TEXTS, LABELS).encode()),
+    "two_marks.csv": "\ufeff\ufeff"
+    'text,label\n"good book",1\n"a ""quoted"" one",0\n'
+    "第三本 很好\u2028really,1\n",
+    "appended.tsv": "\ufeff" + rows(TEXTS, LABELS).replace("\n", "\n\ufeff", 2),
+    "two_marks.json": "\ufeff\ufeff" + objects(text=TEXTS, label=LABELS),
     "windows.tsv": rows(TEXTS, LABELS).replace("\n", "\r\n"),
     "blank_lines.tsv": "\n" + rows(TEXTS, LABELS).replace("\n", "\n\n  \n"),
 }
@@ -165,6 +170,8 @@ UNUSABLE = [
     ("a.tsv", "text\tlabel\n", {}, "no sample below"),
     ("a.tsv", "text\t1\n".encode("utf-16-le"), {}, "UTF-16"),
     ("a.tsv.gz", "text\t1\n".encode("utf-16-be"), {}, "UTF-16"),
+    ("a.tsv", "text\t1\rtwo\t0\r", {}, "a.tsv: only carriage returns end its lines; .*[(]tr "),
+    ("a.csv", "text,label\ra,1", {}, "a.csv: only carriage returns"),
     ("a.csv", b'review,label\n"never closed,1\n' + b"x\n" * 70_000, {}, "a.csv:.*quotation mark"),
     ("a.tsv", b"a\tb\tc\td\n", {}, "4 columns between tabs"),
     ("a.tsv", b"1\ta\tb\n", dict(needs=("text", "pair"), known=TARGETS), "3 columns between tabs"),

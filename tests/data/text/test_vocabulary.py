@@ -37,7 +37,9 @@ def test_another_process_has_the_same_texts_and_learns_the_same_in_another_order
 @pytest.mark.once
 def test_ids_are_line_numbers(tmp_path: Path) -> None:
     path = tmp_path / "vocab.txt"
-    path.write_bytes("\ufeff[PAD]\r\n[UNK]\r\n\r\n[CLS] 17\r\n[SEP]\r\n\u2028\r\na\r\na".encode())
+    path.write_bytes(
+        "\ufeff\ufeff[PAD]\r\n[UNK]\r\n\r\n[CLS] 17\r\n[SEP]\r\n\u2028\r\na\r\na".encode()
+    )
     assert load_vocab(str(path)) == ["[PAD]", "[UNK]", "", "[CLS]", "[SEP]", "", "a", "a"]
     tokenizer = Tokenizer.load(str(path))
     assert (tokenizer.cls_id, tokenizer.sep_id, tokenizer.vocab_size) == (3, 4, 8)

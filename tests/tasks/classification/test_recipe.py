@@ -10,7 +10,7 @@ import pytest
 
 from amp_xla import backend
 from amp_xla.training import checkpoint
-from tests.support.commands import CLI, FP32, PREDICT, RECIPE, Commands
+from tests.support.commands import FP32, PREDICT, RECIPE
 from tests.support.killing import metrics, state
 from tests.support.running import run_python
 
@@ -35,29 +35,23 @@ def write_corpus(path: Path, samples: int, seed: int) -> Path:
     return path
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    path = tmp_path_factory.mktemp("classification")
-    write_corpus(path / "train.tsv", 400, 1)
-    write_corpus(path / "dev.tsv", 80, 2)
-    return path
-
-
 DATA = ("--train", "train.tsv", "--dev", "dev.tsv", *TINY)
 
 
 @pytest.fixture(scope="module")
-def command(server, folder):
-    return Commands(server, folder)
+def command(command):
+    write_corpus(command.folder / "train.tsv", 400, 1)
+    write_corpus(command.folder / "dev.tsv", 80, 2)
+    return command
 
 
 @pytest.fixture(scope="module")
-def trained(folder):
+def trained(command):
     """A run in a process as users start it."""
     words = ("-m", RECIPE, *DATA, "--epochs", "3", "--name", "good")
-    result = run_python(*words, cwd=folder)
+    result = run_python(*words, cwd=command.folder)
     assert result.code == 0, result.err
-    return folder / "runs" / "classification" / "good", result
+    return command.folder / "runs" / "classification" / "good", result
 
 
 def test_learns_and_leaves_a_complete_run_folder(trained):
@@ -97,8 +91,7 @@ def test_prints_no_wall_of_warnings(trained):
 @pytest.mark.slow
 def test_xla_runs_in_clusters_when_asked_for(command):
     words = ("--epochs", "1", "--shapes", "1", "--name", "xla", "--xla", "on")
-    result = command(RECIPE, *DATA, *words)
-    assert result.code == 0, result.err
+    command.done(RECIPE, *DATA, *words)
     run = command.folder / "runs" / "classification" / "xla"
     executed = json.loads((run / "executed.json").read_text())
     assert executed["clusters"] > 0
@@ -106,37 +99,26 @@ def test_xla_runs_in_clusters_when_asked_for(command):
     assert (executed["half_nodes"] > 0) == (backend.half_dtype()[0] is not None)
 
 
-@pytest.mark.once
-def test_predict_has_the_precision_of_the_run_even_if_a_variable_set_it(command):
-    done = command(RECIPE, *DATA, "--epochs", "1", "--name", "fp32", code=FP32)
-    assert done.code == 0 and "settings: precision fp32" in done.err, done.err
-    words = ("predict", "runs/classification/fp32", "dev.tsv", "--json")
-    expected = command(CLI, *words, code=FP32)
-    assert expected.code == 0 and command(CLI, *words).out == expected.out
-
-
 TRICKS = (
     "--warm-start", "runs/classification/good", "--epochs", "1", "--learning-rate", "1e-3",
     "--fgm", "1", "--r-drop", "4", "--ema", "0.9", "--layer-decay", "0.9", "--freeze", "0",
-    "--class-weights", "balanced", "--accumulate", "2", "--checkpoint-every", "4",
+    "--class-weights", "balanced", "--accumulate", "2", "--checkpoint-every", "4", "--keep", "99",
 )  # fmt: skip
 
 
 @pytest.mark.once
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_a_run_with_all_tricks_that_is_killed_ends_with_the_same_bits(trained, command):
+def test_a_run_with_all_tricks_that_is_resumed_ends_with_the_same_bits(trained, command):
     """And what it predicts with are the averages that it evaluated."""
-    whole = command(RECIPE, *DATA, *TRICKS, "--name", "whole")
-    assert whole.code == 0, whole.err
-    command.killed_and_resumed(RECIPE, *DATA, *TRICKS, "--name", "killed", step=9)
-    runs = command.folder / "runs" / "classification"
-    assert state(runs / "killed") == state(runs / "whole")
-    words = ("--run", runs / "whole", "--file", "dev.tsv", "--checkpoint", "last", "--json")
+    command.done(RECIPE, *DATA, *TRICKS, "--name", "whole")
+    whole = command.folder / "runs" / "classification" / "whole"
+    assert state(command.resumed(RECIPE, whole, 9, *DATA, *TRICKS)) == state(whole)
+    words = ("--run", whole, "--file", "dev.tsv", "--checkpoint", "last", "--json")
     printed = json.loads(command("amp_xla.commands.evaluate", *words).out)
-    plan = json.loads((runs / "whole" / "status.json").read_text())["plan"]
+    plan = json.loads((whole / "status.json").read_text())["plan"]
     assert 0.0 < plan["padding_share"] < 1.0  # that of whole batches, also with --accumulate
-    (result,) = (runs / "whole").glob("*/dev.tsv/result.json")
+    (result,) = whole.glob("*/dev.tsv/result.json")
     assert list(printed.values()) == [json.loads(result.read_text())]
     loss = json.loads(result.read_text())["metrics"]["loss"]["value"]
     logged = [line for line in command.metrics("classification", "whole") if "dev_loss" in line]
@@ -145,7 +127,10 @@ def test_a_run_with_all_tricks_that_is_killed_ends_with_the_same_bits(trained, c
 
 @pytest.mark.once
 def test_several_labels_per_text(command):
-    """Those of the words in it: weather, kitchen, both or none."""
+    """Those of the words in it: weather, kitchen, both or none.
+
+    A variable sets the precision of the run, which is that of its predictions, too.
+    """
     rng = random.Random(5)
     for name, count in (("several.tsv", 400), ("several-dev.tsv", 80)):
         lines = []
@@ -157,15 +142,17 @@ def test_several_labels_per_text(command):
         (command.folder / name).write_text("".join(lines))
     words = (RECIPE, "--train", "several.tsv", "--dev", "several-dev.tsv", *TINY)
     options = ("--multilabel", "|", "--epochs", "4", "--r-drop", "1", "--name", "several")
-    result = command(*words, *options)
-    assert result.code == 0, result.err
+    result = command(*words, *options, code=FP32)
+    assert result.code == 0 and "settings: precision fp32" in result.err, result.err
     best = max(line.get("dev_micro_f1", 0) for line in command.metrics("classification", "several"))
     assert best >= 0.95 and "best dev micro" in result.err
     samples = [line.split("\t") for line in [*lines, "\t"]]  # a blank one at the end
     texts = "".join(f"{text.strip()}\n" for text, _ in samples)
     (command.folder / "several.txt").write_text(texts)
     words = (PREDICT, "--run", "runs/classification/several", "--file", "several.txt")
-    rows = [line.split("\t") for line in command(*words).out.splitlines()]
+    said = command(*words).out
+    assert said == command(*words, code=FP32).out
+    rows = [line.split("\t") for line in said.splitlines()]
     assert len(rows) == 81 and rows.pop() == [""]
     assert all(row[0].count("|") == row[1].count("|") and len(row) == 3 for row in rows)
     right = [row[0] == labels.strip() for row, (_, labels) in zip(rows, samples)]
@@ -176,24 +163,12 @@ def test_several_labels_per_text(command):
 
 # An operation in two lists makes TensorFlow log a failure and go on in float32.
 LIST = "BLACKLIST" if backend.kind() == "tf1" else "DENYLIST"
-SILENT = [
-    pytest.param(
-        "xla", "TF_XLA_FLAGS", "--tf_xla_min_cluster_size=1000000", "xla=on is set",
-        marks=pytest.mark.slow,
-    ),
-    pytest.param(
-        "amp", f"TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_{LIST}_ADD", "MatMul",
-        "the graph rewrite did not run",
-        marks=pytest.mark.skipif(
-            backend.half_dtype()[0] is None, reason="this machine has no half precision"
-        ),
-    ),
-]  # fmt: skip
 
 
-@pytest.mark.parametrize(("what", "variable", "value", "message"), SILENT)
-def test_what_silently_does_not_happen_stops_the_run(folder, what, variable, value, message):
-    words = (*DATA, "--epochs", "1", "--name", f"no-{what}", *["--xla", "on"] * (what == "xla"))
-    result = run_python("-m", RECIPE, *words, env={variable: value}, cwd=folder)
-    assert result.code == 2
-    assert message in result.err and "Traceback" not in result.err
+@pytest.mark.skipif(backend.half_dtype()[0] is None, reason="this machine has no half precision")
+def test_amp_that_silently_does_nothing_stops_the_run(command):
+    environment = {f"TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_{LIST}_ADD": "MatMul"}
+    words = ("-m", RECIPE, *DATA, "--epochs", "1", "--name", "no-amp")
+    result = run_python(*words, env=environment, cwd=command.folder)
+    assert result.code == 2 and "Traceback" not in result.err
+    assert "the graph rewrite did not run" in result.err

@@ -123,7 +123,8 @@ def test_berts_model_and_where_it_starts():
     kernel = next(w for w in lm.weights if w.shape.as_list() == [768, 3072])
     # Normal, of 0.02, cut at two deviations, which leaves 0.88 of the deviation. Every run draws
     # anew, so the bounds are five standard errors of that many values.
-    values = backend.K.batch_get_value([kernel])[0]
+    backend.session().run(kernel.initializer)
+    values = backend.session().run(kernel)
     deviation, off = 0.02 * 0.8796, 5 / np.sqrt(values.size)
     assert np.std(values) == pytest.approx(deviation, rel=off / np.sqrt(2))
     assert abs(np.mean(values)) < off * deviation and np.abs(values).max() <= 0.0401

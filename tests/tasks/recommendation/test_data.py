@@ -89,6 +89,12 @@ def test_wrong_lines_are_refused(file: Any, lines: List[str], message: str) -> N
         Lines(file(lines), 1, 8)
 
 
+def test_lines_that_end_in_carriage_returns_alone_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "day.tsv").write_bytes(b"1\t2\ta\r0\t3\tb\r")
+    with pytest.raises(DataError, match=r"day\.tsv: only carriage returns end its lines"):
+        Lines(str(tmp_path / "day.tsv"), 1, 8)
+
+
 def test_auc_is_the_share_of_pairs_in_order() -> None:
     labels = DRAW.rand(200) > 0.6
     scores = DRAW.randint(0, 30, 200) / 7.0  # with ties

@@ -11,14 +11,13 @@ from typing import Any, Dict, List
 import numpy as np
 import pytest
 
-from amp_xla.data.batches.buckets import Batches
 from amp_xla.data.placed import Placed, warning
 from amp_xla.data.text import corpora
 from amp_xla.data.text.readers import Dataset
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.errors import DataError
 from amp_xla.tasks.relations import scores
-from amp_xla.tasks.relations.data import RelationFiles, Triple, cells_of, span, unpack, with_targets
+from amp_xla.tasks.relations.data import RelationFiles, Triple, cells_of, span, unpack
 
 pytestmark = pytest.mark.once
 TEXT, GOLD = "Ann leads Ann Corp in Rome", [("Ann", "leads", "Ann Corp"), ("Ann", "in", "Rome")]
@@ -118,40 +117,6 @@ def test_what_cannot_be_found_is_counted_and_named(tokenizer: Tokenizer) -> None
     )
 
 
-def placed_of(text: str, tokenizer: Tokenizer) -> Placed:
-    return Placed.of([text, "a"], tokenizer, 32)
-
-
-CASES = {
-    "overlapping": [("ann", "p", "corp"), ("ann", "q", "corp"), ("ann", "p", "rome")],
-    "nested": [("ann leads", "p", "ann"), ("leads corp", "q", "ann leads corp")],
-    "of itself": [("ann", "p", "ann"), ("rome", "q", "rome")],
-    "reversed": [("rome", "p", "ann"), ("ann", "q", "rome")],
-    "none": [],
-}
-
-
-@pytest.mark.parametrize("case", sorted(CASES))
-def test_scores_of_the_targets_decode_to_the_triples(case: str, tokenizer: Tokenizer) -> None:
-    placed = placed_of("ann leads corp in rome", tokenizer)
-    gold = [[Triple(*t) for t in CASES[case]], []]
-    names = ("p", "q")
-    missed: Dict[str, List[str]] = {}
-    cells = cells_of(gold, placed, {"p": 0, "q": 1}, missed)
-    assert not missed
-    batches = Batches(placed.encoded, None, [16], 3, shuffle=False)
-    batch = with_targets(next(iter(batches.epoch(0))), cells, 6, 4)
-    scores_of = np.full((3, 6, 16 * 16), -3.0, np.float32)
-    for row, plane in np.ndindex(3, 6):
-        targets = batch["labels"][row, plane]
-        scores_of[row, plane, targets[targets > 0]] = 3.0
-    order = batch["sample_ids"].tolist()
-    for row, sample in enumerate(order):
-        if sample >= 0:
-            planes = scores_of[row].reshape(6, 16, 16)
-            assert scores.triples(planes, placed, sample, names) == sorted(gold[sample])
-
-
 def by_hand(planes: np.ndarray, length: int) -> List[Any]:
     """GPLinker's decoding as its definition reads: every pair of spans, every predicate."""
     count, found = (len(planes) - 2) // 2, []
@@ -195,7 +160,7 @@ def test_counts_exact_and_in_part() -> None:
     ],
 )
 def test_an_f1_of_0_is_explained(tokenizer: Tokenizer, planes: Any, said: str) -> None:
-    placed = placed_of("ann leads corp", tokenizer)
+    placed = Placed.of(["ann leads corp"], tokenizer, 32)
     gold = [[Triple("ann", "p", "corp")]]
     (cells, *_) = cells_of(gold, placed, {"p": 0, "q": 1}, {})
     entities, right, wrong = planes

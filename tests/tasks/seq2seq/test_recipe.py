@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 from pathlib import Path
-from typing import Any, List, Tuple
+from typing import List, Tuple
 
 import pytest
 
@@ -19,7 +19,7 @@ DATA = (
     "--train", "train.tsv", "--dev", "dev.jsonl", "--layers", "1", "--hidden", "64",
     "--max-length", "24", "--max-target", "6", "--shapes", "2", "--learning-rate", "4e-3",
     "--vocab-size", "100", "--log-every", "5", "--epochs", "8", "--batch-size", "16",
-    "--checkpoint-every", "9",
+    "--checkpoint-every", "9", "--keep", "99",
 )  # fmt: skip
 NAMES, TOWNS = "ann bob eve tom joe kim".split(), "rome oslo bonn lima".split()
 EVENTS = {"founded": "founds", "left": "leaves", "visited": "visits"}
@@ -37,21 +37,20 @@ def titles(count: int, seed: int) -> List[Tuple[str, str]]:
 
 
 @pytest.fixture(scope="module")
-def command(server: Any, tmp_path_factory: Any) -> Commands:
-    folder = tmp_path_factory.mktemp("seq2seq")
+def command(command: Commands) -> Commands:
+    folder = command.folder
     write(folder / "train.tsv", titles(400, 1))
     rows = [{"summary": title, "text": text, "label": None} for text, title in titles(40, 2)]
     (folder / "dev.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     write(
         folder / "new.txt", [("yesterday eve left lima",), ("",), ("oslo : founded by bob today",)]
     )
-    return Commands(server, folder)
+    return command
 
 
 @pytest.fixture(scope="module")
 def run(command: Commands) -> Path:
-    done = command(RECIPE, *DATA, "--name", "whole")
-    assert done.code == 0, done.err
+    command.done(RECIPE, *DATA, "--name", "whole")
     return command.folder / "runs" / "seq2seq" / "whole"
 
 
@@ -64,6 +63,10 @@ def test_it_learns_and_answers_each_line(command: Commands, run: Path) -> None:
     for flags in ((), ("--beams", "3")):
         done = command(PREDICT, "--run", run, "--file", "new.txt", *flags)
         assert done.out.splitlines() == ["eve leaves lima", "", "bob founds oslo"], done.err
+
+
+@pytest.mark.once
+def test_it_answers_labelled_lines_and_draws_by_a_seed(command: Commands, run: Path) -> None:
     (command.folder / "labelled.tsv").write_text("yesterday eve left lima\teve leaves lima\n")
     done = command(PREDICT, "--run", run, "--file", "labelled.tsv")
     assert done.out == "eve leaves lima\n"
@@ -75,35 +78,14 @@ def test_it_learns_and_answers_each_line(command: Commands, run: Path) -> None:
 
 
 @pytest.mark.once
-def test_it_goes_on_after_a_kill_with_the_same_bits(command: Commands, run: Path) -> None:
-    command.killed_and_resumed(RECIPE, *DATA, "--name", "killed", step=23)
-    assert state(run.with_name("killed")) == state(run)
+def test_resumed_it_ends_with_the_same_bits(command: Commands, run: Path) -> None:
+    assert state(command.resumed(RECIPE, run, 119, *DATA)) == state(run)
 
 
 @pytest.mark.once
 def test_it_is_scored(command: Commands, run: Path) -> None:
-    done = command(CLI, "evaluate", "--run", run, "--file", "dev.jsonl", "--json")
-    assert done.code == 0, done.err
+    done = command.done(CLI, "evaluate", "--run", run, "--file", "dev.jsonl", "--json")
     scores = json.loads(done.out)[str(run)]["metrics"]
     assert sorted(scores) == ["bleu", "rouge_1", "rouge_2", "rouge_l"]
     best = max(line.get("dev_rouge_l", 0) for line in metrics(run))
     assert scores["rouge_l"]["value"] == pytest.approx(best, abs=1e-6)
-
-
-BAD = [
-    ("alone\n", "Needed: text<TAB>second text"),
-    ('{"abst": "a", "title": ""}\n{"abst": "a", "title": "b"}\n', "bad.tsv:1: title is empty"),
-    ('{"abst": "a", "name": "b"}\n', "which field is the text? found: 'abst', 'name'"),
-    ("a\tb\n", "--max-target 22: --max-length 24 allows at most 21"),
-]
-
-
-@pytest.mark.once
-@pytest.mark.parametrize("content, message", BAD)
-def test_what_does_not_fit_is_one_line(command: Commands, content: str, message: str) -> None:
-    (command.folder / "bad.tsv").write_text(content)
-    longest = "22" if "--max-target" in message else "6"
-    words = (*DATA, "--train", "bad.tsv", "--max-target", longest, "--name", "bad")
-    done = command(RECIPE, *words)
-    assert done.code == 2 and message in done.err, done.err
-    assert not (command.folder / "runs" / "seq2seq" / "bad").exists()

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from pathlib import Path
 from typing import Any, List, Tuple
 
 import pytest
 
+from amp_xla.data.batches.options import BatchOptions
+from amp_xla.data.labelled import Preparation
+from amp_xla.data.text.options import VocabularyOptions
+from amp_xla.errors import DataError
+from amp_xla.tasks.similarity.data import PairFiles, read
 from tests.support.commands import PREDICT, Commands
 from tests.support.killing import metrics, state
 from tests.tasks.classification.test_recipe import WORDS
@@ -18,7 +24,7 @@ METHODS = ("cross-encoder", "simcse", "unsupervised-simcse")
 DATA = (
     "--train", "train.tsv", "--dev", "dev.tsv", "--layers", "1", "--hidden", "64", "--max-length",
     "24", "--shapes", "2", "--learning-rate", "2e-3", "--vocab-size", "200", "--log-every", "5",
-    "--epochs", "3", "--checkpoint-every", "4",
+    "--epochs", "3", "--checkpoint-every", "4", "--keep", "99",
 )  # fmt: skip
 
 
@@ -42,8 +48,8 @@ def write(path: Path, rows: Any, header: str = "") -> None:
 
 
 @pytest.fixture(scope="module")
-def command(server: Any, tmp_path_factory: Any) -> Commands:
-    folder = tmp_path_factory.mktemp("similarity")
+def command(command: Commands) -> Commands:
+    folder = command.folder
     write(folder / "train.tsv", pairs(240, 1))
     write(folder / "dev.tsv", pairs(60, 2))
     write(folder / "texts.txt", [row[:1] for row in pairs(80, 4)])
@@ -52,25 +58,30 @@ def command(server: Any, tmp_path_factory: Any) -> Commands:
         write(folder / f"{method}.tsv", rows, "sentence1\tsentence2\tscore")
     write(folder / "new.tsv", [("snow and rain", "wind with storm"), ("frost",), ("soup", "frost")])
     write(folder / "lines.txt", [("salt the soup",), ("",), ("storm and wind",)])
-    return Commands(server, folder)
+    return command
 
 
 def trained(command: Commands, method: str, name: str, *words: str) -> Path:
-    done = command(RECIPE, *DATA, "--method", method, "--name", name, *words)
-    assert done.code == 0, done.err
+    command.done(RECIPE, *DATA, "--method", method, "--name", name, *words)
     return command.folder / "runs" / "similarity" / name
+
+
+@pytest.fixture(scope="module")
+def cosent(command: Commands) -> Path:
+    return trained(command, "cosent", "cosent")
 
 
 # The others need more than a few steps.
 LEARN = ("cosent", "simcse")
+TRICKS = ("--fgm", "1", "--ema", "0.9", "--layer-decay", "0.9")
 
 
 @pytest.mark.parametrize(
     "method", ["cosent", *(pytest.param(x, marks=pytest.mark.once) for x in METHODS)]
 )
-def test_it_learns_and_answers(command: Commands, method: str) -> None:
-    words = ("--train", "texts.txt") if method == "unsupervised-simcse" else ()
-    run = trained(command, method, method, *words)
+def test_it_learns_and_answers(command: Commands, cosent: Path, method: str) -> None:
+    words = ("--train", "texts.txt", *TRICKS) if method == "unsupervised-simcse" else ()
+    run = cosent if method == "cosent" else trained(command, method, method, *words)
     last = [line for line in metrics(run) if "dev_spearman" in line][-1]
     assert method not in LEARN or (last["dev_spearman"] > 0.8 and last["dev_accuracy"] > 0.9)
     if method == "cosent":
@@ -93,18 +104,10 @@ def test_it_learns_and_answers(command: Commands, method: str) -> None:
     assert texts[0] == "storm and wind" or method not in LEARN
 
 
-TRICKS = ("--epochs", "1", "--fgm", "1", "--ema", "0.9", "--layer-decay", "0.9")
-
-
-@pytest.mark.slow
 @pytest.mark.once
-def test_with_tricks_it_goes_on_after_a_kill_with_the_same_bits(command: Commands) -> None:
-    run = trained(command, "cosent", "whole", *TRICKS)
-    words = (*DATA, "--method", "cosent", *TRICKS, "--name")
-    command.killed_and_resumed(RECIPE, *words, "part", step=6)
-    assert state(run.with_name("part")) == state(run)
-    said = command(RECIPE, *words, "wrong", "--r-drop", "1").error
-    assert "--r-drop excludes --method cosent; allowed: cross-encoder" in said
+def test_resumed_it_ends_with_the_same_bits(command: Commands, cosent: Path) -> None:
+    again = command.resumed(RECIPE, cosent, 21, *DATA, "--method", "cosent")
+    assert state(again) == state(cosent)
 
 
 @pytest.mark.once
@@ -137,9 +140,10 @@ BAD = [
 
 @pytest.mark.once
 @pytest.mark.parametrize("method, content, message", BAD)
-def test_bad_files_are_one_line(command: Commands, method: str, content: str, message: str) -> None:
-    (command.folder / "bad.tsv").write_text(content)
-    words = (*DATA, "--train", "bad.tsv", "--method", method, "--name", "bad")
-    done = command(RECIPE, *words)
-    assert done.code == 2 and message in done.err, done.err
-    assert not (command.folder / "runs" / "similarity" / "bad").exists()
+def test_bad_files_are_refused(tmp_path: Path, method: Any, content: str, message: str) -> None:
+    (tmp_path / "bad.tsv").write_text(content)
+    (tmp_path / "dev.tsv").write_text("a\tb\t1\nc\td\t0\n")
+    files = PairFiles(train=str(tmp_path / "bad.tsv"), dev=str(tmp_path / "dev.tsv"))
+    how = Preparation(VocabularyOptions(), BatchOptions(), None, 0.0, 1)
+    with pytest.raises(DataError, match=re.escape(message)):
+        read(method, files, how)

@@ -65,6 +65,7 @@ def read(tmp_path: Any, content: str, **how: Any) -> Dataset:
     CONLL,
     CONLL.replace("B-ORG", "S-ORG").replace("I-PER", "E-PER").replace(" ", "\t"),
     "\ufeff\n\n" + CONLL.replace("\n", "\r\n") + "\n\n",
+    "\ufeff\ufeff" + CONLL,
     json.dumps({"text": TEXT, "entities": [list(e) for e in ENTITIES[::-1]]}) + "\n",
 ])  # fmt: skip
 def test_one_text_in_each_format(tmp_path: Any, content: str) -> None:
@@ -132,9 +133,10 @@ def test_positions_behind_tokens_cause_a_warning(tmp_path: Any) -> None:
 @pytest.mark.once
 @pytest.mark.parametrize("content,message", [
     ("EU B-ORG\nrejects\n", r"data:2: 1 column; needed: a token and its tag: O, or B-"),
+    (CONLL.replace("\n", "\r"), "data: only carriage returns end its lines"),
     ("EU ORG\n", r"data:1: 'EU', 'ORG'; needed: a token and its tag"),
     ("a B-x\na M-x\n\na I-x\n",
-     r"data: tags of two schemes: B- in line 1, I- in line 4, M- in line 2; BIO, BIOES or BMES"),
+     r"data: tags of two schemes: B- in line 1, I- in line 4, M- in line 2; needed: BIO, BIOES"),
     ('{"text": "ab", "entities": [[0, 3, "x"]]}', r'data:1: entity \[0, 3, "x"\]; needed: \[start'),
     ('{"text": "ab", "entities": [[0, 1.0, "x"]]}', r"data:1: entity \[0, 1.0"),
     ('{"text": "ab"}', r"data:1: no list 'entities'; found: 'text'"),
@@ -152,7 +154,7 @@ def test_positions_behind_tokens_cause_a_warning(tmp_path: Any) -> None:
     ("", r"data: the file is empty"),
     ("[\n]", r"data: the file is empty"),
     ('{"data": []}', r"data: the file is empty"),
-    ("1\tEU\tB-ORG\n2\trejects\tO\n", "data: column 0 numbers the tokens; the token must be in "),
+    ("1\tEU\tB-ORG\n2\trejects\tO\n", "data: column 0 numbers the tokens or texts; the token must be "),
     ("1 EU B-ORG O\n\n1 no O O\n", "data: column 0 numbers the tokens"),
 ])  # fmt: skip
 def test_errors_name_file_and_line(tmp_path: Any, content: str, message: str) -> None:

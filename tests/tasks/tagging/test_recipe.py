@@ -65,28 +65,24 @@ def columns(made: List[Any]) -> str:
     return "".join(lines)
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: Any) -> Path:
-    path: Path = tmp_path_factory.mktemp("tagging")
-    (path / "train.bio").write_text(columns(samples(400, 1)))
-    (path / "dev.jsonl").write_text(json_lines(samples(80, 2)))
-    (path / "nested.jsonl").write_text(json_lines(samples(400, 1, nested=True)))
-    (path / "nested-dev.jsonl").write_text(json_lines(samples(80, 2, nested=True)))
-    return path
-
-
 DATA = (*TINY, "--train", "train.bio", "--dev", "dev.jsonl")
+LONG = ("--epochs", "3", "--checkpoint-every", "10", "--keep", "99")
 NESTED = (*TINY, "--train", "nested.jsonl", "--dev", "nested-dev.jsonl")
 
 
 @pytest.fixture(scope="module")
-def command(server: Any, folder: Path) -> Commands:
-    return Commands(server, folder)
+def command(command: Commands) -> Commands:
+    folder = command.folder
+    (folder / "train.bio").write_text(columns(samples(400, 1)))
+    (folder / "dev.jsonl").write_text(json_lines(samples(80, 2)))
+    (folder / "nested.jsonl").write_text(json_lines(samples(400, 1, nested=True)))
+    (folder / "nested-dev.jsonl").write_text(json_lines(samples(80, 2, nested=True)))
+    return command
 
 
 @pytest.fixture(scope="module")
 def trained(command: Commands) -> Path:
-    done = command(RECIPE, *DATA, "--epochs", "3", "--name", "good", "--checkpoint-every", "10")
+    done = command(RECIPE, *DATA, *LONG, "--name", "good")
     assert done.code == 0 and "best dev f1" in done.err, done.err
     return command.folder / "runs" / "tagging" / "good"
 
@@ -118,10 +114,8 @@ def test_evaluate_scores_each_label(trained: Path, command: Commands) -> None:
 
 
 @pytest.mark.once
-def test_killed_and_resumed_it_ends_with_the_same_bits(trained: Path, command: Commands) -> None:
-    words = (*DATA, "--epochs", "3", "--name", "killed", "--checkpoint-every", "10")
-    command.killed_and_resumed(RECIPE, *words, step=37)
-    assert state(trained.with_name("killed")) == state(trained)
+def test_resumed_it_ends_with_the_same_bits(trained: Path, command: Commands) -> None:
+    assert state(command.resumed(RECIPE, trained, 37, *DATA, *LONG)) == state(trained)
 
 
 @pytest.mark.once
@@ -129,8 +123,7 @@ def test_killed_and_resumed_it_ends_with_the_same_bits(trained: Path, command: C
     "head", ["global_pointer", pytest.param("efficient_global_pointer", marks=pytest.mark.long)]
 )
 def test_a_head_of_spans_learns_nested_entities(command: Commands, head: str) -> None:
-    done = command(RECIPE, *NESTED, "--epochs", "5", "--name", head, "--head", head)
-    assert done.code == 0, done.err
+    done = command.done(RECIPE, *NESTED, "--epochs", "5", "--name", head, "--head", head)
     assert max(line.get("dev_f1", 0) for line in command.metrics("tagging", head)) >= 0.95
     (command.folder / "one.txt").write_text("the university of Rome called\n")
     done = command(CLI, "predict", f"runs/tagging/{head}", "one.txt")

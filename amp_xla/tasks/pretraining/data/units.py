@@ -21,7 +21,7 @@ from amp_xla.data.text.lines import (
     json_object,
     opened,
     plain_name,
-    refuse_utf16,
+    refuse_encoding,
     text_problem,
 )
 from amp_xla.errors import DataError
@@ -109,7 +109,7 @@ def units(files: List[str], reading: Reading) -> Iterator[Unit]:
     for number, path in enumerate(files):
         with opened(path) as file:
             head = file.read(HEAD_BYTES)
-        refuse_utf16(path, head)
+        refuse_encoding(path, head)
         kind = _kind(path, head, reading.field)
         links = wikipedia.prefixes(head) if kind == "dump" else frozenset()
         # A unit ends with the first document that ends after a multiple of the target.

@@ -92,13 +92,17 @@ def test_sequences_hold_the_corpus_and_hardly_any_padding(tmp_path, vocab, corpu
 
 
 def test_any_number_of_machines_and_processes_writes_the_same(tmp_path, corpus):
-    """Each of them learns the same vocabulary."""
-    corpus.write_text("\n".join(sentences(8000)) + "\n")  # several units of 256 KB
+    """Each of them learns the same vocabulary, and leaves out the same copies of earlier texts."""
+    texts = sentences(8000)  # several units of 256 KB
+    copies = [text.replace(" ", "  ") if i % 2 else text for i, text in enumerate(texts[::4])]
+    corpus.write_text("\n".join([*texts, *copies]) + "\n")
 
     def run(out, **options):
-        return prepared(tmp_path, None, corpus, out=out, vocab_size=128, **options)
+        options = {"vocab_size": 128, "dedup": "exact", **options}
+        return prepared(tmp_path, None, corpus, out=out, **options)
 
     one = run("one")
+    assert one.total("documents", "train") + one.total("documents", "heldout") == len(texts)
     expected, tokens = contents(one.folder), one.tokenizer().tokens
     assert len(expected) > 4 and len(tokens) % 64 == 0 and tokens[:5] == SPECIAL
     three = run("three", workers=3)
@@ -262,6 +266,25 @@ def test_an_empty_corpus_is_an_error_and_leaves_no_manifest(tmp_path, vocab):
     with pytest.raises(DataError, match=r"empty\.txt is empty"):
         prepared(tmp_path, vocab, path)
     assert not (tmp_path / "out" / "manifest.json").exists()
+
+
+def test_copies_of_chinese_and_of_short_texts_are_left_out(tmp_path, vocab):
+    line = "天地玄黄宇宙洪荒日月盈昃辰宿列张寒来暑往秋收冬藏闰余成岁律吕调阳"
+    texts = [line, "好", "ab", "a  b", "", "a b ", "Ab", line, line[::-1]]
+    (tmp_path / "a.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")
+    manifest = prepared(tmp_path, vocab, tmp_path / "a.txt", dedup="exact", heldout=0.0)
+    assert manifest.total("documents", "train") == 6  # the empty line is no document
+
+
+def test_texts_of_other_lengths_are_left_out_and_counted(tmp_path):
+    (tmp_path / "some.txt").write_text("quick brown\n的\nfoxes jump over it\nab\n", "utf-8")
+    options = dict(vocab_size=256, heldout=0.0, shortest=10)
+    found = prepared(tmp_path, None, tmp_path / "some.txt", **options)
+    assert found.total("documents", "train") == 2 and found.total("other_lengths") == 2
+    assert "2 documents of other lengths left out" in found.describe()
+    assert "的" not in found.tokenizer().tokens  # the vocabulary is learnt from what stays
+    with pytest.raises(DataError, match="is empty: no text of the given lengths"):
+        prepared(tmp_path, None, tmp_path / "some.txt", out="no", **{**options, "shortest": 100})
 
 
 def test_chinese_words_are_those_of_jieba(tmp_path):

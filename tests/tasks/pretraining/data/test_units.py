@@ -127,6 +127,14 @@ def test_utf16_is_named(tmp_path):
         corpus_texts(path, on_bad_line="skip")
 
 
+@pytest.mark.parametrize("documents", ["line", "file"])
+def test_lines_that_end_in_carriage_returns_alone_are_refused(tmp_path, documents):
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"a text\rand another\r")
+    with pytest.raises(DataError, match=r"a\.txt: only carriage returns end its lines"):
+        corpus_texts(path, documents=documents)
+
+
 @pytest.mark.parametrize(
     "bad, message", [(b"\0", "contains a NUL byte"), (b"\xff\xfe", "is not UTF-8: byte 5 is 0xff")]
 )
