@@ -91,7 +91,7 @@ def test_what_cannot_be_filled_in_or_evaluated_is_said(place, trained):
     ):
         assert said in place(FILL, "--run", WHOLE, *words).error
     for words, said in (
-        ("--run nowhere", "nowhere/vocab.txt: no such file"),
+        ("--run nowhere", "nowhere is not a folder"),
         ("--run data", "data has no bert_config.json"),
     ):
         assert said in place(EVALUATE, *words.split()).error
