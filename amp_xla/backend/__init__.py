@@ -58,7 +58,7 @@ def tensorflow() -> Any:
 
 
 def installed() -> str:
-    """Return ``tf1`` or ``tf2`` without importing it; no 1.15 runs on Python 3.9 or newer."""
+    """Return ``tf1`` or ``tf2`` without an import; no 1.15 runs on Python 3.9 or newer."""
     return "tf2" if sys.version_info >= (3, 9) or importlib.util.find_spec("tf_keras") else "tf1"
 
 
@@ -313,8 +313,8 @@ def used() -> bool:
     """Return True if TensorFlow has read its flags: it has made a session or listed devices."""
     from tensorflow.python.client import session as client
 
-    made = client._python_session_create_counter.get_cell().value() > 0
-    return made or (kind() == "tf2" and _physical_gpus.cache_info().currsize > 0)
+    sessions = client._python_session_create_counter.get_cell().value()
+    return sessions > 0 or (kind() == "tf2" and _physical_gpus.cache_info().currsize > 0)
 
 
 @functools.lru_cache(maxsize=None)

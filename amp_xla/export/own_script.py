@@ -104,9 +104,9 @@ def load(model: Any, weights: str, built: Sequence[Any], module: Any) -> None:
         raise AmpXlaError(f"--weights {path}: there is no such file, checkpoint or {path}.index")
     try:
         if indexed and "_CHECKPOINTABLE_OBJECT_GRAPH" not in google.tensors(path):
-            own = {id(weight) for weight in model.weights}
+            exported = {id(weight) for weight in model.weights}
             for transformer in built:  # written by bert4keras' save_weights_as_checkpoint
-                if not own.isdisjoint(map(id, transformer.model.weights)):
+                if not exported.isdisjoint(map(id, transformer.model.weights)):
                     transformer.load_weights_from_checkpoint(str(path))
             for name in _unmapped(model, built):
                 raise ValueError(f"it has no {name}; give a file of model.save_weights")

@@ -65,9 +65,9 @@ def environment(
     xla = _xla(settings, environ.get(XLA_FLAGS, ""), gpu)
     if xla != environ.get(XLA_FLAGS, ""):
         changes[XLA_FLAGS] = xla
-    given = environ.get(COMPILER_FLAGS, "")
-    if settings.xla != "off" and gpu and tf2 and NO_TRITON.partition("=")[0] not in given:
-        changes[COMPILER_FLAGS] = f"{given} {NO_TRITON}".strip()
+    compiler = environ.get(COMPILER_FLAGS, "")
+    if settings.xla != "off" and gpu and tf2 and NO_TRITON.partition("=")[0] not in compiler:
+        changes[COMPILER_FLAGS] = f"{compiler} {NO_TRITON}".strip()
     return changes
 
 
