@@ -13,11 +13,10 @@ import psutil
 import pytest
 import safetensors.numpy
 
-from amp_xla.backend import tf
 from amp_xla.tasks.recommendation.data import Columns, batch_of, parse_line, two_packages
 from amp_xla.training import checkpoint
 from tests.integration.test_ranks import Place, begun, rank_processes
-from tests.support.commands import PREDICT
+from tests.support.commands import PREDICT, served
 from tests.support.horovod import need_horovod
 
 RECIPE = "recommendation"
@@ -99,11 +98,7 @@ def test_it_answers_and_is_exported_whole(job: Job, two: str, tmp_path: Path) ->
     assert exported.code == 0 and "written: " in exported.out + exported.err, exported.err
     parsed = [parse_line(line.encode(), Columns(0, 2), 64) for line in lines]
     made = batch_of(parsed, Columns(0, 2), 100_000, 64, np.arange(40), 40)
-    with tf.Session(graph=tf.Graph()) as session:
-        loaded = tf.saved_model.load(session, ["serve"], str(tmp_path / "it"))
-        signature = loaded.signature_def["serving_default"]
-        feed = {signature.inputs[n].name: made[n] for n in ("numbers", "ids")}
-        chances = session.run(signature.outputs["probability"].name, feed)
+    chances = served(tmp_path / "it", numbers=made["numbers"], ids=made["ids"])["probability"]
     for (answer, probability), chance in zip(answers, chances):
         assert float(probability) == pytest.approx(
             chance if answer == "1" else 1 - chance, abs=1e-4

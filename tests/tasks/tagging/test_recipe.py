@@ -133,11 +133,8 @@ def test_a_head_of_spans_learns_nested_entities(command: Commands, head: str) ->
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "head", ["crf", pytest.param("efficient_global_pointer", marks=pytest.mark.once)]
-)
-def test_it_is_finite_in_float16(command: Commands, head: str) -> None:
+def test_it_is_finite_in_float16(command: Commands) -> None:
     """On padded batches, with the lists of NVIDIA's TensorFlow where it is 1.15."""
-    words = ("--recipe", "tagging", "--steps", "4", "--", *DATA, "--head", head)
+    words = ("--recipe", "tagging", "--steps", "2", "--", *DATA, "--head", "crf")
     done = command(CLI, "rehearse", *words)
     assert done.code == 0 and "suggested constant loss scale" in done.out, done.out + done.err
