@@ -7,7 +7,7 @@ from pathlib import Path
 
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz"]
 CONFIG = {
-    "vocab_size": len(VOCABULARY), "hidden_size": 16, "num_hidden_layers": 2,
+    "vocab_size": len(VOCABULARY), "hidden_size": 16, "num_hidden_layers": 1,
     "num_attention_heads": 2, "intermediate_size": 32, "hidden_act": "gelu",
     "max_position_embeddings": 64, "type_vocab_size": 2, "hidden_dropout_prob": 0.1,
 }  # fmt: skip
@@ -56,13 +56,13 @@ model = build_model()
     "second": """
 from classify import build_model, tokenizer
 model = build_model()
-teacher = build_transformer_model(config_path, num_hidden_layers=3)
+teacher = build_transformer_model(config_path, num_hidden_layers=2)
 """,
     # task_sequence_labeling_ner_crf.py
     "tag": """
 tokenizer = Tokenizer(dict_path, do_lower_case=True)
 model = build_transformer_model(config_path)
-output = model.get_layer("Transformer-1-FeedForward-Norm").output
+output = model.get_layer("Transformer-0-FeedForward-Norm").output
 output = Dense(7)(output)
 CRF = ConditionalRandomField(lr_multiplier=1000)
 output = CRF(output)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-from pathlib import Path
 
 import pytest
 
@@ -24,7 +23,7 @@ WORDS = {
 }
 
 
-def write_corpus(path: Path, samples: int, seed: int) -> Path:
+def write_corpus(path, samples, seed):
     rng = random.Random(seed)
     lines = []
     for _ in range(samples):

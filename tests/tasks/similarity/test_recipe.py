@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import random
 import re
-from pathlib import Path
-from typing import Any, List, Tuple
 
 import pytest
 
@@ -15,7 +13,7 @@ from amp_xla.data.labelled import Preparation
 from amp_xla.data.text.options import VocabularyOptions
 from amp_xla.errors import DataError
 from amp_xla.tasks.similarity.data import PairFiles, read
-from tests.support.commands import PREDICT, Commands
+from tests.support.commands import PREDICT
 from tests.support.killing import metrics, state
 from tests.tasks.classification.test_recipe import WORDS
 
@@ -27,11 +25,11 @@ DATA = (
 )  # fmt: skip
 
 
-def pairs(count: int, seed: int, second: bool = False) -> List[Tuple[str, str, int]]:
+def pairs(count, seed, second=False):
     """Two texts, and whether they have one subject, or whether the second is about the weather."""
     draw = random.Random(seed)
 
-    def text(subject: str) -> str:
+    def text(subject):
         words = WORDS[subject] + ["the", "a", "with"]
         return " ".join(draw.choice(words) for _ in range(draw.randint(3, 9)))
 
@@ -41,13 +39,13 @@ def pairs(count: int, seed: int, second: bool = False) -> List[Tuple[str, str, i
     ]
 
 
-def write(path: Path, rows: Any, header: str = "") -> None:
+def write(path, rows, header=""):
     lines = [header] * bool(header) + ["\t".join(map(str, row)) for row in rows]
     path.write_text("".join(f"{line}\n" for line in lines))
 
 
 @pytest.fixture(scope="module")
-def command(command: Commands) -> Commands:
+def command(command):
     folder = command.folder
     write(folder / "train.tsv", pairs(240, 1))
     write(folder / "dev.tsv", pairs(60, 2))
@@ -78,7 +76,7 @@ RUNS = {
 MARKS = {"cosent": (), "scores": pytest.mark.long}
 
 
-def trained(command: Commands, name: str) -> Path:
+def trained(command, name):
     run = command.folder / "runs" / "similarity" / name
     if not run.exists():
         command.done(RECIPE, *DATA, "--name", name, "--method", *RUNS[name])
@@ -88,7 +86,7 @@ def trained(command: Commands, name: str) -> Path:
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=MARKS.get(name, pytest.mark.once)) for name in RUNS]
 )
-def test_it_learns_and_answers(command: Commands, name: str) -> None:
+def test_it_learns_and_answers(command, name):
     run = trained(command, name)
     last = [line for line in metrics(run) if "dev_spearman" in line][-1]
     learns = name != "unsupervised-simcse"  # which needs more than a few steps
@@ -109,7 +107,7 @@ def test_it_learns_and_answers(command: Commands, name: str) -> None:
 
 
 @pytest.mark.once
-def test_a_file_of_pairs_may_have_labels_and_needs_pairs(command: Commands) -> None:
+def test_a_file_of_pairs_may_have_labels_and_needs_pairs(command):
     run = trained(command, "cosent")
     done = command(PREDICT, "--run", run, "--file", "labelled.tsv")
     assert done.out.startswith("1\t") and done.out.endswith("\tsnow rain\twind storm\n")
@@ -119,7 +117,7 @@ def test_a_file_of_pairs_may_have_labels_and_needs_pairs(command: Commands) -> N
 
 
 @pytest.mark.once
-def test_resumed_it_ends_with_the_same_bits(command: Commands) -> None:
+def test_resumed_it_ends_with_the_same_bits(command):
     run = trained(command, "cosent")
     assert state(command.resumed(RECIPE, run, 21, *DATA, "--method", "cosent")) == state(run)
 
@@ -138,7 +136,7 @@ BAD = [
 
 @pytest.mark.once
 @pytest.mark.parametrize("method, content, message", BAD)
-def test_bad_files_are_refused(tmp_path: Path, method: Any, content: str, message: str) -> None:
+def test_bad_files_are_refused(tmp_path, method, content, message):
     (tmp_path / "bad.tsv").write_text(content)
     (tmp_path / "dev.tsv").write_text("a\tb\t1\nc\td\t0\n")
     files = PairFiles(train=str(tmp_path / "bad.tsv"), dev=str(tmp_path / "dev.tsv"))
