@@ -88,6 +88,7 @@ def test_no_header_is_a_sample(tmp_path: Path, number: int, end: str) -> None:
     ("a.tsv", "ittl", {}, "columns: text = 1, pair = 2, label = 3 (no header); 0 unused"),
     ("a.csv", "tlee", {}, "columns: text = 0, label = 1 (no header); 2, 3 unused"),
     ("a.tsv", "tlc", {}, "columns: text = 0, label = 1 (no header); 2 unused"),
+    ("a.tsv", "tnc", {}, "columns: text = 0, label = 1 (no header); 2 unused"),  # GoEmotions
     ("a.tsv", "itt", TARGET, "columns: text = 1, pair = 2 (no header); 0 unused"),
     ("a.tsv", "ittn", PAIR, "columns: text = 1, pair = 2, label = 3 (no header); 0 unused"),
     ("a.tsv", "ntl", {}, None), ("a.tsv", "lt", {}, None), ("a.tsv", "twl", {}, None),

@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from unittest import mock
 
@@ -20,9 +19,9 @@ from amp_xla.errors import DataError
 from amp_xla.tasks.pretraining.data import masking, prepare
 from amp_xla.tasks.pretraining.data.prepared import Manifest, Sequences
 from amp_xla.tasks.pretraining.data.units import Reading
+from tests.support.running import ROOT, until
 
 pytestmark = pytest.mark.once
-ROOT = Path(__file__).parents[4]
 WORDS = ["the", "quick", "brown", "fox", "jumps", "over", "lazy", "dogs", "while", "seventeen"]
 WORDS += ["sleepy", "cats", "watch", "unbelievably"]
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -153,8 +152,7 @@ def test_an_interrupted_command_leaves_no_process_and_continues(
     words, shards = large
     out = tmp_path / "out"
     process = run_command("--out", out, *words, "--workers", 2, start_new_session=True)
-    while not list((out / "units").glob("[0-9]*.json")) and process.poll() is None:
-        time.sleep(0.01)
+    until(lambda: list((out / "units").glob("[0-9]*.json")) or process.poll() is not None)
     children = sorted(psutil.Process(process.pid).children(), key=lambda child: child.pid)
     if who == "group":
         os.killpg(process.pid, sent)
@@ -162,11 +160,7 @@ def test_an_interrupted_command_leaves_no_process_and_continues(
         os.kill(children[-1].pid if who == "worker" else process.pid, sent)
     output = process.communicate(timeout=120)[0].decode()
     assert process.returncode == code and says in output and "Traceback" not in output, output
-    for _ in range(600):
-        if all(map(ended, children)):
-            break
-        time.sleep(0.05)
-    assert all(map(ended, children))
+    until(lambda: all(map(ended, children)))
     assert contents(out) and not (out / "manifest.json").exists()
     before = stamps(out)
     again = run_command("--out", out, *words, "--workers", 2)
