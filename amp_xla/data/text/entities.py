@@ -10,7 +10,7 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Se
 
 from amp_xla.data.text.layout import Layout, keys, numbers
 from amp_xla.data.text.lines import TAG, BadLine, Table, called, every_line, json_object
-from amp_xla.data.text.readers import Dataset, collected, refuse_rejected, text_value
+from amp_xla.data.text.readers import Dataset, collected, joined, refuse_rejected, text_value
 from amp_xla.errors import DataError
 
 DOCUMENT = "-DOCSTART-"  # separates documents in CoNLL 2003
@@ -248,14 +248,15 @@ def _texts(
 def _joined(content: Tuple[List[str], List[str]]) -> Tuple[str, List[Entity]]:
     """Return the text of tokens and tags, and its entities in characters."""
     tokens, tags = content
-    if not "".join(tokens).strip():
+    text = joined(tokens)
+    if not text.strip():
         raise ValueError("the text is blank")
-    space = "" if all(len(token) == 1 for token in tokens) else " "
-    ends, end = [], -len(space)
+    space = len(text) > sum(map(len, tokens))
+    ends, end = [], -space
     for token in tokens:
-        end += len(space) + len(token)
+        end += space + len(token)
         ends.append(end)
-    return space.join(tokens), [
+    return text, [
         Entity(ends[first] - len(tokens[first]), ends[last - 1], label)
         for first, last, label in chunks(tags)
     ]

@@ -13,6 +13,7 @@ import pytest
 from amp_xla.data.placed import Placed, warning
 from amp_xla.data.text import corpora, entities
 from amp_xla.data.text.entities import Entity
+from amp_xla.data.text.options import TaggedFiles
 from amp_xla.data.text.readers import Dataset
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.data.text.vocabulary import Rules
@@ -259,3 +260,13 @@ def test_built_in_texts_name_what_their_code_has() -> None:
                 assert re.fullmatch(r"\w+", text[entity.start : entity.end])
     kinds = {e.label for label in dev.labels for e in entities.unpack(label)}
     assert kinds == {"parameter", "class", "function", "constant"}
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("tokens,text", [(["Ann", "Lee"], "Ann Lee"), (list("张三 来"), "张三 来")])
+def test_predict_reads_tokens_as_training_did(tmp_path: Any, tokens: List[str], text: str) -> None:
+    lines = [json.dumps({"tokens": tokens, "ner_tags": ["O"] * len(tokens)}) for _ in range(2)]
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    run = entities.read(str(tmp_path / "a.jsonl")).layout
+    for asked in (lines, [json.dumps({"tokens": tokens})] * 2):
+        assert run and TaggedFiles().questions("b.jsonl", asked, run)[0] == [text, text]
