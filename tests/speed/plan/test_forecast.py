@@ -18,6 +18,7 @@ from amp_xla.speed.plan.gpus import GPUS, chosen
 from benchmarks import gpu as gpu_record
 from benchmarks import plan_fit, plan_rows
 from benchmarks.gpu_rows import Row as GpuRow
+from benchmarks.gpu_rows import gpu_named
 from benchmarks.plan_rows import Row
 from tests.support import heads
 
@@ -121,7 +122,7 @@ def test_known_gpus() -> None:
     ("NVIDIA A10", "a10"), ("Radeon", None),
 ])  # fmt: skip
 def test_devices(device: str, name: Any) -> None:
-    gpu = plan_rows.gpu_named(device)
+    gpu = gpu_named(device)
     assert (gpu and gpu.name) == name
 
 
@@ -167,7 +168,7 @@ def test_a_table_of_other_rows(tmp_path: Path) -> None:
     lines = (plan_rows.PUBLISHED / "rows.csv").read_text(encoding="utf-8").splitlines()
     path.write_text("\n".join(lines[:3]) + "\n", encoding="utf-8")
     assert len(plan_rows.published(path)) == 2
-    path.write_text("\n".join([*lines[:2], lines[2].replace("A100 40GB", "X9")]), encoding="utf-8")
+    path.write_text("\n".join([*lines[:2], lines[2].replace("V100 16GB", "X9")]), encoding="utf-8")
     with pytest.raises(AmpXlaError, match="X9"):
         plan_rows.published(path)
 
