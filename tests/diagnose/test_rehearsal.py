@@ -13,7 +13,7 @@ import pytest
 from amp_xla import backend
 from amp_xla.backend import K, keras, tf
 from amp_xla.diagnose import overflow, rehearse
-from amp_xla.diagnose.rehearsal_report import Rehearsal
+from amp_xla.diagnose.rehearsal import Rehearsal
 from amp_xla.graph import training_graph
 from amp_xla.precision.compat.keras import set_policy
 from amp_xla.precision.optimizer import LossScaleOptimizer
