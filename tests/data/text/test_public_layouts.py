@@ -1,76 +1,58 @@
-"""Files of public data sets that other tests have no like of, read for all that a file is for."""
+"""Files as public data sets ship them are read for training, evaluation and prediction."""
 
 from __future__ import annotations
 
-import json
+import os
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Tuple
 
 import pytest
 
 from amp_xla.data.batches.options import BatchOptions
 from amp_xla.data.labelled import Preparation
+from amp_xla.data.text.entities import unpack
 from amp_xla.data.text.options import TaggedFiles, TextFiles, VocabularyOptions
-from amp_xla.tasks.classification.data import read as read_texts
-from amp_xla.tasks.similarity.data import PairFiles
-from amp_xla.tasks.similarity.data import read as read_pairs
-from amp_xla.tasks.tagging.data import read as read_tagged
+from amp_xla.tasks.classification import data as classification
+from amp_xla.tasks.similarity import data as pairs
+from amp_xla.tasks.tagging import data as tagged
+from tests.support.public_layouts import DEV, LAYOUTS, TEST, TRAIN, WITH_PAIRS, samples, texts
 
 pytestmark = pytest.mark.once
 
-TEXTS = [f"第{i * 7}位, 张三说“{'很好' if i % 2 else '不好'}”" for i in range(48)]
-STS_B = "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\tsentence1\tsentence2"
-HEADER, UNUSED = f"{STS_B}\tscore\n", "main\tMSR\t2012\t3\tnone\tnone"
-
-
-def news(i: int) -> Dict[str, Any]:
-    return {"label": str(108 + i % 2), "label_desc": "news_edu", "sentence": TEXTS[i]}
-
-
-def disease(i: int) -> Dict[str, Any]:
-    start = TEXTS[i].index("张三")
-    entity = {"start_idx": start, "end_idx": start + 1, "type": "dis", "entity": "张三"}
-    return {"text": TEXTS[i], "entities": [entity]}
-
-
-def objects(record: Callable[[int], Any]) -> str:
-    return "".join(f"{json.dumps(record(i), ensure_ascii=False)}\n" for i in range(48))
-
-
-# Name of the file -> its kind, the function that reads it, content, a file without answers, what is
-# said of the columns.
-LAYOUTS: Dict[str, Tuple[Any, Callable[..., Any], str, str, str]] = {
-    "TNEWS.json": (
-        TextFiles, read_texts, objects(lambda i: {**news(i), "keywords": ""}),
-        objects(lambda i: {"id": i, "sentence": TEXTS[i], "keywords": ""}),
-        'text = "sentence", label = "label" (JSON); "label_desc", "keywords" unused',
-    ),
-    "STS-B.tsv": (
-        PairFiles, lambda *rest: read_pairs("cosent", *rest),
-        HEADER + "".join(f"{i}\t{UNUSED}\t{TEXTS[i]}\t谁\t{i % 6 - 0.2:.3f}\n" for i in range(48)),
-        f"{STS_B}\n" + "".join(f"{i}\t{UNUSED}\t{TEXTS[i]}\t谁\n" for i in range(48)),
-        'text = 7 "sentence1", pair = 8 "sentence2", label = 9 "score" (header); 0 "index"',
-    ),
-    "CMeEE.json": (
-        TaggedFiles, lambda *rest: read_tagged(*rest, "crf"),
-        json.dumps([disease(i) for i in range(48)], ensure_ascii=False, indent=1),
-        json.dumps([{"text": text} for text in TEXTS], ensure_ascii=False, indent=1),
-        'label = "entities" (JSON)',
-    ),
+KINDS = {
+    "classification": TextFiles, "similarity": pairs.PairFiles, "tagging": TaggedFiles
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_a_public_layout(tmp_path: Path, name: str) -> None:
-    kind, read, content, without, said = LAYOUTS[name]
-    path = str(tmp_path / name)
-    Path(path).write_text(content, encoding="utf-8")
-    files = kind(train=path, dev=path)
-    vocabulary = VocabularyOptions(vocab_size=300)
-    data = read(files, Preparation(vocabulary, BatchOptions(max_length=32), None, 0.0, 1))
-    assert said in data.description and data.train.texts == TEXTS
-    assert set(data.train.pairs or []) == ({"谁"} if kind is PairFiles else set())
-    assert files.examples(path, data.train.columns)[1] == data.train.labels
-    asked: List[str] = files.questions(f"test.{name}", without.splitlines(), data.train.columns)[0]
-    expected = [f"{text}\t谁" for text in TEXTS] if kind is PairFiles else TEXTS
-    assert [text for text in asked if text] == expected
+def test_a_public_layout(tmp_path, name):
+    layout = LAYOUTS[name]
+    names = {part: str(tmp_path / f"{part}.{layout.name}") for part in ("train", "dev", "test")}
+    Path(names["train"]).write_text(layout.write(samples(TRAIN, 1)), encoding="utf-8")
+    Path(names["dev"]).write_text(layout.write(samples(DEV, 2)), encoding="utf-8")
+    flags = {flag[2:].replace("-", "_"): value for flag, value in zip(*[iter(layout.flags)] * 2)}
+    flags.pop("method", None)
+    files = KINDS[layout.recipe](train=names["train"], dev=names["dev"], **flags)
+    how = Preparation(VocabularyOptions(vocab_size=300), BatchOptions(max_length=32), None, 0.0, 1)
+    if layout.recipe == "tagging":
+        data = tagged.read(files, how, "crf")
+        for text, label, sample in zip(
+            data.train.texts, data.train.labels or [], samples(TRAIN, 1)
+        ):
+            (entity,) = unpack(label)
+            assert "2nd" in name or text[entity.start : entity.end] == sample.name
+    elif layout.recipe == "similarity":
+        data = pairs.read("cosent", files, how)
+    else:
+        data = classification.read(files, how)
+        first = (data.train.labels or [])[0]
+        counts = [(data.train.labels or []).count(first), (data.dev.labels or []).count(first)]
+        assert counts == [TRAIN // 2, DEV // 2] and len(data.labels) == 2
+    assert (len(data.train), len(data.dev)) == (TRAIN, DEV) and layout.says in data.description
+    assert (data.train.pairs is not None) == (name in WITH_PAIRS)
+    lines, wanted = files.examples(names["dev"], data.train.columns)
+    assert len(lines) == len(wanted) == DEV and wanted == data.dev.labels
+    content = layout.write_test(samples(TEST, 3))
+    name_of_test = "test.txt" if layout.write_test is texts else os.path.basename(names["test"])
+    inputs, _ = files.questions(name_of_test, content.splitlines(), data.train.columns)
+    expected = [s.text + f"\t{s.pair}" * (name in WITH_PAIRS) for s in samples(TEST, 3)]
+    assert [text for text in inputs if text] == expected

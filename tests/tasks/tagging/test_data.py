@@ -14,6 +14,7 @@ import pytest
 from amp_xla.data.placed import Placed, warning
 from amp_xla.data.text import corpora, entities
 from amp_xla.data.text.entities import Entity
+from amp_xla.data.text.options import TaggedFiles
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.data.text.vocabulary import Rules
 from amp_xla.errors import DataError
@@ -52,6 +53,7 @@ def test_f1_is_that_of_seqeval_whatever_the_order_of_tags(scheme, tags):
 
 CONLL = "-DOCSTART- -X- O\n\nEU NNP B-ORG\nrejects VBZ O\nPeter NNP B-PER\nBlackburn NNP I-PER\n"
 TEXT, ENTITIES = "EU rejects Peter Blackburn", [Entity(0, 2, "ORG"), Entity(11, 26, "PER")]
+ROWS = {"tokens": TEXT.split(), "ner_tags": "B-ORG O B-PER I-PER".split()}  # of Hugging Face
 
 
 def read(tmp_path, content, **how):
@@ -67,6 +69,11 @@ def read(tmp_path, content, **how):
     "\ufeff\n\n" + CONLL.replace("\n", "\r\n") + "\n\n",
     "\ufeff\ufeff" + CONLL,
     json.dumps({"text": TEXT, "entities": [list(e) for e in ENTITIES[::-1]]}) + "\n",
+    json.dumps({"id": "7", **ROWS, "pos_tags": [22, 42, 22, 22]}),
+    json.dumps([{**ROWS, "ner_tags": "S-ORG O B-PER E-PER".split()}]),
+    json.dumps({"tokens": ROWS["tokens"], "tags": ROWS["ner_tags"]}, indent=1),
+    json.dumps({"data": [{"labels": ROWS["ner_tags"], "tokens": ROWS["tokens"]}]}),
+    json.dumps({"text": "EU  rejects ...", **ROWS}),
 ])  # fmt: skip
 def test_one_text_in_each_format(tmp_path, content):
     data = read(tmp_path, content)
@@ -108,6 +115,7 @@ def test_entities_in_the_forms_of_public_files(tmp_path, record, form):
 @pytest.mark.once
 @pytest.mark.parametrize("content,text,found", [
     ("张\tB-x\n \tI-x\n三\tI-x\n", "张 三", "张 三"),
+    (json.dumps({"tokens": ["张", " ", "三"], "tags": "B-x I-x I-x".split()}), "张 三", "张 三"),
     ("张 B-x\n  I-x\n三 I-x\n", "张 三", "张 三"),
     ("\u3000\tO\n张\tB-x\n三\tI-x\n", "\u3000张三", "张三"),
     ("张 B-x\n\u3000 I-x\n三 I-x\n", "张\u3000三", "张\u3000三"),
@@ -157,6 +165,19 @@ def test_positions_behind_tokens_cause_a_warning(tmp_path):
     ("1\tEU\tB-ORG\n2\trejects\tO\n",
      "data: column 0 numbers the tokens or texts; the token must be "),
     ("1 EU B-ORG O\n\n1 no O O\n", "data: column 0 numbers the tokens"),
+    ('{"tokens": ["EU"], "ner_tags": [3]}',
+     "data:1: ner_tags: numbers have no names in this file; write label names"),
+    ('{"tokens": ["a"], "tags": ["O"]}\n{"tokens": ["a", "b"], "tags": ["O"]}',
+     r'data:2: tokens, tags: \["a", "b"\], \["O"\]; needed: two lists of strings, equally long'),
+    ('{"tokens": "EU", "tags": ["O"]}', 'data:1: tokens, tags: "EU", .* needed: two lists'),
+    ('{"tokens": ["EU"], "tags": [null]}', r"data:1: tokens, tags: .*null\]; needed: two"),
+    ('{"tokens": ["EU"], "tags": ["ORG"]}', "data:1: 'EU', 'ORG'; needed: a token and its tag"),
+    ('{"tokens": ["", "b"], "tags": ["O", "O"]}', "data:1: '', 'O'; needed: a token and its tag"),
+    ('{"tokens": [" "], "tags": ["O"]}', "data:1: the text is blank"),
+    ('{"tokens": ["\\ud800"], "tags": ["O"]}', "data:1: tokens: character 1 is half a surrogate"),
+    ('{"tokens": ["a"], "tags": ["B-x"]}\n{"tokens": ["a"], "tags": ["E-x"]}\n'
+     '{"tokens": ["a"], "tags": ["I-x"]}\n{"tokens": ["a"], "tags": ["M-x"]}',
+     "data: tags of two schemes: B- in line 1, E- in line 2, I- in line 3, M- in line 4"),
 ])  # fmt: skip
 def test_errors_name_file_and_line(tmp_path, content, message):
     with pytest.raises(DataError, match=message):
@@ -240,3 +261,13 @@ def test_built_in_texts_name_what_their_code_has(monkeypatch):
                 assert re.fullmatch(r"\w+", text[entity.start : entity.end])
     kinds = {e.label for label in dev.labels for e in entities.unpack(label)}
     assert kinds == {"parameter", "class", "function", "constant"}
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("tokens,text", [(["Ann", "Lee"], "Ann Lee"), (list("张三 来"), "张三 来")])
+def test_predict_reads_tokens_as_training_did(tmp_path, tokens, text):
+    lines = [json.dumps({"tokens": tokens, "ner_tags": ["O"] * len(tokens)}) for _ in range(2)]
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    run = entities.read(str(tmp_path / "a.jsonl")).layout
+    for asked in (lines, [json.dumps({"tokens": tokens})] * 2):
+        assert run and TaggedFiles().questions("b.jsonl", asked, run)[0] == [text, text]
