@@ -14,9 +14,9 @@ from tests.support.killing import metrics, state
 from tests.support.running import run_python
 
 TINY = (
-    "--layers", "1", "--hidden", "64", "--max-length", "24", "--shapes", "2", "--batch-size", "16",
-    "--learning-rate", "2e-3", "--vocab-size", "200", "--log-every", "5", "--seed", "3",
-)  # fmt: skip
+    "--layers 1 --hidden 64 --max-length 24 --shapes 2 --batch-size 16 --learning-rate 2e-3 "
+    "--vocab-size 200 --log-every 5 --seed 3"
+).split()
 WORDS = {
     "weather": ["rain", "wind", "snow", "sun", "cloud", "storm", "frost"],
     "kitchen": ["soup", "bread", "pan", "salt", "oven", "knife", "stove"],
@@ -99,10 +99,10 @@ def test_xla_runs_in_clusters_when_asked_for(command):
 
 
 TRICKS = (
-    "--warm-start", "runs/classification/good", "--epochs", "1", "--learning-rate", "1e-3",
-    "--fgm", "1", "--r-drop", "4", "--ema", "0.9", "--layer-decay", "0.9", "--freeze", "0",
-    "--class-weights", "balanced", "--accumulate", "2", "--checkpoint-every", "4", "--keep", "99",
-)  # fmt: skip
+    "--warm-start runs/classification/good --epochs 1 --learning-rate 1e-3 --fgm 1 --r-drop 4 "
+    "--ema 0.9 --layer-decay 0.9 --freeze 0 --class-weights balanced --accumulate 2 "
+    "--checkpoint-every 4 --keep 99"
+).split()
 
 
 @pytest.mark.once

@@ -19,10 +19,10 @@ from tests.tasks.classification.test_recipe import WORDS
 
 RECIPE = "recipes.similarity"
 DATA = (
-    "--train", "train.tsv", "--dev", "dev.tsv", "--layers", "1", "--hidden", "64", "--max-length",
-    "24", "--shapes", "2", "--learning-rate", "2e-3", "--vocab-size", "200", "--log-every", "5",
-    "--epochs", "3", "--checkpoint-every", "4", "--keep", "99",
-)  # fmt: skip
+    "--train train.tsv --dev dev.tsv --layers 1 --hidden 64 --max-length 24 --shapes 2 "
+    "--learning-rate 2e-3 --vocab-size 200 --log-every 5 --epochs 3 --checkpoint-every 4 "
+    "--keep 99"
+).split()
 
 
 def pairs(count, seed, second=False):
