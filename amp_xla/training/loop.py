@@ -62,14 +62,9 @@ class CheckpointWriter:
         if pending is not None:
             pending.result()
 
-    def save(
-        self,
-        step: int,
-        state: Mapping[str, Any],
-        tensors: Mapping[str, np.ndarray],
-        shards: Optional[Path] = None,
-    ) -> None:
+    def save(self, step: int, content: Content, shards: Optional[Path]) -> None:
         """Write a checkpoint in the background, as ``checkpoint.write``. Call ``wait`` first."""
+        state, tensors = content
 
         def written() -> None:
             write(self._run.checkpoints, step, tensors, state, self._files, shards)
@@ -397,5 +392,5 @@ class Loop:
         ranks.all_do(self.checkpoints.wait)
         shards = self.engine.write_shards(self.run.checkpoints)
         if ranks.first:
-            self.checkpoints.save(self.state.step, *(content or self.content()), shards)
+            self.checkpoints.save(self.state.step, content or self.content(), shards)
         self._saved_at, self._saved_when = self.state.step, time.monotonic()
