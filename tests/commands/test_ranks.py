@@ -11,8 +11,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
-from typing import Any, Iterator, List, Tuple
 
 import psutil
 import pytest
@@ -94,7 +92,7 @@ ranks.Rank = Rank
 """
 
 
-def start(folder: Path, program: str, before: str = "", **variables: str) -> Any:
+def start(folder, program, before="", **variables):
     """Start the launcher with two ranks that run a program."""
     need_horovod()
     (folder / "stand_in.py").write_text(program)
@@ -107,20 +105,20 @@ def start(folder: Path, program: str, before: str = "", **variables: str) -> Any
     )
 
 
-def pids(folder: Path) -> List[int]:
+def pids(folder):
     """Return the process ids of the ranks, once they run."""
     up = [folder / f"up-{rank}" for rank in (0, 1)]
     until(lambda: all(path.exists() and path.read_text() for path in up))
     return [int(path.read_text()) for path in up]
 
 
-def ended(process: Any) -> Tuple[int, str, str]:
+def ended(process):
     out, errors = process.communicate(timeout=240)
     return process.returncode, out.decode(), errors.decode()
 
 
 @pytest.fixture
-def launcher(tmp_path: Path) -> Iterator[Any]:
+def launcher(tmp_path):
     process = start(tmp_path, STAND_IN)
     try:
         pids(tmp_path)
@@ -131,7 +129,7 @@ def launcher(tmp_path: Path) -> Iterator[Any]:
         process.communicate()
 
 
-def test_it_waits_until_a_long_step_has_ended(launcher: Any, tmp_path: Path) -> None:
+def test_it_waits_until_a_long_step_has_ended(launcher, tmp_path):
     launcher.terminate()
     until((tmp_path / "stopping-0").exists)
     time.sleep(2)
@@ -140,9 +138,7 @@ def test_it_waits_until_a_long_step_has_ended(launcher: Any, tmp_path: Path) -> 
     assert launcher.wait(30) == 143
 
 
-def test_it_listens_on_the_loopback_only_and_the_second_signal_kills(
-    launcher: Any, tmp_path: Path
-) -> None:
+def test_it_listens_on_the_loopback_only_and_the_second_signal_kills(launcher, tmp_path):
     process = psutil.Process(launcher.pid)
     connections = getattr(process, "net_connections", None) or process.connections
     listening = [c.laddr.ip for c in connections() if c.status == "LISTEN"]
@@ -154,7 +150,7 @@ def test_it_listens_on_the_loopback_only_and_the_second_signal_kills(
     assert launcher.wait(30) == 128 + signal.SIGKILL
 
 
-def test_ranks_stop_if_the_launcher_is_killed(launcher: Any, tmp_path: Path) -> None:
+def test_ranks_stop_if_the_launcher_is_killed(launcher, tmp_path):
     launcher.kill()
     until(lambda: all((tmp_path / f"stopping-{rank}").exists() for rank in (0, 1)))
 
@@ -166,9 +162,7 @@ CODES = {"SIGTERM": 143, "SIGUSR1": 0, "SIGINT": 130}
     (None, -1, False, "SIGINT"), (None, 0, False, "SIGUSR1"), (1, 0, False, "SIGTERM"),
     (None, -1, True, "SIGINT"), (1, -1, True, "SIGINT"),
 ])  # fmt: skip
-def test_a_signal_before_the_ranks_train_ends_all(
-    tmp_path: Path, target: Any, deaf: int, early: bool, name: str
-) -> None:
+def test_a_signal_before_the_ranks_train_ends_all(tmp_path, target, deaf, early, name):
     process = start(tmp_path, STARTING.format(deaf=deaf, early=early))
     up = pids(tmp_path)
     os.kill(process.pid if target is None else up[target], getattr(signal, name))
@@ -177,13 +171,13 @@ def test_a_signal_before_the_ranks_train_ends_all(
 
 
 @pytest.mark.parametrize("number, before", [(0, False), (1, True)])
-def test_a_signal_while_the_ranks_are_started(tmp_path: Path, number: int, before: bool) -> None:
+def test_a_signal_while_the_ranks_are_started(tmp_path, number, before):
     code = WHILE_STARTING.format(number=number, before=before)
     program = STARTING.format(deaf=-1, early=False)
     assert ended(start(tmp_path, program, code)) == (143, "", "")
 
 
-def test_the_newest_checkpoint_is_named_if_rank_0_is_killed(tmp_path: Path) -> None:
+def test_the_newest_checkpoint_is_named_if_rank_0_is_killed(tmp_path):
     code, _, said = ended(start(tmp_path, LOST))
     errors = said.splitlines()
     assert code == 137 and len(errors) == 2, errors
@@ -192,7 +186,7 @@ def test_the_newest_checkpoint_is_named_if_rank_0_is_killed(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_ranks_wait_for_one_that_starts_late(tmp_path: Path) -> None:
+def test_ranks_wait_for_one_that_starts_late(tmp_path):
     """Horovod itself would abort after the time-out."""
     process = start(tmp_path, LATE, HOROVOD_GLOO_TIMEOUT_SECONDS="5")
     code, out, errors = ended(process)
@@ -206,7 +200,7 @@ def test_ranks_wait_for_one_that_starts_late(tmp_path: Path) -> None:
         (["--hosts", "localhost:1,127.0.0.1:1"], "two names of this machine"),
     ],
 )
-def test_wrong_numbers_of_ranks_and_hosts_are_refused(flags: List[str], message: str) -> None:
+def test_wrong_numbers_of_ranks_and_hosts_are_refused(flags, message):
     need_horovod()
     with pytest.raises(AmpXlaError, match=message):
         ranks.main([*flags, "--", "--epochs", "1"])

@@ -90,9 +90,9 @@ def test_sequences_hold_the_corpus_and_hardly_any_padding(tmp_path, vocab, corpu
     assert prepared(tmp_path, vocab, corpus) == manifest and stamps(tmp_path / "out") == before
 
 
-def test_any_number_of_machines_and_processes_writes_the_same(tmp_path, corpus):
+def test_any_number_of_machines_and_processes_writes_the_same(tmp_path, corpus, small_units):
     """Each of them learns the same vocabulary, and leaves out the same copies of earlier texts."""
-    texts = sentences(8000)  # several units of 256 KB
+    texts = sentences(800)
     copies = [text.replace(" ", "  ") if i % 2 else text for i, text in enumerate(texts[::4])]
     corpus.write_text("\n".join([*texts, *copies]) + "\n")
 
@@ -132,7 +132,7 @@ def ended(process):
 def large(tmp_path_factory, vocab):
     """Arguments for a corpus of several units, and its shards."""
     folder = tmp_path_factory.mktemp("large")
-    (folder / "large.txt").write_text("\n".join(sentences(16_000)) + "\n")
+    (folder / "large.txt").write_text("\n".join(sentences(10_000)) + "\n")
     shards = contents(prepared(folder, vocab, folder / "large.txt").folder)
     words = ("--corpus", folder / "large.txt", "--vocab", vocab, "--length", 32, "--heldout", 0.1)
     return words, shards
