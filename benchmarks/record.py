@@ -25,8 +25,8 @@ from amp_xla.config import parse
 from amp_xla.process.exits import exit_code
 from amp_xla.process.typed import revision
 from amp_xla.speed import machine
+from benchmarks import ROOT
 
-ROOT = Path(__file__).resolve().parents[1]
 RECORDS = ROOT / "docs" / "results" / "recorded.json"
 # Recipe -> (field in metrics.jsonl, name for readers, function that picks the best value).
 RESULTS: Dict[str, Any] = {
