@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from amp_xla.commands import slurm
@@ -23,12 +21,12 @@ STEP = {
 }
 
 
-def test_names_of_nodes() -> None:
+def test_names_of_nodes():
     names = "a008-ib a009-ib a010-ib a7-ib b r0n2 r0n3 r1n2 r1n3"
     assert slurm.expand("a[008-010,7]-ib,b,r[0-1]n[2-3]") == names.split()
 
 
-def test_a_task() -> None:
+def test_a_task():
     task = slurm.read(STEP)
     assert task.plan == "gpu08:2,gpu09:2,gpu11:2,big:1"
     assert slurm.read({**STEP, "SLURM_NODEID": "3", "SLURM_LOCALID": "0"}).port == task.port
@@ -36,13 +34,13 @@ def test_a_task() -> None:
     assert slurm.read({**STEP, "HOROVOD_GLOO_RENDEZVOUS_PORT": "29400"}).port == 29400
 
 
-def test_a_shell_of_an_allocation_is_no_task() -> None:
+def test_a_shell_of_an_allocation_is_no_task():
     with pytest.raises(AmpXlaError, match=r"srun did not start.*train\.sbatch"):
         slurm.read({"SLURM_JOB_ID": "4711"})
 
 
 @pytest.mark.slow
-def test_each_task_has_another_rank() -> None:
+def test_each_task_has_another_rank():
     need_horovod()
     places = [(node, local) for node, slots in enumerate((2, 2, 2, 1)) for local in range(slots)]
     for rank, (node, local) in enumerate(places):
@@ -55,7 +53,7 @@ def test_each_task_has_another_rank() -> None:
 
 
 @pytest.mark.parametrize("other", ["", "4711.1"])
-def test_ranks_of_two_jobs_do_not_meet_at_one_port(monkeypatch: Any, other: str) -> None:
+def test_ranks_of_two_jobs_do_not_meet_at_one_port(monkeypatch, other):
     need_horovod()
     server = slurm.start_rendezvous("127.0.0.1", 0, slurm.assign("localhost:2"))
     monkeypatch.setenv("HOROVOD_GLOO_RENDEZVOUS_ADDR", "127.0.0.1")

@@ -69,11 +69,6 @@ def run(folder: Path, *words: str, code: int = 0, **environ: str) -> str:
     return said
 
 
-def train(folder: Path, *words: str, code: int = 0, **environ: str) -> str:
-    """Train in ``folder`` with the small flags; return the output."""
-    return run(folder, "-m", "recipes.jax_classification", *FLAGS, *words, code=code, **environ)
-
-
 def together(folder: Path, words: List[str]) -> List[str]:
     """Run two connected JAX processes; return the output of each."""
     with socket.socket() as free:
