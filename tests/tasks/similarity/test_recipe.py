@@ -60,7 +60,7 @@ def command(command):
     return command
 
 
-GOOD = [("snow with rain", "wind a storm"), ("soup with bread", "the frost wind")]
+GOOD = [("snow with rain", "wind a storm"), ("the frost wind", "soup with bread")]
 SCORES = ("--epochs", "5", "--train")
 # Name of a run -> its flags
 RUNS = {
