@@ -194,7 +194,8 @@ def _tagged(table: Table, name: str) -> Iterator[Tuple[int, List[str]]]:
     """Yield line, and token and tag, of objects with ``tokens`` and ``name``; see ``_texts``."""
     for number, content in table.rows:
         try:
-            tokens, tags = map(json_object(content).get, ("tokens", name))
+            record: Any = json_object(content)
+            tokens, tags = record.get("tokens"), record.get(name)
             fit = isinstance(tokens, list) and isinstance(tags, list) and len(tokens) == len(tags)
             if fit and any(isinstance(tag, int) for tag in tags):
                 raise ValueError(f"{name}: numbers have no names in this file; write label names")
