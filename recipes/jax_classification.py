@@ -90,7 +90,7 @@ def main(argv: Optional[List[str]] = None) -> int:
 
 # by amp-xla predict and export
 predict = served(Config, "amp_xla.tasks.classification.jax_model:predict", jax=True)
-exportable = served(Config, "amp_xla.tasks.classification.jax_export:classifier", jax=True)
+exportable = served(Config, "amp_xla.tasks.classification.jax_model:exportable", jax=True)
 
 
 if __name__ == "__main__":

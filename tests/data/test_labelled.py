@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from amp_xla.data import labelled
-from amp_xla.data.batches.options import BatchOptions
+from amp_xla.data.labelled import BatchOptions
 from amp_xla.data.text.labels import Labels
 from amp_xla.data.text.options import TextFiles, VocabularyOptions
 from amp_xla.errors import DataError, SettingsError

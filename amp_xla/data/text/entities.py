@@ -91,7 +91,7 @@ def read(path: str, nested: bool = True, on_bad_line: str = "error") -> Dataset:
     places: Iterable[Tuple[int, Any]] = _texts(path, enumerate(map(split, lines), 1), bad)
     layout, remark = None, ""
     if table.format == "json":
-        names = keys(table) if table.rows else []
+        names = keys(table)
         tags = [name for name in TAGS if name in names and "tokens" in names]
         if tags and not ("text" in names and {*names} & {*FIELDS}):
             layout = Layout.of_objects(table, tags, "tokens")

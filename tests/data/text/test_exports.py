@@ -10,8 +10,7 @@ from typing import Any, Dict, List, Optional, Sequence
 
 import pytest
 
-from amp_xla.data.batches.options import BatchOptions
-from amp_xla.data.labelled import Preparation
+from amp_xla.data.labelled import BatchOptions, Preparation
 from amp_xla.data.text import entities
 from amp_xla.data.text.layout import LABELLED_PAIRS, TARGETS
 from amp_xla.data.text.options import TaggedFiles, TextFiles, VocabularyOptions
