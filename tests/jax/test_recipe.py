@@ -1,4 +1,4 @@
-"""recipes/jax_classification.py: training, kill, resume, answers, export, processes, packages."""
+"""recipes/jax_classification.py: training, kill and resume, answers, processes, packages."""
 
 from __future__ import annotations
 

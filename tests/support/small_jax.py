@@ -68,11 +68,6 @@ def run(folder, *words, code=0, **environ):
     return said
 
 
-def train(folder, *words, code=0, **environ):
-    """Train in ``folder`` with the small flags; return the output."""
-    return run(folder, "-m", "recipes.jax_classification", *FLAGS, *words, code=code, **environ)
-
-
 def together(folder, words):
     """Run two connected JAX processes; return the output of each."""
     with socket.socket() as free:

@@ -8,8 +8,7 @@ import re
 
 import pytest
 
-from amp_xla.data.batches.options import BatchOptions
-from amp_xla.data.labelled import Preparation
+from amp_xla.data.labelled import BatchOptions, Preparation
 from amp_xla.data.text.options import VocabularyOptions
 from amp_xla.errors import DataError
 from amp_xla.tasks.similarity.data import PairFiles, read
