@@ -2,55 +2,79 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pytest
 
 from amp_xla.data import labelled
-from amp_xla.data.batches.options import BatchOptions
+from amp_xla.data.batches.buckets import Batches, PackedBatches
+from amp_xla.data.labelled import BatchOptions
 from amp_xla.data.text.labels import Labels
 from amp_xla.data.text.options import TextFiles, VocabularyOptions
+from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.errors import DataError, SettingsError
 from amp_xla.tasks.classification import data as classification
 from amp_xla.tasks.classification.data import MultiLabelTextFiles
 from amp_xla.tasks.classification.questions import questions
-from tests.support.encoded import ids_of
+from tests.support.encoded import digest, ids_of
 
 pytestmark = pytest.mark.once
 
-TRAIN = [
-    f"{'good' if i % 2 else 'bad'} text number {i}\t{'yes' if i % 2 else 'no'}" for i in range(40)
-]
-DEV = ["a good one\tyes", "a bad one, and a rather long one too\tno"]
+LINES = {
+    "train": [f"{x} text number {i}\t{x}" for i in range(20) for x in ("bad", "good")],
+    "dev": ["a good one\tgood", "a bad one, and a rather long one too\tbad"],
+}
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> TextFiles:
-    for name, lines in (("train.tsv", TRAIN), ("dev.tsv", DEV)):
-        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    return TextFiles(train=str(tmp_path / "train.tsv"), dev=str(tmp_path / "dev.tsv"))
+def files(tmp_path):
+    for name, lines in LINES.items():
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in lines))
+    return TextFiles(train=str(tmp_path / "train"), dev=str(tmp_path / "dev"))
 
 
-def read(files: TextFiles, token_dropout: float = 0.0, packed: bool = False) -> labelled.Labelled:
+def read(files, token_dropout=0.0, packed=False):
     small = BatchOptions(batch_size=4, max_length=16)
     vocabulary = VocabularyOptions(vocab_size=200)
     how = labelled.Preparation(vocabulary, small, None, token_dropout, 1, packed)
     return classification.read(files, how)
 
 
-def test_tokens_are_hidden_in_training_only(files: TextFiles) -> None:
+def test_tokens_are_hidden_in_training_only(files):
     plain, hidden = read(files), read(files, 0.5)
 
-    def tokens(batches: Any) -> np.ndarray:
+    def tokens(batches):
         return np.concatenate([batch["token_ids"].ravel() for batch in batches.epoch(0)])
 
     assert not np.array_equal(tokens(plain.batches), tokens(hidden.batches))
     assert np.array_equal(tokens(plain.dev_batches), tokens(hidden.dev_batches))
 
 
-def test_a_line_to_predict_is_independent_of_other_lines(files: TextFiles) -> None:
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_share_of_the_ordinary_tokens_is_hidden_as_seed_epoch_and_step_decide(packed):
+    words = [f"word{i}" for i in range(200)]
+    tokenizer = Tokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words])
+    random, mask = np.random.RandomState(0), tokenizer.mask_id
+    texts = [" ".join(random.choice(words, random.randint(1, 40))) for _ in range(700)]
+    encoded = tokenizer.encode(texts, max_length=48)
+    batches = PackedBatches(encoded, None, 48, 32) if packed else Batches(encoded, None, [16, 48])
+    whole = list(labelled.token_dropout(batches, 0.1, tokenizer, seed=3).epoch(1))
+    hidden, ordinary = 0, 0
+    for before, after in zip(batches.epoch(1), whole):
+        changed = before["token_ids"] != after["token_ids"]
+        assert (after["token_ids"][changed] == mask).all()
+        assert (before["token_ids"][changed] > mask).all()
+        hidden += changed.sum()
+        ordinary += (before["token_ids"] > mask).sum()
+        for name in set(before) - {"token_ids"}:
+            np.testing.assert_array_equal(before[name], after[name])
+    assert abs(hidden / ordinary - 0.1) < 4 * np.sqrt(0.09 / ordinary)
+    rest = labelled.token_dropout(batches, 0.1, tokenizer, seed=3).epoch(1, start=2)
+    assert digest(rest) == digest(whole[2:])
+    others = labelled.token_dropout(batches, 0.1, tokenizer, seed=4)
+    assert digest(others.epoch(1)) != digest(whole)
+
+
+def test_a_line_to_predict_is_independent_of_other_lines(files):
     tokenizer = read(files).tokenizer
     encoded = questions(["good", "good\tbad text", "good\t", "text " * 20], tokenizer, 16)
     assert ids_of(encoded, 0) == ids_of(tokenizer.encode(["good"]), 0)
@@ -60,7 +84,7 @@ def test_a_line_to_predict_is_independent_of_other_lines(files: TextFiles) -> No
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_a_text_has_any_number_of_labels(tmp_path: Path, packed: bool) -> None:
+def test_a_text_has_any_number_of_labels(tmp_path, packed):
     (tmp_path / "train.tsv").write_text("a cat\tpet, small\nno animal\t\na dog\tpet\n" * 9)
     lines = ['{"text": "a mouse", "label": ["small"]}', '{"text": "a stone", "label": []}']
     (tmp_path / "dev.jsonl").write_text("\n".join(lines))
@@ -79,7 +103,7 @@ def test_a_text_has_any_number_of_labels(tmp_path: Path, packed: bool) -> None:
         MultiLabelTextFiles(multilabel=" ")
 
 
-def test_class_weights() -> None:
+def test_class_weights():
     labels, ids = Labels(("a", "b", "c=d")), np.array([0, 0, 0, 1, 2, 0])
     assert classification.class_weights(None, labels, ids) is None
     balanced = classification.class_weights("balanced", labels, ids)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -17,7 +15,7 @@ FLAGS = (
 ).split()
 
 
-def test_the_report_names_the_node_and_the_batch_is_kept(server: Any, tmp_path: Path) -> None:
+def test_the_report_names_the_node_and_the_batch_is_kept(server, tmp_path):
     lines = [f"word{i % 7} other{i % 5} text\tabc{i % 3}\n" for i in range(40)]
     (tmp_path / "a.tsv").write_text("".join(lines))
     done = Commands(server, tmp_path)(RECIPE, *FLAGS)

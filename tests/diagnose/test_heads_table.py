@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterator, Tuple
-
 import pytest
 
 from amp_xla import backend
@@ -20,7 +18,7 @@ old = pytest.mark.skipif(SAFE, reason="this bert4keras overflows nowhere")
 
 
 @pytest.fixture(scope="module")
-def table() -> Iterator[Dict[Tuple[Any, str], Any]]:
+def table():
     """Return (infinity, head) -> the finding as JSON, or None if everything is finite."""
     library, findings = backend.bert4keras(), {}
     before = None if SAFE else library.infinity()
@@ -38,14 +36,14 @@ def table() -> Iterator[Dict[Tuple[Any, str], Any]]:
         library.set_infinity(before)
 
 
-def test_these_are_finite(table: Any) -> None:
+def test_these_are_finite(table):
     names = heads.HEADS if SAFE else ("classifier", "MLM", "GlobalPointer")
     assert all(table[infinity, name] is None for infinity in INFINITIES for name in names)
 
 
 @old
 @pytest.mark.parametrize("head", ["LM", "UniLM", "RealFormer"])
-def test_others_fail_at_the_mask_multiplication(table: Any, head: str) -> None:
+def test_others_fail_at_the_mask_multiplication(table, head):
     assert table[1e4, head] is None
     finding = table[1e12, head]
     layer = f"Transformer-{1 if head == 'RealFormer' else 0}-MultiHeadSelfAttention"
@@ -60,7 +58,7 @@ def test_others_fail_at_the_mask_multiplication(table: Any, head: str) -> None:
 
 @old
 @pytest.mark.parametrize("infinity", INFINITIES)
-def test_a_crf_fails(table: Any, infinity: float) -> None:
+def test_a_crf_fails(table, infinity):
     finding = table[infinity, "CRF"]
     assert (finding["layer"], finding["phase"], finding["half"]) == ("CRF", "forward", True)
     assert finding["float32_too"] is False

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 
@@ -16,7 +15,7 @@ from tests.support import heads
 ATTENTION = "Transformer-0-MultiHeadSelfAttention"
 
 
-def test_the_report() -> None:
+def test_the_report():
     head = heads.build("classifier")
     report = inspect(head.model, head.batch)
     assert report.half_nodes > 50
@@ -48,8 +47,8 @@ def test_the_report() -> None:
     ],
 )
 def test_a_pass_that_did_nothing_is_an_error_with_its_reason(
-    cleared: None, monkeypatch: Any, lists: str, change: str, ops: str, reason: str
-) -> None:
+    cleared, monkeypatch, lists, change, ops, reason
+):
     model = keras.models.Sequential([keras.layers.Dense(4, input_shape=(4,), activation="tanh")])
     model.compile("sgd", "mse")
     names = {"white": ("WHITELIST", "ALLOWLIST"), "black": ("BLACKLIST", "DENYLIST")}

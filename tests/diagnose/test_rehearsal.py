@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from typing import Any, Iterator, List, Sequence
 
 import numpy as np
 import pytest
@@ -13,7 +12,6 @@ import pytest
 from amp_xla import backend
 from amp_xla.backend import K, keras, tf
 from amp_xla.diagnose import overflow, rehearse
-from amp_xla.diagnose.rehearsal_report import Rehearsal
 from amp_xla.graph import training_graph
 from amp_xla.precision.compat.keras import set_policy
 from amp_xla.precision.optimizer import LossScaleOptimizer
@@ -22,7 +20,7 @@ from tests.support import heads
 FEATURES, CLASSES, BATCH = 16, 4, 8
 
 
-def planted(forward: Sequence[float] = (), backward: Sequence[float] = (), scale: Any = 0) -> Any:
+def planted(forward=(), backward=(), scale=0):
     """Return First -> Planted -> Second -> Classes in a new graph; ``Planted`` multiplies.
 
     It multiplies by several factors, because one beyond float16's range would be infinite or zero.
@@ -30,14 +28,14 @@ def planted(forward: Sequence[float] = (), backward: Sequence[float] = (), scale
     K.clear_session()
     tf.set_random_seed(1)
 
-    def times(x: Any, factors: Sequence[float]) -> Any:
+    def times(x, factors):
         for factor in factors:
             # Without `abs` constant folding would merge two factors into one.
             x = tf.abs(x) * factor
         return x
 
     @tf.custom_gradient
-    def multiplied(x: Any) -> Any:
+    def multiplied(x):
         return times(tf.identity(x), forward), lambda gradient: times(gradient, backward)
 
     inputs = keras.layers.Input((FEATURES,), name="Features")
@@ -52,7 +50,7 @@ def planted(forward: Sequence[float] = (), backward: Sequence[float] = (), scale
     return built
 
 
-def batches() -> Iterator[List[np.ndarray]]:
+def batches():
     """Batches without end."""
     random = np.random.RandomState(0)
     while True:
@@ -60,13 +58,13 @@ def batches() -> Iterator[List[np.ndarray]]:
         yield [random.randn(BATCH, FEATURES).astype(np.float32), np.eye(CLASSES)[labels]]
 
 
-def rehearsed(steps: int = 3, **plant: Any) -> Rehearsal:
-    report: Rehearsal = rehearse(planted(**plant), batches(), steps)
+def rehearsed(steps=3, **plant):
+    report = rehearse(planted(**plant), batches(), steps)
     json.dumps(report.to_json(), allow_nan=False)
     return report
 
 
-def layer(report: Rehearsal, name: str) -> Any:
+def layer(report, name):
     return next(entry for entry in report.layers if entry.layer == name)
 
 
@@ -78,7 +76,7 @@ def layer(report: Rehearsal, name: str) -> Any:
     pytest.param("backward", (1e4, 1e4), "and float16 ends at 65504",
                  "keep all Mul nodes in float32", marks=pytest.mark.slow),
 ])  # fmt: skip
-def test_overflows(phase: str, factors: Sequence[float], problem: str, remedy: str) -> None:
+def test_overflows(phase, factors, problem, remedy):
     report = rehearsed(**{phase: factors})
     finding = report.finding
     assert finding and (finding.layer, finding.phase, finding.op) == ("Planted", phase, "Mul")
@@ -92,7 +90,7 @@ def test_overflows(phase: str, factors: Sequence[float], problem: str, remedy: s
         assert layer(report, "Planted").largest_activation > 1.0
 
 
-def test_an_overflow_under_a_keras_policy() -> None:
+def test_an_overflow_under_a_keras_policy():
     set_policy("mixed_float16")
     try:
         training = training_graph.view(planted(forward=(1e3, 1e3)))
@@ -105,7 +103,7 @@ def test_an_overflow_under_a_keras_policy() -> None:
 
 
 @pytest.mark.once
-def test_an_infinite_mask_or_bound_is_no_cause() -> None:
+def test_an_infinite_mask_or_bound_is_no_cause():
     head = heads.build("classifier")
     last = head.model.layers[-1]
     last.set_weights([weights * np.nan for weights in last.get_weights()])
@@ -113,7 +111,7 @@ def test_an_infinite_mask_or_bound_is_no_cause() -> None:
     assert finding and finding.float32_too and finding.layer == last.name
 
 
-def test_too_small_and_too_large_loss_scales() -> None:
+def test_too_small_and_too_large_loss_scales():
     report = rehearsed(backward=(1e-2, 1e-5))
     assert report.finding is None and report.loss_scale == 1.0
     assert layer(report, "Planted").backward_lost > 0.2
@@ -127,7 +125,7 @@ def test_too_small_and_too_large_loss_scales() -> None:
     assert finding is not None and "scale from 1.07374e+09 to" in finding.remedies[0]
 
 
-def test_the_batches_of_fit_are_taken_as_fit_takes_them() -> None:
+def test_the_batches_of_fit_are_taken_as_fit_takes_them():
     head = heads.build("classifier")
     batch = (head.arrays[:2], head.arrays[2][:, 0])  # Keras makes columns of flat labels
     report = rehearse(head.model, itertools.repeat(batch), 1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any, Dict, List, Tuple
 
 import numpy as np
 
@@ -20,13 +19,13 @@ REDUCTIONS = (*nodes.MATMULS, "Sum", "BiasAddGrad", "Softmax", "LogSoftmax", "Me
 SAMPLES = 3  # nodes of each type
 
 
-def recorded() -> List[Tuple[Any, List[Any]]]:
+def recorded():
     """Return pairs of a half node and its inputs' values, from a run on Eigen's kernels."""
     head = heads.build("classifier")
     training = training_graph.view(head.model)
     rewritten = overflow.rewrite(training)
     graph, chosen = nodes.by_name(rewritten.graph_def), []
-    counts: Counter = Counter()
+    counts = Counter()
     for name in sorted(nodes.half_nodes(rewritten.graph_def)):
         node = graph[name]
         if nodes.HALF in nodes.output_types(node) and node.op != "Const":
@@ -40,7 +39,7 @@ def recorded() -> List[Tuple[Any, List[Any]]]:
         return list(zip(chosen, copies.run(tensors, head.arrays, 0, 1000.0)))
 
 
-def alone(node: Any, values: List[Any]) -> Any:
+def alone(node, values):
     """Return a GraphDef of this node, fed from placeholders."""
     graph_def = tf.GraphDef()
     copy = graph_def.node.add()
@@ -55,7 +54,7 @@ def alone(node: Any, values: List[Any]) -> Any:
     return graph_def
 
 
-def result(graph_def: Any, output: str, values: List[Any]) -> Any:
+def result(graph_def, output, values):
     with tf.Graph().as_default() as graph:
         tf.import_graph_def(graph_def, name="")
         config = tf.ConfigProto(device_count={"GPU": 0})
@@ -68,13 +67,13 @@ def result(graph_def: Any, output: str, values: List[Any]) -> Any:
             return session.run(f"{output}:0", feed)
 
 
-def rounded(graph_def: Any, name: str) -> str:
+def rounded(graph_def, name):
     """Return the name of the node that holds a node's rounded result."""
     return name + emulate.SUFFIX if name in emulate.rounded(graph_def) else name
 
 
-def test_each_op_type_agrees_to_half_rounding() -> None:
-    worst: Dict[str, float] = {}
+def test_each_op_type_agrees_to_half_rounding():
+    worst = {}
     for node, values in recorded():
         exact_graph, op = alone(node, values), node.op
         exact = result(exact_graph, node.name, values).astype(np.float64)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -37,7 +36,7 @@ print(json.dumps(compiled))
 
 
 @pytest.mark.once
-def test_xla_compiles_once_per_shape(tmp_path: Path) -> None:
+def test_xla_compiles_once_per_shape(tmp_path):
     env = {"XLA_FLAGS": f"--xla_dump_to={tmp_path} --xla_dump_hlo_as_text"}
     done = run_python("-c", SCRIPT, str(tmp_path), env=env)
     assert done.code == 0, done.err

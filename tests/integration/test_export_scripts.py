@@ -11,11 +11,11 @@ import pytest
 from safetensors.numpy import load_file
 
 from amp_xla import backend
-from amp_xla.backend import K, tf
+from amp_xla.backend import K
 from amp_xla.export.model import HEAD
 from amp_xla.models import dropout
 from tests.integration import example_scripts
-from tests.support.commands import CLI, Commands
+from tests.support.commands import CLI, Commands, served
 
 pytestmark = pytest.mark.slow
 FP32 = "import amp_xla.setup; amp_xla.setup.configure(precision='fp32', epsilon=1e-5)"
@@ -43,18 +43,8 @@ class Scripts(Commands):
     def check(self, name: str, folder: str) -> None:
         """Compare a SavedModel's answers with the script's."""
         expected = self.answers(name)
-        graph = tf.Graph()
-        with graph.as_default(), tf.Session(graph=graph) as session:
-            loaded = tf.saved_model.loader.load(session, ["serve"], str(self.folder / folder))
-            signature = loaded.signature_def["serving_default"]
-            fed = {signature.inputs[f"{x}_ids"].name for x in ("token", "segment")}
-            assert len(fed) == 2
-            (out,) = signature.outputs.values()
-            found = session.run(
-                out.name,
-                {signature.inputs["token_ids"].name: expected["ids"],
-                 signature.inputs["segment_ids"].name: expected["segments"]},
-            )  # fmt: skip
+        asked = {"token_ids": expected["ids"], "segment_ids": expected["segments"]}
+        (found,) = served(self.folder / folder, **asked).values()
         np.testing.assert_allclose(found, expected["answers"], atol=1e-5)
 
 

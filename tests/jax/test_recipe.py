@@ -1,18 +1,23 @@
-"""recipes/jax_classification.py: training, kill and resume, prediction, export."""
+"""recipes/jax_classification.py: training, kill and resume, answers, processes, packages."""
 
 from __future__ import annotations
 
+import contextlib
+import importlib.metadata
 import json
+import re
 
+import jax
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from amp_xla.commands import cli
+from amp_xla.process.exits import exit_code
 from amp_xla.training import checkpoint
 from recipes import jax_classification as recipe
 from tests.support import small_jax as small
 from tests.support.killing import repeatable, state
-from tests.support.small_jax import RUNS
 
 pytestmark = [pytest.mark.jax, pytest.mark.slow]
 
@@ -21,10 +26,25 @@ HALF = ("--policy", "p=f32,c=f16,o=f32", "--loss-scale", "dynamic", "--shapes", 
 
 
 @pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """The current folder, with a small corpus."""
+    found = tmp_path_factory.mktemp("runs")
+    small.corpus(found)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(found)
+        yield found
+
+
+def train(name, *words):
+    """Train in this process; return the exit code."""
+    return exit_code(recipe.main, [*small.FLAGS, "--name", name, *words])
+
+
+@pytest.fixture(scope="module")
 def whole(folder):
     """A run in float16 with a dynamic loss scale."""
-    small.train(folder, "--name", "whole", *HALF)
-    return folder / RUNS / "whole"
+    assert train("whole", *HALF) == 0
+    return folder / small.RUNS / "whole"
 
 
 def test_it_learns_and_leaves_a_run_folder(whole):
@@ -39,48 +59,96 @@ def test_it_learns_and_leaves_a_run_folder(whole):
     assert "Policy p=full,c=f16,o=full" in (whole / "report.html").read_text()
 
 
-def test_predict_and_verify(whole, folder):
+def test_commands_for_its_run(whole, folder, capsys):
     (folder / "texts.txt").write_text("x y zed x\n\np q r r\n")
-    said = small.run(folder, "-m", "amp_xla", "predict", "--run", str(whole), "--file", "texts.txt")
-    assert [line[:1] for line in said.splitlines()] == ["a", "", "b"]
-    assert "whole" in small.run(folder, "-m", "amp_xla", "verify", "--run", str(whole))
-
-
-def test_it_is_exported_for_hugging_face(whole, folder):
-    words = ("-m", "amp_xla", "export", str(whole), "--to", "exported", "--format")
-    assert "head.safetensors" in small.run(folder, *words, "hf")
-    weights = load_file(str(folder / "exported" / "model.safetensors"))
-    trained = checkpoint.find(whole).tensors()
+    assert cli.main(["predict", str(whole), "texts.txt"]) == 0
+    assert [line[:1] for line in capsys.readouterr().out.splitlines()] == ["a", "", "b"]
+    assert cli.main(["verify", str(whole)]) == 0
+    export = ["export", str(whole), "--to", "exported", "--format"]
+    assert cli.main([*export, "onnx"]) == 2
+    assert cli.main([*export, "hf"]) == 0
+    said = "".join(capsys.readouterr())
+    assert "whole" in said and "allows only --format hf" in said and "head.safetensors" in said
     np.testing.assert_array_equal(
-        weights["embeddings.word_embeddings.weight"], trained[".model.bert.tokens"]
-    )
-    assert "allows only --format hf" in small.run(
-        folder, *words[:-2], "no", "--format", "onnx", code=2
+        load_file("exported/model.safetensors")["embeddings.word_embeddings.weight"],
+        checkpoint.find(whole).tensors()[".model.bert.tokens"],
     )
 
 
-def test_killed_and_resumed_bitwise(folder, whole):
+def test_killed_and_resumed_bitwise(folder, whole, capsys):
     words = [*small.FLAGS, "--name", "killed", *HALF, "--checkpoint-every", "7"]
     small.run(folder, "-c", small.KILLED, recipe.__name__, *words, code=-9)
-    said = small.train(folder, "--name", "killed", *HALF, "--resume")
-    assert "resumed from step-" in said
-    assert state(folder / RUNS / "killed") == state(whole)
+    assert train("killed", *HALF, "--resume") == 0
+    assert "resumed from step-" in capsys.readouterr().err
+    assert state(folder / small.RUNS / "killed") == state(whole)
 
 
-def test_a_resume_with_another_policy_is_refused(folder, whole):
-    words = ("--name", "whole", "--resume", *HALF, "--policy", "c=bf16,o=f32")
-    said = small.train(folder, *words, code=2)
+def test_what_is_refused(whole, capsys, monkeypatch):
+    assert train("whole", "--resume", *HALF, "--policy", "c=bf16,o=f32") == 2
+    said = capsys.readouterr().err
     assert "differs from this command: setting" in said and "setting policy:" in said
+    monkeypatch.setattr(jax, "device_count", lambda: 3)
+    assert train("three") == 2
+    said = capsys.readouterr().err
+    assert "error: --batch-size 8 cannot be shared by 3 devices; allowed is a multiple of 3" in said
 
 
-def test_a_skipped_step_is_reported_once(folder):
+def test_a_skipped_step_is_reported_once(folder, capsys):
     # Gradients overflow in float16 at this loss scale, weights and logits do not.
     words = ("--policy", "p=f32,c=f16,o=f32", "--loss-scale", "1e30", "--epochs", "1")
-    said = small.train(folder, "--name", "overflow", *words, "--on-nonfinite", "report")
+    assert train("overflow", *words, "--on-nonfinite", "report") == 0
+    said = capsys.readouterr().err
     assert said.count("not finite, skipped;") == 1
     assert "step 0: loss " in said and "gradients overflow at loss scale 1e+30" in said
-    report = folder / RUNS / "overflow" / "nonfinite-00000000"
+    run = folder / small.RUNS / "overflow"
+    report = run / "nonfinite-00000000"
     assert json.loads((report / "report.json").read_text())["step"] == 0
     assert np.load(str(report / "batch.npz"))["token_ids"].shape[0] == 8
-    last = repeatable(folder / RUNS / "overflow")[-2]
+    last = repeatable(run)[-2]
     assert (last["skipped_steps"], last["applied_steps"]) == (15, 0)
+
+
+def dependencies(names):
+    """Return the names of packages and of all that they need."""
+    found, names = set(), list(names)
+    while names:
+        name = re.sub(r"[-_.]+", "-", names.pop()).lower()
+        if name not in found:
+            found.add(name)
+            with contextlib.suppress(importlib.metadata.PackageNotFoundError):  # other systems'
+                lines = importlib.metadata.requires(name) or ()
+                names += [re.match(r"[\w.-]+", x)[0] for x in lines if "extra ==" not in x]
+    return found
+
+
+def test_few_packages_are_enough_and_two_processes_are_one(folder, tmp_path):
+    """The recipe, its predictions and its rows of the GPU benchmark; report.html needs jinja2."""
+    allowed = dependencies("jax numpy optax safetensors tokenizers tyro".split())
+    absent = [
+        name
+        for name, owners in importlib.metadata.packages_distributions().items()
+        if not allowed & {re.sub(r"[-_.]+", "-", owner).lower() for owner in owners}
+    ]
+    assert {"jinja2", "pytest", "jmp"} <= set(absent)
+    code = f"import sys\nsys.modules.update(dict.fromkeys({absent + ['tensorflow']}))\n"
+    (tmp_path / "sitecustomize.py").write_text(code)  # also in the processes of the benchmark
+    paths = {"PYTHONPATH": f"{tmp_path}:{small.ROOT}", **small.CPU}
+    words = ["-m", "recipes.jax_classification", *small.FLAGS, "--epochs", "1", "--name"]
+    small.run(folder, *words, "few", **paths)
+    (folder / "few.txt").write_text("x y zed x\n")
+    few = str(small.RUNS / "few")
+    said = small.run(folder, "-m", "amp_xla", "predict", few, "few.txt", **paths)
+    assert re.search("^[ab]\t", said, re.MULTILINE)
+    benchmark = ("-m", "benchmarks.gpu", "--trial", "--steps", "2", "--out", "few/gpu", "--only")
+    said = small.run(folder, *benchmark, "JAX bf16, cuDNN", **paths)
+    assert "JAX bf16, cuDNN attention, batch 4: ok" in said
+
+    first, second = small.together(folder, [*words, "two"])
+    assert "2 processes" in first and "step 5/" not in second  # one speaks
+    runs = [folder / small.RUNS / name for name in ("few", "two")]
+    one, two = (checkpoint.find(run).tensors() for run in runs)
+    worst = max(np.abs(np.float64(one[n]) - np.float64(two[n])).max() for n in one)
+    assert worst < 1e-5
+    for a, b in zip(*map(repeatable, runs)):
+        assert a.pop("kind") == b.pop("kind")
+        assert a == pytest.approx(b, rel=1e-5, abs=1e-5)

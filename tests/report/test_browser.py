@@ -7,8 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any, Dict, List, Tuple
+from typing import List
 
 import pytest
 
@@ -31,12 +30,12 @@ TEXT = "</script><script>alert(1)</script>\x1b[31m 训练"
 class Browser:
     """Chromium without a window; it collects console messages and requests of its pages."""
 
-    def __init__(self, chromium: Any, axe: Any) -> None:
+    def __init__(self, chromium, axe):
         self._chromium, self._axe = chromium, axe
         self.errors: List[str] = []
         self.requests: List[str] = []
 
-    def open(self, path: Path, width: int = 1440, dark: bool = False) -> Any:
+    def open(self, path, width=1440, dark=False):
         page = self._chromium.new_page(
             viewport={"width": width, "height": 900}, is_mobile=width < 600,
             color_scheme="dark" if dark else "light",
@@ -47,14 +46,14 @@ class Browser:
         page.goto(path.resolve().as_uri())
         return page
 
-    def violations(self, page: Any) -> List[Tuple[str, Any]]:
+    def violations(self, page):
         """Return the serious accessibility violations that axe-core finds."""
         found = self._axe.run(page).response["violations"]
         return [(x["id"], x["nodes"]) for x in found if x["impact"] in ("serious", "critical")]
 
 
 @pytest.fixture(scope="module")
-def browser(tmp_path_factory: Any) -> Any:
+def browser(tmp_path_factory):
     if shutil.which("chromium") is None:
         apt = ["apt-get"] if os.geteuid() == 0 else ["sudo", "apt-get"]
         subprocess.run([*apt, "update"], check=True)
@@ -73,7 +72,7 @@ def browser(tmp_path_factory: Any) -> Any:
 
 
 @pytest.fixture(scope="module")
-def pages(tmp_path_factory: Any) -> Dict[str, Path]:
+def pages(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pages")
     runs = {
         "good": folders.good(folder / "good", learning_rate=1e-3),
@@ -94,9 +93,7 @@ def pages(tmp_path_factory: Any) -> Dict[str, Path]:
 
 
 @pytest.mark.parametrize("name", "empty long evil three".split())
-def test_a_page_opens_at_any_width_and_in_the_dark(
-    name: str, pages: Dict[str, Path], browser: Browser
-) -> None:
+def test_a_page_opens_at_any_width_and_in_the_dark(name, pages, browser):
     assert pages[name].stat().st_size < 5_000_000
     for width, dark in ((360, True), (1440, False)):
         page = browser.open(pages[name], width, dark)
@@ -110,9 +107,7 @@ def test_a_page_opens_at_any_width_and_in_the_dark(
     assert [url for url in browser.requests if not url.startswith(("file:", "data:"))] == []
 
 
-def test_values_under_the_keys_and_runs_switched_off(
-    pages: Dict[str, Path], browser: Browser
-) -> None:
+def test_values_under_the_keys_and_runs_switched_off(pages, browser):
     page = browser.open(pages["three"])
     page.focus(".plot")
     assert page.text_content(".readout").startswith("step 200: good, training, smoothed 0.")

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Dict, Tuple
 
 import pytest
 
@@ -16,10 +14,10 @@ pytestmark = pytest.mark.once
 USE = ['load: from transformers import pipeline; pipeline("text-classification", "FOLDER")']
 
 
-def written(run: Path, step: int, labels: Tuple[str, ...] = ()) -> Tuple[Dict[str, Any], str]:
+def written(run, step, labels=()):
     """Return the entries of a card's first lines, and its text."""
     path = run / "checkpoints" / f"step-{step:08d}"
-    saved: Any = SimpleNamespace(run=run, path=path, step=step, recipe="classification")
+    saved = SimpleNamespace(run=run, path=path, step=step, recipe="classification")
     card.write(run, saved, "text-classification", labels, USE)
     start, head, text = (run / "README.md").read_text(encoding="utf-8").split("---\n", 2)
     entries = dict(line.split(": ", 1) for line in head.splitlines())
@@ -27,7 +25,7 @@ def written(run: Path, step: int, labels: Tuple[str, ...] = ()) -> Tuple[Dict[st
     return {key: json.loads(value) for key, value in entries.items()}, text
 
 
-def test_a_card_has_the_scores_of_its_checkpoint_with_intervals(tmp_path: Path) -> None:
+def test_a_card_has_the_scores_of_its_checkpoint_with_intervals(tmp_path):
     run = folders.good(tmp_path / "run", epochs=5, train="/home/me/secret/a.tsv")
     folders.scored(run, "x|y")
     head, text = written(run, 200, ("tool", "x|y"))
@@ -49,7 +47,7 @@ def test_a_card_has_the_scores_of_its_checkpoint_with_intervals(tmp_path: Path) 
     assert "test.tsv" not in text and "| accuracy | 0.7000 |" in text
 
 
-def test_a_card_of_a_foreign_run_has_no_markup_of_its_own(tmp_path: Path) -> None:
+def test_a_card_of_a_foreign_run_has_no_markup_of_its_own(tmp_path):
     run = folders.good(tmp_path / "---\nname: <b>", dev="a\n---\n<script>|")
     (run / "run.json").write_text('{"command": "a \\n```\\n# b", "tensorflow": ["<i>"]}')
     head, text = written(run, 200, ("a\nb", "```"))

@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Sequence, Tuple
 
 import pytest
 
@@ -26,7 +25,7 @@ FILES = (
 FOLDERS = ("checkpoints", "evaluation", "nonfinite-00000190", "evaluation/test.tsv")
 
 
-def linked(path: Path, outside: Path) -> None:
+def linked(path, outside):
     """Leave what is there outside, with a secret in it, and a link in its place."""
     target = outside / path.name.lstrip(".")
     if path.is_dir():
@@ -40,22 +39,22 @@ def linked(path: Path, outside: Path) -> None:
     path.symlink_to(target)
 
 
-def pipe(path: Path, outside: Path) -> None:
+def pipe(path, outside):
     path.unlink() if path.exists() else None
     os.mkfifo(str(path))
 
 
-def sparse(path: Path, outside: Path) -> None:
+def sparse(path, outside):
     with path.open("ab") as file:
         file.truncate(1 << 40)
 
 
-def deep(path: Path, outside: Path) -> None:
+def deep(path, outside):
     for opening, closing in (('{"a": ', "}"), ("[", "]")):
         path.write_text('{"step": 1, "plan": ' + opening * 300 + "1" + closing * 300 + "}\n")
 
 
-CHANGES: List[Tuple[Callable[[Path, Path], None], Sequence[str]]] = [
+CHANGES = [
     # Without its log a run has no page, which would hide what the page shows of other files.
     *itertools.product((linked, pipe, sparse, deep), (FILES[:1], FILES[1:])),
     *((linked, (folder,)) for folder in FOLDERS),
@@ -63,8 +62,8 @@ CHANGES: List[Tuple[Callable[[Path, Path], None], Sequence[str]]] = [
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: Any) -> Path:
-    folder: Path = tmp_path_factory.mktemp("runs")
+def runs(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
     run = folders.diverged(folder / "r" / "mine")
     folders.scored(run, "sport")
     (run / "checkpoints").mkdir()
@@ -75,13 +74,13 @@ def runs(tmp_path_factory: Any) -> Path:
 
 
 @pytest.fixture
-def run(runs: Path, tmp_path: Path) -> Path:
+def run(runs, tmp_path):
     shutil.copytree(str(runs), str(tmp_path / "runs"))
     (tmp_path / "outside").mkdir()
     return tmp_path / "runs" / "r" / "mine"
 
 
-def both(run: Path, capsys: Any) -> str:
+def both(run, capsys):
     """Run both commands; return all that they print and the page."""
     assert cli.main(["runs", str(run.parents[1])]) == 0
     assert cli.main(["report", str(run)]) in (0, 2)
@@ -96,9 +95,7 @@ def both(run: Path, capsys: Any) -> str:
 @pytest.mark.parametrize(
     "change, names", CHANGES, ids=lambda x: getattr(x, "__name__", None) or x[0]
 )
-def test_a_file_in_place_of_which_is_something_else(
-    run: Path, capsys: Any, change: Callable[[Path, Path], None], names: Sequence[str]
-) -> None:
+def test_a_file_in_place_of_which_is_something_else(run, capsys, change, names):
     for name in names:
         (run.parents[2] / "outside" / name).parent.mkdir(parents=True, exist_ok=True)
         change(run / name, run.parents[2] / "outside")
@@ -116,7 +113,7 @@ LINES = (
 )  # fmt: skip
 
 
-def test_one_bad_line_breaks_neither_this_run_nor_the_others(run: Path, capsys: Any) -> None:
+def test_one_bad_line_breaks_neither_this_run_nor_the_others(run, capsys):
     log = run / "metrics.jsonl"
     text = log.read_text()
     for first in range(4):
@@ -128,15 +125,15 @@ def test_one_bad_line_breaks_neither_this_run_nor_the_others(run: Path, capsys: 
     assert re.search(r" 0 s\b", both(run, capsys))
 
 
-HOSTILE: Tuple[Any, ...] = (
+HOSTILE = (
     None, True, -1, 10**18, float("inf"), 1e308, 5e-324, "x" * 3000, "\u202e\x1b[31m", [], {},
     [[[[]]]], {"a": {"b": [{}]}}, ["x", 1, None], "nan",
 )  # fmt: skip
 
 
 @pytest.mark.parametrize("name", [name for name in FILES if name.endswith(".json")])
-def test_fields_of_any_type_give_a_page(run: Path, capsys: Any, name: str) -> None:
-    content: Dict[str, Any] = json.loads((run / name).read_text())
+def test_fields_of_any_type_give_a_page(run, capsys, name):
+    content = json.loads((run / name).read_text())
     for data in (b"", b"[1]", b"\xff"):
         (run / name).write_bytes(data)
         both(run, capsys)

@@ -8,8 +8,6 @@ import json
 import os
 import re
 import socket
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,11 +19,11 @@ pytestmark = pytest.mark.once
 EVIL = "</script><script>alert(1)</script>\x1b[31m\u202e文件"
 
 
-def page(*folders_of_runs: Path) -> str:
+def page(*folders_of_runs):
     return render([record.read(folder) for folder in folders_of_runs])
 
 
-def test_the_page_shows_results_and_problems_of_a_run(tmp_path: Path) -> None:
+def test_the_page_shows_results_and_problems_of_a_run(tmp_path):
     text = page(folders.good(tmp_path / "good"))
     for part in ("did it learn", "0.9000", "16 × 32", "bfloat16", "nothing found", "--epochs 4"):
         assert part in text.lower(), part
@@ -53,7 +51,7 @@ def test_the_page_shows_results_and_problems_of_a_run(tmp_path: Path) -> None:
     ([0.4, 0.0], 9.0, "a lower --learning-rate"),
     ([0.0, 0.1], 1.0, ""),
 ])  # fmt: skip
-def test_an_f1_of_0_is_a_finding(tmp_path: Path, f1: Any, loss: float, advice: str) -> None:
+def test_an_f1_of_0_is_a_finding(tmp_path, f1, loss, advice):
     run = folders.good(tmp_path / "run")
     status = json.loads((run / "status.json").read_text())
     status["plan"]["monitor"] = "f1"
@@ -69,9 +67,7 @@ def test_an_f1_of_0_is_a_finding(tmp_path: Path, f1: Any, loss: float, advice: s
 
 
 @pytest.mark.parametrize("status, state", [("done", "done"), ("running", "running")])
-def test_a_run_that_a_process_holds_is_running_until_it_says_how_it_ended(
-    tmp_path: Path, status: str, state: str
-) -> None:
+def test_a_run_that_a_process_holds_is_running_until_it_says_how_it_ended(tmp_path, status, state):
     """Training writes the page before it lets the folder go."""
     run = folders.good(tmp_path / "run", state=status)
     with (run / ".lock").open("w") as lock:
@@ -82,7 +78,7 @@ def test_a_run_that_a_process_holds_is_running_until_it_says_how_it_ended(
     assert record.read(run).state == ("done" if status == "done" else "killed")
 
 
-def test_a_run_of_another_machine_is_running_while_it_writes(tmp_path: Path) -> None:
+def test_a_run_of_another_machine_is_running_while_it_writes(tmp_path):
     run = folders.good(tmp_path / "run", state="running")
     (run / ".lock").write_text("process 7 on elsewhere")
     (run / "checkpoints").mkdir()
@@ -92,7 +88,7 @@ def test_a_run_of_another_machine_is_running_while_it_writes(tmp_path: Path) -> 
     assert record.read(run).state == "killed"
 
 
-def test_text_from_a_run_folder_is_only_text(tmp_path: Path) -> None:
+def test_text_from_a_run_folder_is_only_text(tmp_path):
     run = folders.good(tmp_path / "evil", {EVIL: 0.5}, message=EVIL, train=EVIL)
     text = page(run, run)
     shown = html.escape(EVIL[:34]).replace("&#x27;", "&#39;") + r"\x1b[31m\u202e文件"
@@ -101,7 +97,7 @@ def test_text_from_a_run_folder_is_only_text(tmp_path: Path) -> None:
     assert text.count("<script") == 2  # the page's own data and script
 
 
-def test_scored_files_are_part_of_the_page(tmp_path: Path) -> None:
+def test_scored_files_are_part_of_the_page(tmp_path):
     run = folders.good(tmp_path / "run")
     folders.scored(run, EVIL)
     folders.ranked(run)
@@ -122,12 +118,12 @@ def test_scored_files_are_part_of_the_page(tmp_path: Path) -> None:
     ("recipes/a.py --epochs 2", 1, "amp-xla train a --epochs 2"),
     ("ner.py", 2, "horovodrun -np 2 python ner.py"),
 ])  # fmt: skip
-def test_the_command_to_repeat(tmp_path: Path, command: str, ranks: int, repeated: str) -> None:
+def test_the_command_to_repeat(tmp_path, command, ranks, repeated):
     run = folders.good(tmp_path / "run")
     (run / "run.json").write_text(json.dumps({"command": command, "ranks": ranks}))
     assert f">{repeated}" in page(run)
 
 
-def test_settings_that_differ_are_named(tmp_path: Path) -> None:
+def test_settings_that_differ_are_named(tmp_path):
     text = page(folders.good(tmp_path / "a"), folders.good(tmp_path / "b", learning_rate=2e-3))
     assert "0.002" in text and "learning_rate</th>" in text

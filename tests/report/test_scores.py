@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Tuple
 
 import numpy as np
 import pytest
@@ -14,7 +13,7 @@ from amp_xla.training.sample_scores import LabelScores, Samples
 pytestmark = pytest.mark.once
 
 
-def answers(samples: int, classes: int, right: float, seed: int) -> Tuple[np.ndarray, np.ndarray]:
+def answers(samples, classes, right, seed):
     """Return labels of different frequencies, and predictions of which a share is right."""
     source = np.random.RandomState(seed)
     share = np.arange(1, classes + 1) / np.arange(1, classes + 1).sum()
@@ -25,7 +24,7 @@ def answers(samples: int, classes: int, right: float, seed: int) -> Tuple[np.nda
     return labels, predicted
 
 
-def labelled(labels: np.ndarray, predicted: np.ndarray) -> LabelScores:
+def labelled(labels, predicted):
     """Return these predictions as the answers of a run."""
     names, classes = tuple("abcdefghijklmnopqrstuvwxyzABCD"), max(labels.max(), predicted.max()) + 1
     samples = Samples(Path("run"), "", "", [""] * len(labels), [names[i] for i in labels])
@@ -42,7 +41,7 @@ SCIKIT_LEARN = {
 
 
 @pytest.mark.parametrize("classes,seed", SCIKIT_LEARN)
-def test_scores_are_those_of_scikit_learn(classes: int, seed: int) -> None:
+def test_scores_are_those_of_scikit_learn(classes, seed):
     labels, predicted = answers(400, classes, 0.6, seed)
     each = scores.per_label(scores.confusion(labels, predicted, classes))
     found = labelled(labels, predicted).result(seed)["metrics"]
@@ -51,7 +50,7 @@ def test_scores_are_those_of_scikit_learn(classes: int, seed: int) -> None:
     assert found["macro_f1"]["value"] == pytest.approx(means[2])
 
 
-def test_mcnemar_and_the_direction_of_a_comparison() -> None:
+def test_mcnemar_and_the_direction_of_a_comparison():
     assert scores.mcnemar(10, 10) == 1.0 and scores.mcnemar(0, 2000) < 1e-300
     assert scores.mcnemar(1, 9) == pytest.approx(2 * (1 + 10) / 1024)
     labels, worse = answers(500, 3, 0.5, 1)
@@ -59,7 +58,7 @@ def test_mcnemar_and_the_direction_of_a_comparison() -> None:
     assert pair["accuracy"]["low"] > 0 and pair["only_second"] == 0 and pair["p"] < 1e-9
 
 
-def test_calibration_error() -> None:
+def test_calibration_error():
     source = np.random.RandomState(1)
     confidence = source.uniform(0.3, 1.0, 100_000)
     error, bins = scores.calibration(confidence, source.rand(100_000) < confidence)

@@ -58,41 +58,31 @@ def environment(environ=None, gpu=True, tf2=False, **settings):
     return flags.environment(Settings(**settings), environ or {}, gpu, tf2)
 
 
-@pytest.mark.parametrize("mode, gpu, expected", [
-    ("off", True, None), ("lite", True, "--tf_xla_auto_jit=fusible"),
-    ("on", True, "--tf_xla_auto_jit=1"),
-    ("on", False, "--tf_xla_auto_jit=1 --tf_xla_cpu_global_jit"),
-    ("no_lazy", True, "--tf_xla_auto_jit=1 --tf_xla_enable_lazy_compilation=false"),
-])  # fmt: skip
-def test_xla_modes(mode, gpu, expected):
-    assert environment(xla=mode, gpu=gpu).get("TF_XLA_FLAGS") == expected
+TF, XLA, TRITON = "TF_XLA_FLAGS", "XLA_FLAGS", "--xla_gpu_enable_triton_gemm"
 
 
-TRITON = "--xla_gpu_enable_triton_gemm"
-
-
-@pytest.mark.parametrize("mine, settings, expected", [
-    ("", {"xla": "lite", "tf2": True}, f"{TRITON}=false"),
-    ("--xla_dump_to=/d", {"xla": "on", "tf2": True}, f"--xla_dump_to=/d {TRITON}=false"),
-    (f"{TRITON}=true", {"xla": "on", "tf2": True}, None),  # the user's choice stays
-    ("", {"xla": "off", "tf2": True}, None), ("", {"xla": "on", "tf2": True, "gpu": False}, None),
-    ("", {"xla": "on"}, None),  # unknown to XLA of 1.15, which would end the process
-])  # fmt: skip
-def test_xla_does_not_time_kernels_of_triton(mine, settings, expected):
-    assert environment({"XLA_FLAGS": mine}, **settings).get("XLA_FLAGS") == expected
-
-
-@pytest.mark.parametrize("mine, mode, merged", [
-    ("--tf_xla_min_cluster_size=2  --tf_xla_clustering_debug", "no_lazy",
+@pytest.mark.parametrize("name, mine, settings, merged", [
+    (TF, "", {"xla": "off"}, None), (TF, "", {"xla": "lite"}, "--tf_xla_auto_jit=fusible"),
+    (TF, "", {"xla": "on"}, "--tf_xla_auto_jit=1"),
+    (TF, "", {"xla": "on", "gpu": False}, "--tf_xla_auto_jit=1 --tf_xla_cpu_global_jit"),
+    (TF, "", {"xla": "no_lazy"}, "--tf_xla_auto_jit=1 --tf_xla_enable_lazy_compilation=false"),
+    (TF, "--tf_xla_min_cluster_size=2  --tf_xla_clustering_debug", {"xla": "no_lazy"},
      "--tf_xla_min_cluster_size=2 --tf_xla_clustering_debug --tf_xla_auto_jit=1 "
      "--tf_xla_enable_lazy_compilation=false"),
-    ("--tf_xla_ops_to_cluster=PW,RED,--tf_xla_min_cluster_size=2", "on",
+    (TF, "--tf_xla_ops_to_cluster=PW,RED,--tf_xla_min_cluster_size=2", {"xla": "on"},
      "--tf_xla_ops_to_cluster=PW,RED --tf_xla_min_cluster_size=2 --tf_xla_auto_jit=1"),
-    ("--tf_xla_auto_jit=2", "on", "--tf_xla_auto_jit=2"),  # the same level as 1
+    (TF, "--tf_xla_auto_jit=2", {"xla": "on"}, None),  # the same level as 1
+    # XLA is not to time kernels of Triton.
+    (XLA, "", {"xla": "lite", "tf2": True}, f"{TRITON}=false"),
+    (XLA, "--xla_dump_to=/d", {"xla": "on", "tf2": True}, f"--xla_dump_to=/d {TRITON}=false"),
+    (XLA, f"{TRITON}=true", {"xla": "on", "tf2": True}, None),  # the user's choice stays
+    (XLA, "", {"xla": "off", "tf2": True}, None),
+    (XLA, "", {"xla": "on", "tf2": True, "gpu": False}, None),
+    (XLA, "", {"xla": "on"}, None),  # unknown to XLA of 1.15, which would end the process
 ])  # fmt: skip
-def test_merges_with_the_users_flags_and_changes_nothing_twice(mine, mode, merged):
-    assert environment({"TF_XLA_FLAGS": mine}, xla=mode).get("TF_XLA_FLAGS", mine) == merged
-    assert "TF_XLA_FLAGS" not in environment({"TF_XLA_FLAGS": merged}, xla=mode)
+def test_xla_is_merged_with_the_users_flags_and_changes_nothing_twice(name, mine, settings, merged):
+    assert environment({name: mine}, **settings).get(name) == merged
+    assert name not in environment({name: merged or mine}, **settings)
 
 
 @pytest.mark.parametrize("name, value, settings, words", [
@@ -114,15 +104,15 @@ def test_a_contradiction_names_both_sides(name, value, settings, words):
 REWRITE = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_"
 
 
-@pytest.mark.parametrize("name, value, major, words", [
-    ("TF_FORCE_GPU_ALLOW_GROWTH", "1", None, ["ALLOW_GROWTH=1", "true, false"]),
-    (REWRITE + "ALLOWLIST_ADD", "Softmax", 1, ["ignored", REWRITE + "WHITELIST_ADD"]),
-    (REWRITE + "WHITLIST_ADD", "Log", 1, ["did you mean", REWRITE + "WHITELIST_ADD"]),
-    ("TF_ENABLE_AUTO_MIXED_PRECISION", "yes", None, ["=yes", "0, 1, true, false"]),
-    (REWRITE + "IGNORE_PERFORMANCE", "on", None, ["=on", "not a boolean"]),
+@pytest.mark.parametrize("name, value, tf2, words", [
+    ("TF_FORCE_GPU_ALLOW_GROWTH", "1", True, ["ALLOW_GROWTH=1", "true, false"]),
+    (REWRITE + "ALLOWLIST_ADD", "Softmax", False, ["ignored", REWRITE + "WHITELIST_ADD"]),
+    (REWRITE + "WHITLIST_ADD", "Log", False, ["did you mean", REWRITE + "WHITELIST_ADD"]),
+    ("TF_ENABLE_AUTO_MIXED_PRECISION", "yes", True, ["=yes", "0, 1, true, false"]),
+    (REWRITE + "IGNORE_PERFORMANCE", "on", True, ["=on", "not a boolean"]),
 ])  # fmt: skip
-def test_misspelt_variables_are_reported(name, value, major, words):
-    (problem,) = flags.check({name: value}, major)
+def test_misspelt_variables_are_reported(name, value, tf2, words):
+    (problem,) = flags.check({name: value}, tf2)
     assert all(word in problem for word in words)
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from amp_xla.commands.recipe_job import open_recipe
 from amp_xla.errors import AmpXlaError
-from amp_xla.speed import table
+from amp_xla.speed import measure, table
 from amp_xla.speed.child import Request
-from amp_xla.speed.measure import Outcome, measure, turn
+from amp_xla.speed.measure import Outcome
 from amp_xla.speed.tune import largest_batch, read_recipe
 
 pytestmark = [pytest.mark.once, pytest.mark.timeout(600)]
@@ -28,34 +30,41 @@ def words(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def outcomes(words):
+    """Outcomes of three requests, and after each turn the number of programs that XLA has kept."""
     requests = [
-        Request("classification", words, "fp32", "off", steps=3),
+        Request("classification", words, "fp32", "on", steps=3),
         # As `ulimit -v`: enough to import nothing.
-        Request("classification", words, "fp32", "on", address_space=600 * 2**20),
+        Request("classification", words, "fp32", "off", address_space=600 * 2**20),
         # Weights that leave float32's range: NaN while it is warmed up.
         Request(
             "classification", (*words, "--learning-rate", "1e30", "--clip-norm", "0"), "tf32", "off"
         ),
     ]
-    return measure(requests, 2, 200)
+    kept, turn = [], measure.turn
+
+    def counted(request, timeout, compiled):
+        answer = turn(request, timeout, compiled)
+        kept.append(len(list(Path(compiled).glob("xla_compile_cache*"))))
+        return answer
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(measure, "turn", counted)
+        return measure.measure(requests, 2, 200), kept
 
 
 def test_running_out_of_memory_and_overflow_are_results_that_are_never_recommended(outcomes):
+    outcomes, kept = outcomes
     good = outcomes[0]
     assert good.status == "ok", good
     assert len(good.samples_per_second) == 2 and good.median > 0
     assert good.peak_bytes > 100 * 2**20 and good.loss is not None
+    assert kept[0] > 0  # for the next round
     assert outcomes[1].status == "out of memory", outcomes[1]
     assert outcomes[2].status == "not finite", outcomes[2]
     assert table.recommend(outcomes)[0] is outcomes[0]
     assert table.recommend(outcomes[1:])[0] is None
     text = table.render(outcomes)
     assert "out of memory" in text and "not finite" in text
-
-
-def test_xla_keeps_what_it_compiled_for_the_next_round(words, tmp_path):
-    measured = turn(Request("classification", words, "fp32", "on", steps=1), 300, str(tmp_path))
-    assert measured["finite"] and list(tmp_path.glob("xla_compile_cache*"))
 
 
 def outcome(precision, xla, *rates):

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, List
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from amp_xla.data.batches.buckets import Batches, PackedBatches
-from amp_xla.data.batches.protocol import Batch
 from amp_xla.errors import DataError
 from tests.support.encoded import digest, encoded, ids_of
 
@@ -25,13 +22,13 @@ kinds = st.one_of(
 )
 
 
-def make(samples: Any, labels: Any, options: Any) -> Any:
+def make(samples, labels, options):
     if "lengths" in options:
         return Batches(samples, labels, **options)
     return PackedBatches(samples, labels, LENGTH, **options)
 
 
-def check(batch: Batch, samples: Any, labels: np.ndarray) -> None:
+def check(batch, samples, labels):
     """Compare each row with the samples that it names."""
     rows, columns = batch["token_ids"].shape
     dtypes = dict(weights=np.float32, sample_ids=np.int64)
@@ -43,7 +40,7 @@ def check(batch: Batch, samples: Any, labels: np.ndarray) -> None:
         assert ids.tolist() == real + [-1] * (len(ids) - len(real))
         assert weights.tolist() == [float(i >= 0) for i in ids]
         assert answers.tolist() == [labels[i] if i >= 0 else 0 for i in ids]
-        expected: Any = {"token_ids": [], "segment_ids": [], "position_ids": [], "slots": []}
+        expected = {"token_ids": [], "segment_ids": [], "position_ids": [], "slots": []}
         for slot, sample in enumerate(real):
             tokens, segments = ids_of(samples, sample)
             expected["token_ids"] += tokens
@@ -56,14 +53,14 @@ def check(batch: Batch, samples: Any, labels: np.ndarray) -> None:
                 assert batch[name][row].tolist() == expected[name] + padding
 
 
-def seen(batches: List[Batch]) -> List[int]:
+def seen(batches):
     ids = np.concatenate([batch["sample_ids"].ravel() for batch in batches])
     return ids[ids >= 0].tolist()
 
 
 @pytest.mark.once
 @given(sizes, kinds, st.booleans(), st.integers(0, 3))
-def test_each_sample_once_per_epoch(lengths: Any, options: Any, pairs: bool, epoch: int) -> None:
+def test_each_sample_once_per_epoch(lengths, options, pairs, epoch):
     samples, labels = encoded(lengths, pairs)
     batches = make(samples, labels, options)
     built = list(batches.epoch(epoch))
@@ -79,9 +76,7 @@ def test_each_sample_once_per_epoch(lengths: Any, options: Any, pairs: bool, epo
 @pytest.mark.once
 @given(sizes, kinds, st.integers(0, 2), st.data())
 @settings(max_examples=50)
-def test_any_start_is_the_rest_of_the_epoch(
-    lengths: Any, options: Any, epoch: int, data: st.DataObject
-) -> None:
+def test_any_start_is_the_rest_of_the_epoch(lengths, options, epoch, data):
     """A new object, as in a new process, depends on nothing that was built before."""
     whole = list(make(*encoded(lengths), options).epoch(epoch))
     start = data.draw(st.integers(0, len(whole)))
@@ -91,7 +86,7 @@ def test_any_start_is_the_rest_of_the_epoch(
 
 @pytest.mark.once
 @pytest.mark.parametrize("options", [dict(lengths=[16, 40]), dict(shape=None)])
-def test_epochs_and_seeds_differ(options: Any) -> None:
+def test_epochs_and_seeds_differ(options):
     lengths = [5 + i % 30 for i in range(400)]
     orders = [
         seen(list(make(*encoded(lengths), dict(options, seed=seed)).epoch(epoch)))
@@ -104,7 +99,7 @@ def test_epochs_and_seeds_differ(options: Any) -> None:
 
 
 @pytest.mark.once
-def test_packed_steps_have_about_batch_size_samples() -> None:
+def test_packed_steps_have_about_batch_size_samples():
     lengths = np.clip(np.random.RandomState(0).lognormal(3.2, 0.8, 3000), 3, 128).astype(int)
     batches = PackedBatches(*encoded(lengths), 128, 32, seed=1)
     counts = np.array([batch["weights"].sum() for batch in batches.epoch(0)])
@@ -113,7 +108,7 @@ def test_packed_steps_have_about_batch_size_samples() -> None:
 
 @pytest.mark.once
 @pytest.mark.parametrize("options", [dict(lengths=[8, 16, 40]), dict(shape=None)])
-def test_dev_batches_have_the_same_shapes_and_the_order_of_the_corpus(options: Any) -> None:
+def test_dev_batches_have_the_same_shapes_and_the_order_of_the_corpus(options):
     train = make(*encoded([5, 15, 40] * 50), dict(options, batch_size=8, seed=3))
     for lengths in ([40], [3] * 50, [6, 14, 39] * 9):
         dev = train.like(*encoded(lengths))
@@ -130,7 +125,7 @@ def test_dev_batches_have_the_same_shapes_and_the_order_of_the_corpus(options: A
     ("options", "expected"),
     [(dict(lengths=[16, 24, 40]), "01b8380de5c5"), (dict(shape=None), "e1699741f381")],
 )
-def test_the_order_is_the_same_in_every_version(options: Any, expected: str) -> None:
+def test_the_order_is_the_same_in_every_version(options, expected):
     """Resumed runs depend on it, in every Python and NumPy."""
     lengths = [2 + i * 7 % 39 for i in range(500)]
     batches = make(*encoded(lengths, True), dict(options, batch_size=16, seed=11))

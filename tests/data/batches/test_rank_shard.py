@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 
 from amp_xla.data.batches.buckets import Batches, PackedBatches
-from amp_xla.data.batches.rank_shard import SHARE, RankShard, micro_batches, whole
+from amp_xla.data.batches.protocol import SHARE, RankShard, micro_batches, whole
 from tests.support.encoded import encoded
 
 pytestmark = pytest.mark.once
@@ -16,17 +14,17 @@ pytestmark = pytest.mark.once
 LENGTHS = [3 + i * 7 % 18 for i in range(53)]
 
 
-def buckets() -> Any:
+def buckets():
     return Batches(*encoded(LENGTHS), lengths=[8, 14, 20], batch_size=6, seed=5)
 
 
-def packed() -> Any:
+def packed():
     return PackedBatches(*encoded(LENGTHS), length=32, batch_size=8, seed=5)
 
 
 @pytest.mark.parametrize("make", [buckets, packed])
 @pytest.mark.parametrize(("ranks", "count"), [(2, 1), (3, 1), (4, 1), (1, 3), (2, 2), (9, 1)])
-def test_all_micro_batches_are_the_batch(make: Any, ranks: int, count: int) -> None:
+def test_all_micro_batches_are_the_batch(make, ranks, count):
     source = make()
     shards = [RankShard(source, rank, ranks, count) for rank in range(ranks)]
     assert whole(shards[0]) is source and whole(source) is source

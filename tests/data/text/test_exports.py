@@ -6,16 +6,14 @@ import csv
 import io
 import json
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Sequence
 
 import pytest
 
-from amp_xla.data.batches.options import BatchOptions
-from amp_xla.data.labelled import Preparation
+from amp_xla.data.labelled import BatchOptions, Preparation
 from amp_xla.data.text import entities
 from amp_xla.data.text.layout import LABELLED_PAIRS, TARGETS
 from amp_xla.data.text.options import TaggedFiles, TextFiles, VocabularyOptions
-from amp_xla.data.text.readers import Dataset, read
+from amp_xla.data.text.readers import read
 from amp_xla.errors import DataError
 from amp_xla.tasks.classification.data import read as read_labelled
 from amp_xla.tasks.relations.data import RelationFiles
@@ -26,24 +24,19 @@ from amp_xla.tasks.tagging.data import read as read_tagged
 pytestmark = pytest.mark.once
 
 HOW = Preparation(VocabularyOptions(vocab_size=500), BatchOptions(max_length=16), None, 0.0, 1)
-TARGET: Dict[str, Any] = dict(needs=("text", "pair"), known=TARGETS)
-PAIR: Dict[str, Any] = dict(needs=LABELLED_PAIRS, numbers=True)
+TARGET = dict(needs=("text", "pair"), known=TARGETS)
+PAIR = dict(needs=LABELLED_PAIRS, numbers=True)
 TEXTS = [f"Das Zimmer {i}, und das Bad, waren sauber" for i in range(12)]
 LABELS = ["gut" if i % 3 else "schlecht" for i in range(12)]
 
 
-def saved(tmp_path: Path, name: str, content: str) -> str:
-    (tmp_path / name).write_text(content, encoding="utf-8")
-    return str(tmp_path / name)
-
-
-def table(rows: Sequence[Sequence[Any]], mark: str = ",", quoting: int = csv.QUOTE_MINIMAL) -> str:
+def table(rows, mark=","):
     file = io.StringIO()
-    csv.writer(file, delimiter=mark, lineterminator="\n", quoting=quoting).writerows(rows)
+    csv.writer(file, delimiter=mark, lineterminator="\n").writerows(rows)
     return file.getvalue()
 
 
-def objects(*records: Any) -> str:
+def objects(*records):
     return "".join(f"{json.dumps(record, ensure_ascii=False)}\n" for record in records)
 
 
@@ -58,9 +51,9 @@ NUMBERED = [(i + 1, *row) for i, row in enumerate(PLAIN)]
     ("sep.csv", "\ufeffsep=,\n" + table([("text", "label"), *PLAIN])),
     ("sep.csv", "SEP=,\n" + table([("Kommentar", "label"), *PLAIN])),
 ])  # fmt: skip
-def test_headers_of_r_and_excel(tmp_path: Path, name: str, content: str) -> None:
+def test_headers_of_r_and_excel(file, name, content):
     files = TextFiles()
-    path = saved(tmp_path, name, content)
+    path = file(name, content)
     data = files.dataset(path)
     assert (data.texts, data.labels, data.pairs) == (TEXTS, LABELS, None)
     assert files.dataset(path, data.layout) == data
@@ -69,16 +62,11 @@ def test_headers_of_r_and_excel(tmp_path: Path, name: str, content: str) -> None
     assert len(inputs) == len(lines) and [text for text in inputs if text] == TEXTS
 
 
-def test_a_mark_between_columns_is_named_though_texts_have_commas(tmp_path: Path) -> None:
+def test_a_mark_between_columns_is_named_though_texts_have_commas(file):
     rows = [(label, text[: 12 + 5 * i]) for i, (text, label) in enumerate(PLAIN)]
     for content in (table(rows, ";"), table([("Klasse, grob", "Text"), *rows], ";")):
         with pytest.raises(DataError, match="columns?, but every line has ';'; only tabs and, in "):
-            read(saved(tmp_path, "a.csv", content))
-
-
-def test_quotation_marks_around_every_text_of_a_tab_file_are_named(tmp_path: Path) -> None:
-    lines = "text\tlabel\n" + table(PLAIN, "\t", csv.QUOTE_ALL)
-    assert "12 texts are between quotation marks" in read(saved(tmp_path, "a.tsv", lines)).remark
+            read(file("a.csv", content))
 
 
 @pytest.mark.parametrize("label, single, several", [
@@ -87,10 +75,8 @@ def test_quotation_marks_around_every_text_of_a_tab_file_are_named(tmp_path: Pat
     ("[3 27]", None, None), ("['a' 'b']", None, None), ("[0, 1, 0]", None, None),
     ("[POS]", "[POS]", "[POS]"), ("[a] b", "[a] b", "[a] b"),
 ])  # fmt: skip
-def test_lists_as_text_in_a_table(
-    tmp_path: Path, label: str, single: Optional[str], several: Optional[str]
-) -> None:
-    path = saved(tmp_path, "a.csv", table([("text", "labels"), ("x", label), ("y", label)]))
+def test_lists_as_text_in_a_table(file, label, single, several):
+    path = file("a.csv", table([("text", "labels"), ("x", label), ("y", label)]))
     for separator, expected in ((None, single), (",", several)):
         if expected is not None:
             assert read(path, separator=separator).labels == [expected] * 2
@@ -100,9 +86,9 @@ def test_lists_as_text_in_a_table(
 
 
 @pytest.mark.parametrize("absent", ["nan", "NaN", "NULL", "None", "N/A", "\\N", "-"])
-def test_missing_labels_as_text_are_named(tmp_path: Path, absent: str) -> None:
+def test_missing_labels_as_text_are_named(file, absent):
     rows = [(text, absent if i % 5 == 1 else label) for i, (text, label) in enumerate(PLAIN)]
-    path = saved(tmp_path, "a.csv", table([("text", "label"), *rows]))
+    path = file("a.csv", table([("text", "label"), *rows]))
     description = read_labelled(TextFiles(train=path, dev=path), HOW).description
     assert f"warning: {absent!r} is a class here" in description
     assert "a class here" not in read_labelled(TextFiles(), HOW).description
@@ -112,12 +98,12 @@ def test_missing_labels_as_text_are_named(tmp_path: Path, absent: str) -> None:
     (["True", "False"], ["1", "0"]), ([True, False], ["1", "0"]), (["0.50", 4], ["0.5", "4"]),
     (["1,5", "2"], None), (["yes", "no"], None),
 ])  # fmt: skip
-def test_scores_of_pairs(tmp_path: Path, labels: List[Any], numbers: Optional[List[str]]) -> None:
+def test_scores_of_pairs(file, labels, numbers):
     rows = [("a b", "c d", labels[0]), ("e f", "g h", labels[1])]
     names = ("sentence1", "sentence2", "label")
     for path in (
-        saved(tmp_path, "a.tsv", table([names, *rows], "\t")),
-        saved(tmp_path, "a.jsonl", objects(*(dict(zip(names, row)) for row in rows))),
+        file("a.tsv", table([names, *rows], "\t")),
+        file("a.jsonl", objects(*(dict(zip(names, row)) for row in rows))),
     ):
         if numbers is not None:
             assert read(path, **PAIR).labels == numbers
@@ -127,10 +113,10 @@ def test_scores_of_pairs(tmp_path: Path, labels: List[Any], numbers: Optional[Li
 
 
 @pytest.mark.parametrize("names", ["source,target,domain", "headline,title,text", "text,summary,a"])
-def test_a_third_column_is_no_label_of_a_target(tmp_path: Path, names: str) -> None:
+def test_a_third_column_is_no_label_of_a_target(file, names):
     rows = [(f"so viele {i}", f"Worte {i}", LABELS[i]) for i in range(12)]
     files = TargetFiles()
-    path = saved(tmp_path, "a.csv", table([names.split(","), *rows]))
+    path = file("a.csv", table([names.split(","), *rows]))
     data = files.dataset(path)
     assert data.labels is None and data.columns.label is None
     inputs, targets = files.examples(path, data.layout)
@@ -148,8 +134,8 @@ def test_a_third_column_is_no_label_of_a_target(tmp_path: Path, names: str) -> N
     ({"query": "a b", "response": "c", "history": []}, "query response"),
     ({"id": "1", "summary": "c", "dialogue": "a b"}, "dialogue summary"),
 ])  # fmt: skip
-def test_sources_and_targets(tmp_path: Path, record: Any, columns: Optional[str]) -> None:
-    path = saved(tmp_path, "a.jsonl", objects(*[record] * 3))
+def test_sources_and_targets(file, record, columns):
+    path = file("a.jsonl", objects(*[record] * 3))
     if columns is not None:
         names = read(path, **TARGET).columns.names
         assert [names["text"], names["pair"]] == columns.split()
@@ -160,76 +146,76 @@ def test_sources_and_targets(tmp_path: Path, record: Any, columns: Optional[str]
     assert len(read(path, words[1], words[3], **TARGET)) == 3
 
 
-def test_a_title_above_the_header_is_to_be_deleted(tmp_path: Path) -> None:
+def test_a_title_above_the_header_is_to_be_deleted(file):
     content = table([("Umfrage 2023", ""), ("Kommentar", "Note"), *PLAIN])
     with pytest.raises(DataError, match="if it is neither, such as a title, delete it"):
-        read(saved(tmp_path, "a.csv", content))
+        read(file("a.csv", content))
     for how in ({}, {"header": "yes"}):  # a title is no header without a name of row names
         with pytest.raises(DataError, match="a.csv"):
-            read(saved(tmp_path, "a.csv", content.replace("2023,", "2023")), **how)
+            read(file("a.csv", content.replace("2023,", "2023")), **how)
 
 
 REJECTED = {"text": "Ann came", "_task_hash": 7, "answer": "reject"}
 
 
 @pytest.mark.parametrize("answer", ["reject", "ignore"])
-def test_labels_that_a_user_of_prodigy_rejected_are_left_out(tmp_path: Path, answer: str) -> None:
+def test_labels_that_a_user_of_prodigy_rejected_are_left_out(file, answer):
     spans, label = {"spans": [{"start": 0, "end": 3, "label": "x"}]}, {"label": "x"}
     for how, fields in ((entities.read, spans), (read, label)):
         record = {**REJECTED, **fields, "answer": answer}
         content = objects({**record, "answer": "accept"}, record, {"text": "b a", **fields})
-        path = saved(tmp_path, "a.jsonl", content)
+        path = file("a.jsonl", content)
         with pytest.raises(DataError, match=f"a.jsonl:2: .*Prodigy's answer is '{answer}'"):
             how(path)  # type: ignore[operator]
-        data: Dataset = how(path, on_bad_line="skip")  # type: ignore[operator]
+        data = how(path, on_bad_line="skip")  # type: ignore[operator]
         assert data.texts == ["Ann came", "b a"]
 
 
-def test_entities_of_label_studio(tmp_path: Path) -> None:
+def test_entities_of_label_studio(file):
     value = {"start": 0, "end": 3, "text": "Ann", "labels": ["PER"]}
     content = json.dumps([{"id": 1, "text": "Ann came", "label": [value], "annotator": 1}])
-    (label,) = entities.read(saved(tmp_path, "a.json", content)).labels or []
+    (label,) = entities.read(file("a.json", content)).labels or []
     assert entities.unpack(label) == [entities.Entity(0, 3, "PER")]
     value["labels"] = ["PER", "ORG"]
     content = json.dumps([{"text": "Ann came", "label": [value]}])
     with pytest.raises(DataError, match="a.json:1: entity"):
-        entities.read(saved(tmp_path, "a.json", content))
+        entities.read(file("a.json", content))
 
 
 WORDS = "Ann Lee met Bob in New York City".split()
 BILOU = "B-PER L-PER O U-PER O B-LOC I-LOC L-LOC".split()
 
 
-def test_bilou(tmp_path: Path) -> None:
+def test_bilou(file):
     lines = "".join(f"{word} {tag}\n" for word, tag in zip(WORDS, BILOU))
-    data = entities.read(saved(tmp_path, "a.bilou", f"{lines}\n{lines}"))
+    data = entities.read(file("a.bilou", f"{lines}\n{lines}"))
     wanted = [(0, 7, "PER"), (12, 15, "PER"), (19, 32, "LOC")]
     assert [entities.unpack(label) for label in data.labels or []] == [wanted] * 2
 
 
 @pytest.mark.parametrize("begin", ["s{i}\t", "{i}\t", "bc/00\t{k}\t", "\t"])
-def test_numbers_of_texts_are_no_tokens(tmp_path: Path, begin: str) -> None:
+def test_numbers_of_texts_are_no_tokens(file, begin):
     rows = [begin.format(i=i, k=k) + f"{w}\tO\n" for i in range(9) for k, w in enumerate(WORDS)]
     for end in ("", "\n"):
         content = end.join("".join(rows[i : i + 8]) for i in range(0, 72, 8))
         with pytest.raises(DataError, match="column 0 numbers the tokens or texts"):
-            entities.read(saved(tmp_path, "a.tsv", content))
+            entities.read(file("a.tsv", content))
 
 
-def test_many_tokens_without_a_blank_line_are_named(tmp_path: Path) -> None:
+def test_many_tokens_without_a_blank_line_are_named(file):
     lines = "".join(f"{word} {tag}\n" for word, tag in zip(WORDS, BILOU))
     for content, said in ((lines * 70, True), (lines * 9, False), (f"{lines}\n" * 70, False)):
-        remark = entities.read(saved(tmp_path, "a.txt", content)).remark
+        remark = entities.read(file("a.txt", content)).remark
         assert ("no blank line ends a text: all 560 tokens" in remark) == said
 
 
-def test_nothing_to_learn_is_an_error(tmp_path: Path) -> None:
+def test_nothing_to_learn_is_an_error(file):
     triples = [["Ann", "Rome", "lives in"], ["Bob", "Oslo", "lives in"]]  # in another order
     content = objects({"text": "Ann and Bob in Rome and Oslo", "triple_list": triples})
-    path = saved(tmp_path, "a.json", content)
+    path = file("a.json", content)
     with pytest.raises(DataError, match="^2 of 2 training triples cannot be found.*'lives in'"):
         read_relations(RelationFiles(train=path, dev=path), HOW)
     content = objects({"text": "word " * 40 + "Ann", "entities": [[200, 203, "PER"]]})
-    path = saved(tmp_path, "a.json", content)
+    path = file("a.json", content)
     with pytest.raises(DataError, match="1 of 1 training entities .*--max-length, such as 'Ann'"):
         read_tagged(TaggedFiles(train=path, dev=path), HOW, "crf")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +13,7 @@ from amp_xla.errors import DataError
 pytestmark = pytest.mark.once
 
 
-def test_numbers_are_sorted_by_value_then_text_by_code_point(tmp_path: Path) -> None:
+def test_numbers_are_sorted_by_value_then_text_by_code_point(tmp_path):
     labels = Labels.fit(["10", "b", "2", "a", "-1", "0.5", "nan", "2", "书\n"])
     assert labels.names == ("-1", "0.5", "2", "10", "a", "b", "nan", "书\n")
     (tmp_path / "labels.json").write_bytes(labels.encoded())
@@ -23,7 +22,7 @@ def test_numbers_are_sorted_by_value_then_text_by_code_point(tmp_path: Path) -> 
     assert ids.dtype == np.int32 and ids.tolist() == [3, 4, 0]
 
 
-def test_an_unseen_label_is_named_with_its_count() -> None:
+def test_an_unseen_label_is_named_with_its_count():
     labels = Labels.fit(["good", "bad"])
     with pytest.raises(DataError) as error:
         labels.ids(["good", "so-so", "so-so", "awful"])
@@ -32,7 +31,7 @@ def test_an_unseen_label_is_named_with_its_count() -> None:
     assert "'bad', 'good'" in message
 
 
-def test_a_hint_if_the_cause_is_a_flag() -> None:
+def test_a_hint_if_the_cause_is_a_flag():
     labels = Labels.fit(["good", "bad"])
     with pytest.raises(DataError, match="; did --train-fraction 0.1 leave them out. Give a larger"):
         labels.ids(["so-so"], 0.1)
@@ -50,7 +49,7 @@ def test_a_hint_if_the_cause_is_a_flag() -> None:
         assert "--multilabel" not in Labels.fit(names).warnings(names)
 
 
-def test_one_class_or_swapped_columns_are_errors() -> None:
+def test_one_class_or_swapped_columns_are_errors():
     with pytest.raises(DataError, match="3 samples with only this label: 'a'"):
         Labels.fit(["a"] * 3)
     with pytest.raises(DataError, match="none"):

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, Dict
 
 import pytest
 
-from amp_xla.data.batches.options import BatchOptions
-from amp_xla.data.labelled import Preparation
+from amp_xla.data.labelled import BatchOptions, Preparation
 from amp_xla.data.text.entities import unpack
 from amp_xla.data.text.options import TaggedFiles, TextFiles, VocabularyOptions
 from amp_xla.tasks.classification import data as classification
@@ -19,13 +17,13 @@ from tests.support.public_layouts import DEV, LAYOUTS, TEST, TRAIN, WITH_PAIRS, 
 
 pytestmark = pytest.mark.once
 
-KINDS: Dict[str, Any] = {
+KINDS = {
     "classification": TextFiles, "similarity": pairs.PairFiles, "tagging": TaggedFiles
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_a_public_layout(tmp_path: Path, name: str) -> None:
+def test_a_public_layout(tmp_path, name):
     layout = LAYOUTS[name]
     names = {part: str(tmp_path / f"{part}.{layout.name}") for part in ("train", "dev", "test")}
     Path(names["train"]).write_text(layout.write(samples(TRAIN, 1)), encoding="utf-8")

@@ -6,8 +6,6 @@ import gzip
 import io
 import json
 import os
-from pathlib import Path
-from typing import Any, List
 
 import pytest
 
@@ -27,17 +25,11 @@ PAIRS = ["yes", "no, why?", "也许"]
 LABELS = ["1", "0", "1"]
 
 
-def write(path: Path, data: Any) -> str:
-    data = data.encode("utf-8") if isinstance(data, str) else data
-    path.write_bytes(gzip.compress(data) if path.name.endswith(".gz") else data)
-    return str(path)
-
-
-def rows(*columns: List[str]) -> str:
+def rows(*columns):
     return "".join("\t".join(row) + "\n" for row in zip(*columns))
 
 
-def objects(**columns: List[Any]) -> str:
+def objects(**columns):
     names = list(columns)
     return "".join(
         json.dumps(dict(zip(names, row)), ensure_ascii=False) + "\n"
@@ -77,21 +69,21 @@ FIELDS = {
 
 
 @pytest.mark.parametrize("name", [*sorted(FORMATS), "plain.tsv.gz", "clue.json.gz"])
-def test_formats(tmp_path: Path, name: str) -> None:
+def test_formats(file, name):
     plain = name.replace(".gz", "")
-    data = read(write(tmp_path / name, FORMATS[plain]), **FIELDS.get(plain, {}))
+    data = read(file(name, FORMATS[plain]), **FIELDS.get(plain, {}))
     assert (data.texts, data.labels) == (TEXTS, LABELS)
     assert data.pairs == (PAIRS if plain in WITH_PAIRS else None)
     assert data.bad_lines == []
 
 
-def test_labels_of_any_kind(tmp_path: Path) -> None:
+def test_labels_of_any_kind(file):
     labels = ["体育", 3, 0.5, True, False, " padded "]
-    path = write(tmp_path / "a.jsonl", objects(text=["x"] * 6, label=labels))
+    path = file("a.jsonl", objects(text=["x"] * 6, label=labels))
     assert read(path).labels == ["体育", "3", "0.5", "true", "false", "padded"]
 
 
-def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_standard_input(monkeypatch):
     class Stdin:
         buffer = io.BytesIO("one\t1\ntwo 二\t0\n".encode())
 
@@ -127,11 +119,11 @@ BAD = [
 
 
 @pytest.mark.parametrize("line, reason", BAD)
-def test_bad_lines_are_named_with_file_and_number(tmp_path: Path, line: bytes, reason: str) -> None:
+def test_bad_lines_are_named_with_file_and_number(file, line, reason):
     good = [b"good\t1\n\n", b"\ngood too\t0\n"]
     if line[:1] in b"{[":
         good = [b'{"text": "good", "label": 1}\n\n', b'\n{"text": "good too", "label": 0}\n']
-    path = write(tmp_path / "a.txt", line.join(good))
+    path = file("a.txt", line.join(good))
     with pytest.raises(DataError) as error:
         read(path)
     assert f"{path}:3: " in str(error.value) and reason in str(error.value)
@@ -144,8 +136,8 @@ def test_bad_lines_are_named_with_file_and_number(tmp_path: Path, line: bytes, r
     assert data.warnings().startswith(f"\nwarning: 1 lines left out, such as {path}:3: ")
 
 
-def test_a_reason_is_given_once(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.tsv", "a\t1\nb\t0\n" + "c\n" * 40 + "d\t \n")
+def test_a_reason_is_given_once(file):
+    path = file("a.tsv", "a\t1\nb\t0\n" + "c\n" * 40 + "d\t \n")
     with pytest.raises(DataError) as error:
         read(path)
     assert str(error.value) == (
@@ -154,15 +146,15 @@ def test_a_reason_is_given_once(tmp_path: Path) -> None:
     )
     objects = '{"text": 1, "label": 1}\n' * 9
     with pytest.raises(DataError, match="no line is left: is it the right file") as error:
-        read(write(tmp_path / "a.json", objects))
+        read(file("a.json", objects))
     assert "UTF-8" not in str(error.value) and "(9 times)" in str(error.value)
     for objects in ('{"text": "x", "label": {"%s": 1}}', '{"text": ["%s"], "label": 1}'):
         lines = "".join(objects % f"a {n}" + "\n" for n in range(9))
         with pytest.raises(DataError, match="cannot be used: [^;]*(; a [^;]*)?9 times.;"):
-            read(write(tmp_path / "a.json", lines))
+            read(file("a.json", lines))
     gbk = "味道很好\t1\n送餐太慢\t0\n".encode("gbk")
     with pytest.raises(DataError, match="not UTF-8.* UTF-8 is needed .iconv -f GB18030"):
-        read(write(tmp_path / "b.tsv", gbk))
+        read(file("b.tsv", gbk))
 
 
 UNUSABLE = [
@@ -187,14 +179,12 @@ UNUSABLE = [
 
 
 @pytest.mark.parametrize("name, content, options, message", UNUSABLE)
-def test_unusable_files(
-    tmp_path: Path, name: str, content: Any, options: Any, message: str
-) -> None:
+def test_unusable_files(file, name, content, options, message):
     with pytest.raises(DataError, match=message):
-        read(write(tmp_path / name, content), **options)
+        read(file(name, content), **options)
 
 
-def test_damaged_gzip_is_named(tmp_path: Path) -> None:
+def test_damaged_gzip_is_named(tmp_path):
     packed = gzip.compress(rows(TEXTS, LABELS).encode() * 50)
     flipped = packed[:60] + bytes([packed[60] ^ 16]) + packed[61:]
     cases = {packed[:-20]: "", flipped: "", b"a\t1\n": " file: Not a gzipped file"}
@@ -204,7 +194,7 @@ def test_damaged_gzip_is_named(tmp_path: Path) -> None:
             read(str(tmp_path / "a.tsv.gz"))
 
 
-def test_a_pipe_is_read() -> None:
+def test_a_pipe_is_read():
     reading, writing = os.pipe()
     os.write(writing, rows(TEXTS, LABELS).encode())
     os.close(writing)
@@ -223,12 +213,12 @@ def test_a_pipe_is_read() -> None:
         (RelationFiles, {}, 3 * '{"text": "a", "spo_list": []}\n', '{"text": "b", "spo_list": []}'),
     ],
 )
-def test_counted_files_are_not_read_again(kind, how, train, dev, tmp_path, monkeypatch) -> None:
+def test_counted_files_are_not_read_again(kind, how, train, dev, file, monkeypatch):
     """``--bert`` has defaults that depend on the number of texts."""
-    names = write(tmp_path / "a.txt", train), write(tmp_path / "b.txt", dev)
-    opened: List[str] = []
+    names = file("a.txt", train), file("b.txt", dev)
+    opened = []
 
-    def read_bytes(path: str, *rest: Any) -> bytes:
+    def read_bytes(path, *rest):
         opened.append(path)
         return original(path, *rest)
 
@@ -239,13 +229,13 @@ def test_counted_files_are_not_read_again(kind, how, train, dev, tmp_path, monke
     assert [len(part) for part in files[1].read(1, **how)] == [3, 1]
     assert sorted(opened) == sorted(names)
     assert files[2].count(**how) == 1 and len(files[2].read(1, **how)[0]) == 1
-    Path(names[0]).write_bytes(b"\xff\xfe")
+    file("a.txt", b"\xff\xfe")
     assert files[0].count(**how) == 0  # and ``read`` names the damage
     with pytest.raises(DataError, match="UTF-16"):
         files[0].read(1, **how)
 
 
-def test_fingerprint_sees_where_a_text_ends() -> None:
+def test_fingerprint_sees_where_a_text_ends():
     values = [
         Dataset(["ab"], None, ["c"]),
         Dataset(["a", "b"], None, ["c", "c"]),

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import random
 import shutil
-from pathlib import Path
-from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import pytest
 from tokenizers import Tokenizer as HFTokenizer
@@ -21,9 +19,9 @@ from amp_xla.errors import DataError
 from tests.support.encoded import ids_of
 
 
-def strange_texts(count: int) -> List[str]:
+def strange_texts(count):
     """Characters of every kind that tokenizers have disagreed on, with each other's neighbours."""
-    kinds: List[Callable[[random.Random], str]] = [
+    kinds = [
         lambda r: chr(r.randrange(32, 127)),
         lambda r: r.choice("abcdefghijklmnop ") * r.choice([1, 1, 2]),
         lambda r: chr(r.randrange(0x4E00, 0x9FFF)),
@@ -51,7 +49,7 @@ def strange_texts(count: int) -> List[str]:
 
 
 @pytest.fixture(scope="module")
-def vocab(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def vocab(tmp_path_factory):
     """Learned from the built-in corpus and from the strange texts, half of it at least."""
     path = tmp_path_factory.mktemp("vocab") / "vocab.txt"
     texts = corpora.pydoc()[0].texts + [
@@ -61,7 +59,7 @@ def vocab(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def texts_of(kind: str) -> Tuple[List[str], List[str]]:
+def texts_of(kind):
     """Return texts and second texts."""
     if kind == "documents":
         train, dev = corpora.pydoc()
@@ -83,9 +81,7 @@ def texts_of(kind: str) -> Tuple[List[str], List[str]]:
         pytest.param("short", True, True, [3, 4, 5, 6, 7, 8, 15, 16], marks=pytest.mark.once),
     ],
 )
-def test_ids_equal_bert4keras(
-    vocab: Path, kind: str, lower: bool, paired: bool, cuts: List[Optional[int]]
-) -> None:
+def test_ids_equal_bert4keras(vocab, kind, lower, paired, cuts):
     texts, pairs = texts_of(kind)
     tokenizer = Tokenizer.load(str(vocab), lowercase=lower)
     theirs = backend.bert4keras("tokenizers").Tokenizer(str(vocab), do_lower_case=lower)
@@ -97,7 +93,7 @@ def test_ids_equal_bert4keras(
             assert list(ids_of(encoded, i)) == list(expected), (maxlen, pair)
 
 
-SETTINGS: List[Dict[str, Any]] = [
+SETTINGS = [
     {},
     {"do_lower_case": False},
     {"do_lower_case": False, "strip_accents": True},
@@ -108,9 +104,7 @@ SETTINGS: List[Dict[str, Any]] = [
 @pytest.mark.once
 @pytest.mark.parametrize("settings", SETTINGS)
 @pytest.mark.parametrize("whole", [True, False], ids=["tokenizer.json", "vocab.txt"])
-def test_a_folder_of_hugging_face_has_the_ids_of_its_library(
-    settings: Dict[str, Any], whole: bool, vocab: Path, tmp_path: Path
-) -> None:
+def test_a_folder_of_hugging_face_has_the_ids_of_its_library(settings, whole, vocab, tmp_path):
     lower = settings.get("do_lower_case", True)
     library = HFTokenizer(WordPiece.from_file(str(vocab), unk_token="[UNK]"))
     library.normalizer = BertNormalizer(
@@ -138,8 +132,8 @@ def test_a_folder_of_hugging_face_has_the_ids_of_its_library(
 
 
 @pytest.mark.once
-def test_other_kinds_of_tokenizers_are_refused(tmp_path: Path) -> None:
-    def refused(words: str, **parts: Any) -> None:
+def test_other_kinds_of_tokenizers_are_refused(tmp_path):
+    def refused(words, **parts):
         (tmp_path / "tokenizer.json").write_text(json.dumps(parts))
         with pytest.raises(DataError, match=words):
             Tokenizer.of_folder(str(tmp_path))
@@ -152,7 +146,7 @@ def test_other_kinds_of_tokenizers_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.once
-def test_a_vocabulary_without_special_tokens_is_refused() -> None:
+def test_a_vocabulary_without_special_tokens_is_refused():
     with pytest.raises(DataError, match=r"v.txt: 3 tokens without \[CLS\], \[SEP\]"):
         Tokenizer(["[PAD]", "[UNK]", "a"], source="v.txt")
     with pytest.raises(DataError, match=r"\[PAD\] is line 2; it must be line 1"):

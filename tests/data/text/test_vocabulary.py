@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import collections
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -25,7 +23,7 @@ print(train.fingerprint(), dev.fingerprint(), fingerprint(tokens))
 """
 
 
-def test_another_process_has_the_same_texts_and_learns_the_same_in_another_order() -> None:
+def test_another_process_has_the_same_texts_and_learns_the_same_in_another_order():
     train, dev = corpora.pydoc()
     tokens = Tokenizer.train(train.texts, 3000).tokens
     assert len(tokens) == 3000
@@ -35,7 +33,7 @@ def test_another_process_has_the_same_texts_and_learns_the_same_in_another_order
 
 
 @pytest.mark.once
-def test_ids_are_line_numbers(tmp_path: Path) -> None:
+def test_ids_are_line_numbers(tmp_path):
     path = tmp_path / "vocab.txt"
     path.write_bytes(
         "\ufeff\ufeff[PAD]\r\n[UNK]\r\n\r\n[CLS] 17\r\n[SEP]\r\n\u2028\r\na\r\na".encode()
@@ -48,7 +46,7 @@ def test_ids_are_line_numbers(tmp_path: Path) -> None:
 
 
 @pytest.mark.once
-def test_a_warning_about_jieba_is_printed_once(tmp_path: Path, capsys: Any) -> None:
+def test_a_warning_about_jieba_is_printed_once(tmp_path, capsys):
     (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\na\n")
     settings = '{"tokenizer_class": "RoFormerTokenizer", "do_lower_case": true}'
     (tmp_path / "tokenizer_config.json").write_text(settings)
@@ -59,7 +57,7 @@ def test_a_warning_about_jieba_is_printed_once(tmp_path: Path, capsys: Any) -> N
     assert capsys.readouterr().err.count("with jieba") == 1
 
 
-def test_texts_are_distinct_and_without_the_name_of_their_package() -> None:
+def test_texts_are_distinct_and_without_the_name_of_their_package():
     train, dev = corpora.pydoc()
     assert train.labels is not None and dev.labels is not None
     counts = collections.Counter(train.labels)
