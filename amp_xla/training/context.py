@@ -229,12 +229,13 @@ def text_defaults(config: Any, **training: Any) -> Dict[str, Any]:
       training: arguments with which the recipe reads its training file.
     """
     resumed = resumed_settings(type(config), recipe_of(type(config)), config.run)
+    if resumed:
+        return resumed
     bert = config.encoder.bert
-    pretrained.check(None if resumed else bert)  # first, because texts may take minutes
-    texts = config.files.count(**training) if bert and not resumed else 0
-    return resumed or {
-        **fine_tuning.defaults(bert, texts), **config.vocabulary.defaults(bert)
-    }  # fmt: skip
+    pretrained.check(bert)  # first, because texts may take minutes
+    vocabulary = config.vocabulary.defaults(bert)
+    texts = config.files.count(**training) if bert else 0
+    return {**fine_tuning.defaults(bert, texts), **vocabulary}
 
 
 def served(
