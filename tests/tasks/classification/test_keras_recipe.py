@@ -9,7 +9,7 @@ import pytest
 from amp_xla import backend
 from amp_xla.training import checkpoint
 from tests.support import small_jax as small
-from tests.support.commands import FP32, PREDICT, Commands
+from tests.support.commands import FP32, PREDICT
 from tests.support.killing import repeatable, state
 
 RECIPE = "recipes.keras_classification"
@@ -20,31 +20,17 @@ pytestmark = pytest.mark.slow
 on_tf2 = pytest.mark.skipif(backend.kind() == "tf1", reason="TensorFlow 1.15 has no such policies")
 
 
-class Recipe(Commands):
-    """The recipe on a small corpus."""
-
-    def train(self, name, *words, code=0, before=""):
-        """Train a run in a new process; return stderr."""
-        done = self(RECIPE, *small.FLAGS, "--name", name, *words, code=before)
-        assert done.code == code, done.err
-        return done.err
-
-    def run(self, name):
-        return self.folder / "runs" / "keras_classification" / name
+@pytest.fixture(scope="module")
+def command(command):
+    small.corpus(command.folder)
+    return command
 
 
 @pytest.fixture(scope="module")
-def recipe(server, tmp_path_factory):
-    path = tmp_path_factory.mktemp("runs")
-    small.corpus(path)
-    return Recipe(server, path)
-
-
-@pytest.fixture(scope="module")
-def whole(recipe):
+def whole(command):
     """Train without interruption in float16 with a dynamic loss scale; return the run folder."""
-    recipe.train("whole", *HALF)
-    return recipe.run("whole")
+    command.done(RECIPE, *small.FLAGS, "--name", "whole", *HALF)
+    return command.folder / "runs" / "keras_classification" / "whole"
 
 
 @on_tf2
@@ -68,27 +54,29 @@ def test_it_learns_and_leaves_the_run_folder_of_the_other_recipes(whole):
 
 
 @on_tf2
-def test_predict(whole, recipe):
-    (recipe.folder / "texts.txt").write_text("x y zed x\n\np q r r\n")
-    done = recipe(PREDICT, "--run", whole, "--file", "texts.txt")
+def test_predict(whole, command):
+    (command.folder / "texts.txt").write_text("x y zed x\n\np q r r\n")
+    done = command(PREDICT, "--run", whole, "--file", "texts.txt")
     assert [line[:1] for line in done.out.splitlines()] == ["a", "", "b"], done.err
 
 
 @on_tf2
-def test_resumed_it_ends_with_the_same_bits(recipe, whole):
-    assert state(recipe.resumed(RECIPE, whole, 20, *small.FLAGS, *HALF)) == state(whole)
+def test_resumed_it_ends_with_the_same_bits(command, whole):
+    assert state(command.resumed(RECIPE, whole, 20, *small.FLAGS, *HALF)) == state(whole)
 
 
 @on_tf2
-def test_the_first_non_finite_node_is_named_and_a_variable_chooses_the_policy(recipe):
+def test_the_first_non_finite_node_is_named_and_a_variable_chooses_the_policy(command):
     words = ["--learning-rate", "1e30", "--warmup", "0", "--on-nonfinite", "stop"]
-    said = recipe.train("huge", *words, code=2, before=FP32)
+    done = command(RECIPE, *small.FLAGS, "--name", "huge", *words, code=FP32)
+    assert done.code == 2, done.err
+    said = done.err
     assert "Keras policy float32, loss scale 1.0" in said and "none of" in said
     assert "first non-finite node: " in said and "lower the learning rate" in said
 
 
 @pytest.mark.skipif(backend.kind() == "tf2", reason="TensorFlow 2 has the policies")
-def test_tensorflow_1_is_refused_with_advice(recipe):
-    said = recipe.train("refused", code=2)
+def test_tensorflow_1_is_refused_with_advice(command):
+    said = command(RECIPE, *small.FLAGS).error
     assert "RUNTIME=tf2, or stay here with RECIPE=classification" in said
-    assert not (recipe.folder / "runs").exists()
+    assert not (command.folder / "runs").exists()

@@ -11,7 +11,6 @@ import pytest
 from amp_xla import backend
 from amp_xla.training import checkpoint
 from tests.models.test_hugging_face import FOLDERS, VOCABULARY
-from tests.support.commands import Commands
 from tests.support.grammar import prepared
 from tests.support.killing import state
 
@@ -26,40 +25,35 @@ options.SIZES["tiny"] = (2, 64, 2)
 """
 
 
-class Place(Commands):
-    """A folder with a prepared corpus, and commands started in it."""
+def train(command, name, *words):
+    """Pretrain, and return what was printed."""
+    words = (*SMALL, "--name", name, *words)
+    result = command.done("recipes.pretraining", *words, code=SMALLER)
+    return result.out + result.err
 
-    def train(self, name, *words):
-        """Pretrain, and return what was printed."""
-        words = (*SMALL, "--name", name, *words)
-        result = self.done("recipes.pretraining", *words, code=SMALLER)
-        return result.out + result.err
 
-    def rows(self, module, *words):
-        """Return what a command prints, as rows of columns."""
-        return [line.split("\t") for line in self.done(module, *words).out.splitlines()]
-
-    def metrics_of(self, name):
-        return self.metrics("pretraining", name)
+def table(command, module, *words):
+    """Return what a command prints, as rows of columns."""
+    return [line.split("\t") for line in command.done(module, *words).out.splitlines()]
 
 
 @pytest.fixture(scope="module")
-def place(server, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("pretraining")
-    prepared(folder)
-    return Place(server, folder)
+def command(command):
+    """Commands in a folder with a prepared corpus."""
+    prepared(command.folder)
+    return command
 
 
 @pytest.fixture(scope="module")
-def trained(place):
+def trained(command):
     words = "--steps 60 --evaluate-every 30 --average 0.7 --learning-rate 5e-3"
-    return place.train("whole", *words.split())
+    return train(command, "whole", *words.split())
 
 
-def test_the_loss_falls_and_the_log_says_what_runs(place, trained):
+def test_the_loss_falls_and_the_log_says_what_runs(command, trained):
     assert "global batch 8 = micro-batch 4 x accumulation 2 x ranks 1" in trained
     assert "6 of 32 positions predicted" in trained and "GFLOP" in trained
-    lines = place.metrics_of("whole")
+    lines = command.metrics("pretraining", "whole")
     losses = [line["dev_loss"] for line in lines if "dev_loss" in line]
     # Later the loss is level, and which evaluation is the better one depends on the processor.
     assert len(losses) == 2 and max(losses) < min(5.2, lines[0]["loss"])
@@ -69,10 +63,10 @@ def test_the_loss_falls_and_the_log_says_what_runs(place, trained):
     assert steps[-1]["applied_steps"] == 60
 
 
-def test_masks_are_filled_in(place, trained):
+def test_masks_are_filled_in(command, trained):
     assert "try it: " in trained
     text = "north3 goes [MASK] south3 . north7 [MASK] with south7 ."
-    rows = place.rows(FILL, "--run", WHOLE, "--text", text, "--top", "3")
+    rows = table(command, FILL, "--run", WHOLE, "--text", text, "--top", "3")
     # Trained for a few steps, it knows the three common words; which of them is first is chance.
     first = {token: filled for _, token, filled in rows[:3]}
     assert len(rows) == 6 and "with" in first
@@ -80,37 +74,38 @@ def test_masks_are_filled_in(place, trained):
     chances = [float(row[0]) for row in rows]
     assert chances[0] > chances[1] > chances[2] > 0 and chances[3] > chances[4] > chances[5] > 0
     # Beside a longer text, and through a file, the answer is the same.
-    (place.folder / "masked.txt").write_text(f"north1 goes with south1 . {text}\n\n{text}\n")
-    both = place.rows(FILL, "--run", WHOLE, "--file", "masked.txt", "--top", "3")
+    (command.folder / "masked.txt").write_text(f"north1 goes with south1 . {text}\n\n{text}\n")
+    both = table(command, FILL, "--run", WHOLE, "--file", "masked.txt", "--top", "3")
     assert both[7:] == rows and both[6] == [""]
 
 
 @pytest.mark.once
-def test_what_cannot_be_filled_in_or_evaluated_is_said(place, trained):
+def test_what_cannot_be_filled_in_or_evaluated_is_said(command, trained):
     for words, said in (
         (["--text", "north3 goes"], "has no [MASK] to fill in"),
         (["--text", " "], "the text is empty"),
         (["--text", "a", "--file", "b"], "give one of them"),
         (["--text", "[MASK]" + " south" * 600], "allowed: up to 512"),
     ):
-        assert said in place(FILL, "--run", WHOLE, *words).error
+        assert said in command(FILL, "--run", WHOLE, *words).error
     for words, said in (
         ("--run nowhere", "nowhere is not a folder"),
         ("--run data", "data has no bert_config.json"),
     ):
-        assert said in place(EVALUATE, *words.split()).error
+        assert said in command(EVALUATE, *words.split()).error
 
 
 @pytest.mark.once
-def test_evaluate_reads_weights_of_hugging_face_if_they_have_a_head(place):
-    (place.folder / "words.txt").write_text(" ".join(VOCABULARY[5:15]) + "\n")
+def test_evaluate_reads_weights_of_hugging_face_if_they_have_a_head(command):
+    (command.folder / "words.txt").write_text(" ".join(VOCABULARY[5:15]) + "\n")
     for name in ("bert", "bert_zip"):
-        shutil.copytree(FOLDERS / name, place.folder / name)
-        (place.folder / name / "vocab.txt").write_text("\n".join(VOCABULARY))
+        shutil.copytree(FOLDERS / name, command.folder / name)
+        (command.folder / name / "vocab.txt").write_text("\n".join(VOCABULARY))
     words = ("--text-file", "words.txt", "--length", "16")
-    *_, (row,) = place.rows(EVALUATE, "--run", "bert", *words)
+    *_, (row,) = table(command, EVALUATE, "--run", "bert", *words)
     assert row.startswith("| bert | ") and float(row.split(" | ")[2]) > 0
-    assert "has no head that predicts tokens" in place(EVALUATE, "--run", "bert_zip", *words).error
+    said = command(EVALUATE, "--run", "bert_zip", *words).error
+    assert "has no head that predicts tokens" in said
 
 
 def scores_of(run, batch):
@@ -128,7 +123,7 @@ def scores_of(run, batch):
     return (losses * share).sum(), ((predicted.argmax(-1) == labels) * share).sum()
 
 
-def test_bert4keras_loads_the_weights_and_predicts_the_same(place, trained):
+def test_bert4keras_loads_the_weights_and_predicts_the_same(command, trained):
     """Its own model, over the held-out sequences and masks: the loss and hits of the run's log.
 
     So the average of the weights, which differ from those trained, is evaluated and saved.
@@ -138,10 +133,10 @@ def test_bert4keras_loads_the_weights_and_predicts_the_same(place, trained):
     from amp_xla.tasks.pretraining.data.stream import Stream
     from recipes.pretraining import Config
 
-    run = place.folder / WHOLE
+    run = command.folder / WHOLE
     tokenizer = Tokenizer.load(str(run / "vocab.txt"), True)
     masking = Config.goal.masking(tokenizer, seed=0)
-    held = Sequences(Manifest.load(str(place.folder / "data")), "heldout")
+    held = Sequences(Manifest.load(str(command.folder / "data")), "heldout")
     (batch,) = Stream(held, masking, 16, 1, shuffle=False).epoch(0)
     names = [name for name, _ in backend.tf.train.list_variables(str(run / "bert_model.ckpt"))]
     expected = ["bert/embeddings/word_embeddings", "cls/predictions/output_bias",
@@ -151,7 +146,7 @@ def test_bert4keras_loads_the_weights_and_predicts_the_same(place, trained):
     table = backend.tf.train.load_variable(str(run / "bert_model.ckpt"), expected[0])
     trained_table = checkpoint.find(run, "last").tensors()["Embedding-Token/embeddings"]
     assert np.abs(table - trained_table).max() > 1e-4
-    evaluations = [line for line in place.metrics_of("whole") if "dev_loss" in line]
+    evaluations = [line for line in command.metrics("pretraining", "whole") if "dev_loss" in line]
     best = min(evaluations, key=lambda line: line["dev_loss"])
     loss, accuracy = scores_of(run, batch)
     assert loss == pytest.approx(best["dev_loss"], rel=1e-4)
@@ -161,15 +156,15 @@ def test_bert4keras_loads_the_weights_and_predicts_the_same(place, trained):
 
 
 @pytest.mark.once
-def test_evaluate_prints_what_bert4keras_own_model_gives(place, trained):
+def test_evaluate_prints_what_bert4keras_own_model_gives(command, trained):
     from amp_xla.data.text.tokenizer import Tokenizer
     from amp_xla.tasks.pretraining.data.masking import MaskedTexts, Masking
 
-    run = place.folder / WHOLE
+    run = command.folder / WHOLE
     texts = [f"north{i} goes with south{i} . north1 goes with south1 ." for i in range(20)]
-    (place.folder / "held.txt").write_text("\n".join(texts) + "\n")
+    (command.folder / "held.txt").write_text("\n".join(texts) + "\n")
     words = ["--text-file", "held.txt", "--length", "32", "--mask-rate", "0.3"]
-    rows = place.rows(EVALUATE, "--run", f"{run},{WHOLE}", *words)
+    rows = table(command, EVALUATE, "--run", f"{run},{WHOLE}", *words)
     head, _, one, other = (row[0].strip("| ").split(" | ") for row in rows)
     assert head == ["model", "masked tokens", "loss", "accuracy"] and one[1:] == other[1:]
     tokenizer = Tokenizer.load(str(run / "vocab.txt"), True)
@@ -181,29 +176,30 @@ def test_evaluate_prints_what_bert4keras_own_model_gives(place, trained):
 
 
 @pytest.mark.once
-def test_a_second_phase_resumed_at_its_border_ends_with_the_same_bits(place):
+def test_a_second_phase_resumed_at_its_border_ends_with_the_same_bits(command):
     words = "--steps 8 --phase2-length 64 --phase2-share 0.25 --log-every 1 --checkpoint-every 3"
     words = [*words.split(), "--keep", "99", "--dropout", "0.1"]
-    output = place.train("phases", *words)
+    output = train(command, "phases", *words)
     assert "6 updates = " in output and "6 of 32 positions predicted, then 2 updates" in output
     assert "of 64 positions predicted" in output
-    lines = place.metrics_of("phases")
+    lines = command.metrics("pretraining", "phases")
     (judged,) = (line for line in lines if "dev_loss" in line)
     assert np.isfinite(judged["dev_loss"]) and np.isfinite(judged["dev_loss_32"])
     assert [line["samples"] for line in lines if "loss" in line][-1] == 64  # as many a step
     rates = [line["learning_rate"] for line in lines if "learning_rate" in line]
     assert rates[-1] < rates[6] < rates[4]  # one schedule: it falls on across the border
 
-    whole = place.folder / "runs" / "pretraining" / "phases"
-    again = place.resumed("recipes.pretraining", whole, 6, *SMALL, *words, code=SMALLER)
+    whole = command.folder / "runs" / "pretraining" / "phases"
+    again = command.resumed("recipes.pretraining", whole, 6, *SMALL, *words, code=SMALLER)
     assert state(again) == state(whole)
 
 
 @pytest.mark.once
 @pytest.mark.parametrize("objective", ["lm", pytest.param("unilm", marks=pytest.mark.long)])
-def test_the_other_objectives_learn(place, objective):
+def test_the_other_objectives_learn(command, objective):
     words = "--steps 12 --evaluate-every 12 --optimizer lamb --learning-rate 0.01"
-    output = place.train(objective, "--objective", objective, *words.split())
+    output = train(command, objective, "--objective", objective, *words.split())
     assert "31 of 32 positions predicted" in output and "try it: " not in output
-    losses = [line["dev_loss"] for line in place.metrics_of(objective) if "dev_loss" in line]
+    lines = command.metrics("pretraining", objective)
+    losses = [line["dev_loss"] for line in lines if "dev_loss" in line]
     assert np.isfinite(losses[-1]) and losses[-1] < 5.0
