@@ -24,6 +24,7 @@ import dataclasses
 import datetime
 import importlib.util
 import json
+import math
 import re
 import shlex
 import statistics
@@ -43,15 +44,13 @@ from amp_xla.process.exits import exit_code
 from amp_xla.process.progress import note
 from amp_xla.process.typed import revision
 from amp_xla.speed import machine, table
-from amp_xla.speed.measure import ChildEnded
-from benchmarks.gpu_rows import BATCH, CONTESTANTS, LARGEST, PEAKS, Row, planned
-from benchmarks.harness import ROOT, Child
+from amp_xla.speed.measure import ChildEnded, answer_of
+from benchmarks import ROOT
+from benchmarks.gpu_rows import BATCH, CONTESTANTS, Row, gpu_named, planned
 
 PAGE = ROOT / "docs" / "results" / "gpu"
-TIMEOUT = 150.0  # seconds for one answer
-COMPILING = 400.0  # with XLA; the first step of BERT-large took 145 on an H100
-WINDOWS = 3  # of timed steps; their rates give the spread
-BATCHES = (512, 384, 256, 192, 128, 96, 64, 48, 32, 24, 16, 8, 4)
+TIMEOUT = 300.0  # seconds of a row
+COMPILING = 600.0  # with XLA; the first step of BERT-large took 145 on an H100
 HEAD = ("contestant", "batch", "sequences/s", "spread", "step ms", "batch ms", "TFLOP/s", "of peak",
         "peak GiB", "first loss", "half nodes, clusters, skipped", "revision, date",
         "result")  # fmt: skip
@@ -83,8 +82,6 @@ class Config:
     """end after this time; no row is begun that would not end (0 = no limit)"""
     steps: Annotated[int, within(at_least=1)] = 10
     """timed steps per window; a row has three windows"""
-    largest_batch: bool = False
-    """measure with the largest batch that fits, in tables of their own"""
     peer: str = ""
     """command that starts a Python with torch and transformers (default: this one if it has torch,
     else .venvs/peers)"""
@@ -166,10 +163,10 @@ def measure(config: Config, rows: Rows, out: Path, deadline: float) -> None:
         if deadline - began < max(contestant.seconds, took.get(kind, 0.0)):
             note(f"{shape}, {name}: no time is left for it")
             continue
-        for size in batches(config, rows, row):
-            row.batch = size
+        first = BATCH[shape]
+        for row.batch in (first, first // 2, first // 4):
             fill(row, config, deadline)
-            note(f"{shape}, {name}, batch {size}: {row.status}")
+            note(f"{shape}, {name}, batch {row.batch}: {row.status}")
             if not row.status.startswith("out of memory"):
                 break
         took[kind] = max(took.get(kind, 0.0), time.monotonic() - began)
@@ -195,45 +192,24 @@ def packages(config: Config, side: str, deadline: float) -> Dict[str, str]:
     return {n: found[n] for n in sorted(found) if re.fullmatch(f"{wanted}|{_ALSO}", n)}
 
 
-def batches(config: Config, rows: Rows, row: Row) -> List[int]:
-    """Return batch sizes to try: the shape's, or from twice the largest that fitted another row."""
-    if not config.largest_batch:
-        first = BATCH[row.shape]
-        return [first, first // 2, first // 4]
-    fitted = [other.batch for other in rows.values() if other.shape == row.shape and other.seconds]
-    return [size for size in BATCHES if size <= 2 * max(fitted, default=BATCHES[0])]
-
-
 def fill(row: Row, config: Config, deadline: float) -> None:
     """Measure a row in a new process."""
     contestant = CONTESTANTS[row.contestant]
     limit = TIMEOUT if contestant.xla == "off" else COMPILING
-
-    def left() -> float:
-        return max(min(limit, deadline - time.monotonic()), 0.0)
-
+    seconds = max(min(limit, deadline - time.monotonic()), 0.0)
     try:
-        child = Child(row.command(config), contestant.environ)
+        answer = answer_of(row.command(config), contestant.environ, seconds)
     except OSError as error:
         row.status = f"refused: {error}"
-        return
-    try:
-        child.answer(left())
-        warm = child.ask(left(), do="warm", sample=8)
-        row.warm_seconds, row.first_loss = warm["warm_seconds"], warm["first_loss"]
-        row.seconds, row.windows = [], []
-        for _ in range(WINDOWS):
-            answer = child.ask(left(), do="steps", steps=config.steps)
-            row.seconds += answer["seconds"]
-            row.windows.append(answer["samples"] / sum(answer["seconds"]))
-        row.loss, row.making_seconds = answer["loss"], answer["making_seconds"]
-        for name, value in child.ask(left(), do="end").items():
-            setattr(row, name, value)
-        row.status = "ok"
     except ChildEnded as end:
         row.status = f"{end.status}: {end.why}"
-    finally:
-        child.close()
+    else:
+        for name in answer.keys() & {field.name for field in dataclasses.fields(Row)}:
+            setattr(row, name, answer[name])
+        starts = range(0, len(row.seconds), config.steps)
+        windows = [slice(start, start + config.steps) for start in starts]
+        row.windows = [sum(answer["samples"][w]) / sum(row.seconds[w]) for w in windows]
+        row.status = "ok"
 
 
 def read(out: Path) -> Rows:
@@ -270,7 +246,7 @@ def render(rows: Rows, trial: bool) -> str:
     order = list(BATCH), list(CONTESTANTS)
     tables: Dict[Tuple[int, str, str], List[Row]] = {}
     for row in sorted(rows.values(), key=lambda row: order[1].index(row.contestant)):
-        place = order[0].index(row.shape.replace(LARGEST, ""))
+        place = order[0].index(row.shape)
         tables.setdefault((place, row.shape, row.machine["card"]), []).append(row)
     for (_, shape, card), body in sorted(tables.items()):
         lines += [f"## {shape}: {card}", "", table.markdown(HEAD, [cells(row) for row in body]), ""]
@@ -289,8 +265,11 @@ def cells(row: Row) -> List[str]:
         step = statistics.median(row.seconds)
         rate = row.expected_flops / step / 1e12
         precision = CONTESTANTS[row.contestant].precision
-        peaks = PEAKS.get(re.sub("^NVIDIA ", "", row.machine["card"]))
-        share = rate / peaks[precision == "tf32"] if peaks and precision != "fp32" else 0.0
+        sheet = gpu_named(row.machine["card"])
+        peaks = {} if sheet is None else {
+            "amp": sheet.half, "bf16": sheet.half, "tf32": sheet.tf32 or sheet.float32
+        }  # fmt: skip
+        share = rate / peaks.get(precision, math.inf)
         measured[2:] = [
             f"{statistics.median(row.windows):.1f}", f"{table.spread(row.windows):.0%}",
             f"{1e3 * step:.1f}", f"{1e3 * row.making_seconds:.1f}", f"{rate:.1f}" if rate else "-",

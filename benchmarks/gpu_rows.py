@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import sys
 from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Tuple
 
 from amp_xla.errors import AmpXlaError
 from amp_xla.models.options import training_flops
 from amp_xla.speed.child import Request
-from benchmarks.harness import named
+from amp_xla.speed.plan.gpus import GPUS, Gpu
+from benchmarks import named
 from benchmarks.masked_lm import MASKED_SHARE, our_config
 
-LARGEST = ", largest batch"  # ends the name of a shape
 BASE, LARGE, TINY = "BERT-base at 384", "BERT-large at 384", "tiny at 16"
 PADDED, PACKED = "texts, padded", "texts, packed"
 _BASE = {"layers": 12, "hidden": 768, "vocab_size": 30528, "max_length": 384, "dropout": 0.1,
@@ -24,16 +25,13 @@ SHAPES: Dict[str, Dict[str, Any]] = {
 }  # fmt: skip
 # --batch-size of packed rows counts texts, about 9 per row.
 BATCH = {TINY: 4, BASE: 64, LARGE: 32, PADDED: 64, PACKED: 512}
-# Name in nvidia-smi -> dense TFLOP/s in half precision and in TF32 (before Ampere in float32), from
-# NVIDIA's data sheets.
-PEAKS = {
-    "Tesla V100-SXM2-16GB": (125, 15.7), "Tesla V100-SXM2-32GB": (125, 15.7),
-    "Tesla V100-PCIE-16GB": (112, 14), "Tesla V100-PCIE-32GB": (112, 14), "Tesla T4": (65, 8.1),
-    "A100-SXM4-40GB": (312, 156), "A100-SXM4-80GB": (312, 156), "A100-PCIE-40GB": (312, 156),
-    "A100 80GB PCIe": (312, 156), "A30": (165, 82), "A10": (125, 62.5), "L4": (121, 60),
-    "L40": (181, 90.5), "L40S": (362, 183), "H100 80GB HBM3": (989, 494), "H100 PCIe": (756, 378),
-    "H100 NVL": (835, 417), "H200": (989, 494), "H200 NVL": (835, 417),
-    "GeForce RTX 3090": (71, 35.6), "GeForce RTX 4090": (165, 82.6),
+WINDOWS = 3  # of timed steps; their rates give the spread
+# Name of a GPU in published tables and, as words, in nvidia-smi -> its data sheet
+NAMES = {
+    "V100 16GB": "v100-16g", "V100 32GB": "v100-32g", "A100 40GB": "a100-40g",
+    "A100 80GB": "a100-80g", "H100": "h100", "H200": "h200", "RTX 3090": "rtx3090",
+    "RTX 4090": "rtx4090", "A10": "a10", "A30": "a30", "RTX A6000": "a6000", "T4": "t4",
+    "Quadro RTX 8000": "rtx8000", "L4": "l4", "L40S": "l40s",
 }  # fmt: skip
 
 
@@ -130,7 +128,7 @@ class Row:
     @property
     def sizes(self) -> Dict[str, Any]:
         """The shape of the model for this contestant; empty for texts."""
-        sizes, contestant = SHAPES.get(self.shape.replace(LARGEST, ""), {}), self.contestant
+        sizes, contestant = SHAPES.get(self.shape, {}), self.contestant
         # A trial compares the first losses of float32's rows, which are equal without dropout.
         exact = {"dropout": 0.0} if TINY in self.shape and "fp32" in contestant else {}
         return {**sizes, **CONTESTANTS[contestant].shape, **exact} if sizes else {}
@@ -171,6 +169,7 @@ class Row:
 
     def command(self, config: Any) -> List[str]:
         """Return the command line of the row's process."""
+        task = json.dumps({"steps": config.steps, "windows": WINDOWS})
         contestant, size = CONTESTANTS[self.contestant], SHAPES[TINY if config.trial else BASE]
         if not self.sizes:
             names = ("layers", "hidden", "max_length")
@@ -178,10 +177,22 @@ class Row:
             words += ["--batch-size", str(self.batch)] + ["--packed"] * (PACKED in self.shape)
             request = Request("classification", words, contestant.precision, contestant.xla)
             text = json.dumps(dataclasses.asdict(request))
-            return [sys.executable, "-m", "benchmarks.recipe_side", text]
+            return [sys.executable, "-m", "benchmarks.recipe_side", text, task]
         modes = {"precision": contestant.precision, "xla": contestant.xla, "batch_size": self.batch}
-        words = ["-m", "benchmarks.masked_lm", contestant.side, json.dumps({**self.sizes, **modes})]
+        shape = json.dumps({**self.sizes, **modes})
+        words = ["-m", "benchmarks.masked_lm", contestant.side, shape, task]
         return [*config.python(contestant.side), *words]
+
+
+def gpu_named(device: str) -> Optional[Gpu]:
+    """Return the data sheet of a device as the driver names it, e.g. ``NVIDIA H100 80GB HBM3``."""
+    words = set(re.split(r"[\s-]+", device.upper()))
+    if {"H100", "PCIE"} <= words:
+        return GPUS["h100-pcie"]
+    if "NVL" in words or {"V100", "PCIE"} <= words:  # slower than those of the data sheets
+        return None
+    found = [gpu for name, gpu in NAMES.items() if set(name.upper().split()) <= words]
+    return GPUS[found[0]] if found else None
 
 
 def planned(config: Any) -> List[Tuple[str, str]]:
@@ -192,7 +203,6 @@ def planned(config: Any) -> List[Tuple[str, str]]:
     """
     tiny = {BASE: TINY} if config.trial else {}
     pairs = [(tiny.get(s, s), name) for s, name in PLAN if not (tiny and s == LARGE)]
-    pairs = [(shape + LARGEST * config.largest_batch, name) for shape, name in pairs]
     chosen = [pair for pair in pairs if named(", ".join(pair), config.only)]
     if not chosen:
         names = "; ".join(", ".join(pair) for pair in pairs)

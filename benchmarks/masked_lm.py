@@ -4,7 +4,7 @@ They do the same work: the same weights, made-up sequences, dropout, AdamW, grad
 norm 1, and logits at the masked positions. With ``all_positions`` Hugging Face's
 ``BertForMaskedLM`` computes them at each position, as its users do.
 
-    ./amp-xla python -m benchmarks.masked_lm ours '{"precision": "amp", ...}'
+    ./amp-xla python -m benchmarks.masked_lm ours '{"precision": "amp", ...}' '{"steps": 8, ...}'
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from typing import Any, Dict, Iterator, List, Mapping, Tuple
 import numpy as np
 
 from amp_xla.models.weights.hugging_face import EMBEDDINGS, spelling
-from amp_xla.speed.child import WARM_STEPS, peak_bytes, peak_resident
-from benchmarks import serve
+from amp_xla.speed.child import peak_bytes, peak_resident
+from benchmarks import timing
 from benchmarks.torch_classifier import autocast, bert_config, peak
 
 MASKED_SHARE = 0.15
 FIRST_WORD = 106  # smaller ids are special tokens in BERT's vocabularies
 
 
-def batch(shape: Mapping[str, Any]) -> serve.Batch:
+def batch(shape: Mapping[str, Any]) -> timing.Batch:
     """Return token ids int64 [B, L] and sorted positions to predict, int64 [B, K]."""
     rng = np.random.RandomState(shape["seed"])
     size = (shape["batch_size"], shape["max_length"])
@@ -64,7 +64,7 @@ def our_config(shape: Mapping[str, Any]) -> Dict[str, Any]:
     )  # fmt: skip
 
 
-def ours(shape: Mapping[str, Any]) -> serve.Contestant:
+def ours(shape: Mapping[str, Any]) -> timing.Contestant:
     """Return this project's contestant, built as in the pretraining recipe."""
     from amp_xla.training.context import RunContext
     from amp_xla.training.options import PrecisionOptions, UpdateOptions
@@ -84,9 +84,9 @@ def ours(shape: Mapping[str, Any]) -> serve.Contestant:
     loss, _ = lm.loss(inputs)
     train = context.step(inputs, loss, context.optimizer(10**6), lm.weights, {})
     initialize_variables()
-    number, facts, flops = itertools.count(), serve.TrainStepFacts(train), 0
+    number, facts, flops = itertools.count(), timing.TrainStepFacts(train), 0
 
-    def step(batch: serve.Batch) -> float:
+    def step(batch: timing.Batch) -> float:
         nonlocal flops
         ids, positions = (array.astype(np.int32) for array in batch)
         feed = {
@@ -100,7 +100,7 @@ def ours(shape: Mapping[str, Any]) -> serve.Contestant:
             flops = matmul_flops(train, [*feed.values(), 0])
         return facts.loss(train(feed, next(number)))
 
-    return serve.Contestant(step, lambda: {**facts(), "flops": flops}, peak_bytes)
+    return timing.Contestant(step, lambda: {**facts(), "flops": flops}, peak_bytes)
 
 
 def matmul_flops(train: Any, arrays: List[Any]) -> int:
@@ -117,7 +117,7 @@ def matmul_flops(train: Any, arrays: List[Any]) -> int:
     return sum(flops.values())
 
 
-def hugging_face(shape: Mapping[str, Any]) -> serve.Contestant:
+def hugging_face(shape: Mapping[str, Any]) -> timing.Contestant:
     """Return ``BertForMaskedLM`` with fused AdamW, in float32 or bfloat16, optionally compiled."""
     import torch
     from torch.utils.flop_counter import FlopCounterMode
@@ -147,7 +147,7 @@ def hugging_face(shape: Mapping[str, Any]) -> serve.Contestant:
 
     forward = torch.compile(logits_and_labels) if shape.get("compile") else logits_and_labels
 
-    def step(batch: serve.Batch) -> float:
+    def step(batch: timing.Batch) -> float:
         ids, positions = (torch.from_numpy(array).to(device) for array in batch)
         counts = shape.get("count_flops") and not facts["flops"]
         counter = FlopCounterMode(display=False)
@@ -161,12 +161,12 @@ def hugging_face(shape: Mapping[str, Any]) -> serve.Contestant:
         facts["flops"] = counter.get_total_flops() if counts else facts["flops"]
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        return float(loss)
+        return float(loss.detach())
 
-    return serve.Contestant(step, lambda: facts, peak)
+    return timing.Contestant(step, lambda: facts, peak)
 
 
-def in_jax(shape: Mapping[str, Any]) -> serve.Contestant:
+def in_jax(shape: Mapping[str, Any]) -> timing.Contestant:
     """Return ``amp_xla.jax``'s encoder with BERT's head, in float32 or bfloat16."""
     import jax
     import jax.numpy as jnp
@@ -220,7 +220,7 @@ def in_jax(shape: Mapping[str, Any]) -> serve.Contestant:
     facts: Dict[str, Any] = {"device": jax.default_backend()}
     program: Any = None
 
-    def step(batch: serve.Batch) -> float:
+    def step(batch: timing.Batch) -> float:
         nonlocal state, program
         arrays = [array.astype(np.int32) for array in batch]
         if program is None:
@@ -236,7 +236,7 @@ def in_jax(shape: Mapping[str, Any]) -> serve.Contestant:
         memory = jax.local_devices()[0].memory_stats()
         return int(memory["peak_bytes_in_use"]) if memory else peak_resident()
 
-    return serve.Contestant(step, lambda: facts, peak_in_jax)
+    return timing.Contestant(step, lambda: facts, peak_in_jax)
 
 
 def products(jaxpr: Any) -> Dict[str, int]:
@@ -261,17 +261,14 @@ def products(jaxpr: Any) -> Dict[str, int]:
 
 
 def main() -> int:
-    """Build the contestant named in the arguments; answer the harness' commands."""
+    """Build the contestant named in the arguments; do the task."""
     side, shape = sys.argv[1], json.loads(sys.argv[2])
     contestant = {"ours": ours, "hugging_face": hugging_face, "jax": in_jax}[side](shape)
 
-    def epoch(number: int) -> Iterator[serve.Batch]:
+    def epoch(number: int) -> Iterator[timing.Batch]:
         yield batch(shape)
 
-    def accuracy() -> float:
-        raise SystemExit("error: made-up sequences have no labels; --epochs is for classification")
-
-    serve.serve(epoch, contestant, accuracy, WARM_STEPS)
+    timing.run(epoch, contestant)
     return 0
 
 

@@ -3,37 +3,47 @@
     ./amp-xla python -m benchmarks.peers --train a.tsv --dev b.tsv --vocab vocab.txt
     ./amp-xla python -m benchmarks.peers --task pretraining --rounds 12 --steps 3
 
-The timed batches are taken at even intervals from an epoch's batches, sorted by size. Samples
-per second are tokens per second, padding included, times the epoch's samples per token; they
-include the time to make batches.
+Each round starts every contestant once, in turn, A B B A A B ..., so that a slow moment affects all
+of them. The timed batches are taken at even intervals from an epoch's batches, sorted by size.
+Samples per second are tokens per second, padding included, times the epoch's samples per token;
+they include the time to make batches.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import itertools
 import json
 import os
+import statistics
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Mapping, Optional, Sequence
 
+import numpy as np
 from typing_extensions import Annotated, Literal
 
 from amp_xla.config import changed, parse, within
 from amp_xla.errors import AmpXlaError
+from amp_xla.process import durable
 from amp_xla.process.exits import exit_code
-from amp_xla.speed import machine
+from amp_xla.process.progress import note
+from amp_xla.process.typed import revision
+from amp_xla.speed import machine, table
 from amp_xla.speed.child import Request
-from benchmarks import corpus, harness
+from amp_xla.speed.measure import ChildEnded, answer_of
+from benchmarks import corpus, named
 
 PEERS_PYTHON = Path(".venvs") / "peers" / "bin" / "python"
 MODEL = {"layers": 4, "hidden": 512, "dropout": 0.1, "learning_rate": 2e-4}
 BATCH_SIZE = {"classification": 32, "pretraining": 16}
 LENGTH = {"classification": 256, "pretraining": 128}
 VOCAB_SIZE = 21128  # for pretraining
-TIMEOUT = 3600.0  # seconds for one measurement
+TIMEOUT = 3600.0  # seconds for one turn of a contestant
+HEAD = ("contestant", "samples/s", "spread", "first row is (half of the rounds)",
+        "samples/CPU s", "tokens/s", "step ms", "peak MiB", "dev accuracy", "result")  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,10 +77,37 @@ class Config:
     """path of the files to write, without .json and .md"""
 
 
+@dataclasses.dataclass
+class Result:
+    """The measurements of a contestant: one value per round, in ``step_ms`` one per step."""
+
+    samples_per_second: List[float] = dataclasses.field(default_factory=list)
+    tokens_per_second: List[float] = dataclasses.field(default_factory=list)
+    per_cpu_second: List[float] = dataclasses.field(default_factory=list)
+    step_ms: List[float] = dataclasses.field(default_factory=list)
+    loss: Optional[float] = None
+    peak_bytes: int = 0
+    accuracy: Optional[float] = None
+    status: str = "ok"
+
+    def add(self, answer: Mapping[str, Any]) -> None:
+        """Add the answer of ``benchmarks.timing``."""
+        making, count, samples = answer["making_seconds"], len(answer["seconds"]), answer["samples"]
+        seconds = sum(answer["seconds"]) + count * making
+        self.samples_per_second.append(sum(samples) / seconds)
+        self.tokens_per_second.append(sum(answer["tokens"]) / seconds)
+        self.per_cpu_second.append(sum(samples) / (answer["cpu_seconds"] + count * making))
+        self.step_ms += [1e3 * (second + making) for second in answer["seconds"]]
+        self.loss, self.accuracy = answer["loss"], answer.get("accuracy")
+        self.peak_bytes = max(self.peak_bytes, answer["peak_bytes"])
+
+
 def main() -> int:
     """Measure, print the table and write the record."""
     config = parse(Config, prog="python -m benchmarks.peers")
     config = dataclasses.replace(config, max_length=config.max_length or LENGTH[config.task])
+    if config.epochs and config.task == "pretraining":
+        raise AmpXlaError("--epochs: made-up sequences have no labels; allowed: classification")
     if not PEERS_PYTHON.exists():
         raise AmpXlaError(
             f"{PEERS_PYTHON} is missing; next: python3.11 -m venv .venvs/peers && "
@@ -81,12 +118,34 @@ def main() -> int:
         if config.task == "pretraining":
             commands = pretraining_contestants(config, precisions)
         else:
-            path = os.path.join(folder, "corpus.npz")
+            path = os.path.join(folder, "corpus.json")
             commands = contestants(config, path, write_corpus(config, path), precisions)
-        commands = {n: c for n, c in commands.items() if harness.named(n, config.only)}
-        results = harness.alternate(commands, config.rounds, config.steps, TIMEOUT, config.epochs)
-    harness.write(config.out, "benchmarks.peers", config, results, harness.render(results))
+        results = measure(config, {n: c for n, c in commands.items() if named(n, config.only)})
+    write(config, results, render(results))
     return 0
+
+
+def measure(config: Config, commands: Mapping[str, Sequence[str]]) -> Dict[str, Result]:
+    """Measure contestants in turn, each turn in a new process.
+
+    Args:
+      commands: name -> command line of a process, which gets the task as its last argument.
+    """
+    task = {"epochs": config.epochs} if config.epochs else {"steps": config.steps, "windows": 1}
+    results = {name: Result() for name in commands}
+    rounds = 1 if config.epochs else config.rounds
+    for number in range(rounds):
+        note(f"round {number + 1} of {rounds} ...")
+        for name in list(commands) if number % 2 == 0 else list(commands)[::-1]:
+            result = results[name]
+            if result.status != "ok":
+                continue
+            note(f"{name} ...")
+            try:
+                result.add(answer_of([*commands[name], json.dumps(task)], {}, TIMEOUT))
+            except ChildEnded as end:
+                result.status = f"{end.status}: {end.why}"
+    return results
 
 
 def write_corpus(config: Config, path: str) -> Dict[str, Any]:
@@ -103,9 +162,8 @@ def write_corpus(config: Config, path: str) -> Dict[str, Any]:
     parts = []
     for data in (train, dev):
         encoded = tokenizer.encode(data.texts, data.pairs, max_length=config.max_length)
-        parts.append(
-            corpus.Tokens(encoded.token_ids, encoded.offsets, labels.ids(data.labels or []))
-        )
+        samples = [part.tolist() for part in np.split(encoded.token_ids, encoded.offsets[1:-1])]
+        parts.append(corpus.Tokens(samples, labels.ids(data.labels or []).tolist()))
     corpus.save(path, parts[0], parts[1], tokenizer.vocab_size)
     size = BATCH_SIZE["classification"]
     return {
@@ -163,6 +221,53 @@ def pretraining_contestants(config: Config, precisions: List[str]) -> Dict[str, 
             words = json.dumps({**shape, "precision": kind, **as_users})
             out[name] = [python, "-m", "benchmarks.masked_lm", side, words]
     return out
+
+
+def render(results: Mapping[str, Result]) -> str:
+    """Return the table; a ratio is the first row's rate / the row's rate in the same round."""
+    first = next(iter(results.values())).samples_per_second
+    body = []
+    for name, result in results.items():
+        rates = result.samples_per_second
+        ratios = sorted(a / b for a, b in zip(first, rates))
+        quarter = len(ratios) // 4
+        half = f" ({ratios[quarter]:.2f} to {ratios[-1 - quarter]:.2f})" if len(ratios) > 2 else ""
+        body.append([
+            name,
+            middle(rates, ".1f"),
+            f"{table.spread(rates):.0%}" if len(rates) > 1 else "-",
+            middle(ratios, ".2f", "x" + half),
+            middle(result.per_cpu_second, ".1f"),
+            middle(result.tokens_per_second, ".0f"),
+            middle(result.step_ms, ".0f"),
+            f"{result.peak_bytes / 2**20:.0f}",
+            "-" if result.accuracy is None else f"{result.accuracy:.4f}",
+            result.status,
+        ])  # fmt: skip
+    return table.markdown(HEAD, body)
+
+
+def middle(values: Sequence[float], form: str, unit: str = "") -> str:
+    """Return the formatted median, or ``-`` without values."""
+    return f"{statistics.median(values):{form}}{unit}" if values else "-"
+
+
+def write(config: Config, results: Mapping[str, Result], text: str) -> None:
+    """Write the record (command, machine, date, results) and the table; print the table."""
+    path = Path(config.out)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    record = {
+        "command": " ".join(["python -m benchmarks.peers", *sys.argv[1:]]),
+        "date": datetime.date.today().isoformat(),
+        "revision": revision(),
+        "machine": dataclasses.asdict(machine.look()),
+        "load_average": os.getloadavg(),
+        "config": dataclasses.asdict(config),
+        "results": {name: dataclasses.asdict(result) for name, result in results.items()},
+    }
+    durable.replace(path.with_suffix(".json"), (json.dumps(record, indent=1) + "\n").encode())
+    durable.replace(path.with_suffix(".md"), (text + "\n").encode())
+    print(text)
 
 
 if __name__ == "__main__":

@@ -13,11 +13,11 @@ from typing import Any, Iterator
 
 import numpy as np
 
-from benchmarks import corpus, serve
+from benchmarks import corpus, timing
 
 
 def main() -> int:
-    """Build the model; answer the harness' commands."""
+    """Build the model; do the task."""
     train, dev, vocab_size = corpus.load(sys.argv[1])
     shape = json.loads(sys.argv[2])
     from amp_xla import backend
@@ -74,20 +74,16 @@ def main() -> int:
                     yield padded, snippets.sequence_padding(labels)
                     ids, labels = [], []
 
-    data: Any = Generator(list(zip(train.samples(), train.labels)), shape["batch_size"])
+    data: Any = Generator(list(zip(train.samples, train.labels)), shape["batch_size"])
 
-    def step(batch: serve.Batch) -> float:
+    def step(batch: timing.Batch) -> float:
         return float(model.train_on_batch([batch[0], np.zeros_like(batch[0])], batch[1]))
 
-    def accuracy() -> float:
-        samples, right = dev.samples(), 0
-        for i in range(0, len(samples), 64):
-            ids = corpus.pad(samples[i : i + 64])
-            classes = model.predict_on_batch([ids, np.zeros_like(ids)]).argmax(-1)
-            right += int((classes == dev.labels[i : i + 64]).sum())
-        return right / len(samples)
+    def classes(ids: Any) -> Any:
+        return model.predict_on_batch([ids, np.zeros_like(ids)]).argmax(-1)
 
-    serve.serve(lambda number: data.__iter__(True), serve.Contestant(step), accuracy)
+    contestant = timing.Contestant(step)
+    timing.run(lambda number: data.__iter__(True), contestant, lambda: dev.accuracy(classes))
     return 0
 
 

@@ -27,11 +27,11 @@ from amp_xla.process.exits import exit_code
 from amp_xla.process.progress import note
 from amp_xla.speed.plan import forecast
 from amp_xla.speed.table import markdown
-from benchmarks import plan_rows
-from benchmarks.harness import ROOT
+from benchmarks import ROOT, plan_rows
 from benchmarks.plan_rows import Row
 
 PAGE = ROOT / "docs" / "plan.md"
+RECORD = ROOT / "docs" / "results" / "gpu.json"  # of benchmarks.gpu: fitted and compared too
 MARK = "<!-- from here on written by benchmarks/plan_fit.py -->"
 HUBER = 0.1  # residuals above 10% count linearly
 PRIOR = 0.03  # weight of the starting values: log(value / start) ** 2
@@ -62,27 +62,14 @@ START: Dict[str, Tuple[float, Tuple[str, ...]]] = {
     "scale ": (1.5, ("autocast",)),
     "launch": (3.4e-4, ("apex", "autocast")),
 }
+_NOT_TENSORFLOW: Dict[str, float] = {"update": 0, "casts": 0, "unfused_half": 1, "unfused_power": 0}
 # Not fitted: what a program does not have.
 GIVEN: Dict[str, Dict[str, float]] = {
     "tensorflow": {"scale": 1, "launch": 0, "updates": 1, "half_gradients": 1},
     "nvidia_pretraining": {"scale": 1, "launch": 0, "updates": 1, "half_gradients": 1},
     "official": {"scale": 1, "launch": 0, "updates": 1, "half_gradients": 0},
-    "apex": {
-        "updates": 1,
-        "half_gradients": 1,
-        "update": 0,
-        "casts": 0,
-        "unfused_half": 1,
-        "unfused_power": 0,
-    },
-    "autocast": {
-        "updates": 0,
-        "half_gradients": 0,
-        "update": 0,
-        "casts": 0,
-        "unfused_half": 1,
-        "unfused_power": 0,
-    },
+    "apex": {"updates": 1, "half_gradients": 1, **_NOT_TENSORFLOW},
+    "autocast": {"updates": 0, "half_gradients": 0, **_NOT_TENSORFLOW},
 }
 # Fixed bytes, bytes per parameter, and shares of the activations in float32 that stay in memory.
 MEMORY = {
@@ -98,8 +85,6 @@ class Config:
 
     rows: str = ""
     """compare the forecasts with this table; fits and writes nothing"""
-    record: str = "docs/results/gpu.json"
-    """record of benchmarks.gpu, whose rows are fitted and compared too, if it exists"""
 
 
 def main() -> int:
@@ -110,22 +95,20 @@ def main() -> int:
         print(grouped(rows, errors(rows, forecast.fitted()), by_gpu))
         return 0
     rows = plan_rows.published()
-    own = list(plan_rows.measured(ROOT / config.record)) if (ROOT / config.record).exists() else []
-    note(f"{len(rows)} published rows, {len(own)} of {config.record}")
-    constants = fit([*rows, *own])
-    left_out = {}
-    for gpu in sorted({row.gpu.name for row in [*rows, *own]}):
-        others = fit([row for row in [*rows, *own] if row.gpu.name != gpu])
-        left_out[gpu] = others
-        note(f"without {gpu}: {summary(errors([r for r in rows if r.gpu.name == gpu], others))}")
-    residuals = np.array([errors([row], left_out[row.gpu.name])[0] for row in rows])
-    own_errors = np.array([errors([row], left_out[row.gpu.name])[0] for row in own])
+    own = list(plan_rows.measured(RECORD)) if RECORD.exists() else []
     everything = [*rows, *own]
-    in_fit = errors(everything, constants)
-    constants["ranges"] = ranges(everything, in_fit, np.concatenate([residuals, own_errors]))
+    note(f"{len(rows)} published rows, {len(own)} of {RECORD.name}")
+    constants = fit(everything)
+    left_out = {}
+    for gpu in sorted({row.gpu.name for row in everything}):
+        left_out[gpu] = fit([row for row in everything if row.gpu.name != gpu])
+        note(f"fitted without {gpu}")
+    residuals = np.array([errors([row], left_out[row.gpu.name])[0] for row in everything])
+    constants["ranges"] = ranges(everything, errors(everything, constants), residuals)
     text = json.dumps(constants, indent=1) + "\n"
     durable.replace(forecast.CONSTANTS, text.encode())
-    parts = page(rows, residuals, own, own_errors, constants)
+    count = len(rows)
+    parts = page(rows, residuals[:count], own, residuals[count:], constants)
     head = PAGE.read_text(encoding="utf-8").split(MARK)[0] if PAGE.exists() else ""
     durable.replace(PAGE, f"{head}{MARK}\n\n{parts}\n".encode())
     print(parts)
@@ -283,7 +266,7 @@ def page(
         number, order, near = factors(rows, residuals, what)
         lines.append(f"- {text}: {number} pairs of rows, {order:.0%} in the right order, "
                      f"{near:.0%} of the factors within 20%.")  # fmt: skip
-    lines += ["", grouped(rows, residuals, by_gpu), ""]
+    lines += [f"- {contradictions(rows)}", "", grouped(rows, residuals, by_gpu), ""]
     chosen = [i for i, row in enumerate(rows) if row.tensorflow]
     some, errs = [rows[i] for i in chosen], residuals[chosen]
     for key in (
@@ -292,39 +275,26 @@ def page(
         lambda row: (row.program, f"{row.mode.gpus} GPUs"),
     ):
         lines += [grouped(some, errs, key), ""]
-    lines += ["## Published rows that contradict each other", "", contradictions(rows), ""]
     lines += ["## Memory", "", memory_lines(), "", "## Forecast beside measurement", ""]
     lines += [beside(own, own_errors)]
     return "\n".join(lines)
 
 
 def contradictions(rows: Sequence[Row]) -> str:
-    """Return the rows of which several measurements are published, the most different first."""
+    """Return by how much several published measurements of the same differ."""
     groups: Dict[Any, List[Row]] = collections.defaultdict(list)
     for row in rows:
         groups[row.program, row.model, row.task, row.gpu.name, row.mode, row.length].append(row)
-    body: List[Tuple[float, List[str]]] = []
-
-    def speed(row: Row) -> float:
-        return row.batch * row.mode.gpus / row.seconds
-
-    for (program, model, task, gpu, mode, length), group in groups.items():
+    ratios = []
+    for (program, *_), group in groups.items():
         for one, other in itertools.combinations(group, 2):
             if one.batch == other.batch or (one.folder != other.folder and program == "apex"):
-                slow, fast = sorted((one, other), key=speed)
-                ratio = speed(fast) / speed(slow)
-                name = f"{program}, {model}, {task}, {gpu} x {mode.gpus}, {mode}, {length}"
-                batches = f"{slow.batch}, {fast.batch}"
-                speeds = f"{speed(slow):.1f}, {speed(fast):.1f}"
-                body.append((ratio, [name, batches, speeds, f"{ratio - 1:.0%}"]))
-    body.sort(key=lambda item: -item[0])
-    head = ("rows", "batches", "samples/s", "difference")
-    largest = markdown(head, [cells for _, cells in body[:12]])
-    ratios = [ratio - 1 for ratio, _ in body]
+                speeds = [row.batch * row.mode.gpus / row.seconds for row in (one, other)]
+                ratios.append(max(speeds) / min(speeds) - 1)
     return (
-        f"{len(body)} pairs of the same script, model, GPU and precision, most of them with other "
-        f"batches and containers, differ by {np.median(ratios):.0%} in the median, "
-        f"{max(ratios):.0%} at most. The largest differences:\n\n{largest}"
+        f"{len(ratios)} pairs of published rows of the same script, model, GPU and precision, most "
+        f"of them with other batches and containers, differ by {np.median(ratios):.0%} in the "
+        f"median, {max(ratios):.0%} at most."
     )
 
 

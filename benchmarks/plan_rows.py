@@ -1,8 +1,7 @@
 """Published training speeds and memory as rows for ``benchmarks.plan_fit``.
 
 The figures are in ``benchmarks/published``, each with its source. Their models are not built here:
-their work follows from layers, hidden size and length. ``tests/plan`` compares this with counts of
-a graph.
+their work follows from layers, hidden size and length.
 """
 
 from __future__ import annotations
@@ -11,23 +10,17 @@ import csv
 import re
 import statistics
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Iterator, List, NamedTuple, Tuple
 
 from amp_xla.errors import DataError
 from amp_xla.speed.plan.forecast import Mode, Product, Traffic, Work
 from amp_xla.speed.plan.gpus import GPUS, Gpu
+from benchmarks import ROOT
 from benchmarks.gpu import read
-from benchmarks.gpu_rows import CONTESTANTS, SHAPES
-from benchmarks.harness import ROOT
+from benchmarks.gpu_rows import CONTESTANTS, NAMES, SHAPES, gpu_named
 from benchmarks.masked_lm import MASKED_SHARE
 
 PUBLISHED = ROOT / "benchmarks" / "published"
-NAMES = {
-    "V100 16GB": "v100-16g", "V100 32GB": "v100-32g", "A100 40GB": "a100-40g",
-    "A100 80GB": "a100-80g", "H100": "h100", "H200": "h200", "RTX 3090": "rtx3090",
-    "RTX 4090": "rtx4090", "A10": "a10", "A30": "a30", "RTX A6000": "a6000", "T4": "t4",
-    "Quadro RTX 8000": "rtx8000", "L4": "l4", "L40S": "l40s",
-}  # fmt: skip
 # Layers, hidden size, vocabulary; heads are 64 wide.
 MODELS = {
     "bert-base": (12, 768, 30522), "bert-large": (24, 1024, 30522),
@@ -134,33 +127,21 @@ def work(model: str, batch: int, length: int, predictions: int, fused_kernels: b
     )
 
 
-def published(path: Optional[Path] = None) -> List[Row]:
-    """Return the published rows, or those of another table with the columns of one of the two."""
-    paths = [PUBLISHED / "throughput.csv", PUBLISHED / "rows.csv"] if path is None else [path]
-    rows = []
-    for table in paths:
-        for number, raw in enumerate(
-            csv.DictReader(table.read_text(encoding="utf-8").splitlines()), 2
-        ):
-            try:
-                rows.append(_row(raw))
-            except (KeyError, ValueError, TypeError) as error:
-                raise DataError(
-                    f"{table}, line {number}: {error}; known GPUs: {', '.join(NAMES)}; known "
-                    f"models: {', '.join(MODELS)}"
-                ) from error
+def published(path: Path = PUBLISHED / "rows.csv") -> List[Row]:
+    """Return the published rows, or those of another table with the same columns."""
+    rows, lines = [], path.read_text(encoding="utf-8").splitlines()
+    for number, raw in enumerate(csv.DictReader(lines), 2):
+        try:
+            rows.append(_row(raw))
+        except (KeyError, ValueError, TypeError) as error:
+            raise DataError(
+                f"{path}, line {number}: {error}; known GPUs: {', '.join(NAMES)}; known "
+                f"models: {', '.join(MODELS)}"
+            ) from error
     return rows
 
 
 def _row(raw: Dict[str, str]) -> Row:
-    if "sequences_per_second" in raw:  # NVIDIA's table
-        length = int(raw["sequence_length"])
-        predictions = PREDICTIONS.get(length, 0) if raw["task"] == "pretrain" else 0
-        raw = dict(
-            raw, framework="TF1.15 NGC", model="bert-large", xla="1", seq=str(length),
-            batch=raw["batch_per_gpu"], predictions=str(predictions),
-            samples_per_s=raw["sequences_per_second"], note=f"acc={raw['accumulation']}",
-        )  # fmt: skip
     framework, batch, length = raw["framework"], int(raw["batch"]), int(raw["seq"])
     program = "tensorflow"
     if framework.startswith("PyTorch"):
@@ -203,15 +184,6 @@ def measured(record: Path) -> Iterator[Row]:
             seconds = statistics.median(row.seconds)
             yield Row(f"benchmarks.gpu, {row.date}", "tensorflow", model, "masked_lm", known, mode,
                       length, row.batch, size, seconds)  # fmt: skip
-
-
-def gpu_named(device: str) -> Optional[Gpu]:
-    """Return the data sheet of a device as the driver names it, e.g. ``NVIDIA H100 80GB HBM3``."""
-    words = set(re.split(r"[\s-]+", device.upper()))
-    if {"H100", "PCIE"} <= words:
-        return GPUS["h100-pcie"]
-    found = [gpu for name, gpu in NAMES.items() if set(name.upper().split()) <= words]
-    return GPUS[found[0]] if found else None
 
 
 def memory_rows() -> Iterator[MemoryRow]:

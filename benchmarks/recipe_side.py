@@ -6,14 +6,14 @@ import json
 import sys
 from typing import Any, Iterator
 
-from amp_xla.speed.child import WARM_STEPS, Request, build_job, peak_bytes
-from benchmarks import serve
+from amp_xla.speed.child import Request, build_job, peak_bytes
+from benchmarks import timing
 
 
 def main() -> int:
-    """Build the recipe's job; answer the harness' commands."""
+    """Build the recipe's job; do the task."""
     job = build_job(Request(**json.loads(sys.argv[1])))
-    number, facts = iter(range(10**9)), serve.TrainStepFacts(job.step)
+    number, facts = iter(range(10**9)), timing.TrainStepFacts(job.step)
 
     def epoch(index: int) -> Iterator[Any]:
         """Yield (token ids, ids of the real samples, feed of the step)."""
@@ -24,8 +24,8 @@ def main() -> int:
     def step(batch: Any) -> float:
         return facts.loss(job.step(batch[2], next(number)))
 
-    contestant = serve.Contestant(step, facts, peak_bytes)
-    serve.serve(epoch, contestant, lambda: job.evaluate()["accuracy"], WARM_STEPS)
+    contestant = timing.Contestant(step, facts, peak_bytes)
+    timing.run(epoch, contestant, lambda: job.evaluate()["accuracy"])
     return 0
 
 

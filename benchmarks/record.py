@@ -25,8 +25,8 @@ from amp_xla.config import parse
 from amp_xla.process.exits import exit_code
 from amp_xla.process.typed import revision
 from amp_xla.speed import machine
+from benchmarks import ROOT
 
-ROOT = Path(__file__).resolve().parents[1]
 RECORDS = ROOT / "docs" / "results" / "recorded.json"
 # Recipe -> (field in metrics.jsonl, name for readers, function that picks the best value).
 RESULTS: Dict[str, Any] = {
@@ -92,17 +92,17 @@ def describe(recipe: str, run: Path, seconds: float) -> Dict[str, Any]:
     }
 
 
-def keep(record: Dict[str, Any], path: Path = RECORDS) -> None:
+def keep(record: Dict[str, Any]) -> None:
     """Write ``record``; it replaces the record of the same recipe and runtime."""
     same = ("recipe", "runtime")
-    records = [r for r in load(path) if any(r[key] != record[key] for key in same)] + [record]
+    records = [r for r in load() if any(r[key] != record[key] for key in same)] + [record]
     records.sort(key=lambda r: [r[key] for key in same])
-    path.write_text(json.dumps(records, indent=1) + "\n", encoding="utf-8")
+    RECORDS.write_text(json.dumps(records, indent=1) + "\n", encoding="utf-8")
 
 
-def load(path: Path = RECORDS) -> List[Dict[str, Any]]:
+def load() -> List[Dict[str, Any]]:
     """Return all records."""
-    records: List[Dict[str, Any]] = json.loads(path.read_text("utf-8")) if path.exists() else []
+    records: List[Dict[str, Any]] = json.loads(RECORDS.read_text("utf-8"))
     return records
 
 

@@ -29,8 +29,9 @@ from amp_xla.data.text.corpora import WORD, relations
 from amp_xla.process.exits import exit_code
 from amp_xla.tasks.relations.data import unpack
 from amp_xla.training.extraction import counted, f1
+from benchmarks import ROOT
 
-EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+EXAMPLES = ROOT / "examples"
 ROWS, PREDICATES, LENGTH, TRIPLES = 16, 48, 128, 4  # DuIE's predicates
 
 

@@ -12,11 +12,11 @@ import sys
 from typing import Any, Iterator, Mapping
 
 from amp_xla.speed.child import peak_resident
-from benchmarks import corpus, serve
+from benchmarks import corpus, timing
 
 
 def main() -> int:
-    """Build the model; answer the harness' commands."""
+    """Build the model; do the task."""
     import torch
     from transformers import BertModel, get_linear_schedule_with_warmup
     from transformers.trainer_pt_utils import LengthGroupedSampler
@@ -53,9 +53,9 @@ def main() -> int:
     )
     total = shape["schedule_steps"]
     schedule = get_linear_schedule_with_warmup(optimizer, max(1, total // 10), total)
-    samples, size = train.samples(), shape["batch_size"]
+    samples, size = train.samples, shape["batch_size"]
 
-    def epoch(number: int) -> Iterator[serve.Batch]:
+    def epoch(number: int) -> Iterator[timing.Batch]:
         generator = torch.Generator().manual_seed(shape["seed"] + number)
         if shape["group"]:
             lengths = [len(sample) for sample in samples]
@@ -66,7 +66,7 @@ def main() -> int:
             chosen = order[i : i + size]
             yield corpus.pad([samples[j] for j in chosen]), train.labels[chosen]
 
-    def step(batch: serve.Batch) -> float:
+    def step(batch: timing.Batch) -> float:
         model.train()
         ids = torch.from_numpy(batch[0]).to(device)
         labels = torch.from_numpy(batch[1]).long().to(device)
@@ -77,19 +77,14 @@ def main() -> int:
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
-        return float(loss)
+        return float(loss.detach())
 
-    def accuracy() -> float:
+    def classes(ids: Any) -> Any:
         model.eval()
-        held, right = dev.samples(), 0
         with torch.no_grad(), autocast(shape["precision"], device):
-            for i in range(0, len(held), 64):
-                ids = torch.from_numpy(corpus.pad(held[i : i + 64])).to(device)
-                classes = model(ids).argmax(-1).cpu().numpy()
-                right += int((classes == dev.labels[i : i + 64]).sum())
-        return right / len(held)
+            return model(torch.from_numpy(ids).to(device)).argmax(-1).cpu().numpy()
 
-    serve.serve(epoch, serve.Contestant(step, peak=peak), accuracy)
+    timing.run(epoch, timing.Contestant(step, peak=peak), lambda: dev.accuracy(classes))
     return 0
 
 

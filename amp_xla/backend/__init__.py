@@ -62,21 +62,12 @@ def installed() -> str:
     return "tf2" if sys.version_info >= (3, 9) or importlib.util.find_spec("tf_keras") else "tf1"
 
 
-def version() -> Tuple[int, int]:
-    """Return TensorFlow's (major, minor)."""
-    major, minor = tensorflow().__version__.split(".")[:2]
-    return int(major), int(minor)
-
-
 def kind() -> str:
     """Return ``tf1`` (1.15) or ``tf2``."""
-    if version() == (1, 15):
-        return "tf1"
-    if version()[0] == 2:
-        return "tf2"
-    raise UnsupportedError(
-        f"TensorFlow {tensorflow().__version__} is not supported; supported: 1.15, 2.x"
-    )
+    version = tensorflow().__version__
+    if version.startswith(("1.15.", "2.")):
+        return f"tf{version[0]}"
+    raise UnsupportedError(f"TensorFlow {version} is not supported; supported: 1.15, 2.x")
 
 
 def is_fork() -> bool:

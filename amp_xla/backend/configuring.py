@@ -68,13 +68,13 @@ def configure(**overrides: Any) -> Precision:
     gpu = settings.device != "cpu" and nvidia.has_device(_original_environment)
     tf2 = backend.installed() == "tf2"
     variables = flags.environment(settings, _original_environment, gpu, tf2)
-    _refuse_misspelt(None)
+    problems = flags.check(_original_environment, tf2)
+    if problems:
+        raise SettingsError("; ".join(problems))
     _refuse_if_late(settings, variables)
     for name in set(_MANAGED) - set(variables):
         _restore(name)
     os.environ.update(variables)
-
-    _refuse_misspelt(backend.version()[0])
     if settings.xla == "lite" and not backend.has_lite():
         _restore(flags.XLA_FLAGS)
         raise UnsupportedError(
@@ -93,12 +93,6 @@ def resolve(**overrides: Any) -> Precision:
     global _current
     _current = _apply(Precision.of(configure(**overrides).settings, *backend.half_dtype()))
     return _current
-
-
-def _refuse_misspelt(tf_major: Optional[int]) -> None:
-    problems = flags.check(_original_environment, tf_major)
-    if problems:
-        raise SettingsError("; ".join(problems))
 
 
 def _apply(precision: Precision) -> Precision:

@@ -229,17 +229,19 @@ class Feed:
       seed: seed of the run.
       position: position of the first batch to train on.
       skip: batches of its epoch that were trained before.
-
-    Attributes:
-      batch: the batch of the current step.
+      end: position after the last batch to train on.
     """
 
-    def __init__(self, source: Any, seed: int, position: int, skip: int) -> None:
+    def __init__(self, source: Any, seed: int, position: int, skip: int, end: int) -> None:
+        # ``FitStep`` needs a batch, even if none is left to train on. The last one leaves the data
+        # to another fit as the run left them.
+        if position >= end:
+            position = max(position - 1, 0)
         self._steps, self._position, self._skip = source.steps, position, skip
         self._batches = source.batches(seed, position)
         self._pool = ThreadPoolExecutor(1)
         self._ahead: Optional[Future] = None
-        self.batch = self._first = next(self._batches)
+        self._first = next(self._batches)
 
     def sample_weights(self, model: Any, class_weight: Any) -> Any:
         """Return the sample weights of the first batch as Keras standardizes them."""
@@ -261,13 +263,14 @@ class Feed:
         Keras starts a resumed epoch with its first batch. In place of the batches that were trained
         before, this repeats the first one; ``FitStep.skip`` does not train on them.
         """
+        batch = self._first
         for _ in range(self._skip):
-            yield self._first
+            yield batch
         while True:
-            yield self.batch
+            yield batch
             self._position += 1
             ahead, self._ahead = self._ahead, None
-            self.batch = next(self._batches) if ahead is None else ahead.result()
+            batch = next(self._batches) if ahead is None else ahead.result()
 
     def read_ahead(self) -> None:
         """Start reading the next batch, unless the epoch ends here: then callbacks come first.

@@ -26,6 +26,7 @@ from amp_xla.training import distributed
 from amp_xla.training.checkpoint import CheckpointError
 from amp_xla.training.job import TensorFlowEngine
 from amp_xla.training.launch import newest, prepare, report
+from amp_xla.training.loop import Content
 from amp_xla.training.options import Intervals, LoopOptions, RunOptions
 from amp_xla.training.run import RunFolder, ScriptFolder, write_status
 from amp_xla.training.state import LoopState
@@ -146,10 +147,9 @@ class Run(keras.callbacks.Callback):
                 try:
                     history = fit(model, **self._begin(model, given))
                 except Stopped:
-                    if self._before is not None:
-                        self._loop.save_earlier(*self._before)
-                        raise self._loop.stopped(self._watch) from None
-                    raise
+                    if self._before is None:
+                        raise
+                    raise self._loop.stopped(self._watch, self._before) from None
                 self._end()
             return history
         except (Stopped, RankLost) as stopped:
@@ -206,13 +206,12 @@ class Run(keras.callbacks.Callback):
         self._resumed_at = -1 if resume_from is None or state.evaluate_due else state.step
         self._monitor = description.known_monitor(self._monitor, model, given, self)
         self._epoch, position = epoch, epoch * steps + skip
-        # FitStep needs a batch. The last one leaves the data to another fit as the run left them.
-        over = self._ended or position >= given["epochs"] * steps
         read = {} if self._ranks.several else self._source.identity(self._seed)  # ranks differ
         script = description.describe(model, {**read, "class_weight": given["class_weight"]})
         self._feed: Any = self._source
         if not isinstance(self._source, data.Arrays):  # Keras itself cuts batches of arrays
-            self._feed = data.Feed(self._source, self._seed, max(position - over, 0), skip)
+            end = position if self._ended else given["epochs"] * steps
+            self._feed = data.Feed(self._source, self._seed, position, skip, end)
         self._open.callback(self._feed.close)
         self._step = FitStep(
             model, self._feed, given["class_weight"], self._seed,
@@ -237,8 +236,7 @@ class Run(keras.callbacks.Callback):
         except CheckpointError as error:
             reasons = description.reasons(resume_from, model, self.folder.path in _ENDED)
             raise CheckpointError(f"{error}{reasons}") from error
-        self._loop.more_state = self._more_state
-        engine.more_tensors = self._more_tensors
+        self._loop.more = self._more
         if resume_from is None:
             self._loop.state.epoch = epoch
         self._step.number, self._step.skip = self._loop.state.step, skip
@@ -302,7 +300,7 @@ class Run(keras.callbacks.Callback):
         """
         loop = self._loop
         if loop.state.evaluate_due and not self._ranks.several:
-            self._before = loop.document(), loop.engine.snapshot()
+            self._before = loop.content()
             self._evaluation.enter_context(self._watch.immediately("during an evaluation"))
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
@@ -334,28 +332,22 @@ class Run(keras.callbacks.Callback):
         if loop.over:
             model.stop_training = True
 
-    def _more_state(self) -> Dict[str, Any]:
-        """Return what ``state.json`` has of Keras and the other callbacks."""
+    def _more(self) -> Content:
+        """Return what a checkpoint has of Keras and the other callbacks: fields and arrays."""
+        arrays: Dict[str, np.ndarray] = {}
         state = self._loop.state
         within = state.step_in_epoch > 0 or state.evaluate_due
         metrics = backend.K.batch_get_value(metric_variables(self._step.model)) if within else []
-        return {
-            "fit": {
-                "seed": self._seed,
-                "monitor": self._loop.options.monitor,
-                "losses": self._losses if within else [0.0, 0],
-                "metrics": [value.tolist() for value in metrics],
-                "callbacks": self._others.state({}),
-                "ended": self._ended,
-                "weights": [weight.op.name for weight in self._step.model.weights],
-            }
+        fit = {
+            "seed": self._seed,
+            "monitor": self._loop.options.monitor,
+            "losses": self._losses if within else [0.0, 0],
+            "metrics": [value.tolist() for value in metrics],
+            "callbacks": self._others.state(arrays),
+            "ended": self._ended,
+            "weights": [weight.op.name for weight in self._step.model.weights],
         }
-
-    def _more_tensors(self) -> Dict[str, np.ndarray]:
-        """Return the arrays of the other callbacks."""
-        arrays: Dict[str, np.ndarray] = {}
-        self._others.state(arrays)
-        return arrays
+        return {"fit": fit}, arrays
 
     def _choose_monitor(self) -> None:
         name = self._loop.options.monitor

@@ -189,8 +189,7 @@ def tensorflow(machine: Machine) -> List[Finding]:
 
 def environment(machine: Optional[Machine]) -> List[Finding]:
     """Return findings about variables that are misspelt, ignored, or contradict each other."""
-    major = None if machine is None else int(machine.tensorflow.split(".")[0])
-    problems = flags.check(os.environ, major)
+    problems = flags.check(os.environ, backend.installed() == "tf2")
     try:
         settings = Settings.from_environment(os.environ)
         flags.environment(settings, os.environ)

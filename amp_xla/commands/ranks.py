@@ -21,6 +21,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, Tuple, cast
@@ -217,7 +218,8 @@ class Launcher:
             )
         address, interface = slurm.route_to(remote[0]) if remote else ("127.0.0.1", "lo")
         # The port has no password, so it listens only on the address that the ranks need.
-        self._server = slurm.start_rendezvous(address, 0, plan)
+        self._server = slurm.rendezvous(address, 0, plan)
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
         port = int(self._server.server_address[1])
         self._starting, self._size = True, len(plan)  # some rank does not train yet
         self.ranks: List[Rank] = []

@@ -8,12 +8,8 @@ from __future__ import annotations
 
 import os
 import re
-import select
 import signal
 import socket
-import subprocess
-import sys
-import threading
 import time
 from typing import Any, Dict, List, Mapping, NamedTuple, Tuple
 
@@ -116,16 +112,15 @@ def assign(hosts: str) -> List[Any]:
     return slots
 
 
-def start_rendezvous(address: str, port: int, plan: List[Any]) -> Any:
-    """Start and return the server through which the ranks of ``assign`` exchange addresses.
+def rendezvous(address: str, port: int, plan: List[Any]) -> Any:
+    """Return the server through which the ranks of ``assign`` exchange addresses.
 
-    With port 0 it listens on any free one.
+    It listens already, with port 0 on any free one; the caller has to handle the requests.
     """
     from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
 
     server = RendezvousHTTPServer((address, port), RendezvousHandler, 0)
     server.init(plan)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
     return server
 
 
@@ -169,7 +164,7 @@ def join(environ: Mapping[str, str]) -> Dict[str, str]:
         if task.node or not named.startswith("127."):
             address = named  # all nodes use the same address of the first one
     if task.node == task.local == 0:
-        _open(task, address)
+        _serve(task, address)
     else:
         _wait_for(address, task.port, task.nodes[0])
     # Another job may have opened the same port of the node before.
@@ -177,25 +172,30 @@ def join(environ: Mapping[str, str]) -> Dict[str, str]:
     return {**variables(task.slot, address, interface, task.port), MEETING: number}
 
 
-def _open(task: Task, address: str) -> None:
-    """Start ``serve`` in a child process, because this process becomes rank 0."""
-    server = subprocess.Popen(
-        [sys.executable, "-m", __name__, task.plan, address, str(task.port)],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,  # else Slurm waits for this process to close the task's stderr
-        start_new_session=True,
-    )
-    assert server.stdout is not None
-    with server.stdout as stdout:
-        opened = select.select([stdout], [], [], _PATIENCE_SECONDS)[0] and stdout.read(1)
-    if not opened:
-        server.kill()
-        server.wait()
+def _serve(task: Task, address: str) -> None:
+    """Run the rendezvous server in a child process until this process, rank 0, has ended."""
+    parent = os.getpid()
+    try:
+        server = rendezvous(address, task.port, assign(task.plan))
+    except OSError as error:
         raise AmpXlaError(
-            f"port {task.port} of {task.nodes[0]}, where the ranks meet, is in use; choose "
+            f"port {task.port} of {task.nodes[0]}, where the ranks meet: {error.strerror}; choose "
             f"another: HOROVOD_GLOO_RENDEZVOUS_PORT=29400"
-        )
+        ) from error
+    if os.fork():
+        return
+    try:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
+            signal.signal(number, signal.SIG_IGN)  # the ranks need the server while they stop
+        os.setsid()
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        for stream in range(3):  # Slurm waits until a task's streams are closed
+            os.dup2(nowhere, stream)
+        server.timeout = 0.5
+        while os.getppid() == parent:
+            server.handle_request()
+    finally:
+        os._exit(0)
 
 
 def _wait_for(address: str, port: int, name: str) -> None:
@@ -211,18 +211,3 @@ def _wait_for(address: str, port: int, name: str) -> None:
                     f"({error.strerror or error}); it failed, or a firewall blocks the port"
                 ) from error
         time.sleep(0.2)
-
-
-def serve(plan: str, address: str, port: int) -> None:
-    """Run the rendezvous server until the process that started it has ended."""
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
-        signal.signal(number, signal.SIG_IGN)  # the ranks need the server while they stop
-    parent = os.getppid()
-    start_rendezvous(address, port, assign(plan))
-    os.write(1, b"+")
-    while os.getppid() == parent:
-        time.sleep(0.5)
-
-
-if __name__ == "__main__":
-    serve(sys.argv[1], sys.argv[2], int(sys.argv[3]))

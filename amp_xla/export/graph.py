@@ -27,7 +27,7 @@ class Parts(NamedTuple):
       transformer: bert4keras' model object.
       outputs: tensors by name; see ``model.comparable``.
       head: variables outside the transformer, by Hugging Face's names; a ``weight`` is [in, out].
-      weights: variables to restore from a checkpoint; empty = they are loaded already.
+      weights: variables to restore from a checkpoint.
       answers: tensors by name, as in ``Exportable``.
     """
 
@@ -47,28 +47,41 @@ class Serving(NamedTuple):
 
 
 def exportable(
-    checkpoint: Optional[Checkpoint],
+    checkpoint: Checkpoint,
     build: Callable[[Optional[str]], Parts],
     length: int,
     labels: Sequence[str] = (),
     **others: Any,
 ) -> Exportable:
-    """Return a recipe's model with the weights of a checkpoint.
+    """Return a recipe's model with the weights of a checkpoint; see ``with_weights``."""
+
+    def restored(folder: Optional[str]) -> Parts:
+        parts = build(folder)
+        if folder is None:
+            restore_weights(checkpoint, parts.weights)
+        return parts
+
+    config = google.pretrained(str(checkpoint.path)).config
+    tokenizer = Tokenizer.of_folder(str(checkpoint.path))
+    others["labels"] = tuple(labels)
+    return with_weights(restored, config, tokenizer, length, **others)
+
+
+def with_weights(
+    build: Callable[[Optional[str]], Parts],
+    config: Dict[str, Any],
+    tokenizer: Tokenizer,
+    length: int,
+    **others: Any,
+) -> Exportable:
+    """Return the model that ``build`` builds, and how to build it again from the exported folder.
 
     Args:
-      checkpoint: checkpoint of the run; None = the weights are loaded, and ``others`` has
-        ``config`` and ``tokenizer``.
-      build: function that builds the model from a folder of weights, as for ``--bert``; with None
-        it builds the run's architecture without weights.
-      length, labels, **others: as in ``Exportable``.
+      build: function that builds the model with its weights; if it gets a folder, as for
+        ``--bert``, with those in it.
+      config, tokenizer, length, **others: as in ``Exportable``.
     """
     parts = _built(build, None)
-    if checkpoint is not None:
-        others["config"] = google.pretrained(str(checkpoint.path)).config
-        others["tokenizer"] = Tokenizer.of_folder(str(checkpoint.path))
-        if parts.weights:
-            restore_weights(checkpoint, parts.weights)
-    config = others["config"]
     config["layer_norm_eps"] = encoders.epsilon(parts.transformer)
     head = dict(zip(parts.head, K.batch_get_value(list(parts.head.values()))))
     numbers = backend.session().run(list(parts.answers.values()))
@@ -83,8 +96,9 @@ def exportable(
         return running(again)
 
     return Exportable(
-        tensors=encoders.values(parts.transformer, config["vocab_size"]), length=length,
-        head={name: _transposed(name, value) for name, value in head.items()}, labels=tuple(labels),
+        config=config, tokenizer=tokenizer, length=length,
+        tensors=encoders.values(parts.transformer, config["vocab_size"]),
+        head={name: _transposed(name, value) for name, value in head.items()},
         run=running(parts), reload=reload, graph=lambda half: serving(parts, half),
         answers={name: value.tolist() for name, value in zip(parts.answers, numbers)}, **others,
     )  # fmt: skip

@@ -228,8 +228,8 @@ def _encoder(model: Any, transformer: Any, tokenizer: Any, answers: Any) -> Expo
         again.load_weights_from_checkpoint(opened.take(encoders.tensors(again), False))
         return graph.Parts(again, {"vectors": _hidden(again)}, {})
 
-    return graph.exportable(
-        None, build, transformer.max_position, config=config, tokenizer=tokenizer,
+    return graph.with_weights(
+        build, config, tokenizer, transformer.max_position,
         kind=kind_of(encoders.tensors(transformer)) if alone else None,
         formula="" if mask else "; ".join(formulas),
         inputs=_samples(transformer.model, None, [transformer]),

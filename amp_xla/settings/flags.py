@@ -141,12 +141,8 @@ def _xla(settings: Settings, current: str, gpu: bool) -> str:
     return " ".join(n if v is None else f"{n}={v}" for n, v in flags.items())
 
 
-def check(environ: Mapping[str, str], tf_major: Optional[int] = None) -> List[str]:
-    """Return one sentence per variable that TensorFlow would ignore or not understand.
-
-    Args:
-      tf_major: major version of TensorFlow; None = allow what either version reads.
-    """
+def check(environ: Mapping[str, str], tf2: bool) -> List[str]:
+    """Return one sentence per variable that TensorFlow would ignore or not understand."""
     problems = []
     growth = environ.get("TF_FORCE_GPU_ALLOW_GROWTH")
     if growth is not None and growth not in ("true", "false"):
@@ -159,12 +155,12 @@ def check(environ: Mapping[str, str], tf_major: Optional[int] = None) -> List[st
             problems.append(f"{name}={value} is not a boolean; allowed: 0, 1, true, false")
     for name in sorted(environ):
         if name.startswith(REWRITE_PREFIX):
-            problems.extend(_check_rewrite(name, environ[name], tf_major))
+            problems.extend(_check_rewrite(name, environ[name], tf2))
     return problems
 
 
-def _check_rewrite(name: str, value: str, tf_major: Optional[int]) -> List[str]:
-    lists = LISTS_TF1 if tf_major == 1 else LISTS_TF1 + LISTS_TF2
+def _check_rewrite(name: str, value: str, tf2: bool) -> List[str]:
+    lists = LISTS_TF1 + LISTS_TF2 if tf2 else LISTS_TF1
     allowed = [f"{REWRITE_PREFIX}{s}_{a}" for s in lists for a in ("ADD", "REMOVE")]
     allowed += [REWRITE_PREFIX + other for other in _REWRITE_OTHERS]
     if name in allowed:

@@ -6,8 +6,10 @@ out of memory, NaN and crashes are results, not errors.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
+import os
 import re
 import signal
 import statistics
@@ -15,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 from amp_xla import backend
 from amp_xla.process.progress import note
@@ -92,28 +94,46 @@ def ended(code: int, errors: bytes) -> ChildEnded:
     return ChildEnded("crashed", f"{how}: {last}")
 
 
-def turn(request: Request, timeout: float, compiled: str) -> Dict[str, Any]:
-    """Start a process for the request and return its result.
+def answer_of(command: Sequence[str], environ: Mapping[str, str], timeout: float) -> Dict[str, Any]:
+    """Start a process and return its result, as ``child.reply`` prints it.
 
     Args:
-      compiled: folder in which XLA of TensorFlow 2 keeps its programs for the next round.
+      environ: variables to add to a clean environment.
 
     Raises:
       ChildEnded: the process ended without a result, or had none after ``timeout`` seconds.
     """
+    with subprocess.Popen(
+        list(command),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**clean_environment(), **environ},
+        start_new_session=True,
+    ) as process:
+        try:
+            out, errors = process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            raise ChildEnded("timed out", f"no answer in {timeout:.0f} s") from None
+        finally:
+            with contextlib.suppress(ProcessLookupError):  # what it started holds GPU and pipes
+                os.killpg(process.pid, signal.SIGKILL)
+    answers = [line for line in out.splitlines() if line.startswith(MARK.encode())]
+    if process.returncode or not answers:
+        raise ended(process.returncode, errors)
+    values: Dict[str, Any] = json.loads(answers[0][len(MARK) :].decode())
+    return values
+
+
+def turn(request: Request, timeout: float, compiled: str) -> Dict[str, Any]:
+    """Measure the request in a new process; see ``answer_of``.
+
+    Args:
+      compiled: folder in which XLA of TensorFlow 2 keeps its programs for the next round.
+    """
     command = [sys.executable, "-m", "amp_xla.speed.child", json.dumps(dataclasses.asdict(request))]
-    env = clean_environment()
-    if request.xla != "off" and backend.installed() == "tf2":
-        env[flags.XLA_FLAGS] = f"--tf_xla_persistent_cache_directory={compiled}"
-    try:
-        done = subprocess.run(command, capture_output=True, env=env, timeout=timeout)
-    except subprocess.TimeoutExpired:
-        raise ChildEnded("timed out", f"no answer in {timeout:.0f} s") from None
-    answers = [line for line in done.stdout.splitlines() if line.startswith(MARK.encode())]
-    if done.returncode or not answers:
-        raise ended(done.returncode, done.stderr)
-    answer: Dict[str, Any] = json.loads(answers[0][len(MARK) :].decode())
-    return answer
+    caches = request.xla != "off" and backend.installed() == "tf2"
+    flag = f"--tf_xla_persistent_cache_directory={compiled}"
+    return answer_of(command, {flags.XLA_FLAGS: flag} if caches else {}, timeout)
 
 
 def measure(

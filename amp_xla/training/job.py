@@ -14,8 +14,7 @@ from safetensors import SafetensorError
 
 from amp_xla import backend
 from amp_xla.backend import configuring, keras, tf
-from amp_xla.data.batches.protocol import BatchSource
-from amp_xla.data.batches.rank_shard import micro_batches
+from amp_xla.data.batches.protocol import BatchSource, micro_batches
 from amp_xla.errors import AmpXlaError
 from amp_xla.graph import executed, training_graph
 from amp_xla.graph.nodes import upstream
@@ -119,7 +118,6 @@ class TensorFlowEngine(Engine):
             [v for v in job.variables if not any(v is other for other in transient)]
         )
         self._window, self._micro_step = Variables(transient), Variables(transient[:1])
-        self.more_tensors: Callable[[], Dict[str, np.ndarray]] = dict
         names = unrepeatable(job.step.train_op)
         if names:
             subject = f" and {len(names) - 1} others draw" if names[1:] else " draws"
@@ -180,8 +178,8 @@ class TensorFlowEngine(Engine):
         return int(sum(self._micro_step.snapshot().values()))
 
     def snapshot(self) -> Mapping[str, np.ndarray]:
-        extra = {**(self._window.snapshot() if self.in_window else {}), **self.more_tensors()}
-        return {**self.variables.snapshot(), **{MORE + n: array for n, array in extra.items()}}
+        sums = self._window.snapshot() if self.in_window else {}
+        return {**self.variables.snapshot(), **{MORE + n: array for n, array in sums.items()}}
 
     def write_shards(self, folder: Path) -> Optional[Path]:
         tables, ranks = self.job.sharded, self.ranks

@@ -16,15 +16,14 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Seque
 
 import numpy as np
 
-from amp_xla.data.batches.protocol import sample_count
-from amp_xla.data.batches.rank_shard import whole
+from amp_xla.data.batches.protocol import sample_count, whole
 from amp_xla.errors import AmpXlaError, RankLost
 from amp_xla.process import exits
 from amp_xla.process.progress import Progress, note
 from amp_xla.process.stopping import SignalWatch, Stopped
 from amp_xla.process.world import announce
 from amp_xla.training import nonfinite
-from amp_xla.training.checkpoint import CheckpointError, problems, prune, steps, write
+from amp_xla.training.checkpoint import MORE, CheckpointError, problems, prune, steps, write
 from amp_xla.training.engine import Engine, StepResult
 from amp_xla.training.metrics import MetricsLog
 from amp_xla.training.options import LoopOptions, RunOptions
@@ -33,6 +32,8 @@ from amp_xla.training.state import LoopState
 
 _COMPARE_EVERY = 500  # steps between two comparisons of the ranks' weights
 _CHECKPOINT_SECONDS = 600.0  # maximum time between two checkpoints
+
+Content = Tuple[Dict[str, Any], Mapping[str, np.ndarray]]  # state.json and tensors by name
 
 
 class CheckpointWriter:
@@ -60,14 +61,9 @@ class CheckpointWriter:
         if pending is not None:
             pending.result()
 
-    def save(
-        self,
-        step: int,
-        tensors: Mapping[str, np.ndarray],
-        state: Mapping[str, Any],
-        shards: Optional[Path] = None,
-    ) -> None:
+    def save(self, step: int, content: Content, shards: Optional[Path]) -> None:
         """Write a checkpoint in the background, as ``checkpoint.write``. Call ``wait`` first."""
+        state, tensors = content
 
         def written() -> None:
             write(self._run.checkpoints, step, tensors, state, self._files, shards)
@@ -83,7 +79,7 @@ class Loop:
     Attributes:
       config: the recipe's configuration; its field ``run`` has ``RunOptions``.
       identity: saved with each checkpoint; see ``state.identity_of``.
-      more_state: returns further content of a checkpoint's ``state.json``.
+      more: returns what a checkpoint holds besides: fields of ``state.json``, arrays by name.
     """
 
     def __init__(
@@ -100,7 +96,7 @@ class Loop:
         self.options, self.config, self.identity = options, config, identity
         self.state = LoopState(log_sums=[0.0] * (1 + len(engine.metric_names)))
         self.reported_nonfinite = False
-        self.more_state: Callable[[], Dict[str, Any]] = dict
+        self.more: Callable[[], Content] = lambda: ({}, {})
         self._log: Optional[MetricsLog] = None
         self._result: Optional[StepResult] = None
         self._saved_at: Optional[int] = None
@@ -236,12 +232,15 @@ class Loop:
         if not self.checkpoints.busy:
             self.checkpoints.wait()  # raises the error of a write that failed
         if stop or (watch.received is not None and not several):
-            self.save_if_needed()
-            self.engine.ranks.all_do(self.checkpoints.wait)  # no rank ends before it is written
             raise self.stopped(watch)
 
-    def stopped(self, watch: SignalWatch) -> Stopped:
-        """Return the error that ends a run between two steps after a signal."""
+    def stopped(self, watch: SignalWatch, content: Optional[Content] = None) -> Stopped:
+        """Save, and return the error that ends a run between two steps after a signal.
+
+        ``content`` is that of the current step if it was read earlier.
+        """
+        self.save_if_needed(content)
+        self.engine.ranks.all_do(self.checkpoints.wait)  # no rank ends before it is written
         step = self.state.step
         where = f"after step {step}; {self.run.resume_by} continues from there"
         return watch.stopped(where if step else "before the first step")
@@ -360,39 +359,37 @@ class Loop:
         with contextlib.nullcontext() if ranks.several else watch.immediately(during):
             return {name: float(value) for name, value in self.engine.job.evaluate().items()}
 
-    def save_if_needed(self) -> None:
+    def save_if_needed(self, content: Optional[Content] = None) -> None:
         """Save, unless the current step already has a checkpoint."""
         if self._saved_at != self.state.step and self.state.step:
-            self.save()
+            self.save(content)
 
-    def document(self) -> Dict[str, Any]:
-        """Return the content of ``state.json`` for the current state."""
-        ranks = self.engine.ranks
-        return {
+    def content(self) -> Content:
+        """Return ``state.json`` and tensors of the current state, in host memory."""
+        ranks, (fields, arrays) = self.engine.ranks, self.more()
+        document = {
             "recipe": self.run.recipe,
             "loop": dataclasses.asdict(self.state),
             "identity": self.identity,
-            **self.more_state(),
+            **fields,
             "ranks": {
                 "size": ranks.world.size,
                 "first_size": ranks.first_size,
                 "micro_batches": self.engine.micro_batches,
             },
         }
+        more = {MORE + name: array for name, array in arrays.items()}
+        return document, {**self.engine.snapshot(), **more}
 
-    def save(self) -> None:
-        """Write a checkpoint of the current state; all ranks call it, the first one writes."""
-        ranks, document = self.engine.ranks, self.document()
+    def save(self, content: Optional[Content] = None) -> None:
+        """Write a checkpoint; all ranks call it, the first one writes.
+
+        ``content`` is that of the current step if it was read earlier.
+        """
+        ranks = self.engine.ranks
         # The last checkpoint may still be in writing, and be using the folder of the shards.
         ranks.all_do(self.checkpoints.wait)
         shards = self.engine.write_shards(self.run.checkpoints)
         if ranks.first:
-            self.checkpoints.save(self.state.step, self.engine.snapshot(), document, shards)
+            self.checkpoints.save(self.state.step, content or self.content(), shards)
         self._saved_at, self._saved_when = self.state.step, time.monotonic()
-
-    def save_earlier(self, document: Mapping[str, Any], tensors: Mapping[str, Any]) -> None:
-        """Write a checkpoint of what was read at the current step, unless there is one."""
-        self.checkpoints.wait()
-        if self._saved_at != self.state.step:
-            self.checkpoints.save(self.state.step, tensors, document)
-            self.checkpoints.wait()

@@ -11,7 +11,7 @@ from typing import List
 import pytest
 
 from benchmarks import gpu
-from benchmarks.gpu_rows import CONTESTANTS, PEAKS, PLAN, Contestant, Row
+from benchmarks.gpu_rows import CONTESTANTS, PLAN, Contestant, Row
 from tests.support.running import run_python
 
 pytestmark = pytest.mark.once
@@ -102,7 +102,8 @@ def test_a_row_is_what_its_name_says(row: Row, why: str) -> None:
     "card, peak",
     [
         ("NVIDIA H100 80GB HBM3", "25%"), ("NVIDIA H100 PCIe", "33%"), ("NVIDIA A1000", "-"),
-        ("NVIDIA L40", "138%"), ("NVIDIA L4", "207%"), ("A100-SXM4-40GB", "80%"),
+        ("NVIDIA H100 NVL", "-"), ("Tesla V100-PCIE-16GB", "-"), ("NVIDIA L40", "-"),
+        ("NVIDIA L4", "207%"), ("A100-SXM4-40GB", "80%"),
     ],
 )  # fmt: skip
 def test_the_peak_is_that_of_exactly_this_card(card: str, peak: str) -> None:
@@ -121,7 +122,6 @@ def test_a_table_has_one_card() -> None:
     page = gpu.render({row.key: row for row in both}, trial=False)
     assert "## BERT-base at 384: NVIDIA L4" in page and page.count("| amp ") == 2
     assert "- amp; tf32: driver 550.54, tensorflow 2.17.1, steps 10" in page
-    assert set(PEAKS) >= {"H100 80GB HBM3", "L4"}
     assert len(set(PLAN)) == len(PLAN) and {name for _, name in PLAN} == set(CONTESTANTS)
 
 

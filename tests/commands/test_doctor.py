@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 from amp_xla.backend import nvidia
@@ -17,14 +14,14 @@ echo 'Tesla T4, 440.64.00, 15109'
 FAILED = "NVIDIA-SMI has failed because it could not communicate with the NVIDIA driver."
 
 
-def program(folder: Path, name: str, text: str) -> None:
+def program(folder, name, text):
     path = folder / name
     path.write_text(text if text.startswith("#!") else f"#!/bin/sh\necho '{text}'\n")
     path.chmod(0o755)
 
 
 @pytest.fixture
-def path(tmp_path: Path, monkeypatch: Any) -> Path:
+def path(tmp_path, monkeypatch):
     """Make a folder that is the only one on PATH."""
     monkeypatch.setenv("PATH", str(tmp_path))
     return tmp_path
@@ -36,7 +33,7 @@ def path(tmp_path: Path, monkeypatch: Any) -> Path:
     (f"#!/bin/sh\necho '{FAILED}'\nexit 9\n", "error", FAILED),
     (OLD_DRIVER, "note", "compute capability unknown"),
 ])  # fmt: skip
-def test_gpus(path: Path, smi: str, level: str, words: str) -> None:
+def test_gpus(path, smi, level, words):
     program(path, "nvidia-smi", smi)
     findings = doctor.graphics(nvidia.look())
     assert findings[0].level == level and words in str(findings[0])
@@ -49,5 +46,5 @@ def test_gpus(path: Path, smi: str, level: str, words: str) -> None:
     ("NVIDIA A100-SXM4-40GB", "470.82.01", "ok"),
     ("Tesla T4", "440.64.00", "error"),
 ])  # fmt: skip
-def test_driver_against_the_container(name: str, version: str, level: str) -> None:
+def test_driver_against_the_container(name, version, level):
     assert doctor.driver(doctor.Gpu(name, version)).level == level

@@ -11,15 +11,14 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
-from typing import Any, Callable, Iterator, List, Tuple
 
 import psutil
 import pytest
 
 from amp_xla.commands import ranks
 from amp_xla.errors import AmpXlaError
-from tests.support.horovod import ROOT, need_horovod
+from tests.support.horovod import need_horovod
+from tests.support.running import environment, until
 
 pytestmark = pytest.mark.once
 LAUNCHER = """
@@ -43,23 +42,18 @@ while not os.path.exists("step-ended"):
     time.sleep(0.02)
 sys.exit(143)
 """
-# The deaf rank stands for one that imports a library, or waits for another rank.
+# The deaf rank stands for one that imports a library, or waits for another rank; an early one has
+# not called `guard` yet.
 STARTING = """
 import os, pathlib, signal, time
 from amp_xla.process import exits
 from amp_xla.process.world import world
-exits.guard()
 rank = world().rank
-for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT):
-    signal.signal(number, signal.SIG_IGN if rank == DEAF else signal.SIG_DFL)
-pathlib.Path(f"up-{rank}").write_text(str(os.getpid()))
-time.sleep(240)
-"""
-EARLY = """
-import os, pathlib, time
-from amp_xla.process import exits
-from amp_xla.process.world import world
-pathlib.Path(f"up-{world().rank}").write_text(str(os.getpid()))
+if not {early}:
+    exits.guard()
+    for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN if rank == {deaf} else signal.SIG_DFL)
+pathlib.Path("up-%d" % rank).write_text(str(os.getpid()))
 while not os.path.exists("sent"):
     time.sleep(0.02)
 exits.guard()
@@ -79,7 +73,7 @@ sys.exit(exit_code(lost))
 LATE = """
 import time
 from amp_xla.process.world import world
-time.sleep(14 * world().rank)
+time.sleep(8 * world().rank)
 import amp_xla.setup
 from amp_xla.training import distributed
 print(distributed.join().gather(world().rank))
@@ -98,40 +92,33 @@ ranks.Rank = Rank
 """
 
 
-def until(true: Callable[[], bool]) -> None:
-    end = time.monotonic() + 60
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.02)
-
-
-def start(folder: Path, program: str, before: str = "", **variables: str) -> Any:
+def start(folder, program, before="", **variables):
     """Start the launcher with two ranks that run a program."""
     need_horovod()
     (folder / "stand_in.py").write_text(program)
     return subprocess.Popen(
         [sys.executable, "-c", before + LAUNCHER],
         cwd=str(folder),
-        env={**os.environ, "PYTHONPATH": str(ROOT), **variables},
+        env=environment(variables),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
 
 
-def pids(folder: Path) -> List[int]:
+def pids(folder):
     """Return the process ids of the ranks, once they run."""
     up = [folder / f"up-{rank}" for rank in (0, 1)]
     until(lambda: all(path.exists() and path.read_text() for path in up))
     return [int(path.read_text()) for path in up]
 
 
-def ended(process: Any) -> Tuple[int, str, str]:
+def ended(process):
     out, errors = process.communicate(timeout=240)
     return process.returncode, out.decode(), errors.decode()
 
 
 @pytest.fixture
-def launcher(tmp_path: Path) -> Iterator[Any]:
+def launcher(tmp_path):
     process = start(tmp_path, STAND_IN)
     try:
         pids(tmp_path)
@@ -142,7 +129,7 @@ def launcher(tmp_path: Path) -> Iterator[Any]:
         process.communicate()
 
 
-def test_it_waits_until_a_long_step_has_ended(launcher: Any, tmp_path: Path) -> None:
+def test_it_waits_until_a_long_step_has_ended(launcher, tmp_path):
     launcher.terminate()
     until((tmp_path / "stopping-0").exists)
     time.sleep(2)
@@ -151,9 +138,7 @@ def test_it_waits_until_a_long_step_has_ended(launcher: Any, tmp_path: Path) -> 
     assert launcher.wait(30) == 143
 
 
-def test_it_listens_on_the_loopback_only_and_the_second_signal_kills(
-    launcher: Any, tmp_path: Path
-) -> None:
+def test_it_listens_on_the_loopback_only_and_the_second_signal_kills(launcher, tmp_path):
     process = psutil.Process(launcher.pid)
     connections = getattr(process, "net_connections", None) or process.connections
     listening = [c.laddr.ip for c in connections() if c.status == "LISTEN"]
@@ -165,7 +150,7 @@ def test_it_listens_on_the_loopback_only_and_the_second_signal_kills(
     assert launcher.wait(30) == 128 + signal.SIGKILL
 
 
-def test_ranks_stop_if_the_launcher_is_killed(launcher: Any, tmp_path: Path) -> None:
+def test_ranks_stop_if_the_launcher_is_killed(launcher, tmp_path):
     launcher.kill()
     until(lambda: all((tmp_path / f"stopping-{rank}").exists() for rank in (0, 1)))
 
@@ -173,34 +158,26 @@ def test_ranks_stop_if_the_launcher_is_killed(launcher: Any, tmp_path: Path) -> 
 CODES = {"SIGTERM": 143, "SIGUSR1": 0, "SIGINT": 130}
 
 
-@pytest.mark.parametrize(("target", "deaf", "name"), [
-    (None, -1, "SIGINT"), (None, 0, "SIGUSR1"), (1, 0, "SIGTERM"),
+@pytest.mark.parametrize(("target", "deaf", "early", "name"), [
+    (None, -1, False, "SIGINT"), (None, 0, False, "SIGUSR1"), (1, 0, False, "SIGTERM"),
+    (None, -1, True, "SIGINT"), (1, -1, True, "SIGINT"),
 ])  # fmt: skip
-def test_a_signal_before_the_ranks_train_ends_all(
-    tmp_path: Path, target: Any, deaf: int, name: str
-) -> None:
-    process = start(tmp_path, STARTING.replace("DEAF", str(deaf)))
+def test_a_signal_before_the_ranks_train_ends_all(tmp_path, target, deaf, early, name):
+    process = start(tmp_path, STARTING.format(deaf=deaf, early=early))
     up = pids(tmp_path)
     os.kill(process.pid if target is None else up[target], getattr(signal, name))
+    (tmp_path / "sent").touch()
     assert ended(process) == (CODES[name], "", "")
 
 
-@pytest.mark.parametrize("target", [None, 1])
-def test_an_interrupt_while_python_starts_has_no_traceback(tmp_path: Path, target: Any) -> None:
-    process = start(tmp_path, EARLY)
-    up = pids(tmp_path)
-    os.kill(process.pid if target is None else up[target], signal.SIGINT)
-    (tmp_path / "sent").touch()
-    assert ended(process) == (130, "", "")
-
-
 @pytest.mark.parametrize("number, before", [(0, False), (1, True)])
-def test_a_signal_while_the_ranks_are_started(tmp_path: Path, number: int, before: bool) -> None:
+def test_a_signal_while_the_ranks_are_started(tmp_path, number, before):
     code = WHILE_STARTING.format(number=number, before=before)
-    assert ended(start(tmp_path, STARTING.replace("DEAF", "-1"), code)) == (143, "", "")
+    program = STARTING.format(deaf=-1, early=False)
+    assert ended(start(tmp_path, program, code)) == (143, "", "")
 
 
-def test_the_newest_checkpoint_is_named_if_rank_0_is_killed(tmp_path: Path) -> None:
+def test_the_newest_checkpoint_is_named_if_rank_0_is_killed(tmp_path):
     code, _, said = ended(start(tmp_path, LOST))
     errors = said.splitlines()
     assert code == 137 and len(errors) == 2, errors
@@ -209,9 +186,9 @@ def test_the_newest_checkpoint_is_named_if_rank_0_is_killed(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_ranks_wait_for_one_that_starts_late(tmp_path: Path) -> None:
+def test_ranks_wait_for_one_that_starts_late(tmp_path):
     """Horovod itself would abort after the time-out."""
-    process = start(tmp_path, LATE, HOROVOD_GLOO_TIMEOUT_SECONDS="10")
+    process = start(tmp_path, LATE, HOROVOD_GLOO_TIMEOUT_SECONDS="5")
     code, out, errors = ended(process)
     assert (code, out) == (0, "[0, 1]\n"), errors
 
@@ -223,7 +200,7 @@ def test_ranks_wait_for_one_that_starts_late(tmp_path: Path) -> None:
         (["--hosts", "localhost:1,127.0.0.1:1"], "two names of this machine"),
     ],
 )
-def test_wrong_numbers_of_ranks_and_hosts_are_refused(flags: List[str], message: str) -> None:
+def test_wrong_numbers_of_ranks_and_hosts_are_refused(flags, message):
     need_horovod()
     with pytest.raises(AmpXlaError, match=message):
         ranks.main([*flags, "--", "--epochs", "1"])

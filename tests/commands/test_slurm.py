@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+import socket
+import subprocess
+import sys
+import threading
+import time
 
 import pytest
 
@@ -11,6 +15,7 @@ from amp_xla.errors import AmpXlaError
 from amp_xla.process import world
 from amp_xla.process.world import World
 from tests.support.horovod import need_horovod
+from tests.support.running import environment
 
 pytestmark = pytest.mark.once
 STEP = {
@@ -23,12 +28,12 @@ STEP = {
 }
 
 
-def test_names_of_nodes() -> None:
+def test_names_of_nodes():
     names = "a008-ib a009-ib a010-ib a7-ib b r0n2 r0n3 r1n2 r1n3"
     assert slurm.expand("a[008-010,7]-ib,b,r[0-1]n[2-3]") == names.split()
 
 
-def test_a_task() -> None:
+def test_a_task():
     task = slurm.read(STEP)
     assert task.plan == "gpu08:2,gpu09:2,gpu11:2,big:1"
     assert slurm.read({**STEP, "SLURM_NODEID": "3", "SLURM_LOCALID": "0"}).port == task.port
@@ -36,13 +41,13 @@ def test_a_task() -> None:
     assert slurm.read({**STEP, "HOROVOD_GLOO_RENDEZVOUS_PORT": "29400"}).port == 29400
 
 
-def test_a_shell_of_an_allocation_is_no_task() -> None:
+def test_a_shell_of_an_allocation_is_no_task():
     with pytest.raises(AmpXlaError, match=r"srun did not start.*train\.sbatch"):
         slurm.read({"SLURM_JOB_ID": "4711"})
 
 
 @pytest.mark.slow
-def test_each_task_has_another_rank() -> None:
+def test_each_task_has_another_rank():
     need_horovod()
     places = [(node, local) for node, slots in enumerate((2, 2, 2, 1)) for local in range(slots)]
     for rank, (node, local) in enumerate(places):
@@ -55,9 +60,10 @@ def test_each_task_has_another_rank() -> None:
 
 
 @pytest.mark.parametrize("other", ["", "4711.1"])
-def test_ranks_of_two_jobs_do_not_meet_at_one_port(monkeypatch: Any, other: str) -> None:
+def test_ranks_of_two_jobs_do_not_meet_at_one_port(monkeypatch, other):
     need_horovod()
-    server = slurm.start_rendezvous("127.0.0.1", 0, slurm.assign("localhost:2"))
+    server = slurm.rendezvous("127.0.0.1", 0, slurm.assign("localhost:2"))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
     monkeypatch.setenv("HOROVOD_GLOO_RENDEZVOUS_ADDR", "127.0.0.1")
     monkeypatch.setenv("HOROVOD_GLOO_RENDEZVOUS_PORT", str(server.server_address[1]))
     monkeypatch.setattr(world, "_START_SECONDS", 1.0)
@@ -67,3 +73,49 @@ def test_ranks_of_two_jobs_do_not_meet_at_one_port(monkeypatch: Any, other: str)
             world.meet(World(int(job == other), 2))
     monkeypatch.setenv(world.MEETING, other)
     world.meet(World(0, 2))  # both of one job
+
+
+JOIN = """
+import os, sys
+from amp_xla.commands import slurm
+from amp_xla.errors import AmpXlaError
+
+try:
+    print(slurm.join(os.environ)["HOROVOD_RANK"], flush=True)
+except AmpXlaError as error:
+    sys.exit(f"error: {error}")
+sys.stdin.read()
+"""
+
+
+def test_the_first_task_serves_until_it_has_ended():
+    need_horovod()
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    step = {
+        **STEP, "SLURM_STEP_NODELIST": "localhost", "SLURM_STEP_TASKS_PER_NODE": "3",
+        "SLURM_NODEID": "0", "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
+    }  # fmt: skip
+
+    def task(local):
+        return subprocess.Popen(
+            [sys.executable, "-c", JOIN],
+            env=environment({**step, "SLURM_LOCALID": str(local)}),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+
+    tasks = [task(local) for local in (1, 0)]  # the first one waits for the second
+    assert [one.stdout.readline() for one in tasks] == [b"1\n", b"0\n"]
+    _, refused = task(0).communicate(timeout=60)
+    assert refused.startswith(b"error: port %d of localhost, where the ranks meet: Addr" % port)
+    for one in reversed(tasks):
+        assert one.communicate(timeout=60) == (b"", b"")  # the server holds no stream open
+    for _ in range(600):
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)):
+                return
+        time.sleep(0.1)
+    raise AssertionError("the server did not end")

@@ -66,10 +66,14 @@ class Place:
         self.folder = folder
         self.command = Commands(server, folder)
 
-    def start(self, ranks: int, name: str, *flags: str, recipe: str = "classification") -> Any:
+    def start(
+        self, ranks: int, name: str, *flags: str, recipe: str = "classification", grace: float = 12
+    ) -> Any:
+        """Start ranks; ``grace``: seconds after which it kills those that have not ended."""
+        program = f"from amp_xla.commands import cli, ranks; ranks._GRACE_SECONDS = {grace}"
         command = ["ranks", "--np", str(ranks), "--recipe", recipe, "--", "--name", name, *flags]
         return subprocess.Popen(
-            [sys.executable, "-m", "amp_xla", *command],
+            [sys.executable, "-c", f"{program}; raise SystemExit(cli.main())", *command],
             cwd=str(self.folder),
             env=environment({"TF_CPP_MIN_LOG_LEVEL": "3"}),
             stdout=subprocess.PIPE,
@@ -112,6 +116,8 @@ def from_start(place: Place, recipe: str = "classification") -> List[str]:
 
     On 1.15 a seeded start depends on the number of operations.
     """
+    if backend.kind() == "tf2":
+        return []
     if not place.run("start", recipe).exists():
         length = "--epochs" if recipe == "classification" else "--steps"
         flags = [*FLAGS[recipe], "--dropout", "0", length, "1"]
@@ -289,7 +295,7 @@ from amp_xla.report import record
 from amp_xla.training import checkpoint
 import time
 write = checkpoint._write_tensors
-checkpoint._write_tensors = lambda *args: (time.sleep(14), write(*args))
+checkpoint._write_tensors = lambda *args: (time.sleep(4), write(*args))
 """
 
 
@@ -297,11 +303,11 @@ checkpoint._write_tensors = lambda *args: (time.sleep(14), write(*args))
 def test_all_ranks_wait_for_the_last_checkpoint_of_a_stopped_run(
     place: Place, tmp_path: Path
 ) -> None:
-    """Its launcher kills, 12 seconds after one rank has ended, those that have not."""
+    """Its launcher kills, some seconds after one rank has ended, those that have not."""
     text = (ROOT / "recipes" / "pretraining.py").read_text()
     (tmp_path / "slow.py").write_text(text.replace("\nif __name__", f"{SLOW_DISK}\nif __name__"))
     flags = [*PRETRAINING, "--steps", "9999", "--evaluate-every", "9999"]
-    process = place.start(2, "slow", *flags, recipe=str(tmp_path / "slow.py"))
+    process = place.start(2, "slow", *flags, recipe=str(tmp_path / "slow.py"), grace=2)
     begun(process, place.run("slow", "slow") / "metrics.jsonl", 3)
     process.terminate()
     out = process.communicate(timeout=120)[0].decode()

@@ -118,6 +118,21 @@ def test_a_signal_during_the_imports_ends_the_process() -> None:
     assert run_python("-c", program) == (-signal.SIGINT, "", "")
 
 
+POOLS = """
+import multiprocessing
+from amp_xla.process.stopping import SignalWatch
+with SignalWatch():
+    for _ in range(200):
+        with multiprocessing.get_context("fork").Pool(2) as pool:
+            assert pool.map(abs, range(-3, 1)) == [3, 2, 1, 0]
+"""
+
+
+@pytest.mark.timeout(120)
+def test_pools_end_though_the_signal_that_ends_a_worker_comes_while_it_is_forked() -> None:
+    assert run_python("-c", POOLS) == (0, "", "")
+
+
 def test_foreign_text_cannot_control_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     note("one\n\x1b[2Jtwo\x07 a\tb\r \u202ec\udc80 中文　Ünïcode")
     output.lines(["label\x1b[2J\nwith a break\t0.9", "\u0645\u06cc\u200c\u062e 👩\u200d👧\u2028"])

@@ -73,6 +73,19 @@ class Commands:
         return copy
 
 
+def served(folder: Path, **arrays: Any) -> Dict[str, Any]:
+    """Return what a SavedModel computes."""
+    from amp_xla.backend import tf
+
+    with tf.Session(graph=tf.Graph()) as session:
+        loaded = tf.saved_model.load(session, ["serve"], str(folder))
+        signature = loaded.signature_def["serving_default"]
+        feed = {signature.inputs[name].name: array for name, array in arrays.items()}
+        outputs = {name: output.name for name, output in signature.outputs.items()}
+        found: Dict[str, Any] = session.run(outputs, feed)
+        return found
+
+
 def bytes_of(folder: Path) -> Dict[str, str]:
     """Every file, link and folder under ``folder`` with a hash of what it holds."""
     found: Dict[str, str] = {}

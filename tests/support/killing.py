@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 from typing import Any, Dict, List, Optional
 
 from amp_xla.training import checkpoint
 from amp_xla.training.checkpoint import read_manifest
 from tests.support.forkserver import Server
+from tests.support.running import until
 
 __all__ = ["Run", "Server", "metrics", "repeatable", "state"]
 
@@ -64,10 +64,7 @@ class Run:
         """Start a process and return its pid once it pauses; ``go_on`` ends it."""
         before = len(self.records("paused")) if self.log.exists() else 0
         pid = self._start(faults, **more)
-        deadline = time.monotonic() + 120
-        while not self.log.exists() or len(self.records("paused")) == before:
-            assert time.monotonic() < deadline, self.text()
-            time.sleep(0.05)
+        until(lambda: self.log.exists() and len(self.records("paused")) > before)
         return pid
 
     def go_on(self) -> int:

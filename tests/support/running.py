@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
-from typing import Dict, List, Mapping, NamedTuple, Optional
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPES = sorted(path.stem for path in (ROOT / "recipes").glob("[!_]*.py"))
@@ -33,6 +34,14 @@ class Result(NamedTuple):
         assert len(lines) == 1, self.err
         assert self.err.splitlines()[-1] == lines[0], self.err
         return lines[0]
+
+
+def until(true: Callable[[], Any], seconds: float = 120) -> None:
+    """Wait until something is true."""
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.02)
 
 
 def shell_environment(**changes: str) -> Dict[str, str]:

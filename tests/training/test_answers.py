@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any, List
-
 import numpy as np
 import pytest
 
@@ -15,7 +13,7 @@ pytestmark = pytest.mark.once
 CHANCES = np.array([[0.75, 0.25], [0.625, 0.5001], [0.1, 0.2]])
 
 
-def test_several_labels_are_joined_by_the_separator() -> None:
+def test_several_labels_are_joined_by_the_separator():
     rows, blank = label_answers(["a", "b", "c"], ("tool", "food"), CHANCES, ",")
     assert blank == {"labels": None}
     cells, fields = zip(*rows)
@@ -24,17 +22,17 @@ def test_several_labels_are_joined_by_the_separator() -> None:
 
 
 @pytest.mark.parametrize("returned", [["a text"], CHANCES, None, (1, 2, 3)])
-def test_other_results_of_predict_are_one_clear_error(returned: Any) -> None:
+def test_other_results_of_predict_are_one_clear_error(returned):
     with pytest.raises(AmpXlaError, match="allowed: Answers .* or the pair of labels"):
         checked(returned, ["a"])
 
 
 @pytest.mark.parametrize("lines", [["a", "b"], ["a", "b", "c", "d"]])
-def test_an_answer_to_each_line_is_needed(lines: List[str]) -> None:
+def test_an_answer_to_each_line_is_needed(lines):
     with pytest.raises(AmpXlaError, match=f"answers to {len(lines)} lines"):
         checked(Answers([([line], {}) for line in ("c", "b", "a")]), lines)
 
 
-def test_options_of_two_kinds_of_answers_exclude_each_other() -> None:
+def test_options_of_two_kinds_of_answers_exclude_each_other():
     with pytest.raises(AmpXlaError, match="--query excludes --beams"):
         predict.main(["--query", "a text", "--beams", "2"])

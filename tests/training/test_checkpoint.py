@@ -6,8 +6,6 @@ import dataclasses
 import math
 import os
 import shutil
-from pathlib import Path
-from typing import Any, List, Tuple
 
 import numpy as np
 import pytest
@@ -23,11 +21,11 @@ pytestmark = pytest.mark.once
 FIRST, SECOND = "step-00000001", "step-00000002"
 
 
-def names(folder: Path) -> List[str]:
+def names(folder):
     return [path.name for path in checkpoint.steps(folder)]
 
 
-def damages(size: int) -> List[Tuple[str, Any]]:
+def damages(size):
     cuts = [(f"cut to {n}", lambda data, n=n: data[:n]) for n in {0, 1, size // 2, size - 1}]
     flips = [
         (f"bit of {at}", lambda data, at=at: data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :])
@@ -36,7 +34,7 @@ def damages(size: int) -> List[Tuple[str, Any]]:
     return cuts + flips + [("missing", None)]
 
 
-def test_every_damage_to_every_file_is_named_and_survived(tmp_path: Path, capsys: Any) -> None:
+def test_every_damage_to_every_file_is_named_and_survived(tmp_path, capsys):
     folder = tmp_path / "run" / "checkpoints"
     runs.write(folder, 1)
     path = runs.write(folder, 2)
@@ -69,7 +67,7 @@ def test_every_damage_to_every_file_is_named_and_survived(tmp_path: Path, capsys
     assert "belongs to step-00000002" in checkpoint.problems(folder / "step-00000003")[0]
 
 
-def test_links_are_not_followed(tmp_path: Path) -> None:
+def test_links_are_not_followed(tmp_path):
     path, name = runs.write(tmp_path / "checkpoints", 1), "state.json"
     (path / name).rename(tmp_path / "elsewhere")
     (path / name).symlink_to(tmp_path / "elsewhere")
@@ -80,14 +78,14 @@ def test_links_are_not_followed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["../state.json", "/etc/hostname"])
-def test_a_manifest_names_files_of_its_folder_only(tmp_path: Path, name: str) -> None:
+def test_a_manifest_names_files_of_its_folder_only(tmp_path, name):
     path = runs.write(tmp_path, 1)
     files = {**read_manifest(path), name: {"bytes": 1, "sha256": "0"}}
     (path / "manifest.json").write_bytes(manifest_of(path.name, files))
     assert checkpoint.problems(path) == [f"{name}: missing"]
 
 
-def test_damaged_checkpoints_are_set_aside(tmp_path: Path) -> None:
+def test_damaged_checkpoints_are_set_aside(tmp_path):
     runs.write(tmp_path, 1)
     for _ in range(2):  # the second one finds the name of the first
         runs.write(tmp_path, 2)
@@ -109,7 +107,7 @@ def test_damaged_checkpoints_are_set_aside(tmp_path: Path) -> None:
         ([None, None, None, None], None),
     ],
 )
-def test_the_newest_and_the_best_are_kept(tmp_path: Path, values: List[Any], best: Any) -> None:
+def test_the_newest_and_the_best_are_kept(tmp_path, values, best):
     loop = LoopState()
     for step, value in enumerate(values, 1):
         loop.step = step
@@ -124,7 +122,7 @@ def test_the_newest_and_the_best_are_kept(tmp_path: Path, values: List[Any], bes
     assert names(tmp_path)[-1] == "step-00000004.1"
 
 
-def test_nothing_that_is_not_finite_is_written(tmp_path: Path) -> None:
+def test_nothing_that_is_not_finite_is_written(tmp_path):
     runs.write(tmp_path, 1)
     tensors = {**runs.tensors(2), "slot": np.array([0.0, np.nan])}
     with pytest.raises(CheckpointError, match=f"slot is not finite, so {SECOND} was not written"):
@@ -140,9 +138,7 @@ def test_nothing_that_is_not_finite_is_written(tmp_path: Path) -> None:
         ("run", "step-7", f"has no checkpoint step-7; allowed: best, last, {FIRST}$"),
     ],
 )
-def test_what_cannot_be_found_is_one_clear_line(
-    tmp_path: Path, run: str, name: Any, words: str
-) -> None:
+def test_what_cannot_be_found_is_one_clear_line(tmp_path, run, name, words):
     runs.write(tmp_path / "run" / "checkpoints", 1)
     (runs.write(tmp_path / "run" / "checkpoints", 2) / "state.json").write_text("")
     with pytest.raises(CheckpointError, match=words):

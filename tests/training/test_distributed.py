@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Dict, List
 
 import pytest
 
@@ -16,7 +15,7 @@ pytestmark = pytest.mark.once
 FAR = {"HOROVOD_CROSS_SIZE": "2", "HOROVOD_GLOO_RENDEZVOUS_ADDR": "10.0.0.1"}
 
 
-def test_a_host_whose_name_no_other_host_can_reach_is_refused(monkeypatch: Any) -> None:
+def test_a_host_whose_name_no_other_host_can_reach_is_refused(monkeypatch):
     monkeypatch.setattr("socket.gethostbyname", lambda name: "127.0.1.1")
     rank = World(1, 2, "node7")
     with pytest.raises(AmpXlaError, match="rank 1 on node7 resolves .* 127.0.1.1.*/etc/hosts"):
@@ -24,13 +23,13 @@ def test_a_host_whose_name_no_other_host_can_reach_is_refused(monkeypatch: Any) 
     _check_name(rank, {**FAR, "HOROVOD_CROSS_SIZE": "1"})  # ranks on one host use this address
 
 
-def test_ranks_exchange_while_one_of_them_works() -> None:
+def test_ranks_exchange_while_one_of_them_works():
     """Horovod ends ranks that exchange nothing for a while."""
     together, sent, third = threading.Barrier(2, timeout=60), {}, threading.Event()  # type: Any
-    counts: Dict[int, int] = {0: 0, 1: 0}
+    counts = {0: 0, 1: 0}
 
     class Thread(Ranks):
-        def exchange(self, mine: bytes) -> List[bytes]:
+        def exchange(self, mine):
             sent[self.world.rank] = mine
             together.wait()
             values = [sent[0], sent[1]]
@@ -40,11 +39,11 @@ def test_ranks_exchange_while_one_of_them_works() -> None:
                 third.set()
             return values
 
-    def work(rank: int) -> int:
+    def work(rank):
         assert rank or third.wait(60)
         return rank
 
-    def run(rank: int) -> List[int]:
+    def run(rank):
         return Thread(World(rank, 2)).all_do(lambda: work(rank))
 
     with ThreadPoolExecutor(2) as pool:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import errno
-from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -18,7 +16,7 @@ pytestmark = pytest.mark.once
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: Any) -> Path:
+def here(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -26,12 +24,12 @@ def here(tmp_path: Path, monkeypatch: Any) -> Path:
 @pytest.mark.parametrize(
     "name", ["", ".", "..", "latest", "a/b", "../../../x", "/abs", ".hidden", "new\nline", "a\0b"]
 )
-def test_a_name_is_one_component_of_a_path(name: str) -> None:
+def test_a_name_is_one_component_of_a_path(name):
     with pytest.raises(AmpXlaError, match="cannot be a run's name"):
         check_name(name)
 
 
-def test_looking_writes_nothing(here: Path) -> None:
+def test_looking_writes_nothing(here):
     RunFolder("r", "mine", resume=True)
     RunFolder("r")
     assert bytes_of(here) == {}
@@ -46,7 +44,7 @@ def test_looking_writes_nothing(here: Path) -> None:
     assert bytes_of(here) == before
 
 
-def test_a_start_that_got_no_checkpoint_may_be_started_over(here: Path) -> None:
+def test_a_start_that_got_no_checkpoint_may_be_started_over(here):
     run = RunFolder("r", "mine")
     run.begin()
     (run.path / "metrics.jsonl").write_text("{}\n")
@@ -66,7 +64,7 @@ def test_a_start_that_got_no_checkpoint_may_be_started_over(here: Path) -> None:
         RunFolder("r", "mine", resume=True)
 
 
-def test_a_file_system_without_locks_is_a_warning(monkeypatch: Any, capsys: Any) -> None:
+def test_a_file_system_without_locks_is_a_warning(monkeypatch, capsys):
     monkeypatch.setattr("fcntl.flock", Mock(side_effect=OSError(errno.ENOSYS, "not implemented")))
     run = RunFolder("r", "mine")
     run.begin()
@@ -74,7 +72,7 @@ def test_a_file_system_without_locks_is_a_warning(monkeypatch: Any, capsys: Any)
     assert "without locks (not implemented)" in capsys.readouterr().err
 
 
-def test_the_newest_run_is_the_one_that_latest_names(here: Path) -> None:
+def test_the_newest_run_is_the_one_that_latest_names(here):
     assert not RunFolder("r", resume=True).continues
     for name in ("one", "two"):
         run = RunFolder("r", name)
@@ -95,7 +93,7 @@ def test_the_newest_run_is_the_one_that_latest_names(here: Path) -> None:
         latest.symlink_to("two") if target is None else None
 
 
-def test_links_are_not_followed(here: Path) -> None:
+def test_links_are_not_followed(here):
     (here / "outside").mkdir()
     precious = here / "outside" / "precious"
     precious.write_text("data")

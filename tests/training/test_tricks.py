@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 
@@ -121,19 +123,17 @@ def test_r_drop_is_the_papers_loss_of_two_masks():
 
 
 def test_layer_decay_lowers_the_rate_from_layer_to_layer():
-    def first_update(decay):
-        built = Built(TrickOptions(layer_decay=decay), layers=2)
-        before = built.model.get_weights()
-        built.train()
-        names = [v.name for v in built.model.weights]
-        after = built.model.get_weights()
-        return {n: a.astype(np.float64) - b for n, a, b in zip(names, after, before)}
-
-    plain, decayed = first_update(1.0), first_update(0.5)
+    """Adam's first update has the length of the rate, whatever the gradient."""
+    built = Built(TrickOptions(layer_decay=0.5), layers=2)
+    before = built.model.get_weights()
+    built.train()
     depth = {"Embedding-": 3, "Transformer-0-": 2, "Transformer-1-": 1, "Logits": 0}
-    for name in plain:
-        power = next(number for start, number in depth.items() if name.startswith(start))
-        np.testing.assert_allclose(decayed[name], plain[name] * 0.5**power, rtol=2e-2, atol=1e-6)
+    for variable, new, old in zip(built.model.weights, built.model.get_weights(), before):
+        if re.search("SelfAttention.*bias", variable.name):  # a key's has no gradient
+            continue
+        power = next(n for start, n in depth.items() if variable.name.startswith(start))
+        moved = np.abs(new.astype(np.float64) - old).max()
+        assert moved == pytest.approx(0.01 * 0.5**power, rel=2e-2), variable.name
 
 
 def test_frozen_layers_stay():

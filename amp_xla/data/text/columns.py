@@ -22,10 +22,9 @@ from amp_xla.data.text.layout import (
     keys,
     numbers,
 )
-from amp_xla.data.text.lines import Table, called, json_object
+from amp_xla.data.text.lines import EXAMINED, Table, called, json_object
 from amp_xla.errors import DataError
 
-EXAMINED = 10_000  # rows that decide what a column is
 ENOUGH = 8  # rows from which on a column of different numbers or codes is an id
 # Number of columns in a file without a header -> what they are
 WITHOUT_HEADER = {1: ["text"], 2: ["text", "label"], 3: ["text", "pair", "label"]}
@@ -66,10 +65,9 @@ def decide(table: Table, request: Request, run: Optional[Layout] = None) -> Layo
     Raises:
       DataError: a field is missing, or the file can be read in two ways.
     """
-    (number, head), *below = table.rows[:EXAMINED]
-    may = table.format != "json" and "\t" in head and (run is None or run.header)  # R's row names
-    if may and {row.count("\t") for _, row in below} == {head.count("\t") + 1}:
-        table = table._replace(rows=[(number, f"\t{head}"), *table.rows[1:]])
+    (_, head), *below = table.rows[:EXAMINED]
+    if run is None or run.header:
+        table = table.with_row_names()
     layout = run.applied(table, request.needs) if run else None
     if layout is not None and layout.named:
         return layout

@@ -8,15 +8,16 @@ import json
 import re
 from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Sequence, Tuple
 
-from amp_xla.data.text.layout import Layout, numbers
+from amp_xla.data.text.layout import Layout, keys, numbers
 from amp_xla.data.text.lines import TAG, BadLine, Table, called, every_line, json_object
-from amp_xla.data.text.readers import Dataset, collected, refuse_rejected, text_value
+from amp_xla.data.text.readers import Dataset, collected, joined, refuse_rejected, text_value
 from amp_xla.errors import DataError
 
 DOCUMENT = "-DOCSTART-"  # separates documents in CoNLL 2003
 SCHEMES = ("BI", "BIES", "BMES", "BILU")
 POSITION = re.compile(r".\d")
 FIELDS = ["entities", "label", "labels", "spans"]  # names of the list of entities
+TAGS = ["ner_tags", "tags", "labels"]  # names of the list of tags, in objects with tokens
 # Names of an entity's start, end, label and words
 KEYS = (
     ("start", "start_idx", "start_offset"), ("end", "end_idx", "end_offset"),
@@ -72,6 +73,7 @@ def read(path: str, nested: bool = True, on_bad_line: str = "error") -> Dataset:
     - JSON objects, one per line or in an array: ``{"text": ..., "entities": [[start, end, label],
       ...]}``, positions in characters. The list may be named ``label``, as in doccano; an entity
       may be an object with its words, as in CMeEE; or the words may be keys, as in CLUENER.
+    - JSON objects of Hugging Face: ``{"tokens": [...], "ner_tags": [...]}``, with tags as above.
 
     Tokens are joined by spaces, or without spaces if each token is one character, as in Chinese.
 
@@ -86,11 +88,17 @@ def read(path: str, nested: bool = True, on_bad_line: str = "error") -> Dataset:
     lines, bad = every_line(path)
     table = Table.of(path, lines, bad)
     read_one: Callable[[Any], Tuple[str, List[Entity]]] = _joined
-    places: Iterable[Tuple[int, Any]] = _columns(path, lines, bad)
+    places: Iterable[Tuple[int, Any]] = _texts(path, enumerate(map(split, lines), 1), bad)
     layout, remark = None, ""
     if table.format == "json":
-        layout = Layout.of_objects(table, FIELDS)
-        read_one, places = _from_json, table.rows
+        names = keys(table)
+        tags = [name for name in TAGS if name in names and "tokens" in names]
+        if tags and not ("text" in names and {*names} & {*FIELDS}):
+            layout = Layout.of_objects(table, tags, "tokens")
+            places = _texts(path, _tagged(table, tags[0]), bad)
+        else:
+            layout = Layout.of_objects(table, FIELDS)
+            read_one, places = _from_json, table.rows
     elif table.rows:
         cells = numbers(split(table.rows[0][1]))
         layout = Layout("conll", False, cells, 0, label=len(cells) - 1)
@@ -124,8 +132,11 @@ def read(path: str, nested: bool = True, on_bad_line: str = "error") -> Dataset:
 
 
 def split(line: str) -> List[str]:
-    """Return the cells of a line; spaces at its beginning are a token."""
-    return line.split("\t") if "\t" in line else re.split(" +", line.rstrip())
+    """Return the cells of a line, none of a blank one; spaces at its beginning are a token."""
+    if not line.strip() or "\t" in line:
+        return line.split("\t") if line.strip() else []
+    first, *others = re.split(" +", line.rstrip())
+    return [first or " ", *others]
 
 
 def _positions(tokens: Sequence[str]) -> str:
@@ -179,30 +190,54 @@ def _entity(text: str, given: Any) -> Entity:
     )
 
 
-def _columns(
-    path: str, lines: Sequence[str], bad: List[BadLine]
+def _tagged(table: Table, name: str) -> Iterator[Tuple[int, List[str]]]:
+    """Yield line, and token and tag, of objects with ``tokens`` and ``name``; see ``_texts``."""
+    for number, content in table.rows:
+        try:
+            record: Any = json_object(content)
+            tokens, tags = record.get("tokens"), record.get(name)
+            fit = isinstance(tokens, list) and isinstance(tags, list) and len(tokens) == len(tags)
+            if fit and any(isinstance(tag, int) for tag in tags):
+                raise ValueError(f"{name}: numbers have no names in this file; write label names")
+            if not fit or not all(isinstance(word, str) for word in tokens + tags):
+                both = json.dumps([tokens, tags], ensure_ascii=False)[1:-1][:60]
+                raise ValueError(
+                    f"tokens, {name}: {both}; needed: two lists of strings, equally long"
+                )
+            text_value({"tokens": "".join(tokens + tags)}, "tokens", "text")
+        except ValueError as reason:
+            table.bad.append(BadLine(table.path, number, str(reason)))
+        else:
+            yield from ((number, [*cells]) for cells in [*zip(tokens, tags), ()])
+
+
+def _texts(
+    path: str, rows: Iterable[Tuple[int, List[str]]], bad: List[BadLine]
 ) -> Iterator[Tuple[int, Any]]:  # fmt: skip
-    """Yield (first line's number, (tokens, tags)) of each text; append bad lines to ``bad``."""
+    """Yield (first line's number, (tokens, tags)) of each text; append bad lines to ``bad``.
+
+    ``rows`` are number and cells of each line; a line without cells ends a text.
+    """
     refused = {line.line for line in bad}
     first_line: Dict[str, int] = {}  # kind of tag, such as B -> first line that has it
     tokens: List[str] = []
     tags: List[str] = []
     begin, broken = 1, False
-    for number, line in enumerate([*lines, ""], 1):
-        cells = split(line)
+    for number, cells in [*rows, (0, [])]:
         if number in refused:
             broken = True
-        elif not line.strip() or cells[0] == DOCUMENT:
+        elif not cells or cells[0] == DOCUMENT:
             if tokens and not broken:
                 yield begin, (tokens, tags)
-            tokens, tags, begin, broken = [], [], number + 1, False
-        elif len(cells) < 2 or (line[0] == "\t") or not TAG.fullmatch(cells[-1].strip()):
+            tokens, tags, broken = [], [], False
+        elif len(cells) < 2 or not cells[0] or not TAG.fullmatch(cells[-1].strip()):
             shown = f"{cells[0][:40]!r}, {cells[-1][:40]!r}" if len(cells) > 1 else "1 column"
             needed = "a token and its tag: O, or B-, I-, E-, S-, M-, L- or U- and a label"
             bad.append(BadLine(path, number, f"{shown}; needed: {needed}"))
             broken = True
         else:
-            tokens.append(cells[0].strip() or cells[0] or " ")  # a space may be a token
+            begin = begin if tokens else number
+            tokens.append(cells[0].strip() or cells[0])  # a space may be a token
             tags.append(cells[-1].strip())
             first_line.setdefault(tags[-1][0], number)
     kinds = set(first_line) - {"O"}
@@ -214,14 +249,15 @@ def _columns(
 def _joined(content: Tuple[List[str], List[str]]) -> Tuple[str, List[Entity]]:
     """Return the text of tokens and tags, and its entities in characters."""
     tokens, tags = content
-    if not "".join(tokens).strip():
+    text = joined(tokens)
+    if not text.strip():
         raise ValueError("the text is blank")
-    space = "" if all(len(token) == 1 for token in tokens) else " "
-    ends, end = [], -len(space)
+    space = len(text) > sum(map(len, tokens))
+    ends, end = [], -space
     for token in tokens:
-        end += len(space) + len(token)
+        end += space + len(token)
         ends.append(end)
-    return space.join(tokens), [
+    return text, [
         Entity(ends[first] - len(tokens[first]), ends[last - 1], label)
         for first, last, label in chunks(tags)
     ]

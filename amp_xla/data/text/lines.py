@@ -20,6 +20,7 @@ from amp_xla.errors import DataError
 GZIP_MAGIC = b"\x1f\x8b"
 COMPRESSED = (".gz", ".bz2", ".zst")
 UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
+EXAMINED = 10_000  # rows that decide what the columns are
 JSON_SUFFIXES = (".json", ".jsonl", ".ndjson")
 JSON = re.compile(r"\s*([{]\s*(\"|$)|\[\s*([{]|$))")  # how JSON begins in a file of any name
 TAG = re.compile(r"O|[BIESMLU]-.*\S")  # behind a token, as in CoNLL
@@ -159,6 +160,15 @@ class Table(NamedTuple):
             rows = rows[bool(rows) and rows[0][1].lower() == "sep=\t" :]  # a line for Excel
             return cls(path, "comma", rows, bad)
         return cls(path, "tab", rows, bad)
+
+    def with_row_names(self) -> Table:
+        """Return the table with an empty first cell in its header if that lacks one, as in R."""
+        number, head = self.rows[0]
+        below = self.rows[1:EXAMINED]
+        may = self.format != "json" and "\t" in head
+        if may and {row.count("\t") for _, row in below} == {head.count("\t") + 1}:
+            return self._replace(rows=[(number, f"\t{head}"), *self.rows[1:]])
+        return self
 
 
 def _rows(path: str, lines: Sequence[str]) -> Iterator[Line]:

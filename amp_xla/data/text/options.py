@@ -134,7 +134,7 @@ class TaggedFiles(Files):
 
     train: Annotated[Optional[str], MAY_CHANGE] = None
     """training file: token<TAB>tag lines as in CoNLL (BIO, BIOES, BMES, BILOU), or JSON lines with
-    text and entities, also .gz; none = built-in"""
+    text and entities, or with tokens and ner_tags, also .gz; none = built-in"""
     dev: Annotated[Optional[str], MAY_CHANGE] = None
     """dev file, in one of these formats; needed with --train"""
     on_bad_line: Literal["error", "skip"] = "error"

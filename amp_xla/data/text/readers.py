@@ -222,6 +222,11 @@ def refuse_rejected(record: Dict[str, Any]) -> None:
         raise ValueError(f"its labels are no sample: Prodigy's answer is {record['answer']!r}")
 
 
+def joined(tokens: Sequence[str]) -> str:
+    """Return the text of tokens, joined by spaces, or without if each token is one character."""
+    return ("" if all(len(token) == 1 for token in tokens) else " ").join(tokens)
+
+
 def one_line(text: str) -> str:
     """Return a text with spaces in place of tabs and line breaks, as an input of ``predict``."""
     return re.sub(r"[\t\r\n]", " ", text)
@@ -268,6 +273,9 @@ def questions(
     for number, content in rows:
         try:
             record, names = layout.values(content), layout.names
+            tokens = record.get("tokens") if names["text"] == "tokens" else None
+            if isinstance(tokens, list) and all(isinstance(token, str) for token in tokens):
+                record["tokens"] = joined(tokens)
             filled = all(str(record.get(names[field]) or "").strip() for field in fields)
             texts = [text_value(record, names[field], field) for field in fields if filled]
             inputs[number] = "\t".join(map(one_line, texts))

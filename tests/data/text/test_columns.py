@@ -6,8 +6,7 @@ import json
 
 import pytest
 
-from amp_xla.data.batches.options import BatchOptions
-from amp_xla.data.labelled import Preparation
+from amp_xla.data.labelled import BatchOptions, Preparation
 from amp_xla.data.text.layout import LABELLED_PAIRS, TARGETS, Layout
 from amp_xla.data.text.options import TextFiles, VocabularyOptions
 from amp_xla.data.text.readers import questions, read
@@ -81,6 +80,7 @@ def test_no_header_is_a_sample(file, number, end):
     ("a.tsv", "ittl", {}, "columns: text = 1, pair = 2, label = 3 (no header); 0 unused"),
     ("a.csv", "tlee", {}, "columns: text = 0, label = 1 (no header); 2, 3 unused"),
     ("a.tsv", "tlc", {}, "columns: text = 0, label = 1 (no header); 2 unused"),
+    ("a.tsv", "tnc", {}, "columns: text = 0, label = 1 (no header); 2 unused"),  # GoEmotions
     ("a.tsv", "itt", TARGET, "columns: text = 1, pair = 2 (no header); 0 unused"),
     ("a.tsv", "ittn", PAIR, "columns: text = 1, pair = 2, label = 3 (no header); 0 unused"),
     ("a.tsv", "ntl", {}, None), ("a.tsv", "lt", {}, None), ("a.tsv", "twl", {}, None),

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gzip
-from pathlib import Path
-from typing import Any, List
 
 import numpy as np
 import pytest
@@ -20,7 +18,7 @@ CRITEO_NUMBERS = 13
 _WRONG = ("x", "nan", "inf")
 
 
-def criteo(lines: int) -> List[str]:
+def criteo(lines):
     found = []
     for _ in range(lines):
         numbers = [str(n) if n else "" for n in DRAW.randint(-2, 50, CRITEO_NUMBERS)]
@@ -30,8 +28,8 @@ def criteo(lines: int) -> List[str]:
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> Any:
-    def write(lines: List[str], name: str = "day.tsv") -> str:
+def file(tmp_path):
+    def write(lines, name="day.tsv"):
         path = tmp_path / name
         with (gzip.open if name.endswith(".gz") else open)(str(path), "wt") as handle:
             handle.write("".join(f"{line}\n" for line in lines))
@@ -40,11 +38,11 @@ def file(tmp_path: Path) -> Any:
     return write
 
 
-def ids_of(batches: Any, epoch: int, start: int = 0) -> List[List[int]]:
+def ids_of(batches, epoch, start=0):
     return [batch["sample_ids"].tolist() for batch in batches.epoch(epoch, start)]
 
 
-def test_each_sample_occurs_once_per_epoch_and_epochs_differ(file: Any) -> None:
+def test_each_sample_occurs_once_per_epoch_and_epochs_differ(file):
     lines = Lines(file(criteo(1003)), CRITEO_NUMBERS, 256)  # four blocks
     batches = SlotBatches(lines, 32, 1000, seed=5)
     assert len(lines) == 1003 and lines.columns == (13, 26)
@@ -58,7 +56,7 @@ def test_each_sample_occurs_once_per_epoch_and_epochs_differ(file: Any) -> None:
     assert ids_of(SlotBatches(lines, 32, 1000, seed=5), 1) == second
 
 
-def test_a_value_has_the_same_row_also_in_gzipped_files(file: Any) -> None:
+def test_a_value_has_the_same_row_also_in_gzipped_files(file):
     text = criteo(40)
     plain, packed = Lines(file(text), 13, 64), Lines(file(text, "d.gz"), 13, 64)
     assert plain.fingerprint() == packed.fingerprint()
@@ -84,18 +82,18 @@ def test_a_value_has_the_same_row_also_in_gzipped_files(file: Any) -> None:
         *((["1\t2\ta", f"0\t{n}\tb"], rf"day\.tsv, line 2: '{n}' is not a finite") for n in _WRONG),
     ],
 )
-def test_wrong_lines_are_refused(file: Any, lines: List[str], message: str) -> None:
+def test_wrong_lines_are_refused(file, lines, message):
     with pytest.raises(DataError, match=message):
         Lines(file(lines), 1, 8)
 
 
-def test_lines_that_end_in_carriage_returns_alone_are_refused(tmp_path: Path) -> None:
+def test_lines_that_end_in_carriage_returns_alone_are_refused(tmp_path):
     (tmp_path / "day.tsv").write_bytes(b"1\t2\ta\r0\t3\tb\r")
     with pytest.raises(DataError, match=r"day\.tsv: only carriage returns end its lines"):
         Lines(str(tmp_path / "day.tsv"), 1, 8)
 
 
-def test_auc_is_the_share_of_pairs_in_order() -> None:
+def test_auc_is_the_share_of_pairs_in_order():
     labels = DRAW.rand(200) > 0.6
     scores = DRAW.randint(0, 30, 200) / 7.0  # with ties
     above = scores[labels][:, None] - scores[~labels][None, :]

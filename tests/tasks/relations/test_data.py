@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+import email
 import itertools
 import json
 import re
 from pathlib import Path
-from typing import Any, Dict, List
 
 import numpy as np
 import pytest
 
 from amp_xla.data.placed import Placed, warning
 from amp_xla.data.text import corpora
-from amp_xla.data.text.readers import Dataset
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.errors import DataError
 from amp_xla.tasks.relations import scores
@@ -28,7 +27,7 @@ VALUES = [
 ]
 
 
-def gold_of(data: Dataset) -> List[List[Triple]]:
+def gold_of(data):
     return list(map(unpack, data.labels or []))
 
 
@@ -36,7 +35,7 @@ def gold_of(data: Dataset) -> List[List[Triple]]:
     "field, listed", [("spo_list", GOLD), ("spo_list", OBJECTS), ("spo_list", VALUES),
                       ("triple_list", GOLD)],
 )  # fmt: skip
-def test_layouts_of_public_sets(tmp_path: Path, field: str, listed: Any) -> None:
+def test_layouts_of_public_sets(tmp_path, field, listed):
     records = [{"text": TEXT, field: listed}, {field: [], "text": "nothing"}]
     path = tmp_path / "train.json"
     path.write_text(json.dumps(records, indent=1))
@@ -46,7 +45,7 @@ def test_layouts_of_public_sets(tmp_path: Path, field: str, listed: Any) -> None
     assert data.layout is not None and data.layout.names == {"text": "text", "label": field}
 
 
-def test_each_part_of_an_object_is_a_triple(tmp_path: Path) -> None:
+def test_each_part_of_an_object_is_a_triple(tmp_path):
     path = tmp_path / "duie2.json"
     parts = {"@value": "a song", "inWork": "a film"}
     spo = {"subject": "Ann", "predicate": "sings", "object": parts}
@@ -68,7 +67,7 @@ def test_each_part_of_an_object_is_a_triple(tmp_path: Path) -> None:
         ({"spo_list": []}, "no field 'text'"),
     ],
 )
-def test_a_bad_record_is_named_with_its_line(tmp_path: Path, record: Any, message: str) -> None:
+def test_a_bad_record_is_named_with_its_line(tmp_path, record, message):
     path = tmp_path / "bad.jsonl"
     good = json.dumps({"text": TEXT, "spo_list": GOLD})
     path.write_text(f"{good}\n{json.dumps(record)}\n")
@@ -78,19 +77,19 @@ def test_a_bad_record_is_named_with_its_line(tmp_path: Path, record: Any, messag
     assert len(RelationFiles(on_bad_line="skip").dataset(str(path))) == 1
 
 
-def test_a_file_that_is_not_json_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_not_json_is_refused(tmp_path):
     (tmp_path / "a.tsv").write_text("Ann leads\tB-person\n")
     with pytest.raises(DataError, match="a.tsv:1: not JSON.*spo_list or triple_list"):
         RelationFiles().dataset(str(tmp_path / "a.tsv"))
 
 
 @pytest.fixture
-def tokenizer() -> Tokenizer:
+def tokenizer():
     words = "[PAD] [UNK] [CLS] [SEP] ann anna leads corp in rome an ##na a b c".split()
     return Tokenizer(words)
 
 
-def test_a_name_is_its_first_occurrence_of_whole_tokens(tokenizer: Tokenizer) -> None:
+def test_a_name_is_its_first_occurrence_of_whole_tokens(tokenizer):
     placed = Placed.of(["Anna, Ann leads Ann"], tokenizer, 16)
     assert span(placed, 0, "Ann") == (3, 3, "") and placed.words(0, 3, 3) == "Ann"
     assert span(placed, 0, "Ann leads") == (3, 4, "")
@@ -101,13 +100,13 @@ def test_a_name_is_its_first_occurrence_of_whole_tokens(tokenizer: Tokenizer) ->
     assert span(cut, 0, "Ann")[2] == "cut off by --max-length"
 
 
-def test_what_cannot_be_found_is_counted_and_named(tokenizer: Tokenizer) -> None:
+def test_what_cannot_be_found_is_counted_and_named(tokenizer):
     placed = Placed.of(["Ann leads a Corp in Rome", "a b"], tokenizer, 7)
     gold = [
         [Triple("Ann", "leads", "Corp"), Triple("Ann", "in", "Rome"), Triple("An", "in", "Oslo")],
         [],
     ]
-    missed: Dict[str, List[str]] = {}
+    missed = {}
     cells = cells_of(gold, placed, {"in": 0, "leads": 1}, missed)
     said = warning(missed, 3, "dev triples")
     assert cells == [[(0, 1, 1), (1, 4, 4), (3, 1, 4), (5, 1, 4)], []]
@@ -117,7 +116,7 @@ def test_what_cannot_be_found_is_counted_and_named(tokenizer: Tokenizer) -> None
     )
 
 
-def by_hand(planes: np.ndarray, length: int) -> List[Any]:
+def by_hand(planes, length):
     """GPLinker's decoding as its definition reads: every pair of spans, every predicate."""
     count, found = (len(planes) - 2) // 2, []
     places = range(1, length - 1)
@@ -133,14 +132,14 @@ def by_hand(planes: np.ndarray, length: int) -> List[Any]:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_decoding_is_its_definition(seed: int) -> None:
+def test_decoding_is_its_definition(seed):
     source = np.random.RandomState(seed)
     planes = source.randn(8, 9, 9).astype(np.float32) - 0.5
     for length in (2, 3, 7, 9):
         assert sorted(scores.decode(planes, length)) == by_hand(planes, length)
 
 
-def test_counts_exact_and_in_part() -> None:
+def test_counts_exact_and_in_part():
     found = [Triple("a b", "p", "c"), Triple("x", "p", "y"), Triple("x", "q", "y")]
     gold = [Triple("a", "p", "c d"), Triple("x", "p", "y"), Triple("m", "p", "n")]
     result = scores.TripleScores(None, ("p", "q"), [gold, []], [found, []], "triples")
@@ -159,7 +158,7 @@ def test_counts_exact_and_in_part() -> None:
         ((3, -5, 3), "2 subjects and objects per text and 1 triples; 1 have the right subject"),
     ],
 )
-def test_an_f1_of_0_is_explained(tokenizer: Tokenizer, planes: Any, said: str) -> None:
+def test_an_f1_of_0_is_explained(tokenizer, planes, said):
     placed = Placed.of(["ann leads corp"], tokenizer, 32)
     gold = [[Triple("ann", "p", "corp")]]
     (cells, *_) = cells_of(gold, placed, {"p": 0, "q": 1}, {})
@@ -173,9 +172,10 @@ def test_an_f1_of_0_is_explained(tokenizer: Tokenizer, planes: Any, said: str) -
     assert said in scores.explained(scores.state(batch, {"scores": values}, found, gold))
 
 
-def test_the_built_in_texts_have_triples_of_their_code() -> None:
-    train, dev = corpora.relations()
-    assert len(train) > 2000 and not set(train.texts) & set(dev.texts)
+def test_the_built_in_texts_have_triples_of_their_code(monkeypatch):
+    monkeypatch.setattr(corpora, "_library", lambda: str(Path(email.__file__).parent))
+    train, dev = corpora.relations.__wrapped__()
+    assert len(train) > 150 and not set(train.texts) & set(dev.texts)
     for text, triples in zip(dev.texts, gold_of(dev)):
         for name in {name for triple in triples for name in triple[::2]}:
             assert len(re.findall(rf"\b{name}\b", text)) == 1

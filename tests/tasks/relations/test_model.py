@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -13,7 +11,7 @@ from amp_xla.tasks.relations import model
 SIZE, PLANES, MOST = 7, 4, 3
 
 
-def dense(targets: np.ndarray, scores: np.ndarray) -> np.ndarray:
+def dense(targets, scores):
     """The definition: log(1 + sum of exp(s) where negative) + log(1 + sum of exp(-s) where not)."""
     total = np.zeros(len(scores))
     for row, plane in np.ndindex(*scores.shape[:2]):
@@ -25,7 +23,7 @@ def dense(targets: np.ndarray, scores: np.ndarray) -> np.ndarray:
     return total
 
 
-def made(scale: float, mask: float) -> Any:
+def made(scale, mask):
     source = np.random.RandomState(3)
     scores = (scale * source.randn(3, PLANES, SIZE, SIZE)).astype(np.float32)
     scores[1, :, 5:], scores[1, :, :, 5:] = mask, mask  # padding
@@ -40,7 +38,7 @@ def made(scale: float, mask: float) -> Any:
 
 @pytest.mark.parametrize("mask", [-1e4, -1e12])
 @pytest.mark.parametrize("scale", [1.0, 5.0, 40.0])
-def test_the_sparse_loss_is_the_dense_definition(scale: float, mask: float) -> None:
+def test_the_sparse_loss_is_the_dense_definition(scale, mask):
     targets, scores = made(scale, mask)
     with tf.Graph().as_default(), tf.Session() as session:
         given = tf.constant(scores)
@@ -55,7 +53,7 @@ def test_the_sparse_loss_is_the_dense_definition(scale: float, mask: float) -> N
         assert (gradient[cell].ravel()[~right] >= 0).all()
 
 
-def test_a_high_positive_score_does_not_hide_the_negatives() -> None:
+def test_a_high_positive_score_does_not_hide_the_negatives():
     scores = np.full((1, 1, 3, 3), -2.0, np.float32)
     scores[0, 0, 0, 0], scores[0, 0, 1, 2] = -1e4, 60.0
     with tf.Graph().as_default(), tf.Session() as session:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any, Iterator, List, Sequence
-
 import numpy as np
 import pytest
 
@@ -25,18 +23,16 @@ OPTIONS = [
 ]
 
 
-def reference(
-    lm: Any, sources: Sequence[List[int]], options: GenerationOptions, end: int, most: int
-) -> Iterator[List[int]]:
+def reference(lm, sources, options, end, most):
     """Yield what bert4keras generates with its own model, which computes all tokens each time."""
     base = backend.bert4keras("snippets").AutoRegressiveDecoder
     inputs, size = lm.transformer.model.inputs, lm.vocab_size
     last = keras.layers.Lambda(lambda x: K.softmax(x[:, -1, :size]))
     model = keras.models.Model(inputs, last(lm.transformer.model.output))
 
-    class Decoder(base):  # type: ignore[misc, valid-type]
+    class Decoder(base):
         @base.wraps(default_rtype="probas")
-        def predict(self, inputs: Any, output_ids: Any, states: Any) -> Any:
+        def predict(self, inputs, output_ids, states):
             ids = np.concatenate([inputs[0], output_ids], 1)
             return model.predict([ids, np.concatenate([inputs[1], np.ones_like(output_ids)], 1)])
 
@@ -54,7 +50,7 @@ def reference(
 
 
 @pytest.fixture(scope="module")
-def model() -> Any:
+def model():
     """Return a UniLM whose probabilities are uneven, and sources of several lengths."""
     K.clear_session()
     tf.set_random_seed(1)
@@ -77,7 +73,7 @@ def model() -> Any:
     "chosen", [*OPTIONS[1:3], *(pytest.param(x, marks=pytest.mark.once) for x in OPTIONS[::3])],
     ids=str,
 )  # fmt: skip
-def test_texts_are_those_of_bert4keras(model: Any, chosen: Any) -> None:
+def test_texts_are_those_of_bert4keras(model, chosen):
     lm, sources = model
     options = GenerationOptions(**chosen)
     with dropout.inference():

@@ -4,28 +4,25 @@ from __future__ import annotations
 
 import json
 import random
-from pathlib import Path
-from typing import List, Tuple
 
 import pytest
 
 from amp_xla.tasks.seq2seq.scores import rouge_l, words
-from tests.support.commands import CLI, PREDICT, Commands
+from tests.support.commands import CLI, PREDICT
 from tests.support.killing import metrics, state
 from tests.tasks.similarity.test_recipe import write
 
 RECIPE = "recipes.seq2seq"
 DATA = (
-    "--train", "train.tsv", "--dev", "dev.jsonl", "--layers", "1", "--hidden", "64",
-    "--max-length", "24", "--max-target", "6", "--shapes", "2", "--learning-rate", "4e-3",
-    "--vocab-size", "100", "--log-every", "5", "--epochs", "8", "--batch-size", "16",
-    "--checkpoint-every", "9", "--keep", "99",
-)  # fmt: skip
+    "--train train.tsv --dev dev.jsonl --layers 1 --hidden 64 --max-length 24 --max-target 6 "
+    "--shapes 2 --learning-rate 4e-3 --vocab-size 100 --log-every 5 --epochs 8 --batch-size 16 "
+    "--checkpoint-every 9 --keep 99"
+).split()
 NAMES, TOWNS = "ann bob eve tom joe kim".split(), "rome oslo bonn lima".split()
 EVENTS = {"founded": "founds", "left": "leaves", "visited": "visits"}
 
 
-def titles(count: int, seed: int) -> List[Tuple[str, str]]:
+def titles(count, seed):
     """A text, and its title: who does what where."""
     draw = random.Random(seed)
     made = []
@@ -37,7 +34,7 @@ def titles(count: int, seed: int) -> List[Tuple[str, str]]:
 
 
 @pytest.fixture(scope="module")
-def command(command: Commands) -> Commands:
+def command(command):
     folder = command.folder
     write(folder / "train.tsv", titles(400, 1))
     rows = [{"summary": title, "text": text, "label": None} for text, title in titles(40, 2)]
@@ -49,12 +46,12 @@ def command(command: Commands) -> Commands:
 
 
 @pytest.fixture(scope="module")
-def run(command: Commands) -> Path:
+def run(command):
     command.done(RECIPE, *DATA, "--name", "whole")
     return command.folder / "runs" / "seq2seq" / "whole"
 
 
-def test_it_learns_and_answers_each_line(command: Commands, run: Path) -> None:
+def test_it_learns_and_answers_each_line(command, run):
     dev = [line for line in metrics(run) if "dev_rouge_l" in line][-1]
     copied = [rouge_l(words(text)[:3], words(title)) for text, title in titles(40, 2)]
     assert dev["dev_rouge_l"] > sum(copied) / len(copied) + 0.2
@@ -66,7 +63,7 @@ def test_it_learns_and_answers_each_line(command: Commands, run: Path) -> None:
 
 
 @pytest.mark.once
-def test_it_answers_labelled_lines_and_draws_by_a_seed(command: Commands, run: Path) -> None:
+def test_it_answers_labelled_lines_and_draws_by_a_seed(command, run):
     (command.folder / "labelled.tsv").write_text("yesterday eve left lima\teve leaves lima\n")
     done = command(PREDICT, "--run", run, "--file", "labelled.tsv")
     assert done.out == "eve leaves lima\n"
@@ -78,12 +75,12 @@ def test_it_answers_labelled_lines_and_draws_by_a_seed(command: Commands, run: P
 
 
 @pytest.mark.once
-def test_resumed_it_ends_with_the_same_bits(command: Commands, run: Path) -> None:
+def test_resumed_it_ends_with_the_same_bits(command, run):
     assert state(command.resumed(RECIPE, run, 119, *DATA)) == state(run)
 
 
 @pytest.mark.once
-def test_it_is_scored(command: Commands, run: Path) -> None:
+def test_it_is_scored(command, run):
     done = command.done(CLI, "evaluate", "--run", run, "--file", "dev.jsonl", "--json")
     scores = json.loads(done.out)[str(run)]["metrics"]
     assert sorted(scores) == ["bleu", "rouge_1", "rouge_2", "rouge_l"]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 import scipy.stats
@@ -17,7 +15,7 @@ LABELS = np.array([0, 1, 1, 0, 0.4, 0, 1], np.float32)
 WEIGHTS = np.array([1, 1, 1, 1, 1, 0, 0], np.float32)
 
 
-def run(loss: Any, *values: np.ndarray) -> Any:
+def run(loss, *values):
     """Return a loss and its gradient by the first value."""
     with tf.Graph().as_default(), tf.Session() as session:
         tensors = [tf.constant(value) for value in values]
@@ -25,7 +23,7 @@ def run(loss: Any, *values: np.ndarray) -> Any:
         return session.run([result, tf.gradients(result, tensors[0])[0]])
 
 
-def test_cosent_is_its_definition_and_padding_has_no_effect() -> None:
+def test_cosent_is_its_definition_and_padding_has_no_effect():
     cosine = RANDOM.uniform(-1, 1, 7).astype(np.float32)
     terms = [
         np.exp(20.0 * (float(cosine[i]) - float(cosine[j])))
@@ -40,7 +38,7 @@ def test_cosent_is_its_definition_and_padding_has_no_effect() -> None:
     assert run(similarity.cosent, worst, LABELS, WEIGHTS)[0] == pytest.approx(40.0, abs=3)
 
 
-def test_simcse_is_the_cross_entropy_of_the_pairs_of_a_batch() -> None:
+def test_simcse_is_the_cross_entropy_of_the_pairs_of_a_batch():
     pairs = RANDOM.randn(7, 2, 16).astype(np.float32)
     pairs /= np.linalg.norm(pairs, axis=-1, keepdims=True)
     alike = pairs[:5, 0].astype(np.float64) @ pairs[:5, 1].T / 0.05
@@ -51,7 +49,7 @@ def test_simcse_is_the_cross_entropy_of_the_pairs_of_a_batch() -> None:
 
 
 @pytest.mark.parametrize("padding", [True, False])
-def test_batches_without_a_pair_to_compare(padding: bool) -> None:
+def test_batches_without_a_pair_to_compare(padding):
     nothing, same = np.zeros(7, np.float32), np.full(7, 0.5, np.float32)
     weights = nothing if padding else WEIGHTS
     for loss, values in (
@@ -62,7 +60,7 @@ def test_batches_without_a_pair_to_compare(padding: bool) -> None:
         assert result == 0.0 and not gradient.any()
 
 
-def test_spearman_is_scipys_with_and_without_ties() -> None:
+def test_spearman_is_scipys_with_and_without_ties():
     for seed in range(9):
         draw = np.random.RandomState(seed)
         first, second = draw.randn(2, draw.randint(3, 200))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import email
 import itertools
 import json
 import re
-from typing import Any, List, Tuple
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from amp_xla.data.placed import Placed, warning
 from amp_xla.data.text import corpora, entities
 from amp_xla.data.text.entities import Entity
-from amp_xla.data.text.readers import Dataset
+from amp_xla.data.text.options import TaggedFiles
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.data.text.vocabulary import Rules
 from amp_xla.errors import DataError
@@ -25,7 +26,7 @@ from amp_xla.training.extraction import counted, f1
 BIO, BIOES = "O B-a I-a B-b I-b".split(), "O B-a I-a E-a S-a B-b I-b E-b S-b".split()
 
 
-def texts_of_tags(tags: List[str], seed: int) -> List[List[str]]:
+def texts_of_tags(tags, seed):
     source = np.random.RandomState(seed)
     return [[tags[i] for i in source.randint(len(tags), size=source.randint(1, 9))]
             for _ in range(200)]  # fmt: skip
@@ -41,7 +42,7 @@ SEQEVAL = {
 
 @pytest.mark.once
 @pytest.mark.parametrize("scheme,tags", [("BIO", BIO), ("BIOES", BIOES)])
-def test_f1_is_that_of_seqeval_whatever_the_order_of_tags(scheme: str, tags: List[str]) -> None:
+def test_f1_is_that_of_seqeval_whatever_the_order_of_tags(scheme, tags):
     gold, answers = texts_of_tags(tags, 1), texts_of_tags(tags, 2)
     answers = [(a + ["O"] * len(g))[: len(g)] for a, g in zip(answers, gold)]
     found, wanted = ([entities.chunks(text) for text in side] for side in (answers, gold))
@@ -52,9 +53,10 @@ def test_f1_is_that_of_seqeval_whatever_the_order_of_tags(scheme: str, tags: Lis
 
 CONLL = "-DOCSTART- -X- O\n\nEU NNP B-ORG\nrejects VBZ O\nPeter NNP B-PER\nBlackburn NNP I-PER\n"
 TEXT, ENTITIES = "EU rejects Peter Blackburn", [Entity(0, 2, "ORG"), Entity(11, 26, "PER")]
+ROWS = {"tokens": TEXT.split(), "ner_tags": "B-ORG O B-PER I-PER".split()}  # of Hugging Face
 
 
-def read(tmp_path: Any, content: str, **how: Any) -> Dataset:
+def read(tmp_path, content, **how):
     path = tmp_path / "data"
     path.write_text(content, encoding="utf-8")
     return entities.read(str(path), **how)
@@ -67,8 +69,13 @@ def read(tmp_path: Any, content: str, **how: Any) -> Dataset:
     "\ufeff\n\n" + CONLL.replace("\n", "\r\n") + "\n\n",
     "\ufeff\ufeff" + CONLL,
     json.dumps({"text": TEXT, "entities": [list(e) for e in ENTITIES[::-1]]}) + "\n",
+    json.dumps({"id": "7", **ROWS, "pos_tags": [22, 42, 22, 22]}),
+    json.dumps([{**ROWS, "ner_tags": "S-ORG O B-PER E-PER".split()}]),
+    json.dumps({"tokens": ROWS["tokens"], "tags": ROWS["ner_tags"]}, indent=1),
+    json.dumps({"data": [{"labels": ROWS["ner_tags"], "tokens": ROWS["tokens"]}]}),
+    json.dumps({"text": "EU  rejects ...", **ROWS}),
 ])  # fmt: skip
-def test_one_text_in_each_format(tmp_path: Any, content: str) -> None:
+def test_one_text_in_each_format(tmp_path, content):
     data = read(tmp_path, content)
     assert data.texts == [TEXT] and entities.unpack(data.labels[0]) == ENTITIES
 
@@ -92,7 +99,7 @@ CHINESE, NAMES = "患者张三有糖尿病", [Entity(2, 4, "name"), Entity(5, 8,
     {"entities": [{"start": 2, "end": 4, "label": "name"}, {"start": 5, "end": 8, "label": "dis"}]},
 ])  # fmt: skip
 @pytest.mark.parametrize("form", ["lines", "array", "pretty"])
-def test_entities_in_the_forms_of_public_files(tmp_path: Any, record: Any, form: str) -> None:
+def test_entities_in_the_forms_of_public_files(tmp_path, record, form):
     records = [{"text": CHINESE, **record}] * 2
     content = {
         "lines": "".join(json.dumps(each, ensure_ascii=False) + "\n" for each in records),
@@ -108,19 +115,20 @@ def test_entities_in_the_forms_of_public_files(tmp_path: Any, record: Any, form:
 @pytest.mark.once
 @pytest.mark.parametrize("content,text,found", [
     ("张\tB-x\n \tI-x\n三\tI-x\n", "张 三", "张 三"),
+    (json.dumps({"tokens": ["张", " ", "三"], "tags": "B-x I-x I-x".split()}), "张 三", "张 三"),
     ("张 B-x\n  I-x\n三 I-x\n", "张 三", "张 三"),
     ("\u3000\tO\n张\tB-x\n三\tI-x\n", "\u3000张三", "张三"),
     ("张 B-x\n\u3000 I-x\n三 I-x\n", "张\u3000三", "张\u3000三"),
     ("\xa0 O\n张 B-x\n", "\xa0张", "张"),
 ])  # fmt: skip
-def test_a_space_may_be_a_token(tmp_path: Any, content: str, text: str, found: str) -> None:
+def test_a_space_may_be_a_token(tmp_path, content, text, found):
     data = read(tmp_path, content)
     (entity,) = entities.unpack(data.labels[0])
     assert data.texts == [text] and text[entity.start : entity.end] == found
 
 
 @pytest.mark.once
-def test_positions_behind_tokens_cause_a_warning(tmp_path: Any) -> None:
+def test_positions_behind_tokens_cause_a_warning(tmp_path):
     with_positions = "张0\tB-x\n三1\tI-x\n来0\tO\n\n北0\tB-y\n京1\tI-y\n"
     for content in (with_positions, with_positions.replace("\t", " "), with_positions + "!0\tO\n"):
         assert (
@@ -157,8 +165,21 @@ def test_positions_behind_tokens_cause_a_warning(tmp_path: Any) -> None:
     ("1\tEU\tB-ORG\n2\trejects\tO\n",
      "data: column 0 numbers the tokens or texts; the token must be "),
     ("1 EU B-ORG O\n\n1 no O O\n", "data: column 0 numbers the tokens"),
+    ('{"tokens": ["EU"], "ner_tags": [3]}',
+     "data:1: ner_tags: numbers have no names in this file; write label names"),
+    ('{"tokens": ["a"], "tags": ["O"]}\n{"tokens": ["a", "b"], "tags": ["O"]}',
+     r'data:2: tokens, tags: \["a", "b"\], \["O"\]; needed: two lists of strings, equally long'),
+    ('{"tokens": "EU", "tags": ["O"]}', 'data:1: tokens, tags: "EU", .* needed: two lists'),
+    ('{"tokens": ["EU"], "tags": [null]}', r"data:1: tokens, tags: .*null\]; needed: two"),
+    ('{"tokens": ["EU"], "tags": ["ORG"]}', "data:1: 'EU', 'ORG'; needed: a token and its tag"),
+    ('{"tokens": ["", "b"], "tags": ["O", "O"]}', "data:1: '', 'O'; needed: a token and its tag"),
+    ('{"tokens": [" "], "tags": ["O"]}', "data:1: the text is blank"),
+    ('{"tokens": ["\\ud800"], "tags": ["O"]}', "data:1: tokens: character 1 is half a surrogate"),
+    ('{"tokens": ["a"], "tags": ["B-x"]}\n{"tokens": ["a"], "tags": ["E-x"]}\n'
+     '{"tokens": ["a"], "tags": ["I-x"]}\n{"tokens": ["a"], "tags": ["M-x"]}',
+     "data: tags of two schemes: B- in line 1, E- in line 2, I- in line 3, M- in line 4"),
 ])  # fmt: skip
-def test_errors_name_file_and_line(tmp_path: Any, content: str, message: str) -> None:
+def test_errors_name_file_and_line(tmp_path, content, message):
     with pytest.raises(DataError, match=message):
         read(tmp_path, content, nested=False)
 
@@ -167,7 +188,7 @@ def test_errors_name_file_and_line(tmp_path: Any, content: str, message: str) ->
     Rules(True), Rules(False, hugging_face=True),
     Rules(False, True, strip_accents=True, chinese=False),
 ])  # fmt: skip
-def test_the_place_of_a_token_has_its_characters(rules: Rules) -> None:
+def test_the_place_of_a_token_has_its_characters(rules):
     source = np.random.RandomState(0)
     blocks = [(32, 127), (0xA0, 0x250), (0x300, 0x370), (0x390, 0x530), (0x2000, 0x2070),
               (0x3040, 0x30FF), (0x4E00, 0x4E40), (0xAC00, 0xAC40), (0x1F600, 0x1F640)]  # fmt: skip
@@ -188,7 +209,7 @@ def test_the_place_of_a_token_has_its_characters(rules: Rules) -> None:
 
 
 @pytest.mark.once
-def test_entities_that_match_no_span_of_tokens_cannot_be_found() -> None:
+def test_entities_that_match_no_span_of_tokens_cannot_be_found():
     """The model learns the tokens that they touch; a space at the edge is in no token."""
     tokenizer = Tokenizer("[PAD] [UNK] [CLS] [SEP] new york ##er is big".split())
     text, names = "New Yorker is big", ("a", "b")
@@ -196,7 +217,7 @@ def test_entities_that_match_no_span_of_tokens_cannot_be_found() -> None:
     assert placed.encoded.lengths.tolist() == [6]
     gold = [Entity(0, 10, "a"), Entity(4, 8, "b"), Entity(6, 9, "a"), Entity(3, 8, "b"),
             Entity(3, 4, "b"), Entity(14, 17, "b")]  # fmt: skip
-    missed: Any = {}
+    missed = {}
     found = token_spans([gold], placed, {"a": 0, "b": 1}, missed)
     assert found == [[Span(1, 3, 0), Span(2, 2, 1), Span(2, 3, 0), Span(2, 2, 1)]]
     assert set(placed.entities(0, found[0], names)) & set(gold) == set(gold[:2])
@@ -206,21 +227,21 @@ def test_entities_that_match_no_span_of_tokens_cannot_be_found() -> None:
     assert token_spans([gold[:2]], placed, {"a": 0, "b": 1}, {}) and warning({}, 2, "") == ""
 
 
-def legal(path: Tuple[int, ...], length: int) -> bool:
+def legal(path, length):
     pairs = zip((0, *path), path)
     follows = all(tag == 0 or tag % 2 or before in (tag, tag - 1) for before, tag in pairs)
     return follows and path[0] == 0 and path[length - 1] == 0
 
 
 @pytest.mark.once
-def test_the_best_path_is_the_best_of_all() -> None:
+def test_the_best_path_is_the_best_of_all():
     source = np.random.RandomState(3)
     scores, transitions = source.randn(8, 5, 5).astype(np.float32), source.randn(5, 5)
     lengths = np.array([5, 5, 5, 4, 3, 2, 1, 5])
     tags = spans.best_tags(scores, transitions, lengths)
     for row, length in enumerate(lengths):
 
-        def total(path: Tuple[int, ...], row: int = row) -> float:
+        def total(path, row=row):
             steps = sum(transitions[a, b] for a, b in zip(path, path[1:]))
             return float(steps + sum(scores[row, i, tag] for i, tag in enumerate(path)))
 
@@ -229,9 +250,10 @@ def test_the_best_path_is_the_best_of_all() -> None:
 
 
 @pytest.mark.once
-def test_built_in_texts_name_what_their_code_has() -> None:
-    train, dev = corpora.entities()
-    assert len(train) > 4000 and 0.1 < len(dev) / len(train) < 0.25
+def test_built_in_texts_name_what_their_code_has(monkeypatch):
+    monkeypatch.setattr(corpora, "_library", lambda: str(Path(email.__file__).parent))
+    train, dev = corpora.entities.__wrapped__()
+    assert len(train) > 300 and 0.1 < len(dev) / len(train) < 0.25
     assert not set(train.texts) & set(dev.texts)
     for data in (train, dev):
         for text, label in zip(data.texts, data.labels):
@@ -239,3 +261,13 @@ def test_built_in_texts_name_what_their_code_has() -> None:
                 assert re.fullmatch(r"\w+", text[entity.start : entity.end])
     kinds = {e.label for label in dev.labels for e in entities.unpack(label)}
     assert kinds == {"parameter", "class", "function", "constant"}
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("tokens,text", [(["Ann", "Lee"], "Ann Lee"), (list("张三 来"), "张三 来")])
+def test_predict_reads_tokens_as_training_did(tmp_path, tokens, text):
+    lines = [json.dumps({"tokens": tokens, "ner_tags": ["O"] * len(tokens)}) for _ in range(2)]
+    (tmp_path / "a.jsonl").write_text("\n".join(lines))
+    run = entities.read(str(tmp_path / "a.jsonl")).layout
+    for asked in (lines, [json.dumps({"tokens": tokens})] * 2):
+        assert run and TaggedFiles().questions("b.jsonl", asked, run)[0] == [text, text]

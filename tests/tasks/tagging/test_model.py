@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +14,7 @@ LENGTHS, SIZE, TAGS = (5, 3, 2, 0), 5, 3
 
 
 @pytest.fixture
-def batch() -> Any:
+def batch():
     """Scores, labels, weights and transitions of texts of several lengths."""
     source = np.random.RandomState(1)
     weights = (np.arange(SIZE) < np.array(LENGTHS)[:, None]).astype(np.float32)
@@ -24,15 +23,15 @@ def batch() -> Any:
     return scores, labels, weights, source.randn(TAGS, TAGS).astype(np.float32)
 
 
-def evaluated(*tensors: Any) -> Any:
+def evaluated(*tensors):
     with tf.Session() as session:
         return session.run(list(tensors))
 
 
-def test_the_loss_of_a_crf_is_minus_log_p_of_all_paths(batch: Any) -> None:
+def test_the_loss_of_a_crf_is_minus_log_p_of_all_paths(batch):
     scores, labels, weights, transitions = batch
 
-    def total(row: int, path: Any) -> float:
+    def total(row, path):
         steps = sum(float(transitions[a, b]) for a, b in zip(path, path[1:]))
         return steps + sum(float(scores[row, i, tag]) for i, tag in enumerate(path))
 
@@ -52,7 +51,7 @@ def test_the_loss_of_a_crf_is_minus_log_p_of_all_paths(batch: Any) -> None:
     assert np.isfinite(of_moves).all() and abs(of_moves.sum()) < 1e-5
 
 
-def test_the_loss_of_spans_is_its_definition() -> None:
+def test_the_loss_of_spans_is_its_definition():
     source = np.random.RandomState(2)
     scores = (3 * source.randn(2, 2, 4, 4)).astype(np.float32)
     scores[:, :, :, 3] = -np.inf  # padding in bert4keras 0.11.5

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import json
 import random
-from pathlib import Path
-from typing import Any, List
 
 import pytest
 
 from amp_xla.data.text.entities import Entity
-from tests.support.commands import CLI, Commands
+from tests.support.commands import CLI
 from tests.support.killing import state
 
 RECIPE = "recipes.tagging"
 TINY = (
-    "--layers", "1", "--hidden", "64", "--max-length", "16", "--shapes", "2", "--batch-size", "16",
-    "--learning-rate", "3e-3", "--vocab-size", "200", "--log-every", "5", "--seed", "3",
-    "--token-dropout", "0",
-)  # fmt: skip
+    "--layers 1 --hidden 64 --max-length 16 --shapes 2 --batch-size 16 --learning-rate 3e-3 "
+    "--vocab-size 200 --log-every 5 --seed 3 --token-dropout 0"
+).split()
 PEOPLE, CITIES = "Ann Bob Eve Tom Kim Lee".split(), "Rome Oslo Bonn Lima Bern Cairo".split()
 KINDS = {"person": PEOPLE, "city": CITIES}
 FORMS = [
@@ -27,7 +24,7 @@ FORMS = [
 ]  # fmt: skip
 
 
-def samples(count: int, seed: int, nested: bool = False) -> List[Any]:
+def samples(count, seed, nested=False):
     source, made = random.Random(seed), []
     for _ in range(count):
         text, entities, rest = "", [], source.choice(FORMS)
@@ -46,11 +43,11 @@ def samples(count: int, seed: int, nested: bool = False) -> List[Any]:
     return made
 
 
-def json_lines(made: List[Any]) -> str:
+def json_lines(made):
     return "".join(json.dumps({"text": t, "entities": e}) + "\n" for t, e in made)
 
 
-def columns(made: List[Any]) -> str:
+def columns(made):
     lines = []
     for text, entities in made:
         at = 0
@@ -71,7 +68,7 @@ NESTED = (*TINY, "--train", "nested.jsonl", "--dev", "nested-dev.jsonl")
 
 
 @pytest.fixture(scope="module")
-def command(command: Commands) -> Commands:
+def command(command):
     folder = command.folder
     (folder / "train.bio").write_text(columns(samples(400, 1)))
     (folder / "dev.jsonl").write_text(json_lines(samples(80, 2)))
@@ -81,13 +78,13 @@ def command(command: Commands) -> Commands:
 
 
 @pytest.fixture(scope="module")
-def trained(command: Commands) -> Path:
+def trained(command):
     done = command(RECIPE, *DATA, *LONG, "--name", "good")
     assert done.code == 0 and "best dev f1" in done.err, done.err
     return command.folder / "runs" / "tagging" / "good"
 
 
-def test_it_learns_and_finds_the_entities_of_new_text(trained: Path, command: Commands) -> None:
+def test_it_learns_and_finds_the_entities_of_new_text(trained, command):
     assert max(line.get("dev_f1", 0) for line in command.metrics("tagging", "good")) >= 0.97
     (command.folder / "new.txt").write_text("from Oslo Osloson came Eve\n\nnobody came\n")
     done = command(CLI, "predict", str(trained), "new.txt")
@@ -100,7 +97,7 @@ def test_it_learns_and_finds_the_entities_of_new_text(trained: Path, command: Co
 
 
 @pytest.mark.once
-def test_evaluate_scores_each_label(trained: Path, command: Commands) -> None:
+def test_evaluate_scores_each_label(trained, command):
     best = max(line.get("dev_f1", 0) for line in command.metrics("tagging", "good"))
     done = command(CLI, "evaluate", str(trained), "--file", "dev.jsonl")
     assert done.code == 0 and "entities" in done.out, done.err
@@ -114,7 +111,7 @@ def test_evaluate_scores_each_label(trained: Path, command: Commands) -> None:
 
 
 @pytest.mark.once
-def test_resumed_it_ends_with_the_same_bits(trained: Path, command: Commands) -> None:
+def test_resumed_it_ends_with_the_same_bits(trained, command):
     assert state(command.resumed(RECIPE, trained, 37, *DATA, *LONG)) == state(trained)
 
 
@@ -122,7 +119,7 @@ def test_resumed_it_ends_with_the_same_bits(trained: Path, command: Commands) ->
 @pytest.mark.parametrize(
     "head", ["global_pointer", pytest.param("efficient_global_pointer", marks=pytest.mark.long)]
 )
-def test_a_head_of_spans_learns_nested_entities(command: Commands, head: str) -> None:
+def test_a_head_of_spans_learns_nested_entities(command, head):
     done = command.done(RECIPE, *NESTED, "--epochs", "5", "--name", head, "--head", head)
     assert max(line.get("dev_f1", 0) for line in command.metrics("tagging", head)) >= 0.95
     (command.folder / "one.txt").write_text("the university of Rome called\n")
@@ -133,11 +130,8 @@ def test_a_head_of_spans_learns_nested_entities(command: Commands, head: str) ->
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "head", ["crf", pytest.param("efficient_global_pointer", marks=pytest.mark.once)]
-)
-def test_it_is_finite_in_float16(command: Commands, head: str) -> None:
+def test_it_is_finite_in_float16(command):
     """On padded batches, with the lists of NVIDIA's TensorFlow where it is 1.15."""
-    words = ("--recipe", "tagging", "--steps", "4", "--", *DATA, "--head", head)
+    words = ("--recipe", "tagging", "--steps", "2", "--", *DATA, "--head", "crf")
     done = command(CLI, "rehearse", *words)
     assert done.code == 0 and "suggested constant loss scale" in done.out, done.out + done.err

@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from unittest import mock
 
@@ -20,9 +19,9 @@ from amp_xla.errors import DataError
 from amp_xla.tasks.pretraining.data import masking, prepare
 from amp_xla.tasks.pretraining.data.prepared import Manifest, Sequences
 from amp_xla.tasks.pretraining.data.units import Reading
+from tests.support.running import ROOT, until
 
 pytestmark = pytest.mark.once
-ROOT = Path(__file__).parents[4]
 WORDS = ["the", "quick", "brown", "fox", "jumps", "over", "lazy", "dogs", "while", "seventeen"]
 WORDS += ["sleepy", "cats", "watch", "unbelievably"]
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -91,9 +90,9 @@ def test_sequences_hold_the_corpus_and_hardly_any_padding(tmp_path, vocab, corpu
     assert prepared(tmp_path, vocab, corpus) == manifest and stamps(tmp_path / "out") == before
 
 
-def test_any_number_of_machines_and_processes_writes_the_same(tmp_path, corpus):
+def test_any_number_of_machines_and_processes_writes_the_same(tmp_path, corpus, small_units):
     """Each of them learns the same vocabulary, and leaves out the same copies of earlier texts."""
-    texts = sentences(8000)  # several units of 256 KB
+    texts = sentences(800)
     copies = [text.replace(" ", "  ") if i % 2 else text for i, text in enumerate(texts[::4])]
     corpus.write_text("\n".join([*texts, *copies]) + "\n")
 
@@ -133,7 +132,7 @@ def ended(process):
 def large(tmp_path_factory, vocab):
     """Arguments for a corpus of several units, and its shards."""
     folder = tmp_path_factory.mktemp("large")
-    (folder / "large.txt").write_text("\n".join(sentences(16_000)) + "\n")
+    (folder / "large.txt").write_text("\n".join(sentences(10_000)) + "\n")
     shards = contents(prepared(folder, vocab, folder / "large.txt").folder)
     words = ("--corpus", folder / "large.txt", "--vocab", vocab, "--length", 32, "--heldout", 0.1)
     return words, shards
@@ -153,8 +152,7 @@ def test_an_interrupted_command_leaves_no_process_and_continues(
     words, shards = large
     out = tmp_path / "out"
     process = run_command("--out", out, *words, "--workers", 2, start_new_session=True)
-    while not list((out / "units").glob("[0-9]*.json")) and process.poll() is None:
-        time.sleep(0.01)
+    until(lambda: list((out / "units").glob("[0-9]*.json")) or process.poll() is not None)
     children = sorted(psutil.Process(process.pid).children(), key=lambda child: child.pid)
     if who == "group":
         os.killpg(process.pid, sent)
@@ -162,11 +160,7 @@ def test_an_interrupted_command_leaves_no_process_and_continues(
         os.kill(children[-1].pid if who == "worker" else process.pid, sent)
     output = process.communicate(timeout=120)[0].decode()
     assert process.returncode == code and says in output and "Traceback" not in output, output
-    for _ in range(600):
-        if all(map(ended, children)):
-            break
-        time.sleep(0.05)
-    assert all(map(ended, children))
+    until(lambda: all(map(ended, children)))
     assert contents(out) and not (out / "manifest.json").exists()
     before = stamps(out)
     again = run_command("--out", out, *words, "--workers", 2)

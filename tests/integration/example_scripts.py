@@ -1,7 +1,4 @@
-"""bert4keras' example scripts, adapted in paths and sizes, for exports of their models.
-
-``python example_scripts.py`` is not run: ``write`` puts each into a folder.
-"""
+"""bert4keras' example scripts, adapted in paths and sizes; `write` puts them into a folder."""
 
 from __future__ import annotations
 
@@ -10,24 +7,34 @@ from pathlib import Path
 
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz"]
 CONFIG = {
-    "vocab_size": len(VOCABULARY), "hidden_size": 16, "num_hidden_layers": 2,
+    "vocab_size": len(VOCABULARY), "hidden_size": 16, "num_hidden_layers": 1,
     "num_attention_heads": 2, "intermediate_size": 32, "hidden_act": "gelu",
     "max_position_embeddings": 64, "type_vocab_size": 2, "hidden_dropout_prob": 0.1,
 }  # fmt: skip
 HEAD = """
 import amp_xla.setup
 import amp_xla.callbacks
+import sys
 import numpy as np
 from bert4keras.backend import K, keras, set_gelu
 from bert4keras.layers import ConditionalRandomField, Loss
 from bert4keras.models import build_transformer_model
-from bert4keras.optimizers import Adam
 from bert4keras.snippets import sequence_padding
 from bert4keras.tokenizers import Tokenizer, load_vocab
+from amp_xla.precision.optimizer import LossScaleOptimizer
 from keras.layers import Dense, Dropout, Lambda
 from keras.models import Model
+Adam = keras.optimizers.Adam  # bert4keras' own takes seconds to build
 config_path, dict_path, maxlen = "bert_config.json", "vocab.txt", 24
 texts = ["abc def", "hello", "world peace", "ab"]
+
+def tokens(rows):
+    ids = np.random.RandomState(0).randint(5, 26, (rows, maxlen))
+    return [ids, np.zeros_like(ids) + (np.arange(maxlen) > 5)]
+
+def named():
+    ids, segments = tokens(4)
+    return {"Input-Segment": segments, "Input-Token": ids}
 """
 SCRIPTS = {
     # task_sentence_similarity_lcqmc.py
@@ -49,18 +56,22 @@ model = build_model()
     "second": """
 from classify import build_model, tokenizer
 model = build_model()
-teacher = build_transformer_model(config_path, num_hidden_layers=3)
+teacher = build_transformer_model(config_path, num_hidden_layers=2)
 """,
     # task_sequence_labeling_ner_crf.py
     "tag": """
 tokenizer = Tokenizer(dict_path, do_lower_case=True)
 model = build_transformer_model(config_path)
-output = model.get_layer("Transformer-1-FeedForward-Norm").output
+output = model.get_layer("Transformer-0-FeedForward-Norm").output
 output = Dense(7)(output)
 CRF = ConditionalRandomField(lr_multiplier=1000)
 output = CRF(output)
 model = Model(model.input, output)
 model.compile(loss=CRF.sparse_loss, optimizer=Adam(1e-3))
+
+def tagged():
+    ids, segments = tokens(4)
+    return [ids, segments * 0], ids % 7
 """,
     # task_seq2seq_autotitle.py
     "title": """
@@ -78,7 +89,15 @@ class CrossEntropy(Loss):
 model = build_transformer_model(config_path, application="unilm", keep_tokens=keep_tokens)
 output = CrossEntropy(2)([*model.inputs, model.output])
 model = Model(model.inputs, output)
-model.compile(optimizer=Adam(1e-3))
+scale = float(sys.argv[1]) if sys.argv[1:] else 256.0
+model.compile(optimizer=LossScaleOptimizer(Adam(1e-3), scale))
+
+def with_batch():
+    return model, (tokens(4), None)
+
+def batches():
+    while True:
+        yield tokens(2), None
 """,
     # no known head
     "convolve": """

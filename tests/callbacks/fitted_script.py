@@ -1,8 +1,8 @@
-"""A user's script: ``python -m tests.support.fitted_script FOLDER [stop] [resume] [whole]``.
+"""A user's script: ``python -m tests.callbacks.fitted_script FOLDER [stop] [resume] [all]``.
 
-With several ranks each reads its share of the batches; alone it reads the whole ones. ``whole``
-trains before, into FOLDER/whole without a stop, and then by an optimizer without
-``LossScaleOptimizer``, which prints the error.
+With several ranks each reads its share of the batches; alone it reads the whole ones. ``all``
+trains into FOLDER/whole without a stop, then by an optimizer without ``LossScaleOptimizer``, which
+prints the error, then stops and resumes.
 """
 
 import amp_xla.setup  # noqa: F401, I001
@@ -55,7 +55,7 @@ class Seen(keras.callbacks.Callback):
         self.epochs.append({name: float(value) for name, value in logs.items()})
 
 
-def main(folder, stops):
+def main(folder, stops=False, resume=False):
     K.clear_session()
     folder.mkdir(exist_ok=True)
     config = folder / f"bert_config-{world().rank}.json"  # another rank may be reading its own
@@ -69,7 +69,7 @@ def main(folder, stops):
     model.compile(optimizer, "sparse_categorical_crossentropy", metrics=["accuracy"])
     np.random.seed(1)
     seen, stop = Seen(), Stop(stops)
-    run = Run(folder / "run", resume="resume" in sys.argv)
+    run = Run(folder / "run", resume=resume)
     valid = Data()[9]
     model.fit(Data(), epochs=3, validation_data=valid, verbose=2, callbacks=[stop, run, seen])
     found = {"epochs": seen.epochs, "scale": float(K.get_value(optimizer.loss_scale))}
@@ -88,6 +88,12 @@ def plain(folder, model):
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
-    if "whole" in sys.argv:
-        plain(folder, main(folder / "whole", stops=False))
-    main(folder, stops="stop" in sys.argv)
+    if "all" in sys.argv:
+        plain(folder, main(folder / "whole"))
+        try:
+            main(folder, stops=True)
+        except SystemExit as stopped:
+            assert stopped.code == 143
+            main(folder, resume=True)
+    else:
+        main(folder, "stop" in sys.argv, "resume" in sys.argv)
