@@ -1,6 +1,6 @@
 # The image of `make docker-*`: a TensorFlow image plus the packages that this project needs.
 #
-# BASE_IMAGE: TensorFlow 1.15 on Python 3.8, or 2.12 and newer on Python 3.10 to 3.12; by tag or by
+# BASE_IMAGE: TensorFlow 1.15 on Python 3.8, or 2.14 and newer on Python 3.10 to 3.12; by tag or by
 # digest. The first step refuses others. No package of the base is changed, except a pure-Python package
 # that is too old for an addition, which the build log names.
 ARG BASE_IMAGE=nvcr.io/nvidia/tensorflow:23.03-tf1-py3

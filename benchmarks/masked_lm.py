@@ -21,7 +21,7 @@ from typing import Any, Dict, Iterator, List, Mapping, Tuple
 import numpy as np
 
 from amp_xla.models.weights.hugging_face import EMBEDDINGS, spelling
-from amp_xla.speed.child import WARM_STEPS, peak_bytes, peak_resident
+from amp_xla.speed.child import peak_bytes, peak_resident
 from benchmarks import timing
 from benchmarks.torch_classifier import autocast, bert_config, peak
 
@@ -161,7 +161,7 @@ def hugging_face(shape: Mapping[str, Any]) -> timing.Contestant:
         facts["flops"] = counter.get_total_flops() if counts else facts["flops"]
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        return float(loss)
+        return float(loss.detach())
 
     return timing.Contestant(step, lambda: facts, peak)
 
@@ -268,7 +268,7 @@ def main() -> int:
     def epoch(number: int) -> Iterator[timing.Batch]:
         yield batch(shape)
 
-    timing.run(epoch, contestant, warm_steps=WARM_STEPS)
+    timing.run(epoch, contestant)
     return 0
 
 

@@ -6,7 +6,7 @@ import json
 import sys
 from typing import Any, Iterator
 
-from amp_xla.speed.child import WARM_STEPS, Request, build_job, peak_bytes
+from amp_xla.speed.child import Request, build_job, peak_bytes
 from benchmarks import timing
 
 
@@ -25,7 +25,7 @@ def main() -> int:
         return facts.loss(job.step(batch[2], next(number)))
 
     contestant = timing.Contestant(step, facts, peak_bytes)
-    timing.run(epoch, contestant, lambda: job.evaluate()["accuracy"], WARM_STEPS)
+    timing.run(epoch, contestant, lambda: job.evaluate()["accuracy"])
     return 0
 
 

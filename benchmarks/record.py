@@ -92,17 +92,17 @@ def describe(recipe: str, run: Path, seconds: float) -> Dict[str, Any]:
     }
 
 
-def keep(record: Dict[str, Any], path: Path = RECORDS) -> None:
+def keep(record: Dict[str, Any]) -> None:
     """Write ``record``; it replaces the record of the same recipe and runtime."""
     same = ("recipe", "runtime")
-    records = [r for r in load(path) if any(r[key] != record[key] for key in same)] + [record]
+    records = [r for r in load() if any(r[key] != record[key] for key in same)] + [record]
     records.sort(key=lambda r: [r[key] for key in same])
-    path.write_text(json.dumps(records, indent=1) + "\n", encoding="utf-8")
+    RECORDS.write_text(json.dumps(records, indent=1) + "\n", encoding="utf-8")
 
 
-def load(path: Path = RECORDS) -> List[Dict[str, Any]]:
+def load() -> List[Dict[str, Any]]:
     """Return all records."""
-    records: List[Dict[str, Any]] = json.loads(path.read_text("utf-8")) if path.exists() else []
+    records: List[Dict[str, Any]] = json.loads(RECORDS.read_text("utf-8"))
     return records
 
 

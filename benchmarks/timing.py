@@ -26,7 +26,7 @@ from typing import (
     Tuple,
 )
 
-from amp_xla.speed.child import peak_resident, reply
+from amp_xla.speed.child import WARM_STEPS, peak_resident, reply
 
 Batch = Tuple[Any, ...]  # token ids [B, L], an array [B], and other values for the step
 
@@ -49,7 +49,6 @@ def run(
     epoch: Callable[[int], Iterator[Batch]],
     contestant: Contestant,
     accuracy: Callable[[], float] = lambda: math.nan,
-    warm_steps: int = 2,
 ) -> None:
     """Do the task, and print the answer.
 
@@ -57,7 +56,6 @@ def run(
       epoch: returns the batches of an epoch by its number.
       contestant: see ``Contestant``.
       accuracy: evaluates on the dev set.
-      warm_steps: untimed steps on each chosen batch.
     """
     task = json.loads(sys.argv[-1])
     if "epochs" in task:
@@ -65,15 +63,12 @@ def run(
         answer = timed(batches, contestant.step)
         answer["accuracy"] = accuracy()
     else:
-        answer = on_chosen(task, epoch, contestant.step, warm_steps)
+        answer = on_chosen(task, epoch, contestant.step)
     reply(**answer, peak_bytes=contestant.peak(), **contestant.facts())
 
 
 def on_chosen(
-    task: Dict[str, int],
-    epoch: Callable[[int], Iterator[Batch]],
-    step: Callable[[Batch], float],
-    warm_steps: int,
+    task: Dict[str, int], epoch: Callable[[int], Iterator[Batch]], step: Callable[[Batch], float]
 ) -> Dict[str, Any]:
     """Time windows of steps; each window has the same batches, one per step."""
     began = time.perf_counter()
@@ -82,7 +77,7 @@ def on_chosen(
     sizes = [batch[0].size for batch in batches]
     chosen = [batches[i] for i in evenly(sizes, task["steps"])]
     began = time.perf_counter()
-    losses = [step(batch) for batch in chosen * warm_steps]
+    losses = [step(batch) for batch in chosen * WARM_STEPS]
     warm_seconds = time.perf_counter() - began
     feeds = itertools.islice(itertools.cycle(chosen), task["steps"] * task["windows"])
     answer = timed(feeds, step)

@@ -77,7 +77,7 @@ def main() -> int:
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
-        return float(loss)
+        return float(loss.detach())
 
     def classes(ids: Any) -> Any:
         model.eval()

@@ -14,11 +14,12 @@ BF16, 2 cores, load 4; 2026-11-25.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import sys
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, Optional
 
-from amp_xla.data.batches.options import BatchOptions
-from amp_xla.data.batches.rank_shard import whole
+from amp_xla.data.batches.protocol import whole
+from amp_xla.data.labelled import BatchOptions
 from amp_xla.data.text.options import VocabularyOptions
 from amp_xla.errors import SettingsError
 from amp_xla.models.options import EncoderOptions, Pooling
@@ -61,7 +62,7 @@ class Config:
 
 def build(config: Config, context: RunContext) -> Any:
     """Build the job up to the first step."""
-    from amp_xla.models import losses
+    from amp_xla.models import encoders, losses
     from amp_xla.tasks.classification import answers
 
     # texts -> batches
@@ -76,7 +77,8 @@ def build(config: Config, context: RunContext) -> Any:
         data.tokenizer.vocab_size, len(data.labels), config.batches.max_length,
         whole(data.batches).slots, context.reads_weights, config.pooling,
     )  # fmt: skip
-    inputs = answers.placeholders(model, len(data.labels) if several else None)
+    texts = [None] * (model.output.shape.ndims - 1)
+    inputs = encoders.inputs_of(model, texts + [len(data.labels)] * several, texts)
 
     # logits -> loss -> update
     def objective(logits: Any) -> Any:
@@ -93,14 +95,10 @@ def build(config: Config, context: RunContext) -> Any:
     return context.text_job(model, step, data, evaluate)
 
 
-def main(argv: Optional[List[str]] = None) -> int:
-    """Train."""
-    return launch.main(
-        Config, build, argv,
-        lambda c: loop_options(c, "accuracy" if c.files.multilabel is None else "micro_f1"),
-    )  # fmt: skip
-
-
+main = functools.partial(
+    launch.main, Config, build,
+    options=lambda c: loop_options(c, "accuracy" if c.files.multilabel is None else "micro_f1"),
+)  # fmt: skip
 # by amp-xla predict and export
 predict = served(Config, "amp_xla.tasks.classification.answers:predict")
 exportable = served(Config, "amp_xla.tasks.classification.export:classifier", float32=True)

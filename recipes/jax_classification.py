@@ -16,16 +16,14 @@ import sys
 from typing import Any, List, Optional
 
 from amp_xla.config import parse
-from amp_xla.data.batches.options import BatchOptions
+from amp_xla.data.labelled import BatchOptions
 from amp_xla.data.text.options import TextFiles, VocabularyOptions
 from amp_xla.models.options import EncoderOptions
 from amp_xla.process import json_files
 from amp_xla.process.exits import exit_code
 from amp_xla.tasks.classification.data import read
 from amp_xla.training import options
-from amp_xla.training.answers import Answers
-from amp_xla.training.checkpoint import Checkpoint
-from amp_xla.training.context import RunContext, loop_options, text_defaults
+from amp_xla.training.context import RunContext, loop_options, served, text_defaults
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,20 +88,9 @@ def main(argv: Optional[List[str]] = None) -> int:
     return train("jax_classification", config, build, loop_options(config), processes.join)
 
 
-def predict(checkpoint: Checkpoint, lines: List[str]) -> Answers:
-    """Return the label probabilities of each line, a text or two texts separated by a tab."""
-    import amp_xla.jax  # noqa: F401  # first: one line if there is no JAX
-    from amp_xla.tasks.classification import jax_model
-
-    return jax_model.predict(checkpoint.config(Config), checkpoint, lines)
-
-
-def exportable(checkpoint: Checkpoint) -> Any:
-    """Return the model for ``amp-xla export``, in float32."""
-    import amp_xla.jax  # noqa: F401  # first: one line if there is no JAX
-    from amp_xla.tasks.classification.jax_export import classifier
-
-    return classifier(checkpoint.config(Config), checkpoint)
+# by amp-xla predict and export
+predict = served(Config, "amp_xla.tasks.classification.jax_model:predict", jax=True)
+exportable = served(Config, "amp_xla.tasks.classification.jax_model:exportable", jax=True)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ import sys
 from typing import Any, ClassVar, Dict, List, Optional
 
 from amp_xla.config import parse
-from amp_xla.data.batches.options import BatchOptions
+from amp_xla.data.labelled import BatchOptions
 from amp_xla.data.text.options import TextFiles, VocabularyOptions
 from amp_xla.errors import SettingsError
 from amp_xla.models.options import EncoderOptions, Pooling

@@ -13,8 +13,9 @@ Then: `--bert runs/pretraining/latest` for the other recipes. Own text: docs/tas
 from __future__ import annotations
 
 import dataclasses
+import functools
 import sys
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, Optional
 
 from typing_extensions import Annotated
 
@@ -93,13 +94,10 @@ def build(config: Config, context: RunContext) -> Any:
     )  # fmt: skip
 
 
-def main(argv: Optional[List[str]] = None) -> int:
-    """Train."""
-    return launch.main(
-        Config, build, argv, lambda c: c.intervals.loop(monitor="loss", higher_is_better=False)
-    )
-
-
+main = functools.partial(
+    launch.main, Config, build,
+    options=lambda config: config.intervals.loop(monitor="loss", higher_is_better=False),
+)  # fmt: skip
 # by amp-xla fill, evaluate without --file, and export
 fill = served(Config, "amp_xla.tasks.pretraining.answers:fill")
 evaluate = masked_texts.evaluate

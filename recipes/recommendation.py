@@ -12,8 +12,9 @@ trains on Criteo's files: label, 13 numbers and 26 slots, separated by tabs (doc
 from __future__ import annotations
 
 import dataclasses
+import functools
 import sys
-from typing import Any, List, Optional
+from typing import Any
 
 from typing_extensions import Annotated, Literal
 
@@ -87,14 +88,10 @@ def build(config: Config, context: RunContext) -> Any:
     return context.job(network, step, batches, evaluate, files, identity, sharded=tables)
 
 
-def main(argv: Optional[List[str]] = None) -> int:
-    """Train."""
-    return launch.main(
-        Config, build, argv,
-        lambda c: c.intervals.loop(monitor="auc", epochs=c.epochs, patience=c.patience),
-    )  # fmt: skip
-
-
+main = functools.partial(
+    launch.main, Config, build,
+    options=lambda c: c.intervals.loop(monitor="auc", epochs=c.epochs, patience=c.patience),
+)  # fmt: skip
 # by amp-xla predict and export
 predict = served(Config, "amp_xla.tasks.recommendation.answers:predict")
 export = served(Config, "amp_xla.tasks.recommendation.answers:export")

@@ -11,10 +11,11 @@ Processor with AVX-512 BF16, 2 cores, load 4; 2026-11-26.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import sys
-from typing import Any, List, Optional
+from typing import Any
 
-from amp_xla.data.batches.options import BatchOptions
+from amp_xla.data.labelled import BatchOptions
 from amp_xla.data.text.options import VocabularyOptions
 from amp_xla.errors import SettingsError
 from amp_xla.models.options import EncoderOptions
@@ -52,7 +53,7 @@ class Config:
 
 def build(config: Config, context: RunContext) -> Any:
     """Build the job up to the first step."""
-    from amp_xla.models import dropout, losses
+    from amp_xla.models import dropout, encoders, losses
     from amp_xla.tasks.relations import answers, model
     from amp_xla.training.step import Inference
 
@@ -63,7 +64,7 @@ def build(config: Config, context: RunContext) -> Any:
     size, length = data.tokenizer.vocab_size, config.batches.max_length
     encoder = config.encoder.transformer(size, length, context.reads_weights).model
     linker = model.linker(encoder, len(data.labels), config.encoder.dropout)
-    inputs = model.inputs_of(linker)
+    inputs = encoders.inputs_of(linker, [None] * 3, [None])  # as in data.with_targets
 
     # scores -> loss -> update
     def objective(output: Any) -> Any:
@@ -78,11 +79,7 @@ def build(config: Config, context: RunContext) -> Any:
     return context.text_job(linker, step, data, evaluate)
 
 
-def main(argv: Optional[List[str]] = None) -> int:
-    """Train."""
-    return launch.main(Config, build, argv, "f1")
-
-
+main = functools.partial(launch.main, Config, build, options="f1")
 # by amp-xla predict, evaluate --file and export
 predict = served(Config, "amp_xla.tasks.relations.answers:predict")
 scored = scores.scored

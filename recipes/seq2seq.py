@@ -16,13 +16,14 @@ load 2; 2026-11-26.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import sys
-from typing import Any, List, Optional
+from typing import Any
 
 from typing_extensions import Annotated
 
 from amp_xla.config import within
-from amp_xla.data.batches.options import BatchOptions
+from amp_xla.data.labelled import BatchOptions
 from amp_xla.data.text.options import VocabularyOptions
 from amp_xla.errors import SettingsError
 from amp_xla.models.options import EncoderOptions
@@ -84,11 +85,7 @@ def build(config: Config, context: RunContext) -> Any:
     return context.text_job(lm.transformer.model, step, data, evaluate, lm.architecture())
 
 
-def main(argv: Optional[List[str]] = None) -> int:
-    """Train."""
-    return launch.main(Config, build, argv, "rouge_l")
-
-
+main = functools.partial(launch.main, Config, build, options="rouge_l")
 # by amp-xla predict, evaluate --file and export
 predict = generate = served(Config, "amp_xla.tasks.seq2seq.answers:predict")
 scored = scores.scored

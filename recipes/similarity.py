@@ -16,13 +16,14 @@ load 3; 2026-11-26. Seeds 2 and 3: 0.4943, 0.4414.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import sys
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict
 
 from typing_extensions import Annotated
 
 from amp_xla.config import within
-from amp_xla.data.batches.options import BatchOptions
+from amp_xla.data.labelled import BatchOptions
 from amp_xla.data.text.options import VocabularyOptions
 from amp_xla.models.options import EncoderOptions, Pooling
 from amp_xla.process.exits import exit_code
@@ -103,11 +104,7 @@ def build(config: Config, context: RunContext) -> Any:
     return context.text_job(model, step, data, evaluate)
 
 
-def main(argv: Optional[List[str]] = None) -> int:
-    """Train."""
-    return launch.main(Config, build, argv, "spearman")
-
-
+main = functools.partial(launch.main, Config, build, options="spearman")
 # by amp-xla predict, predict --query, evaluate --file and export
 predict = served(Config, "amp_xla.tasks.similarity.answers:predict")
 rank = served(Config, "amp_xla.tasks.similarity.answers:rank")

@@ -15,12 +15,13 @@ TensorFlow 2.17.1: dev F1 0.662, seed 1, 2.4 minutes; AMD EPYC with AVX-512 BF16
 from __future__ import annotations
 
 import dataclasses
+import functools
 import sys
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict
 
 from typing_extensions import Literal
 
-from amp_xla.data.batches.options import BatchOptions
+from amp_xla.data.labelled import BatchOptions
 from amp_xla.data.text.options import TaggedFiles, VocabularyOptions
 from amp_xla.models.options import EncoderOptions
 from amp_xla.process.exits import exit_code
@@ -86,11 +87,7 @@ def build(config: Config, context: RunContext) -> Any:
     return context.text_job(tagger.model, step, data, evaluate)
 
 
-def main(argv: Optional[List[str]] = None) -> int:
-    """Train."""
-    return launch.main(Config, build, argv, "f1")
-
-
+main = functools.partial(launch.main, Config, build, options="f1")
 # by amp-xla predict, evaluate --file and export
 predict = served(Config, "amp_xla.tasks.tagging.answers:predict")
 scored = scores.scored

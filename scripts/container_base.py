@@ -6,8 +6,8 @@ The syntax of this file is valid on any Python 3. There are lock files for the s
 import sys
 
 SUPPORTED = (
-    "TensorFlow 1.15 on Python 3.8 (NVIDIA's tf1 images, 20.12 to 23.03), TensorFlow 2.12 and newer"
-    " on Python 3.10 to 3.12 (NVIDIA's tf2 images from 23.04 on)"
+    "TensorFlow 1.15 on Python 3.8 (NVIDIA's tf1 images, 20.12 to 23.03), TensorFlow 2.14 and newer"
+    " on Python 3.10 to 3.12 (NVIDIA's tf2 images from the end of 2023 on)"
 )
 TF2_LOCKS = {
     (3, 10): "container-tf2-py310.txt",

@@ -115,13 +115,17 @@ def _lines(path: Path) -> List[str]:
     return [" ".join(line.split()) for line in text.splitlines() if line.strip()]
 
 
-def fit_keras(
-    pins: Mapping[str, str], tensorflow: str, folder: Path = ROOT / "requirements"
-) -> Dict[str, str]:
-    """Pin the tf-keras that fits TensorFlow; versions before 2.14 contain Keras 2 and need none."""
+def fit_keras(pins: Mapping[str, str], tensorflow: str, folder: Path) -> Dict[str, str]:
+    """Pin the tf-keras that fits TensorFlow 2.
+
+    Raises:
+      SetupError: there is none: TensorFlow is older than 2.14.
+    """
     fitted = {name: pin for name, pin in pins.items() if name != "tf-keras"}
     major, minor = map(int, tensorflow.split(".")[:2])
-    if (major, minor) >= (2, 14):
+    if major == 2:
+        if minor < 14:
+            raise SetupError(f"the image has TensorFlow {tensorflow}. Supported: {SUPPORTED}.")
         prefix = f"tf-keras=={major}.{minor}."
         known = [pins.get("tf-keras", ""), *_lines(folder / "container-keras.txt")]
         matching = (line for line in known if line.startswith(prefix))

@@ -18,7 +18,7 @@ from typing import Any, Iterator, List, Mapping, NamedTuple, Optional, Sequence
 import numpy as np
 
 from amp_xla.config import changed, flat, parse
-from amp_xla.data.batches.rank_shard import micro_batches
+from amp_xla.data.batches.protocol import micro_batches
 from amp_xla.errors import AmpXlaError, DataError
 from amp_xla.process.progress import note
 from amp_xla.settings import Precision, Settings

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
+from typing_extensions import Annotated
 
-from amp_xla.data.batches.options import BatchOptions
+from amp_xla.config import MAY_CHANGE, within
+from amp_xla.data.batches.buckets import Batches, PackedBatches, choose_lengths
 from amp_xla.data.batches.order import generator
 from amp_xla.data.batches.protocol import Batch, MappedBatches
 from amp_xla.data.text.layout import LAYOUT
@@ -15,6 +18,18 @@ from amp_xla.data.text.readers import Dataset
 from amp_xla.data.text.tokenizer import Encoded, Tokenizer
 
 _STREAM = 1  # last part of the random seed, so that order and dropout draw different numbers
+
+
+@dataclasses.dataclass(frozen=True)
+class BatchOptions:
+    """Rows and tokens of a batch."""
+
+    batch_size: Annotated[int, within(at_least=1), MAY_CHANGE] = 16
+    """samples per micro-batch (with --bert: 32, or 16 for few texts); on a GPU use 32 to 256"""
+    max_length: Annotated[int, within(at_least=3)] = 96
+    """maximum tokens per sample; longer ones are cut; activation memory grows with its square"""
+    shapes: Annotated[int, within(at_least=1)] = 4
+    """number of different batch lengths; each is one XLA compilation; 1 = fixed length"""
 
 
 class Labelled(NamedTuple):
@@ -92,7 +107,7 @@ class Preparation(NamedTuple):
           counts, warnings: first and last part of the description.
         """
         train, dev = parts
-        batches, dev_batches = self.options.make(encoded, answers, self.seed, self.packed)
+        batches, dev_batches = self._batches(encoded, answers)
         if changes:
             batches, dev_batches = map(MappedBatches, (batches, dev_batches), changes)
         batches = token_dropout(batches, self.token_dropout, tokenizer, self.seed)
@@ -103,6 +118,19 @@ class Preparation(NamedTuple):
         return Labelled(
             train, dev, labels, tokenizer, batches, dev_batches, description, **others
         )  # fmt: skip
+
+    def _batches(self, encoded: Sequence[Encoded], answers: Sequence[Any]) -> Tuple[Any, Any]:
+        """Return training and dev batches, in the same shapes."""
+        length, size = self.options.max_length, self.options.batch_size
+        batches: Batches
+        if self.packed:
+            batches = PackedBatches(encoded[0], answers[0], length, size, self.seed)
+        else:
+            # A dev text may be longer than every training text.
+            sizes = np.concatenate([part.lengths for part in encoded])
+            lengths = choose_lengths(sizes, self.options.shapes, length)
+            batches = Batches(encoded[0], answers[0], lengths, size, self.seed)
+        return batches, batches.like(encoded[1], answers[1])
 
 
 def _columns(train: Dataset, dev: Dataset) -> str:

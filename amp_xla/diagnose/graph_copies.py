@@ -214,7 +214,7 @@ class PairedReplay(GraphCopies):
         self.add("amp", emulated, "amp")
         self.add("check", tf.graph_util.extract_sub_graph(float32, training.ends), "amp")
         self._recordings, self.records = self.record(
-            "amp", emulated, emulate.rounding(emulated) & examined
+            "amp", emulated, emulate.cast_to_half(emulated) & examined
         )
         with self.graph.as_default():
             self._comparisons = [self._compare(gradient) for _, gradient in training.gradients]

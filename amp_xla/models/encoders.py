@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Callable, Dict, Mapping, Optional
+from typing import Any, Callable, Dict, Mapping, Optional, Sequence
 
 import numpy as np
 
@@ -207,6 +207,21 @@ def classifier(vectors: Any, inputs: Any, classes: int, dropout: float) -> Any:
         dtype="float32",
     )(dropped)  # fmt: skip
     return keras.models.Model(inputs, logits)
+
+
+def inputs_of(model: Any, labels: Sequence[Any], weights: Sequence[Any], kind: Any = None) -> Any:
+    """Return the placeholders of training by name: those of a model, labels and weights.
+
+    Args:
+      model: Keras model of token and segment ids; for packed rows, also of position ids and slots.
+      labels, weights: their shapes; weights are float32.
+      kind: dtype of the labels; None = int32.
+    """
+    return {
+        **dict(zip(("token_ids", "segment_ids", "position_ids", "slots"), model.inputs)),
+        "labels": tf.placeholder(kind or tf.int32, labels, name="labels"),
+        "weights": tf.placeholder(tf.float32, weights, name="weights"),
+    }
 
 
 def mean_over_tokens(pair: Any, mask: Any = None) -> Any:

@@ -9,11 +9,10 @@ laptop, have learned little: they get the defaults of training from scratch
 
 from __future__ import annotations
 
-from pathlib import Path
+import os
 from typing import Any, Dict, Mapping, Optional, Tuple
 
 from amp_xla.data.text.vocabulary import json_file
-from amp_xla.errors import DataError
 from amp_xla.models.weights.pretrained import CONFIGS
 
 UPDATES = 300  # minimum number of updates, unless it takes more epochs than the maximum
@@ -81,27 +80,20 @@ def describe(config: Mapping[str, Any], replaced: Mapping[str, Any], steps: int)
 
 
 def _rates(bert: str) -> Tuple[float, float, float]:
-    """Return the row of ``RATES`` for a folder's weights; the first if the folder is unreadable."""
+    """Return the row of ``RATES`` for a folder's weights; the first if no size is known."""
     width = _width(bert)
     return next(row for row in RATES if width >= row[0]) if width else RATES[0]
 
 
 def _width(bert: str) -> Optional[int]:
-    """Return the hidden size of a folder's weights; None if the folder is unreadable."""
-    configs = (_read(Path(bert) / name) for name in CONFIGS)
+    """Return the hidden size of a folder's weights; None if it has no configuration."""
+    configs = (json_file(os.path.join(bert, name)) for name in CONFIGS)
     width = next(filter(None, configs), {}).get("hidden_size")
     return width if isinstance(width, int) else None
 
 
 def _is_short_run(bert: str) -> bool:
     """Return whether the folder is a run of this project's pretraining on little text."""
-    config = _read(Path(bert) / "config.json")
+    config = json_file(os.path.join(bert, "config.json"))
     steps, size = config.get("steps"), config.get("global_batch")
     return isinstance(steps, int) and isinstance(size, int) and steps * size < SHORT_RUN
-
-
-def _read(path: Path) -> Dict[str, Any]:
-    try:
-        return json_file(str(path))
-    except DataError:  # reading the weights reports it
-        return {}

@@ -111,13 +111,9 @@ class LanguageModel:
 
     def placeholders(self) -> Dict[str, Any]:
         """Build the inputs by name: token and segment ids, positions, labels and weights."""
-        kinds = {"positions": tf.int32, "labels": tf.int32, "weights": tf.float32}
-        token_ids, segment_ids = self.model.inputs
-        return {
-            "token_ids": token_ids,
-            "segment_ids": segment_ids,
-            **{name: tf.placeholder(kind, [None, None], name) for name, kind in kinds.items()},
-        }
+        shape = [None, None]
+        positions = tf.placeholder(tf.int32, shape, name="positions")
+        return {**encoders.inputs_of(self.model, shape, shape), "positions": positions}
 
     def logits(self, vectors: Any, positions: Any) -> Any:
         """Build the logits: float [B, L, hidden], int32 [B, K] -> float [B * K, padded]."""

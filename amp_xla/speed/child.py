@@ -15,8 +15,7 @@ from typing import Any, Dict, Iterator, Sequence, Tuple
 
 import numpy as np
 
-from amp_xla.data.batches.protocol import sample_count
-from amp_xla.data.batches.rank_shard import micro_batches
+from amp_xla.data.batches.protocol import micro_batches, sample_count
 
 MARK = "@amp_xla "
 # XLA's lazy mode compiles a shape at its third request; the fourth step is warm.

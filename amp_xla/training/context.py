@@ -67,7 +67,6 @@ class RunContext:
     def preparation(self, packed: bool = False) -> Preparation:
         """Return the settings that turn texts into batches of all micro-batches of an update."""
         config = self.config
-        pretrained.check(config.encoder.bert)  # first, because texts may take minutes
         self._defaults = config.defaults()  # counts the texts, which are read next
         size = config.batches.batch_size * getattr(config, "accumulate", 1)
         return Preparation(
@@ -230,15 +229,18 @@ def text_defaults(config: Any, **training: Any) -> Dict[str, Any]:
       training: arguments with which the recipe reads its training file.
     """
     resumed = resumed_settings(type(config), recipe_of(type(config)), config.run)
+    if resumed:
+        return resumed
     bert = config.encoder.bert
-    pretrained.check(None if resumed else bert, whole=False)
-    texts = config.files.count(**training) if bert and not resumed else 0
-    return resumed or {
-        **fine_tuning.defaults(bert, texts), **config.vocabulary.defaults(bert)
-    }  # fmt: skip
+    pretrained.check(bert)  # first, because texts may take minutes
+    vocabulary = config.vocabulary.defaults(bert)
+    texts = config.files.count(**training) if bert else 0
+    return {**fine_tuning.defaults(bert, texts), **vocabulary}
 
 
-def served(kind: Type[Any], entry: str, float32: bool = False) -> Callable[..., Any]:
+def served(
+    kind: Type[Any], entry: str, float32: bool = False, jax: bool = False
+) -> Callable[..., Any]:  # fmt: skip
     """Return a function (checkpoint, ...) of a recipe that calls a function of its task's room.
 
     The room is imported by the call, after the precision of the run was set.
@@ -247,11 +249,15 @@ def served(kind: Type[Any], entry: str, float32: bool = False) -> Callable[..., 
       kind: the recipe's ``Config``.
       entry: ``module:function``; the function gets the configuration, then these arguments.
       float32: compute in float32, with infinity and epsilon of the run.
+      jax: the function needs JAX, and no TensorFlow.
     """
 
     def function(checkpoint: Checkpoint, *args: Any, **kwargs: Any) -> Any:
         config = checkpoint.config(kind)
-        _apply_precision(checkpoint, float32)
+        if jax:
+            importlib.import_module("amp_xla.jax")  # one line if there is no JAX
+        else:
+            _apply_precision(checkpoint, float32)
         module, _, name = entry.partition(":")
         called = getattr(importlib.import_module(module), name)
         return called(config, checkpoint, *args, **kwargs)

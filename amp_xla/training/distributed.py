@@ -21,7 +21,7 @@ from typing import Any, Callable, List, Mapping, Optional, Sequence, TypeVar, ca
 import numpy as np
 
 from amp_xla import backend
-from amp_xla.data.batches.rank_shard import RankShard
+from amp_xla.data.batches.protocol import RankShard
 from amp_xla.errors import AmpXlaError, RankLost
 from amp_xla.process.world import World, meet, stop_with_launcher, world
 

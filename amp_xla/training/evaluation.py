@@ -12,10 +12,9 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Seque
 
 import numpy as np
 
-from amp_xla.data.batches.buckets import Batches
-from amp_xla.data.batches.options import BatchOptions, choose_lengths
-from amp_xla.data.batches.protocol import Batch
-from amp_xla.data.batches.rank_shard import micro_batches
+from amp_xla.data.batches.buckets import Batches, choose_lengths
+from amp_xla.data.batches.protocol import Batch, micro_batches
+from amp_xla.data.labelled import BatchOptions
 from amp_xla.data.text.tokenizer import Encoded
 from amp_xla.report import scores
 from amp_xla.training import distributed

@@ -14,8 +14,7 @@ from safetensors import SafetensorError
 
 from amp_xla import backend
 from amp_xla.backend import configuring, keras, tf
-from amp_xla.data.batches.protocol import BatchSource
-from amp_xla.data.batches.rank_shard import micro_batches
+from amp_xla.data.batches.protocol import BatchSource, micro_batches
 from amp_xla.errors import AmpXlaError
 from amp_xla.graph import executed, training_graph
 from amp_xla.graph.nodes import upstream

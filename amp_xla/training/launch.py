@@ -81,8 +81,8 @@ def train(
 def main(
     kind: Type[Any],
     build: Callable[..., Any],
-    argv: Optional[List[str]],
-    options: Union[str, Callable[[Any], LoopOptions]],
+    argv: Optional[List[str]] = None,
+    options: Union[str, Callable[[Any], LoopOptions]] = "accuracy",
 ) -> int:
     """Train a recipe with the flags ``argv``; return the exit code.
 

@@ -16,8 +16,7 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Seque
 
 import numpy as np
 
-from amp_xla.data.batches.protocol import sample_count
-from amp_xla.data.batches.rank_shard import whole
+from amp_xla.data.batches.protocol import sample_count, whole
 from amp_xla.errors import AmpXlaError, RankLost
 from amp_xla.process import exits
 from amp_xla.process.progress import Progress, note

@@ -27,7 +27,7 @@ from typing import Any, Dict, Iterator, List, Mapping, Optional, Type
 
 from amp_xla import __version__
 from amp_xla.config import flat
-from amp_xla.data.batches.rank_shard import whole
+from amp_xla.data.batches.protocol import whole
 from amp_xla.errors import AmpXlaError, RankLost
 from amp_xla.process import durable, json_files, regular
 from amp_xla.process.progress import note

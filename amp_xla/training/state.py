@@ -16,8 +16,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 import numpy as np
 
 from amp_xla.config import fields, flat
-from amp_xla.data.batches.protocol import BatchSource
-from amp_xla.data.batches.rank_shard import whole
+from amp_xla.data.batches.protocol import BatchSource, whole
 from amp_xla.data.text.layout import LAYOUT
 from amp_xla.errors import AmpXlaError
 from amp_xla.process import json_files

@@ -9,8 +9,7 @@ import numpy as np
 
 from amp_xla import backend
 from amp_xla.backend import tf
-from amp_xla.data.batches.protocol import Batch
-from amp_xla.data.batches.rank_shard import SHARE
+from amp_xla.data.batches.protocol import SHARE, Batch
 from amp_xla.graph import executed, optimized
 from amp_xla.precision.tensorflow import distinct_rows
 from amp_xla.training import distributed

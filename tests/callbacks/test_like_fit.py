@@ -44,25 +44,11 @@ class Batches(keras.utils.Sequence):
         self.arrays, self.size = arrays, size
 
     def __len__(self) -> int:
-        return -(-_rows(self.arrays[0]) // self.size)
+        return -(-len(tf.nest.flatten(self.arrays)[0]) // self.size)
 
     def __getitem__(self, index: int) -> Any:
         rows = slice(index * self.size, (index + 1) * self.size)
-        return tuple(_cut(array, rows) for array in self.arrays)
-
-
-def _leaves(data: Any) -> List[Any]:
-    return list(data.values()) if isinstance(data, dict) else data if type(data) is list else [data]
-
-
-def _rows(data: Any) -> int:
-    return len(_leaves(data)[0])
-
-
-def _cut(data: Any, rows: slice) -> Any:
-    if isinstance(data, dict):
-        return {name: array[rows] for name, array in data.items()}
-    return [array[rows] for array in data] if isinstance(data, list) else data[rows]
+        return tuple(tf.nest.map_structure(lambda array: array[rows], self.arrays))
 
 
 def generator(batches: Batches) -> Iterator[Any]:

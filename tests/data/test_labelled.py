@@ -7,7 +7,7 @@ import pytest
 
 from amp_xla.data import labelled
 from amp_xla.data.batches.buckets import Batches, PackedBatches
-from amp_xla.data.batches.options import BatchOptions
+from amp_xla.data.labelled import BatchOptions
 from amp_xla.data.text.labels import Labels
 from amp_xla.data.text.options import TextFiles, VocabularyOptions
 from amp_xla.data.text.tokenizer import Tokenizer

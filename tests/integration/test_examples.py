@@ -16,8 +16,8 @@ import pytest
 
 from amp_xla import backend
 from amp_xla.training import checkpoint
-from amp_xla.training.checkpoint import read_manifest
-from tests.support.killing import Server
+from tests.support.commands import Commands
+from tests.support.killing import Server, state
 from tests.support.running import ROOT, run_python
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -32,39 +32,12 @@ SCRIPTS = {
 CONTINUED = "ner_crf"  # and run on both TensorFlows; the others on 2.17 only
 
 
-def start(server: Server, script: str, folder: Path) -> int:
-    """Start a script in a folder; all output goes to ``out.txt``."""
-    folder.mkdir(exist_ok=True)
-    path, out = ROOT / "examples" / f"{script}.py", folder / "out.txt"
-    out.touch()
-    return server.start({"cwd": str(folder), "script": str(path), "out": str(out)})
-
-
 def finish(server: Server, script: str, folder: Path) -> str:
-    """Run a script to its end; return all output of the folder's processes."""
-    start(server, script, folder)
-    code, text = server.wait(), (folder / "out.txt").read_text("utf-8")
-    assert code == 0, text
-    return text
-
-
-def kill(server: Server, script: str, folder: Path, after: str) -> None:
-    """Run a script and kill it once its output has a text."""
-    pid = start(server, script, folder)
-    while after not in (folder / "out.txt").read_text("utf-8", errors="ignore"):
-        time.sleep(0.05)
-    os.kill(pid, signal.SIGKILL)
-    assert server.wait() == -9
-
-
-def newest(script: str, folder: Path) -> Path:
-    return checkpoint.steps(folder / "runs" / script / "checkpoints")[-1]
-
-
-def tensors(script: str, folder: Path) -> str:
-    """Return the SHA-256 of the tensors in the last checkpoint."""
-    digest: str = read_manifest(newest(script, folder))["tensors.safetensors"]["sha256"]
-    return digest
+    """Run a script to its end in a folder; return its output."""
+    folder.mkdir(exist_ok=True)
+    done = Commands(server, folder).job({"script": str(ROOT / "examples" / f"{script}.py")})
+    assert done.code == 0, done.out + done.err
+    return done.out + done.err
 
 
 OTHERS = sorted(set(SCRIPTS) - {CONTINUED})
@@ -73,8 +46,14 @@ OTHERS = sorted(set(SCRIPTS) - {CONTINUED})
 @pytest.mark.once
 @pytest.mark.parametrize("script", OTHERS)
 def test_it_trains_and_is_evaluated(server: Server, script: str, tmp_path: Path) -> None:
-    kill(server, script, tmp_path, after="epoch 1/")
-    said = (tmp_path / "out.txt").read_text("utf-8")
+    path, out = ROOT / "examples" / f"{script}.py", tmp_path / "out.txt"
+    out.touch()
+    pid = server.start({"cwd": str(tmp_path), "script": str(path), "out": str(out)})
+    while "epoch 1/" not in out.read_text("utf-8", errors="ignore"):
+        time.sleep(0.05)
+    os.kill(pid, signal.SIGKILL)
+    assert server.wait() == -9
+    said = out.read_text("utf-8")
     assert "first step ran: " in said and "resuming is not exact" not in said
 
 
@@ -88,11 +67,11 @@ def test_it_learns_and_continues(server: Server, script: str, tmp_path: Path) ->
     assert score and float(score.group(1)) >= least, whole
     assert "first step ran: " in whole and "resuming is not exact" not in whole
     if script == CONTINUED and backend.kind() == "tf2":
-        killed = tmp_path / "killed"  # after the last checkpoint but one
+        killed, run = tmp_path / "killed", Path("runs", script)  # after the last checkpoint but one
         shutil.copytree(str(tmp_path / "whole"), str(killed), symlinks=True)
-        shutil.rmtree(str(newest(script, killed)))
+        shutil.rmtree(str(checkpoint.steps(killed / run / "checkpoints")[-1]))
         assert "resumed from" in finish(server, script, killed)
-        assert tensors(script, tmp_path / "whole") == tensors(script, killed)
+        assert state(tmp_path / "whole" / run) == state(killed / run)
 
 
 @pytest.mark.skipif(backend.kind() != "tf2", reason="this example is TensorFlow 2's")

@@ -14,7 +14,7 @@ from amp_xla import backend
 from amp_xla.backend import K
 from amp_xla.export.model import HEAD
 from amp_xla.models import dropout
-from tests.support import example_scripts
+from tests.integration import example_scripts
 from tests.support.commands import CLI, Commands, served
 
 pytestmark = pytest.mark.slow
@@ -101,18 +101,16 @@ def test_of_several_models_of_a_script_the_trained_one_is_named(scripts: Scripts
     """TensorFlow numbers the names of a second model's weights, by which a run stores them."""
     for name in ("classify", "second"):
         scripts.answers(name)
-    first, second = "classify.py:build_model", "second.py:model"
+    first = "classify.py:build_model"
     for words, hint in (
         (("runs/classify", first), "name classify.py:model"),
-        (("runs/classify", second), "needed: a global of second.py"),
         (("runs/second", "classify.py:model"), "needed: a global of classify.py"),
     ):
         error = scripts(CLI, "export", *words, "--to", "no").error
         assert hint in error and "another model" not in error, error
     for folder, name, *words in (
         ("third", "classify", first, "--weights", "classify.weights"),  # Keras reads by order
-        ("fourth", "second", "runs/second", second),
-        ("fifth", "second", "runs/second", first),
+        ("fourth", "second", "runs/second", first),
     ):
         scripts.export(*words, "--to", folder)
         scripts.check(name, folder)

@@ -7,7 +7,7 @@ from typing import Any, Sequence
 
 import pytest
 
-from tests.support import example_scripts
+from tests.integration import example_scripts
 from tests.support.commands import CLI, Commands
 
 

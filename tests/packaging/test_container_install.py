@@ -112,3 +112,16 @@ def test_missing_packages_are_added_and_others_unchanged_or_it_is_refused(base, 
     shutil.rmtree(next(Path(base).parents[1].glob("lib/*/site-packages/tensorflow-1.15.5.*")))
     with pytest.raises(SetupError, match="has no TensorFlow. Start from a TensorFlow image"):
         install(base, "bert4keras==0.11.3")
+
+
+def test_tf_keras_fits_the_images_tensorflow():
+    pins, folder = {"tf-keras": "tf-keras==2.17.0 --hash=a"}, ROOT / "requirements"
+    for version, pin in (
+        ("1.15.5", ""),
+        ("2.14.0", "tf-keras==2.14.1 --hash="),
+        ("2.17.0", *pins.values()),
+    ):
+        fitted = container_install.fit_keras(pins, version, folder)
+        assert fitted.get("tf-keras", "").startswith(pin) and ("tf-keras" in fitted) == bool(pin)
+    with pytest.raises(SetupError, match="the image has TensorFlow 2.13.0. Supported: "):
+        container_install.fit_keras(pins, "2.13.0", folder)

@@ -14,6 +14,7 @@ from recipes import classification, jax_classification, keras_classification
 from tests.support import checkpoints as runs
 
 pytestmark = pytest.mark.once
+SHAPE = dict(vocab_size=9, num_hidden_layers=1, num_attention_heads=1, intermediate_size=4)
 SCRATCH = dict(learning_rate=5e-4, epochs=8, batch_size=16, token_dropout=0.1, label_smoothing=0.1)
 
 
@@ -32,7 +33,9 @@ def recipe(request, tmp_path, monkeypatch):
     folders = {"wide": 768, "minilm": 384, "short": 192, "long": 512}
     for name, width in folders.items():
         (tmp_path / name).mkdir()
-        (tmp_path / name / "bert_config.json").write_text(json.dumps({"hidden_size": width}))
+        (tmp_path / name / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n")
+        shape = {**SHAPE, "hidden_size": width}
+        (tmp_path / name / "bert_config.json").write_text(json.dumps(shape))
     # Runs of this project's pretraining have a config.json beside the weights.
     for name, steps in (("short", 1500), ("long", 500_000)):
         config = json.dumps({"steps": steps, "global_batch": 64})

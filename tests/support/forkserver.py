@@ -96,7 +96,7 @@ def child(job: Dict[str, Any]) -> None:
     encoding = job.get("encoding", "utf-8")
     sys.stdout = os.fdopen(1, "w", lines, encoding=encoding, closefd=False)
     stdin = os.fdopen(os.open(job["stdin"], os.O_RDONLY)) if "stdin" in job else None
-    sys.stdin = stdin  # type: ignore[assignment]
+    sys.stdin = stdin
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # as in a program of ours until it watches
     deaf = job.get("faults", {}).get("deaf")
     signal.signal(signal.SIGHUP, signal.SIG_IGN if deaf else signal.SIG_DFL)
@@ -167,7 +167,7 @@ class Faults:
         counting = SimpleNamespace(**vars(os))
         for name in MUTATING:
             around(counting, name, functools.partial(self.file_operation, name))
-        durable.os = checkpoint.os = run.os = counting  # type: ignore[attr-defined]
+        durable.os = checkpoint.os = run.os = counting
         write = functools.partial(self.file_operation, "tensors")
         around(checkpoint, "_write_tensors", lambda path, *_: write(str(path)))
         restored = functools.partial(self.at, "restore")

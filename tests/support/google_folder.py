@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, Callable, Dict, Optional, Sequence, Tuple
+from typing import Any, Callable, Tuple
 
 import numpy as np
 
 from amp_xla.models.weights import google
 
-CONFIG: Dict[str, Any] = {
+CONFIG = {
     "vocab_size": 20, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2,
     # 64 rows, as many as the padded token embeddings have
     "intermediate_size": 64, "max_position_embeddings": 32, "type_vocab_size": 2,
@@ -21,18 +21,14 @@ Shape = Tuple[int, ...]
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmno"]
 
 
-def write(
-    folder: Path,
-    replaced: Optional[Dict[str, Any]] = None,
-    vocabulary: Sequence[str] = tuple(VOCABULARY),
-) -> Path:
+def write(folder, replaced=None, vocabulary=tuple(VOCABULARY)):
     """``replaced``: tensor name -> other values, None = left out."""
     folder.mkdir()
     shapes = {**CONFIG, "vocab_size": len(vocabulary)}
     (folder / NAME).write_text(json.dumps(shapes))
     (folder / "vocab.txt").write_text("".join(token + "\n" for token in vocabulary))
     random = np.random.RandomState(0)
-    values: Dict[str, Any] = {
+    values = {
         name: random.normal(0, 0.02, shape).astype(np.float32)
         for name, shape in tensors(shapes, language_model=True).items()
     }
@@ -42,10 +38,10 @@ def write(
     return folder
 
 
-def tensors(config: Dict[str, Any], language_model: bool) -> Dict[str, Shape]:
+def tensors(config, language_model):
     """Return the shapes of a BERT's tensors by name."""
     hidden, inner, rows = (config[f"{n}_size"] for n in ("hidden", "intermediate", "vocab"))
-    shapes: Dict[str, Shape] = {
+    shapes = {
         "bert/embeddings/word_embeddings": (rows, hidden),
         "bert/embeddings/position_embeddings": (config["max_position_embeddings"], hidden),
         "bert/embeddings/token_type_embeddings": (config["type_vocab_size"], hidden),
@@ -72,16 +68,16 @@ def tensors(config: Dict[str, Any], language_model: bool) -> Dict[str, Shape]:
 Change = Callable[[Path], Any]
 
 
-def cut(name: str, keep: float) -> Change:
+def cut(name, keep):
     """Return a change of a folder: a file ends early."""
 
-    def change(folder: Path) -> None:
+    def change(folder):
         data = (folder / name).read_bytes()
         (folder / name).write_bytes(data[: int(len(data) * keep)])
 
     return change
 
 
-def without(name: str) -> Change:
+def without(name):
     """Return a change of a folder: a file is missing."""
     return lambda folder: (folder / name).unlink()

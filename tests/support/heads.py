@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, NamedTuple
+from typing import Any, List, NamedTuple
 
 import numpy as np
 
@@ -19,21 +19,21 @@ class Head(NamedTuple):
     arrays: List[Any]
 
     @property
-    def batch(self) -> Any:
+    def batch(self):
         """The arrays as for ``fit``."""
         return self.arrays[:2], self.arrays[2]
 
 
-def encoder(application: str = "encoder", **options: Any) -> Any:
+def encoder(application="encoder", **options):
     build = backend.bert4keras("models").build_transformer_model
-    sizes: Dict[str, Any] = dict(
+    sizes = dict(
         vocab_size=VOCABULARY, hidden_size=32, num_hidden_layers=1, num_attention_heads=2,
         intermediate_size=64, max_position=32, hidden_act="gelu",
     )  # fmt: skip
     return build(model="bert", application=application, **{**sizes, **options})
 
 
-def tokens() -> List[np.ndarray]:
+def tokens():
     """Return token and segment ids; half of the rows end in padding."""
     random = np.random.RandomState(0)
     ids = random.randint(5, VOCABULARY, (BATCH, LENGTH))
@@ -43,17 +43,17 @@ def tokens() -> List[np.ndarray]:
     return [ids, np.where(ids > 0, segments, 0)]
 
 
-def compiled(model: Any, loss: Any, *targets: Any) -> Head:
+def compiled(model, loss, *targets):
     # bert4keras' Adam is a thousand small operations, which take seconds to build.
     model.compile(loss=loss, optimizer=keras.optimizers.SGD(0.01))
     return Head(model, [*tokens(), *targets])
 
 
-def _labels(*shape: int) -> np.ndarray:
+def _labels(*shape):
     return np.random.RandomState(1).randint(0, LABELS, shape)
 
 
-def classifier(**options: Any) -> Head:
+def classifier(**options):
     base = encoder(**options)
     first = keras.layers.Lambda(lambda x: x[:, 0], name="First")(base.output)
     output = keras.layers.Dense(LABELS, activation="softmax", name="Classes")(first)
@@ -61,12 +61,12 @@ def classifier(**options: Any) -> Head:
     return compiled(model, "sparse_categorical_crossentropy", _labels(BATCH, 1))
 
 
-def _language_model(application: str, shift: int) -> Head:
+def _language_model(application, shift):
     """Return a model as in bert4keras' examples, with a Loss layer for ids and predictions."""
     base = encoder(application, with_mlm=True)
 
-    class CrossEntropy(backend.bert4keras("layers").Loss):  # type: ignore[misc]
-        def compute_loss(self, inputs: Any, mask: Any = None) -> Any:
+    class CrossEntropy(backend.bert4keras("layers").Loss):
+        def compute_loss(self, inputs, mask=None):
             ids, segments, predicted = inputs
             ids, predicted = ids[:, shift:], predicted[:, : LENGTH - shift]
             weights = K.cast(segments[:, shift:], K.floatx())
@@ -77,7 +77,7 @@ def _language_model(application: str, shift: int) -> Head:
     return compiled(keras.models.Model(base.inputs, output), None)
 
 
-def crf() -> Head:
+def crf():
     base = encoder()
     layer = backend.bert4keras("layers").ConditionalRandomField(name="CRF")
     output = layer(keras.layers.Dense(LABELS, name="Tags")(base.output))
@@ -85,13 +85,13 @@ def crf() -> Head:
     return compiled(model, layer.sparse_loss, _labels(BATCH, LENGTH, 1))
 
 
-def global_pointer() -> Head:
+def global_pointer():
     base = encoder()
     layers, losses = backend.bert4keras("layers"), backend.bert4keras("backend")
     output = layers.GlobalPointer(heads=3, head_size=16, name="Spans")(base.output)
     model = keras.models.Model(base.inputs, output)
 
-    def loss(y_true: Any, y_pred: Any) -> Any:
+    def loss(y_true, y_pred):
         flat = tf.shape(y_pred)[0] * 3
         pair = [tf.reshape(y, [flat, -1]) for y in (y_true, y_pred)]
         return tf.reduce_mean(losses.multilabel_categorical_crossentropy(*pair))
@@ -101,7 +101,7 @@ def global_pointer() -> Head:
     return compiled(model, loss, spans)
 
 
-HEADS: Dict[str, Callable[[], Head]] = {
+HEADS = {
     "classifier": classifier,
     "MLM": lambda: _language_model("encoder", 0),
     "LM": lambda: _language_model("lm", 1),
@@ -113,7 +113,7 @@ HEADS: Dict[str, Callable[[], Head]] = {
 }
 
 
-def build(name: str) -> Head:
+def build(name):
     """Build one head in a new graph."""
     K.clear_session()
     tf.set_random_seed(1)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Any, Callable, Dict, List
+from typing import Any, Dict, List
 
 import numpy as np
 
@@ -25,7 +25,7 @@ HEIGHT, COLUMNS, SCALE = 1000, 8, 2.0**15
 Seen = List[Dict[str, Any]]
 
 
-def model_variables() -> List[Any]:
+def model_variables():
     """Return two shared variables, and between them a table that belongs to this rank."""
     rng = np.random.RandomState(0)
     table = np.random.RandomState(10 + hvd.rank()).randn(VOCABULARY, WIDTH)
@@ -36,11 +36,11 @@ def model_variables() -> List[Any]:
     ]
 
 
-def run(steps: Any, operation: Any, factor: Any, optimizer: Any, variables: List[Any]) -> Seen:
+def run(steps, operation, factor, optimizer, variables):
     """Run one step per factor; return weights and state after each."""
     with tf.Session() as session:
         session.run(tf.global_variables_initializer())
-        seen: Seen = []
+        seen = []
         for value in steps:
             session.run(operation, {factor: value})
             weights = session.run(variables)
@@ -55,7 +55,7 @@ def run(steps: Any, operation: Any, factor: Any, optimizer: Any, variables: List
 STEPS = [1.0, np.nan, 1.0, np.inf, 1.0, 1.0]  # of rank 1; those of rank 0 are 1
 
 
-def _problem() -> Any:
+def _problem():
     variables = model_variables()
     factor = tf.placeholder(tf.float32, [])
     rows = tf.nn.embedding_lookup(variables[1], tf.constant([1 + hvd.rank(), 5]))
@@ -64,18 +64,18 @@ def _problem() -> Any:
     return variables, factor, loss
 
 
-def _trained(operation: Any, optimizer: Any, variables: List[Any], factor: Any) -> Seen:
+def _trained(operation, optimizer, variables, factor):
     steps = STEPS if hvd.rank() == 1 else [1.0] * len(STEPS)
     return run(steps, operation, factor, optimizer, variables)
 
 
-def _minimized(make: Callable[[], Any], kind: Any = LossScaleOptimizer, **options: Any) -> Seen:
+def _minimized(make, kind=LossScaleOptimizer, **options):
     variables, factor, loss = _problem()
     optimizer = kind(make(), DynamicLossScale(8.0, growth_interval=2), **options)
     return _trained(optimizer.minimize(loss, variables), optimizer, variables, factor)
 
 
-def sok_block(reduced: bool = False) -> Seen:
+def sok_block(reduced=False):
     """Run the step of SparseOperationKit's documentation for TensorFlow 2."""
     variables, factor, loss = _problem()
     optimizer = sok.LossScaleOptimizer(adam(), DynamicLossScale(8.0, growth_interval=2))
@@ -93,18 +93,18 @@ def sok_block(reduced: bool = False) -> Seen:
     return _trained(operation, optimizer, variables, factor)
 
 
-def keras_distributed() -> Any:
+def keras_distributed():
     import horovod.tensorflow.keras as hvd_keras
 
     return hvd_keras.DistributedOptimizer(keras.optimizers.Adam(0.1, clipnorm=10.0))
 
 
-def adam() -> Any:
+def adam():
     return tf.train.AdamOptimizer(0.1)
 
 
 OWN_TABLE = {"reduce": agreement.horovod_mean(hvd), "model_parallel": sok.is_embedding_variable}
-CASES: Dict[str, Callable[[], Seen]] = {
+CASES = {
     "reducing": lambda: _minimized(adam, agreement=agreement.horovod(hvd), **OWN_TABLE),
     # One norm of shared and model-parallel gradients of all ranks.
     "clipped": lambda: _minimized(
@@ -127,7 +127,7 @@ CASES: Dict[str, Callable[[], Seen]] = {
 }
 
 
-def sums() -> Dict[str, Any]:
+def sums():
     """Sum gradients of 1e-7 and larger ones in each compression, and rows of a table."""
     rng = np.random.RandomState(hvd.rank())
     tiny = tf.constant(np.full(7, 1e-7, np.float32))
@@ -146,7 +146,7 @@ def sums() -> Dict[str, Any]:
     return tf.nest.map_structure(lambda array: array.tolist(), found)
 
 
-def main() -> None:
+def main():
     """Run each case in a new graph."""
     distributed.join()
     for name, case in {**CASES, "sums": sums}.items():

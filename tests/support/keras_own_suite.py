@@ -44,7 +44,7 @@ def adapted(source: str) -> str:
     """Return the tests' source with the wheel's module names, the class taken from this file."""
     source = source.replace(
         "from tf_keras.mixed_precision import loss_scale_optimizer\n",
-        f"from {__spec__.name} import replaced as loss_scale_optimizer\n",  # type: ignore[name-defined]
+        f"from {__spec__.name} import replaced as loss_scale_optimizer\n",
     )
     return re.sub(r"^from tf_keras", "from tf_keras.src", source, flags=re.MULTILINE)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, NamedTuple, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,23 +16,23 @@ ROWS, WIDTH = 13, 3
 class Duck:
     """A wrapper as in libraries for distribution, with only apply_gradients."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self._inner = tf.train.MomentumOptimizer(0.1, 0.9)
 
-    def apply_gradients(self, grads_and_vars: Any) -> Any:
+    def apply_gradients(self, grads_and_vars):
         return self._inner.apply_gradients(grads_and_vars)
 
-    def variables(self) -> List[Any]:
+    def variables(self):
         return self._inner.variables()
 
 
 optimizers = backend.bert4keras("optimizers")
 
 
-def extended(rate: float, **extensions: Dict[str, Any]) -> Callable[[], Any]:
+def extended(rate, **extensions):
     """Return a function that makes Adam with bert4keras' ``extend_with_*``, by their arguments."""
 
-    def make() -> Any:
+    def make():
         kind, arguments = optimizers.Adam, {"learning_rate": rate}
         for name, values in extensions.items():
             kind = getattr(optimizers, f"extend_with_{name}")(kind, name=f"{name}_{kind.__name__}")
@@ -43,7 +43,7 @@ def extended(rate: float, **extensions: Dict[str, Any]) -> Callable[[], Any]:
 
 
 # bert4keras' rules, by what they add: rates per weight and step, or state.
-BERT4KERAS: Dict[str, Callable[[], Any]] = {
+BERT4KERAS = {
     "rates": extended(
         1e-2,
         weight_decay={"weight_decay_rate": 0.1, "exclude_from_weight_decay": ["bias"]},
@@ -58,7 +58,7 @@ BERT4KERAS: Dict[str, Callable[[], Any]] = {
     ),
     "factor": lambda: optimizers.AdaFactor(learning_rate=1e-2, beta1=0.9),
 }
-KINDS: Dict[str, Callable[[], Any]] = {
+KINDS = {
     "tf.train adam": lambda: tf.train.AdamOptimizer(0.1),
     "tf.train sgd": lambda: tf.train.GradientDescentOptimizer(0.1),
     "keras adam": lambda: keras.optimizers.Adam(0.1),
@@ -80,11 +80,11 @@ class Problem(NamedTuple):
     loss: Any
 
     @property
-    def variables(self) -> List[Any]:
+    def variables(self):
         return [self.table, self.kernel]
 
 
-def problem() -> Problem:
+def problem():
     """Build the problem in the default graph, with fixed numbers and a sparse gradient."""
     rng = np.random.RandomState(0)
     table = tf.get_variable("table", initializer=tf.constant(rng.randn(ROWS, WIDTH), tf.float32))
@@ -98,33 +98,33 @@ def problem() -> Problem:
 class Trainer:
     """A session that runs steps and reads variables."""
 
-    def __init__(self, session: Any, task: Problem, optimizer: Any, operation: Any) -> None:
+    def __init__(self, session, task, optimizer, operation):
         self.session, self.task = session, task
         self.optimizer, self.operation = optimizer, operation
         session.run(tf.global_variables_initializer())
 
-    def step(self, factor: float = 1.0, fetch: Any = ()) -> Any:
+    def step(self, factor=1.0, fetch=()):
         return self.session.run([self.operation, fetch], {self.task.factor: factor})[1]
 
-    def weights(self) -> List[np.ndarray]:
+    def weights(self):
         return self.session.run(self.task.variables)
 
-    def everything(self) -> List[np.ndarray]:
+    def everything(self):
         """Return all variables of the graph except the wrapper's counters and scale."""
         own = {id(v) for v in getattr(self.optimizer, "state_variables", [])}
         every = sorted(tf.global_variables(), key=lambda v: v.name)
         return self.session.run([v for v in every if id(v) not in own])
 
-    def state(self) -> List[Any]:
+    def state(self):
         return self.session.run(self.optimizer.state_variables)
 
 
-def same(a: Sequence[np.ndarray], b: Sequence[np.ndarray]) -> bool:
+def same(a, b):
     """Return whether two lists of arrays are equal bit for bit."""
     return len(a) == len(b) and all(np.array_equal(x, y) for x, y in zip(a, b))
 
 
-def minimized(session: Any, inner: Any, scale: Any = 8.0, **options: Any) -> Trainer:
+def minimized(session, inner, scale=8.0, **options):
     """Wrap an optimizer and return a trainer of the problem."""
     task = problem()
     optimizer = LossScaleOptimizer(inner, scale, **options)

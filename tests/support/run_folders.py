@@ -6,25 +6,17 @@ import dataclasses
 import json
 import math
 from pathlib import Path
-from typing import Any, Dict, Optional
 
 import numpy as np
 
 from amp_xla.commands import evaluate
 from amp_xla.tasks.similarity.scores import PairScores
-from amp_xla.training.sample_scores import LabelScores, Samples, SampleScores
+from amp_xla.training.sample_scores import LabelScores, Samples
 
 STEPS = 200
 
 
-def good(
-    folder: Path,
-    extra: Optional[Dict[str, float]] = None,
-    state: str = "done",
-    message: str = "",
-    lines: int = 20,
-    **settings: Any,
-) -> Path:
+def good(folder, extra=None, state="done", message="", lines=20, **settings):
     """Write a run that learned; return its folder.
 
     Args:
@@ -61,7 +53,7 @@ def good(
     return folder
 
 
-def scored(run: Path, label: str) -> None:
+def scored(run, label):
     """Write the evaluation of a run that predicts three labels at random."""
     source = np.random.RandomState(1)
     chances = source.dirichlet([1.0, 1.0, 1.0], 200)
@@ -73,7 +65,7 @@ def scored(run: Path, label: str) -> None:
     _evaluated(LabelScores(samples, names, chances))
 
 
-def ranked(run: Path) -> None:
+def ranked(run):
     """Write the evaluation of a run that predicts similarities."""
     labels = np.arange(30.0)
     pairs = [f"a\tb{i}" for i in range(30)]
@@ -81,13 +73,13 @@ def ranked(run: Path) -> None:
     _evaluated(PairScores(samples, labels % 7))
 
 
-def _evaluated(answers: SampleScores) -> None:
+def _evaluated(answers):
     other = answers.samples._replace(run=Path("other"))
     both = [answers, dataclasses.replace(answers, samples=other)]
     evaluate.write(answers, evaluate.result_of(answers, both, seed=1), 100)
 
 
-def diverged(folder: Path) -> Path:
+def diverged(folder):
     """Write a run whose numbers became non-finite; return its folder."""
     good(folder, state="failed", message="step 190: loss nan at loss scale 1")
     path = folder / "metrics.jsonl"
@@ -102,5 +94,5 @@ def diverged(folder: Path) -> Path:
     return folder
 
 
-def _json(path: Path, value: Any) -> None:
+def _json(path, value):
     path.write_text(json.dumps(value))

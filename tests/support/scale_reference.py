@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, Dict, List, NamedTuple, Tuple
+from typing import Any, Dict, NamedTuple, Tuple
 
 import numpy as np
 from hypothesis import strategies as st
 
-VECTORS: List[Dict[str, Any]] = json.loads(
-    (Path(__file__).parent / "loss_scale_vectors.json").read_text()
-)
+VECTORS = json.loads((Path(__file__).parent / "loss_scale_vectors.json").read_text())
 LARGEST = float(np.finfo(np.float32).max)
 
 
@@ -22,7 +20,7 @@ class Case(NamedTuple):
     finite: Tuple[bool, ...]
 
 
-def reference(case: Case) -> List[Tuple[float, int]]:
+def reference(case):
     """Return (scale, counter) after each step; products are float32, all else is float64."""
     arguments, counter, states = case.arguments, 0, []
     scale = float(np.float32(arguments["loss_scale"]))
@@ -37,12 +35,12 @@ def reference(case: Case) -> List[Tuple[float, int]]:
     return states
 
 
-def _product(scale: float, factor: float) -> float:
+def _product(scale, factor):
     with np.errstate(over="ignore"):
         return float(np.float32(scale) * np.float32(factor))
 
 
-def of_vector(vector: Dict[str, Any]) -> Case:
+def of_vector(vector):
     """Return a published vector as a case."""
     arguments = {
         "loss_scale": vector["init"], "growth_interval": vector["period"], "minimum": 1.0,
@@ -51,10 +49,10 @@ def of_vector(vector: Dict[str, Any]) -> Case:
     return Case(arguments, tuple(map(bool, vector["finite"])))
 
 
-def cases(steps: int) -> st.SearchStrategy[Case]:
+def cases(steps):
     """Return random cases of ``steps`` steps, with random bounds and factors."""
 
-    def powers(first: int, last: int) -> st.SearchStrategy[float]:
+    def powers(first, last):
         return st.integers(first, last).map(lambda power: 2.0**power)
 
     arguments = st.fixed_dictionaries({

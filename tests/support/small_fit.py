@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any, List
-
 import numpy as np
 
 from amp_xla.backend import K, keras, tf
@@ -22,16 +20,16 @@ class Killed(Exception):
 class KilledAfter(keras.callbacks.Callback):
     """Ends ``fit`` after a number of batches, or in an epoch's end."""
 
-    def __init__(self, batches: int = 10**6, epoch: int = 10**6) -> None:
+    def __init__(self, batches=10**6, epoch=10**6):
         super().__init__()
         self._left, self._epoch = batches, epoch
 
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+    def on_train_batch_end(self, batch, logs=None):
         self._left -= 1
         if self._left < 0:
             raise Killed
 
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+    def on_epoch_begin(self, epoch, logs=None):
         if epoch == self._epoch:
             raise Killed
 
@@ -39,26 +37,26 @@ class KilledAfter(keras.callbacks.Callback):
 class Batches(keras.utils.Sequence):
     """The samples in batches of ``size``, with their labels flipped or not."""
 
-    def __init__(self, size: int, flip: bool = False) -> None:
+    def __init__(self, size, flip=False):
         self._size, self._labels = size, 1 - Y if flip else Y
 
-    def __len__(self) -> int:
+    def __len__(self):
         return -(-len(X) // self._size)
 
-    def __getitem__(self, index: int) -> Any:
+    def __getitem__(self, index):
         rows = slice(index * self._size, (index + 1) * self._size)
         return X[rows], self._labels[rows]
 
 
-def as_in_a_new_process() -> None:
+def as_in_a_new_process():
     """Forget which runs this process has ended: a new one knows none."""
     run._ENDED.clear()
 
 
 def build(
-    rate: float = 0.01, activation: str = "tanh", dropout: float = 0.2, scale: Any = 1000.0,
-    loss: str = "mse", clear: bool = True, **optimizer: Any,
-) -> Any:  # fmt: skip
+    rate = 0.01, activation = "tanh", dropout = 0.2, scale = 1000.0,
+    loss = "mse", clear = True, **optimizer
+):  # fmt: skip
     """Return a small model with the same weights each time."""
     if clear:
         K.clear_session()
@@ -74,19 +72,19 @@ def build(
     return model
 
 
-def fit(model: Any, *callbacks: Any, **more: Any) -> Any:
+def fit(model, *callbacks, **more):
     """Fit on ``X`` and ``Y`` in batches of 4, the last one of 2; return the history."""
     given = {"x": X, "y": Y, "batch_size": 4, "epochs": EPOCHS, "verbose": 0, **more}
     np.random.seed(5)
     return model.fit(callbacks=list(callbacks), **given).history
 
 
-def weights(model: Any) -> List[np.ndarray]:
+def weights(model):
     """Return all weights, those of the optimizer included."""
     inner = getattr(model.optimizer, "inner", model.optimizer)
     return model.get_weights() + list(K.batch_get_value(inner.weights))
 
 
-def states(model: Any) -> List[bytes]:
+def states(model):
     """Return the bits of all weights; call it before the next model is built."""
     return [array.tobytes() for array in weights(model)]

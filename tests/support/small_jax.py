@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, List
 
 from tests.support.running import ROOT
 
@@ -37,7 +36,7 @@ sys.exit(exit_code(importlib.import_module(sys.argv[1]).main, sys.argv[2:]))
 """
 
 
-def corpus(folder: Path) -> None:
+def corpus(folder):
     """Write 120 and 40 texts; the label is the set from which most words come."""
     numbers = random.Random(0)
     for name, count in (("train", 120), ("dev", 40)):
@@ -49,7 +48,7 @@ def corpus(folder: Path) -> None:
         (folder / f"{name}.tsv").write_text("".join(lines))
 
 
-def start(folder: Path, words: List[str], **environ: str) -> Any:
+def start(folder, words, **environ):
     """Start Python in ``folder``, with standard output and error in one pipe."""
     # All runs have the same programs, which are compiled once.
     caches = {
@@ -57,11 +56,11 @@ def start(folder: Path, words: List[str], **environ: str) -> Any:
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
     }
     env = {**os.environ, "PYTHONPATH": str(ROOT), **caches, **environ}
-    pipes: Any = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     return subprocess.Popen([sys.executable, *words], cwd=str(folder), env=env, **pipes)
 
 
-def run(folder: Path, *words: str, code: int = 0, **environ: str) -> str:
+def run(folder, *words, code=0, **environ):
     """Run Python in ``folder``; return its output."""
     process = start(folder, list(words), **environ)
     said = process.communicate(timeout=280)[0]
@@ -69,7 +68,7 @@ def run(folder: Path, *words: str, code: int = 0, **environ: str) -> str:
     return said
 
 
-def together(folder: Path, words: List[str]) -> List[str]:
+def together(folder, words):
     """Run two connected JAX processes; return the output of each."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

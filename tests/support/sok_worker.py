@@ -13,7 +13,6 @@ import re
 import runpy
 import sys
 from pathlib import Path
-from typing import Any, Dict, List
 
 import numpy as np
 
@@ -22,13 +21,13 @@ from amp_xla import backend
 from amp_xla.precision.agreement import joined
 from amp_xla.sok import ranks
 
-tf: Any = backend.tensorflow()
+tf = backend.tensorflow()
 tf.compat.v1.enable_resource_variables()
 EAGER = tf.executing_eagerly()
 legacy = getattr(tf.keras.optimizers, "legacy", tf.keras.optimizers)
 
 
-def sparse(keys: Any, dtype: Any = tf.int64) -> Any:
+def sparse(keys, dtype=tf.int64):
     """Convert ids, int64 [rows, nnz], -1 = none, to a SparseTensor of ``dtype``."""
     where = tf.where(keys >= 0)
     values = tf.cast(tf.gather_nd(keys, where), dtype)
@@ -38,14 +37,12 @@ def sparse(keys: Any, dtype: Any = tf.int64) -> Any:
 class Table:
     """A layer and its reference, which are trained on the same samples."""
 
-    def __init__(self, name: str, heights: int, width: int, slots: int, nnz: int, **more: Any):
+    def __init__(self, name, heights, width, slots, nnz, **more):
         self.slots, self.nnz, self.width = slots, nnz, width
         self.kind, self.keys = more.pop("kind", "sparse"), more.pop("keys", tf.int64)
         self.combiner = more.pop("combiner", "mean")
         if self.kind == "dense":
-            self.layer: Any = sok.All2AllDenseEmbedding(
-                heights, width, slots, nnz, name=name, **more
-            )
+            self.layer = sok.All2AllDenseEmbedding(heights, width, slots, nnz, name=name, **more)
         else:
             self.layer = sok.DistributedEmbedding(
                 self.combiner, heights, width, slots, nnz, name=name, **more
@@ -54,10 +51,10 @@ class Table:
         self.height = self.layer.rows.height
         self.whole = tf.Variable(np.ones((self.height, width), np.float32), name=f"{name}_whole")
 
-    def ones(self) -> Any:
+    def ones(self):
         return sok.Saver().load_embedding_values(self.variable, tf.ones([self.height, self.width]))
 
-    def mine(self, keys: Any) -> Any:
+    def mine(self, keys):
         """Look up this rank's ids, [batch, slots, nnz]."""
         if self.kind != "dense":
             keys = sparse(tf.reshape(keys, [-1, self.nnz]), self.keys)
@@ -67,7 +64,7 @@ class Table:
             )
         return tf.cast(self.layer(keys), tf.float32)
 
-    def reference(self, keys: Any) -> Any:
+    def reference(self, keys):
         if self.kind != "dense":
             vectors = tf.nn.embedding_lookup_sparse(
                 self.whole, sparse(tf.reshape(keys, [-1, self.nnz])), None, combiner=self.combiner
@@ -79,24 +76,24 @@ class Table:
 class Job:
     """Tables below a dense layer, trained by Adam; and their reference."""
 
-    def __init__(self, tables: List[Table], scale: Any = None, rate: float = 0.1) -> None:
+    def __init__(self, tables, scale=None, rate=0.1):
         self.tables = tables
         size = sum(t.slots * t.width * (t.nnz if t.kind == "dense" else 1) for t in tables)
         start = np.linspace(-1, 1, size, dtype=np.float32)[:, None] / np.sqrt(size)
         self.kernel, self.other = (tf.Variable(start, name=n) for n in ("kernel", "kernel_whole"))
         self.adams = [sok.optimizers.Adam(rate), legacy.Adam(rate), legacy.Adam(rate)]
-        self.scaled: Any = None
+        self.scaled = None
         if scale is not None:
             wrap = sok.tf.keras.mixed_precision.LossScaleOptimizer
             self.scaled = wrap(legacy.Adam(rate), scale)
 
-    def _loss(self, vectors: List[Any], kernel: Any, labels: Any) -> Any:
+    def _loss(self, vectors, kernel, labels):
         flat = tf.concat([tf.reshape(v, [tf.shape(labels)[0], -1]) for v in vectors], 1)
         flat = tf.reshape(flat, [-1, int(kernel.shape[0])])
         logits = tf.matmul(flat, kernel)
         return tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits))
 
-    def step(self, keys: List[Any], labels: Any, factor: Any) -> Dict[str, Any]:
+    def step(self, keys, labels, factor):
         rank, size = ranks.place()
         count = tf.shape(labels)[0] // size
         share = slice(rank * count, (rank + 1) * count)
@@ -142,14 +139,14 @@ class Job:
         return seen
 
 
-def _mean(gradient: Any) -> Any:
+def _mean(gradient):
     module = joined()
     if module is None:
         return tf.convert_to_tensor(gradient)
     return module.allreduce(tf.convert_to_tensor(gradient), op=module.Average)
 
 
-def keys_for(table: Table, batch: int, step: int) -> Any:
+def keys_for(table, batch, step):
     """Return int64 [batch, slots, nnz]; unless the table is dense, some are missing, as -1."""
     draw = np.random.RandomState(step)
     keys = draw.randint(0, table.height, (batch, table.slots, table.nnz))
@@ -160,10 +157,10 @@ def keys_for(table: Table, batch: int, step: int) -> Any:
     return keys.astype(np.int64)
 
 
-def train(job: Job, batch: int, steps: int, factors: Any = None) -> List[Dict[str, Any]]:
+def train(job, batch, steps, factors=None):
     """Return the results of each step."""
 
-    def data(step: int) -> Any:
+    def data(step):
         labels = np.random.RandomState(1000 + step).randint(0, 2, (batch, 1)).astype(np.float32)
         factor = np.float32(1 if factors is None else factors(step, ranks.place()[0]))
         return [keys_for(t, batch, step) for t in job.tables], labels, factor
@@ -178,7 +175,7 @@ def train(job: Job, batch: int, steps: int, factors: Any = None) -> List[Dict[st
             out = function([tf.constant(k) for k in keys], tf.constant(labels), factor)
             results.append({k: np.asarray(v).tolist() for k, v in out.items()})
         return results
-    inputs: Any = (
+    inputs = (
         [tf.compat.v1.placeholder(tf.int64, [None, t.slots, t.nnz]) for t in job.tables],
         tf.compat.v1.placeholder(tf.float32, [None, 1]),
         tf.compat.v1.placeholder(tf.float32, []),
@@ -196,13 +193,13 @@ def train(job: Job, batch: int, steps: int, factors: Any = None) -> List[Dict[st
     return results
 
 
-def figures(name: str) -> Any:
+def figures(name):
     """Return the results of a case of SparseOperationKit's unit tests, with fewer samples."""
     if name == "two_tables":
         first = Table("first", 8192, 4, 20, 10, combiner="sum", keys=tf.uint32)
         second = Table("second", 8192, 8, 10, 10, kind="ragged")
         return train(Job([first, second]), 256, 5)
-    options: Dict[str, Any] = {}
+    options = {}
     if name == "dense_odd_mixed":  # a height that no number of ranks divides
         module = getattr(tf.keras.mixed_precision, "experimental", tf.keras.mixed_precision)
         policy = module.Policy("mixed_float16")
@@ -211,7 +208,7 @@ def figures(name: str) -> Any:
     return train(Job([Table(name, 1024, 4, 10, 4, **options)], "dynamic", 1e-3), 512, 7, poison)
 
 
-def tutorial() -> List[float]:
+def tutorial():
     """Return the losses of the example. Run it last: it changes the global policy."""
     file = str(Path(__file__).parents[2] / "examples" / "sok" / f"amp_{backend.kind()}.py")
     sys.argv = [file, "--steps", "100", "--batch", "2048"]
@@ -220,11 +217,11 @@ def tutorial() -> List[float]:
     return [float(loss) for loss in re.findall(r"loss ([\d.]+)", printed.getvalue())]
 
 
-def value(tensor: Any) -> Any:
+def value(tensor):
     return np.asarray(tensor) if EAGER else tf.compat.v1.keras.backend.get_session().run(tensor)
 
 
-def saved(folder: str) -> Any:
+def saved(folder):
     """Return a table's rows, written to a folder and read again."""
     table = Table("kept", 0, 3, 1, 1, vocabulary_size=101)
     value(table.variable)
@@ -237,7 +234,7 @@ def saved(folder: str) -> Any:
     return value(table.variable).tolist()
 
 
-def main(folder: str, *cases: str) -> None:
+def main(folder, *cases):
     for case in cases:
         sok.Init(global_batch_size=256)
         rank, size = ranks.place()

@@ -15,7 +15,8 @@ row, and in which step.
 
 from __future__ import annotations
 
-from typing import Dict, Iterator, List, Optional, Sequence, Tuple
+import math
+from typing import Dict, Iterator, List, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
@@ -24,6 +25,7 @@ from amp_xla.data.batches.protocol import Batch
 from amp_xla.data.text.tokenizer import Encoded
 from amp_xla.errors import DataError
 
+MULTIPLE = 8  # bucket lengths are multiples of 8, for tensor cores
 GAIN = 0.001  # a further slot per row must save at least this share of the rows
 
 Pattern = Tuple[int, ...]  # lengths of the samples in a packed row, longest first
@@ -175,6 +177,42 @@ class Batches:
             batch["position_ids"] = np.where(inside, positions, 0).astype(np.int32)
             batch["slots"] = np.where(inside, slots, -1).astype(np.int32)
         return batch
+
+
+def choose_lengths(
+    lengths: Union[Sequence[int], np.ndarray], max_shapes: int, max_length: int
+) -> List[int]:
+    """Return at most ``max_shapes`` ascending bucket lengths that minimise the total padding.
+
+    The result is exact, by dynamic programming over the samples' lengths, rounded up to a multiple
+    of ``MULTIPLE``.
+
+    Args:
+      lengths: number of tokens of each sample, of training and dev texts.
+      max_shapes: maximum number of lengths; fewer are returned if more would not save padding.
+      max_length: maximum length of a sample. No bucket is longer, even if ``max_length`` is not a
+        multiple of 8, because the model may have no position embeddings beyond it.
+    """
+    rounded = np.minimum(-(-np.asarray(lengths, np.int64) // MULTIPLE) * MULTIPLE, max_length)
+    # An optimal length is always the length of a sample, rounded up.
+    unique, counts = np.unique(rounded, return_counts=True)
+    ends, samples = unique.tolist(), [0, *np.cumsum(counts).tolist()]
+    # best[j] is for the samples of the j shortest lengths: the smallest possible number of tokens
+    # in their buckets, and the lengths of these buckets. All choices hold the same text, so the
+    # fewest tokens mean the least padding.
+    best: List[Tuple[float, List[int]]] = [(0, []), *[(math.inf, [])] * len(ends)]
+    for _ in range(min(max_shapes, len(ends))):
+        best = [best[0]] + [
+            min(
+                (
+                    (tokens + (samples[j] - samples[i]) * ends[j - 1], [*chosen, ends[j - 1]])
+                    for i, (tokens, chosen) in enumerate(best[:j])
+                ),
+                key=lambda choice: choice[0],
+            )
+            for j in range(1, len(best))
+        ]
+    return best[-1][1]
 
 
 class PackedBatches(Batches):

@@ -1,8 +1,13 @@
-"""The interface between training loops and all kinds of batches."""
+"""The interface between training loops and batches: batches, and each rank's share of them.
+
+The order of samples is a function of (seed, epoch), not of the number of ranks. With ``n`` ranks
+of ``m`` micro-batches each, micro-batch ``k`` of rank ``r`` has rows ``r * m + k``, ``r * m + k +
+n * m``, ... of a batch.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Iterator, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Sequence, Tuple
 
 import numpy as np
 from typing_extensions import Protocol
@@ -10,6 +15,8 @@ from typing_extensions import Protocol
 # The arrays of one step by name. The first axis of each array is the rows of the batch. Every batch
 # has "weights", float32, 1 for a sample and 0 for padding; and "sample_ids", int64, -1 for padding.
 Batch = Dict[str, np.ndarray]
+SHARE = "share"  # a float32 scalar: the micro-batch's share of the weight of the whole batch
+_FILLER = {"sample_ids": -1, "slots": -1}  # values in rows of padding; other arrays have 0
 
 
 class BatchSource(Protocol):
@@ -49,3 +56,55 @@ class MappedBatches:
 def sample_count(batch: Batch) -> int:
     """Return the number of samples in a batch, without padding."""
     return int((batch["sample_ids"] >= 0).sum())
+
+
+class SharedBatch(NamedTuple):
+    """A batch of all ranks, and this rank's micro-batches, which also have the array ``SHARE``."""
+
+    whole: Batch
+    micro_batches: List[Batch]
+
+
+class RankShard(MappedBatches):
+    """The rows of ``whole`` that one rank computes; follows ``BatchSource``.
+
+    Args:
+      whole: batches of all ranks together.
+      rank, size: rank of this process, and number of ranks.
+      micro_batches: number of micro-batches per batch on each rank.
+    """
+
+    def __init__(self, whole: BatchSource, rank: int, size: int, micro_batches: int = 1) -> None:
+        super().__init__(whole, self._shared)
+        self.whole = whole
+        self._numbers = range(rank * micro_batches, (rank + 1) * micro_batches)
+        self._shards = size * micro_batches
+
+    @property
+    def shapes(self) -> Sequence[Tuple[int, int]]:
+        """Return (rows, length) of each kind of micro-batch."""
+        return [(-(-rows // self._shards), length) for rows, length in self.whole.shapes]
+
+    def _shared(self, batch: Batch, *_: int) -> SharedBatch:
+        return SharedBatch(batch, [self._shard(batch, number) for number in self._numbers])
+
+    def _shard(self, batch: Batch, number: int) -> Batch:
+        shard = {name: self._rows(name, array, number) for name, array in batch.items()}
+        share = shard["weights"].sum() / max(float(batch["weights"].sum()), 1e-6)
+        return {**shard, SHARE: np.array(share, np.float32)}
+
+    def _rows(self, name: str, array: np.ndarray, number: int) -> np.ndarray:
+        rows = array[number :: self._shards]
+        missing = -(-len(array) // self._shards) - len(rows)
+        padding = np.full((missing, *array.shape[1:]), _FILLER.get(name, 0), array.dtype)
+        return np.concatenate([rows, padding])
+
+
+def whole(batches: Any) -> Any:
+    """Return the batches of all ranks together, or one batch of all ranks."""
+    return getattr(batches, "whole", batches)
+
+
+def micro_batches(batch: Any) -> Sequence[Batch]:
+    """Return the micro-batches of a ``SharedBatch``, or any other batch as the only one."""
+    return batch.micro_batches if isinstance(batch, SharedBatch) else [batch]

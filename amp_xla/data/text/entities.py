@@ -91,7 +91,7 @@ def read(path: str, nested: bool = True, on_bad_line: str = "error") -> Dataset:
     places: Iterable[Tuple[int, Any]] = _texts(path, enumerate(map(split, lines), 1), bad)
     layout, remark = None, ""
     if table.format == "json":
-        names = keys(table) if table.rows else []
+        names = keys(table)
         tags = [name for name in TAGS if name in names and "tokens" in names]
         if tags and not ("text" in names and {*names} & {*FIELDS}):
             layout = Layout.of_objects(table, tags, "tokens")
@@ -194,7 +194,8 @@ def _tagged(table: Table, name: str) -> Iterator[Tuple[int, List[str]]]:
     """Yield line, and token and tag, of objects with ``tokens`` and ``name``; see ``_texts``."""
     for number, content in table.rows:
         try:
-            tokens, tags = map(json_object(content).get, ("tokens", name))
+            record: Any = json_object(content)
+            tokens, tags = record.get("tokens"), record.get(name)
             fit = isinstance(tokens, list) and isinstance(tags, list) and len(tokens) == len(tags)
             if fit and any(isinstance(tag, int) for tag in tags):
                 raise ValueError(f"{name}: numbers have no names in this file; write label names")

@@ -131,7 +131,7 @@ class Layout:
     @classmethod
     def of_objects(cls, table: Table, labels: Sequence[str], text: str = "text") -> Layout:
         """Return the layout of JSON objects with ``text`` and a list, named as in ``labels``."""
-        names = keys(table) if table.rows else []
+        names = keys(table)
         place, label = (
             next((names.index(name) for name in each if name in names), None)
             for each in ([text], labels)
@@ -190,7 +190,7 @@ def keys(table: Table) -> List[str]:
     for _, content in table.rows[:EXAMINED]:
         with contextlib.suppress(ValueError):  # reported later, with the line number
             found.update(dict.fromkeys(json_object(content)))
-    if not found:
+    if table.rows and not found:
         number, content = table.rows[0]
         raise DataError(
             f"{called(table.path)}:{number}: not a JSON object: {str(content)[:60]!r}; objects are "

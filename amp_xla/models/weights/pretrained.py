@@ -275,18 +275,11 @@ def _checkpoint_prefix(folder: Path) -> Path:
     return prefix
 
 
-def check(folder: Optional[str], whole: bool = True) -> None:
-    """Check the configuration and the vocabulary of a folder, if there is one, without TensorFlow.
-
-    Args:
-      folder: value of ``--bert``.
-      whole: False = check only what the configuration has.
-    """
+def check(folder: Optional[str]) -> None:
+    """Check configuration and vocabulary of ``--bert``, if it is a folder, without TensorFlow."""
     if folder is None or not Path(folder).is_dir():
         return
-    path, config, _ = _configuration(Path(folder), whole)
-    if not whole:
-        return
+    path, config, _ = _configuration(Path(folder))
     source = vocabulary.path(folder)
     tokens = Tokenizer(vocabulary.tokens(folder), source=source).vocab_size
     rows = config["vocab_size"]
@@ -294,7 +287,7 @@ def check(folder: Optional[str], whole: bool = True) -> None:
         raise DataError(f"{source} has {tokens:,} tokens, but {path} has vocab_size {rows:,}")
 
 
-def _configuration(folder: Path, whole: bool = True) -> Tuple[Path, Dict[str, Any], int]:
+def _configuration(folder: Path) -> Tuple[Path, Dict[str, Any], int]:
     """Return path and content of the configuration, and the bytes of the weights."""
     size = 0
     # Links are usual in Hugging Face's cache; run folders may come from others.
@@ -312,9 +305,9 @@ def _configuration(folder: Path, whole: bool = True) -> Tuple[Path, Dict[str, An
                     f"{path} is only a pointer of Git LFS, not the file: run `git lfs pull` there"
                 )
     names = [name for name in CONFIGS if (folder / name).is_file()]
-    if whole and not names:
+    if not names:
         raise DataError(f"{folder} has no {CONFIGS[0]} or {CONFIGS[1]}")
-    path = folder / (names or CONFIGS)[0]
+    path = folder / names[0]
     config = json_file(str(path))
     kind = config.get("model_type")
     if kind is not None and kind not in (*FAMILIES, "ernie"):
@@ -324,7 +317,7 @@ def _configuration(folder: Path, whole: bool = True) -> Tuple[Path, Dict[str, An
         )
     for key, allowed in _ALLOWED.items():
         value = config.get(key)
-        if value is None and (key not in _REQUIRED or not whole):
+        if value is None and key not in _REQUIRED:
             continue
         words = str(allowed)
         if isinstance(allowed, int):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List
 
 from amp_xla.backend import tf
 from amp_xla.data.labelled import Labelled
@@ -14,19 +14,8 @@ from amp_xla.training.evaluation import Evaluation, classification, several_labe
 from amp_xla.training.step import Inference, restore_weights
 
 
-def placeholders(model: Any, labels: Optional[int] = None) -> Dict[str, Any]:
-    """Return the placeholders by name; ``labels``: their number if a text may have several."""
-    texts = [None] * (model.output.shape.ndims - 1)
-    classes = [] if labels is None else [labels]
-    return {
-        **dict(zip(("token_ids", "segment_ids", "position_ids", "slots"), model.inputs)),
-        "labels": tf.placeholder(tf.int32, texts + classes, name="labels"),
-        "weights": tf.placeholder(tf.float32, texts, name="weights"),
-    }
-
-
 def evaluation(model: Any, inputs: Dict[str, Any], data: Labelled) -> Evaluation:
-    """Return the evaluation of a model on dev texts; ``inputs`` are its ``placeholders``."""
+    """Return the evaluation of a model on dev texts; ``inputs``: see ``inputs_of``."""
     logits = dropout.without(model)
     outputs = {"logits": logits, "loss": losses.cross_entropy(inputs["labels"], logits)}
     several = losses.several(inputs["labels"], logits)

@@ -34,15 +34,6 @@ def linker(encoder: Any, predicates: int, dropout: float) -> Any:
     return keras.models.Model(encoder.inputs, scores)
 
 
-def inputs_of(model: Any) -> Dict[str, Any]:
-    """Return the placeholders of training by name; labels as in ``data.with_targets``."""
-    return {
-        **dict(zip(("token_ids", "segment_ids"), model.inputs)),
-        "labels": tf.placeholder(tf.int32, [None] * 3, name="labels"),
-        "weights": tf.placeholder(tf.float32, [None], name="weights"),
-    }
-
-
 def loss(inputs: Dict[str, Any], scores: Any) -> Any:
     """Build the loss of each text, float32 [B]."""
     # AMP converts neither this operation nor those that use its result.

@@ -8,7 +8,7 @@ from typing import Any, Callable, Dict, Sequence
 import numpy as np
 
 from amp_xla import backend
-from amp_xla.data.batches.options import MULTIPLE
+from amp_xla.data.batches.buckets import MULTIPLE
 from amp_xla.data.labelled import Labelled
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.models import dropout

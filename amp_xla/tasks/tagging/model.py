@@ -10,7 +10,7 @@ from typing import Any, Dict, NamedTuple, Tuple
 
 from amp_xla.backend import keras, tf
 from amp_xla.models import losses
-from amp_xla.models.encoders import pointer
+from amp_xla.models.encoders import inputs_of, pointer
 from amp_xla.tasks.tagging.spans import is_flat
 
 POINTERS = {
@@ -62,16 +62,11 @@ class Tagger(NamedTuple):
     model: Any
     transitions: Any
 
-    def inputs(self) -> Dict[str, Any]:
-        """Return the placeholders by name; labels and weights as in ``tagged.with_labels``."""
-        flat = is_flat(self.head)
-        return {
-            **dict(zip(("token_ids", "segment_ids"), self.model.inputs)),
-            "labels": tf.placeholder(
-                tf.int32 if flat else tf.bool, [None] * (2 if flat else 4), name="labels"
-            ),
-            "weights": tf.placeholder(tf.float32, [None] * (2 if flat else 1), name="weights"),
-        }
+    def inputs(self) -> Any:
+        """Return the placeholders by name; labels and weights as in ``data.with_labels``."""
+        if is_flat(self.head):
+            return inputs_of(self.model, [None] * 2, [None] * 2)
+        return inputs_of(self.model, [None] * 4, [None], tf.bool)
 
     def total_loss(self, inputs: Dict[str, Any], scores: Any, smoothing: float = 0.0) -> Any:
         """Build the sum of the losses in a batch, multiplied by the weights; float32."""

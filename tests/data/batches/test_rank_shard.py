@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from amp_xla.data.batches.buckets import Batches, PackedBatches
-from amp_xla.data.batches.rank_shard import SHARE, RankShard, micro_batches, whole
+from amp_xla.data.batches.protocol import SHARE, RankShard, micro_batches, whole
 from tests.support.encoded import encoded
 
 pytestmark = pytest.mark.once

@@ -6,8 +6,7 @@ import json
 
 import pytest
 
-from amp_xla.data.batches.options import BatchOptions
-from amp_xla.data.labelled import Preparation
+from amp_xla.data.labelled import BatchOptions, Preparation
 from amp_xla.data.text.layout import LABELLED_PAIRS, TARGETS, Layout
 from amp_xla.data.text.options import TextFiles, VocabularyOptions
 from amp_xla.data.text.readers import questions, read

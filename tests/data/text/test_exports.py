@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from amp_xla.data.batches.options import BatchOptions
-from amp_xla.data.labelled import Preparation
+from amp_xla.data.labelled import BatchOptions, Preparation
 from amp_xla.data.text import entities
 from amp_xla.data.text.layout import LABELLED_PAIRS, TARGETS
 from amp_xla.data.text.options import TaggedFiles, TextFiles, VocabularyOptions

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from amp_xla.data.batches.options import BatchOptions
-from amp_xla.data.labelled import Preparation
+from amp_xla.data.labelled import BatchOptions, Preparation
 from amp_xla.data.text.entities import unpack
 from amp_xla.data.text.options import TaggedFiles, TextFiles, VocabularyOptions
 from amp_xla.tasks.classification import data as classification

@@ -11,6 +11,7 @@ from amp_xla import backend
 from amp_xla.config import flat, parse
 from amp_xla.errors import SettingsError
 from amp_xla.models import dropout
+from amp_xla.models.options import SIZES
 from amp_xla.process.world import World
 from amp_xla.tasks.pretraining import options, presets
 from amp_xla.tasks.pretraining.data import prepare
@@ -94,14 +95,20 @@ def test_with_several_ranks_the_first_prepares_the_built_in_corpus(tmp_path, mon
     assert options.TextOptions().prepared().total("documents", "train") > 0
 
 
-def test_berts_model_and_where_it_starts():
+def test_berts_model_and_where_it_starts(monkeypatch):
     """BERT-base's 109,482,240 parameters, of which the pooler's 590,592 are not trained here."""
+    layers, *sizes = SIZES["base"]
+    monkeypatch.setitem(SIZES, "base", (1, *sizes))  # the first stands for all
     config = parse(Config, ["--preset", "bert", "--model", "base"])
     dropout.install(1)
     lm = config.encoder.language_model(30_522, 128)
     shapes = {w.name.split(":")[0]: w.shape.as_list() for w in lm.weights}
     rows_beyond = lm.padded - 30_522
-    sizes = [np.prod(shape) for name, shape in shapes.items() if not name.startswith("MLM")]
+    sizes = [
+        np.prod(shape) * (layers if name.startswith("Transformer-0-") else 1)
+        for name, shape in shapes.items()
+        if not name.startswith("MLM")
+    ]
     assert sum(sizes) - rows_beyond * 768 + 768 * 768 + 768 == 109_482_240
     assert shapes["Embedding-Position/embeddings"] == [512, 768]
     kernel = next(w for w in lm.weights if w.shape.as_list() == [768, 3072])

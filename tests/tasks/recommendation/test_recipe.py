@@ -18,7 +18,7 @@ from tests.support.commands import PREDICT, served
 from tests.support.horovod import need_horovod
 
 RECIPE = "recommendation"
-FLAGS = "--log-every 1 --precision fp32 --epochs 2 --batch-size 192 --checkpoint-every 10".split()
+FLAGS = "--log-every 1 --precision fp32 --epochs 2 --batch-size 192 --checkpoint-every 30".split()
 pytestmark = [pytest.mark.horovod, pytest.mark.slow, pytest.mark.timeout(1500)]
 
 
@@ -106,7 +106,7 @@ def test_it_answers_and_is_exported_whole(job, two, tmp_path):
 @pytest.mark.long
 def test_a_killed_rank_stops_all_and_other_numbers_of_ranks_go_on(job, two):
     process = job.start(2, "killed", *FLAGS, recipe=RECIPE)
-    begun(process, job.run("killed", RECIPE) / "metrics.jsonl", 35)
+    begun(process, job.run("killed", RECIPE) / "metrics.jsonl", 50)
     everything = psutil.Process(process.pid).children(recursive=True)
     os.kill(rank_processes(process.pid)[1].pid, signal.SIGKILL)
     out = process.communicate(timeout=60)[0].decode()

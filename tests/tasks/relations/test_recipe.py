@@ -16,10 +16,9 @@ from tests.support.killing import state
 
 RECIPE = "recipes.relations"
 TINY = (
-    "--layers", "1", "--hidden", "64", "--max-length", "32", "--shapes", "1", "--batch-size", "16",
-    "--learning-rate", "4e-3", "--vocab-size", "200", "--log-every", "5", "--seed", "3",
-    "--token-dropout", "0",
-)  # fmt: skip
+    "--layers 1 --hidden 64 --max-length 32 --shapes 1 --batch-size 16 --learning-rate 4e-3 "
+    "--vocab-size 200 --log-every 5 --seed 3 --token-dropout 0"
+).split()
 DATA = (*TINY, "--train", "train.json", "--dev", "dev.json")
 LONG = ("--epochs", "8", "--checkpoint-every", "10", "--keep", "99")
 PEOPLE, CITIES = "张伟 王芳 李娜 刘洋 陈杰".split(), "北京 上海 广州 深圳".split()

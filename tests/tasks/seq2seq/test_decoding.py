@@ -30,7 +30,7 @@ def reference(lm, sources, options, end, most):
     last = keras.layers.Lambda(lambda x: K.softmax(x[:, -1, :size]))
     model = keras.models.Model(inputs, last(lm.transformer.model.output))
 
-    class Decoder(base):  # type: ignore[misc, valid-type]
+    class Decoder(base):
         @base.wraps(default_rtype="probas")
         def predict(self, inputs, output_ids, states):
             ids = np.concatenate([inputs[0], output_ids], 1)

@@ -14,11 +14,10 @@ from tests.tasks.similarity.test_recipe import write
 
 RECIPE = "recipes.seq2seq"
 DATA = (
-    "--train", "train.tsv", "--dev", "dev.jsonl", "--layers", "1", "--hidden", "64",
-    "--max-length", "24", "--max-target", "6", "--shapes", "2", "--learning-rate", "4e-3",
-    "--vocab-size", "100", "--log-every", "5", "--epochs", "8", "--batch-size", "16",
-    "--checkpoint-every", "9", "--keep", "99",
-)  # fmt: skip
+    "--train train.tsv --dev dev.jsonl --layers 1 --hidden 64 --max-length 24 --max-target 6 "
+    "--shapes 2 --learning-rate 4e-3 --vocab-size 100 --log-every 5 --epochs 8 --batch-size 16 "
+    "--checkpoint-every 9 --keep 99"
+).split()
 NAMES, TOWNS = "ann bob eve tom joe kim".split(), "rome oslo bonn lima".split()
 EVENTS = {"founded": "founds", "left": "leaves", "visited": "visits"}
 

@@ -13,10 +13,9 @@ from tests.support.killing import state
 
 RECIPE = "recipes.tagging"
 TINY = (
-    "--layers", "1", "--hidden", "64", "--max-length", "16", "--shapes", "2", "--batch-size", "16",
-    "--learning-rate", "3e-3", "--vocab-size", "200", "--log-every", "5", "--seed", "3",
-    "--token-dropout", "0",
-)  # fmt: skip
+    "--layers 1 --hidden 64 --max-length 16 --shapes 2 --batch-size 16 --learning-rate 3e-3 "
+    "--vocab-size 200 --log-every 5 --seed 3 --token-dropout 0"
+).split()
 PEOPLE, CITIES = "Ann Bob Eve Tom Kim Lee".split(), "Rome Oslo Bonn Lima Bern Cairo".split()
 KINDS = {"person": PEOPLE, "city": CITIES}
 FORMS = [

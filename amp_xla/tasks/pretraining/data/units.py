@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import glob
-import itertools
 import os
 import re
 from typing import Any, Dict, FrozenSet, Iterator, List, NamedTuple, Tuple
@@ -32,6 +31,7 @@ DUMP_SUFFIXES = (".xml",)
 SUFFIXES = TEXT_SUFFIXES + JSON_SUFFIXES + DUMP_SUFFIXES
 EXTRACTED = re.compile(r"wiki_\d+")  # file names of WikiExtractor and wiki_zh
 UNIT_BYTES = (1 << 18, 8 << 20)  # smallest and largest unit; 1 MB of a dump takes a second
+Document = Tuple[int, bytes]  # its first byte in the decompressed file, and its content
 UNITS = 64  # approximate number of units in a corpus, unless UNIT_BYTES forbids it
 HEAD_BYTES = 1 << 16  # first bytes of a file, which show its kind and a dump's namespaces
 
@@ -47,13 +47,6 @@ class Reading:
     """what a document of a text file is: a line, the text between blank lines, or the whole file"""
     on_bad_line: Literal["error", "skip"] = "error"
     """what to do with lines that are not UTF-8 or not JSON: stop, or leave out and count them"""
-
-
-class Document(NamedTuple):
-    """The raw content of a document, and its first byte in the decompressed file."""
-
-    begin: int
-    content: bytes
 
 
 class Unit(NamedTuple):
@@ -117,7 +110,7 @@ def units(files: List[str], reading: Reading) -> Iterator[Unit]:
         documents: List[Document] = []
         for document in _documents(path, kind, reading):
             documents.append(document)
-            end = document.begin + len(document.content)
+            end = document[0] + len(document[1])
             if end // target > begin // target:
                 name = f"{number:05d}-{part:05d}"
                 yield Unit(name, path, kind, end - begin, links, documents)
@@ -144,9 +137,9 @@ def _documents(path: str, kind: str, reading: Reading) -> Iterator[Document]:
     """Yield the documents of a file."""
     lines = _lines(path)
     if kind == "dump":
-        yield from itertools.starmap(Document, wikipedia.pages(lines))
+        yield from wikipedia.pages(lines)
     elif kind == "json" or reading.documents == "line":
-        yield from itertools.starmap(Document, lines)
+        yield from lines
     else:
         begin, content = 0, bytearray()
         for start, line in lines:
@@ -154,14 +147,14 @@ def _documents(path: str, kind: str, reading: Reading) -> Iterator[Document]:
                 begin = begin if content else start
                 content += line
             elif content:
-                yield Document(begin, bytes(content))
+                yield begin, bytes(content)
                 content.clear()
         if content:
-            yield Document(begin, bytes(content))
+            yield begin, bytes(content)
 
 
-def _lines(path: str) -> Iterator[Tuple[int, bytes]]:
-    """Yield (byte offset, bytes) of each line of a file."""
+def _lines(path: str) -> Iterator[Document]:
+    """Yield the lines of a file."""
     begin = 0
     with opened(path) as file:
         for line in file:

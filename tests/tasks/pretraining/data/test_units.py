@@ -90,20 +90,31 @@ def test_json_lines_are_known_by_their_first_character(tmp_path, small_units):
 
 
 @pytest.mark.parametrize("name, content, expected", [
-    ("a.txt", '{"text": "x"}\n', ["x"]), ("A.JSONL", '{"text": "x"}\n', ["x"]),
-    ("A.TXT", "x\n", ["x"]), ("a.txt", "{x}\ty\n", ["{x}\ty"]),
-    ("A.XML", "<page>\n<x>\n</page>\n", "A.XML, byte 0: not XML"),
-    ("a.csv", "text,label\nx,1\n", "a.csv: a table; text, JSON lines or columns"),
-    ("a.tsv", "text\tlabel\nx\t1\n", "a.tsv: columns between tabs; --field 0 reads the first"),
+    ("a.txt", '{"text": "x"}\n', "x"), ("A.JSONL", '{"text": "x"}\n', "x"),
+    ("A.TXT", "x\n", "x"), ("a.txt", "{x}\ty\n", "{x}\ty"),
 ])  # fmt: skip
 def test_the_kind_of_a_file(tmp_path, name, content, expected):
-    path = tmp_path / name
-    path.write_text(content)
-    if isinstance(expected, list):
-        assert corpus_texts(path) == corpus_texts(tmp_path) == expected
-    else:
-        with pytest.raises(DataError, match=expected):
-            corpus_texts(path)
+    (tmp_path / name).write_text(content)
+    assert corpus_texts(tmp_path / name) == corpus_texts(tmp_path) == [expected]
+
+
+UTF16 = gzip.compress("a text\nand another\n".encode("utf-16"))
+RETURNS = b"a text\rand another\r", r"a\.txt: only carriage returns end its lines"
+
+
+@pytest.mark.parametrize("name, content, message, how", [
+    ("A.XML", b"<page>\n<x>\n</page>\n", "A.XML, byte 0: not XML", {}),
+    ("a.csv", b"text,label\nx,1\n", "a.csv: a table; text, JSON lines or columns", {}),
+    ("a.tsv", b"text\tlabel\nx\t1\n",
+     "a.tsv: columns between tabs; --field 0 reads the first", {}),
+    ("a.txt.gz", UTF16, r"a\.txt.*: the file is UTF-16; UTF-8 is needed .iconv",
+     {"on_bad_line": "skip"}),
+    ("a.txt", *RETURNS, {}), ("a.txt", *RETURNS, {"documents": "file"}),
+])  # fmt: skip
+def test_what_cannot_be_read_is_named(tmp_path, name, content, message, how):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=message):
+        corpus_texts(tmp_path / name, **how)
 
 
 def test_folders_globs_and_lists_are_read_in_one_order(tmp_path):
@@ -118,21 +129,6 @@ def test_folders_globs_and_lists_are_read_in_one_order(tmp_path):
         files_of(f"{tmp_path}/nothing.txt")
     with pytest.raises(DataError, match=r"corpus .*: has no file ending in \.txt"):
         files_of(f"{tmp_path}/empty")
-
-
-def test_utf16_is_named(tmp_path):
-    path = tmp_path / "a.txt.gz"
-    path.write_bytes(gzip.compress("a text\nand another\n".encode("utf-16")))
-    with pytest.raises(DataError, match=r"a\.txt.*: the file is UTF-16; UTF-8 is needed .iconv"):
-        corpus_texts(path, on_bad_line="skip")
-
-
-@pytest.mark.parametrize("documents", ["line", "file"])
-def test_lines_that_end_in_carriage_returns_alone_are_refused(tmp_path, documents):
-    path = tmp_path / "a.txt"
-    path.write_bytes(b"a text\rand another\r")
-    with pytest.raises(DataError, match=r"a\.txt: only carriage returns end its lines"):
-        corpus_texts(path, documents=documents)
 
 
 @pytest.mark.parametrize(

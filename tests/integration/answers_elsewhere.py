@@ -1,10 +1,11 @@
 """Answer texts from exported folders, where this project is not installed.
 
-    PYTHON answers_elsewhere.py JOBS.json
+    PYTHON answers_elsewhere.py
 
-A job has ``call``, ``folder``, ``texts`` (two texts of a pair are separated by a tab), ``length``
-and ``out``, the file .npz for the answers; perhaps ``code``, that of docs/export.md. PYTHON has
-transformers, sentence-transformers and ONNX Runtime, or TensorFlow and bert4keras.
+Each line of its input is a job: ``call``, ``folder``, ``texts`` (two texts of a pair are separated
+by a tab), ``length`` and ``out``, the file .npz for the answers; perhaps ``code``, that of
+docs/export.md. PYTHON has transformers, sentence-transformers and ONNX Runtime; or TensorFlow and
+bert4keras, and ONNX Runtime in the job's folder ``packages``.
 """
 
 from __future__ import annotations
@@ -100,6 +101,8 @@ def transformers(job):
 
 
 def onnx(job):
+    encoded = by_bert4keras if "packages" in job else by_transformers
+    sys.path.append(job.get("packages", ""))
     import onnxruntime
 
     session = onnxruntime.InferenceSession(
@@ -108,14 +111,15 @@ def onnx(job):
     names = [output.name for output in session.get_outputs()]
     return answers(
         job, lambda *inputs: session.run(names, dict(zip(("token_ids", "segment_ids"), inputs))),
-        names, by_transformers(job),
+        names, encoded(job),
     )  # fmt: skip
 
 
 def savedmodel(job):
     import tensorflow as tf
 
-    served = tf.saved_model.load(job["folder"]).signatures["serving_default"]
+    tf.compat.v1.enable_eager_execution()
+    served = tf.compat.v2.saved_model.load(job["folder"]).signatures["serving_default"]
     if "arrays" in job:
         out = served(**{name: tf.constant(x) for name, x in np.load(job["arrays"]).items()})
         return {name: value.numpy() for name, value in out.items()}
@@ -187,6 +191,7 @@ def generated(job, run, ids):
 
 if __name__ == "__main__":
     assert "amp_xla" not in sys.modules
-    for each in json.loads(Path(sys.argv[1]).read_text()):
+    for line in sys.stdin:
+        each = json.loads(line)
         np.savez(each["out"], **globals()[each["call"]](each))
-        print(each["call"], each["folder"], flush=True)
+        print(each["out"], flush=True)

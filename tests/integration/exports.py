@@ -1,0 +1,311 @@
+"""Runs of the rows of docs/export.md, and what other programs answer from their exports."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Dict, List
+
+import numpy as np
+from safetensors.numpy import load_file
+
+from amp_xla import backend
+from amp_xla.backend import K, keras
+from amp_xla.data.placed import Placed
+from amp_xla.data.text import corpora
+from amp_xla.data.text.tokenizer import Tokenizer
+from amp_xla.export import onnx_model
+from amp_xla.export.model import ANSWERS, HEAD
+from amp_xla.tasks.relations import scores as relations
+from amp_xla.tasks.seq2seq.answers import writer
+from amp_xla.tasks.tagging import spans
+from scripts.environment.uv import uv
+from tests.support.commands import CLI, Commands
+from tests.support.running import ROOT, shell_environment
+from tests.tasks.classification.test_recipe import TINY
+from tests.tasks.similarity import test_recipe as test_similarity
+from tests.tasks.tagging import test_recipe as test_tagging
+
+COUNT, LENGTH, TARGET = 200, 64, 8
+PROGRAM = Path(__file__).with_name("answers_elsewhere.py")
+ELSEWHERE = "torch transformers>=5 sentence-transformers onnxruntime".split()
+BESIDE_ONNX = "requests urllib3 idna certifi charset-normalizer flatbuffers".split()
+SMALL = ("--layers", "2", "--hidden", "64", "--max-length", str(LENGTH), "--precision", "fp32")
+SHORT = (*SMALL, "--train-fraction", "0.2", "--epochs", "4")
+KERAS = ("keras_classification", *SHORT[:-6], *SHORT[-4:], "--policy", "float32")
+PAIRED = ("similarity", *SHORT, "--method")
+TAGGED = ("tagging", *SMALL, "--epochs", "4", "--head")
+POOLER, WITH_POOL = ("--pooling", "pooler"), {"with_pool": "tanh"}
+# Name -> recipe and flags; the library that answers; options of bert4keras in the format google
+ROWS: Dict[str, Any] = {
+    "mean": (("classification", *SHORT), "documented", {}),
+    "cls": (("classification", *SHORT, "--pooling", "cls"), "transformers", {}),
+    "pooler": (("classification", *SHORT, *POOLER), "pipeline", WITH_POOL),
+    "several": (("classification", *SMALL, "--epochs", "1", *POOLER, "--train", "several.tsv",
+                 "--dev", "several.tsv", "--multilabel", "|"), "pipeline", WITH_POOL),
+    "keras": (KERAS, "transformers", {}),
+    "keras-pooler": ((*KERAS, *POOLER), "pipeline", WITH_POOL),
+    "softmax": ((*TAGGED, "softmax"), "transformers", {}),
+    "crf": ((*TAGGED, "crf"), "transformers", {}),
+    "global_pointer": ((*TAGGED, "global_pointer"), "transformers", {}),
+    "efficient_global_pointer": ((*TAGGED, "efficient_global_pointer"), "transformers", {}),
+    "relations": (("relations", *SMALL, "--epochs", "6"), "transformers", {}),
+    "cross-encoder": ((*PAIRED, "cross-encoder"), "transformers", {}),
+    "cross-encoder-cls": ((*PAIRED, "cross-encoder", "--pooling", "cls"), "transformers", {}),
+    "cross-encoder-pooler": ((*PAIRED, "cross-encoder", *POOLER), "cross_encoder", WITH_POOL),
+    "cosent": ((*PAIRED, "cosent"), "sentence_transformers", {}),
+    "mlm": (("pretraining", "--precision", "fp32", "--model", "tiny", "--steps", "20",
+             "--global-batch", "16", "--micro-batch", "16", "--heldout", "16"),
+            "transformers", {"with_mlm": True}),
+    "seq2seq": (("seq2seq", *SHORT, "--max-target", str(TARGET)), "", {"application": "unilm"}),
+}  # fmt: skip
+WHOLE = ("--train-fraction", "1")
+TEXTS = ["snow and wind", "salt the soup", "rain soup", "a the with storm pan oven sun"]
+# Row or recipe -> flags of a small run in CI, and texts to answer.
+FEW: Dict[str, Any] = {
+    "several": (TINY, TEXTS),
+    "classification": ((*TINY, *WHOLE, "--train", "train.tsv", "--dev", "train.tsv",
+                        "--epochs", "2"), TEXTS),
+    "tagging": ((*test_tagging.TINY, "--train", "train.bio", "--dev", "train.bio", "--ema", "0.9"),
+                ["Ann lives in Rome", "the university of Oslo called", "nobody came"]),
+    "similarity": ((*test_similarity.DATA, *WHOLE, "--train", "pairs.tsv", "--dev", "pairs.tsv"),
+                   ["snow and rain\twind with storm", "soup\tfrost", "the storm\tthe storm"]),
+    "pretraining": (("--data", "data", "--steps", "8", "--global-batch", "8", "--micro-batch", "8",
+                     "--average", "0.9"), ["north3 goes [MASK] south3 ."]),
+}  # fmt: skip
+
+
+def texts_of(recipe: str) -> List[str]:
+    """Return 200 texts, or pairs that need no cut, of the built-in dev data."""
+    if recipe == "similarity":
+        dev = corpora.pydoc_pairs()[1]
+        pairs = [f"{a}\t{b}" for a, b in zip(dev.texts, dev.pairs or []) if len(a + b) < 160]
+        return pairs[:COUNT]
+    dev = {"tagging": corpora.entities, "relations": corpora.relations,
+           "seq2seq": corpora.names}.get(recipe, corpora.pydoc)()[1]  # fmt: skip
+    texts = dev.texts[:COUNT]
+    if recipe == "pretraining":
+        words = [text.split()[: LENGTH // 4] for text in texts]
+        texts = [" ".join([*row[:1], "[MASK]", *row[2:]]) for row in words]
+    return texts
+
+
+class Place(Commands):
+    """A folder of runs and exports, and programs without this project that answer from these."""
+
+    def __init__(self, server: Any, folder: Path, few: bool) -> None:
+        super().__init__(server, folder)
+        self.few, self.elsewhere = few, str(folder / "env" / "bin" / "python")
+        self.packages = str(folder / "onnx")
+        self.asked: Dict[str, List[str]] = {}
+        self.expected: Dict[str, List[Any]] = {}
+        self.programs: Dict[Any, Any] = {}
+        (folder / "empty").mkdir()
+
+    def install(self, *words: str) -> None:
+        subprocess.run([uv(ROOT), "pip", "install", "-q", "--python", *words], check=True)
+
+    def install_onnx(self) -> None:
+        """tf2onnx beside this TensorFlow: its dependencies would replace packages that it pins."""
+        words = (sys.executable, "--no-deps", "--target", self.packages)
+        self.install(*words, *onnx_model.PACKAGES.split(), *BESIDE_ONNX)
+
+    def command(self, *words: str) -> str:
+        code = f"import sys; sys.path.append({self.packages!r})"
+        return self.done(CLI, *words, code=code).out
+
+    def trained(self, name: str) -> str:
+        """Train a run once, and let predict or fill answer; return its folder."""
+        recipe, *flags = ROWS[name][0]
+        run = f"runs/{recipe}/{name}"
+        if name in self.expected:
+            return run
+        few = FEW.get(name) or FEW.get(recipe)
+        more, texts = few if self.few else ((), texts_of(recipe))
+        self.command("train", recipe, *flags, *more, "--name", name)
+        (self.folder / "texts.txt").write_text("".join(f"{text}\n" for text in texts))
+        if recipe == "pretraining":
+            said = self.command("fill", run, "--file", "texts.txt", "--top", "1")
+            answers: Any = [line.split("\t")[:2] for line in said.splitlines() if line]
+        else:
+            said = self.command("predict", run, "texts.txt", "--json")
+            answers = [json.loads(line) for line in said.splitlines()]
+        self.asked[name], self.expected[name] = texts, answers
+        return run
+
+    def exported(self, name: str, kind: str, dtype: str = "fp32") -> Path:
+        run = self.trained(name)
+        end = "" if dtype == "fp32" else f"-{dtype}"
+        said = self.command("export", run, "--format", kind, "--dtype", dtype)
+        assert said.startswith(f"written: {run}/export-{kind}{end}, from step-")
+        return self.folder / run / f"export-{kind}{end}"
+
+    def answered(self, job: Dict[str, Any]) -> Dict[str, Any]:
+        """Let a program answer that runs in an empty folder, without this project on its path."""
+        here = job["call"] in ("savedmodel", "google") or self.few
+        job = {"length": LENGTH, **job, "out": f"{job['folder']}.npz"}
+        if here:
+            job["packages"] = self.packages
+        key = (here, job["call"] == "google")  # which needs TensorFlow without eager execution
+        if key not in self.programs:
+            self.programs[key] = subprocess.Popen(
+                [sys.executable if here else self.elsewhere, "-I", str(PROGRAM)],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=str(self.folder / "empty"),
+                env=shell_environment(PYTHONNOUSERSITE="1", CUDA_VISIBLE_DEVICES=""),
+            )  # fmt: skip
+        program = self.programs[key]
+        program.stdin.write(json.dumps(job).encode() + b"\n")
+        program.stdin.flush()
+        assert any(
+            line.decode().rstrip() == job["out"] for line in iter(program.stdout.readline, b"")
+        )
+        return dict(np.load(job["out"]).items())
+
+    def check(self, name: str, call: str, dtype: str = "fp32") -> str:
+        """Export a run and compare another program's answers with those of predict or fill."""
+        (recipe, *_), library, options = ROWS[name]
+        folder = self.exported(name, "hf" if call == library else call, dtype)
+        texts = self.asked[name]
+        job = {"call": call, "folder": str(folder), "options": options, "texts": texts}
+        if call == "documented":
+            page = (ROOT / "docs" / "export.md").read_text(encoding="utf-8")
+            job["code"] = page.split("<!-- run: transformers -->\n```python\n")[1].split("```")[0]
+        if recipe == "seq2seq":
+            job.update(target=TARGET, length=LENGTH - TARGET)
+        if name == "cosent" and call != library:
+            job["texts"] = [text for side in zip(*(x.split("\t") for x in texts)) for text in side]
+        found = self.answered(job)
+        if "out" in found:
+            finish(name, call, folder, found)
+        most = {"fp32": 1e-4, "fp16": 1e-2}[dtype]
+        return compared(name, folder, found, self.expected[name], texts, most)
+
+
+def sigmoid(x: np.ndarray) -> np.ndarray:
+    return 1.0 / (1.0 + np.exp(-x))
+
+
+def softmax(x: np.ndarray) -> np.ndarray:
+    powers = np.exp(x - x.max(-1, keepdims=True))
+    return powers / powers.sum(-1, keepdims=True)
+
+
+def pointers(vectors: np.ndarray, head: Dict[str, np.ndarray], name: str, rope: bool) -> Any:
+    """Return the scores of bert4keras' layer on an encoder's vectors."""
+    parts = sorted({key.split(".")[-2] for key in head if key.startswith(name)})
+    weights = [head[f"{name}{part}.{x}"].T for part in parts for x in ("weight", "bias")]
+    kind = "EfficientGlobalPointer" if "p_dense" in parts else "GlobalPointer"
+    last = weights[-1] if "q_dense" in parts else weights[1]
+    heads = len(last) // (2 if "q_dense" in parts else 128)
+    K.clear_session()
+    layer = getattr(backend.bert4keras("layers"), kind)(heads, 64, RoPE=rope, tril_mask=False)
+    inputs = keras.layers.Input((None, vectors.shape[-1]))
+    model = keras.models.Model(inputs, layer(inputs))
+    layer.set_weights(weights)
+    return model.predict(vectors)
+
+
+def by_formula(name: str, out: np.ndarray, ids: np.ndarray, head: Dict[str, np.ndarray]) -> Any:
+    """Compute what the printed formula says from the encoder's output: scores or logits."""
+    if name == "relations":
+        return np.concatenate([
+            pointers(out, head, f"{part}.", part == "entities")
+            for part in ("entities", "heads", "tails")
+        ], 1)  # fmt: skip
+    if "pointer" in name:
+        return pointers(out, head, "", True)
+    real = (ids > 0)[..., None]
+    if name == "cosent":
+        mean = (out * real).sum(1) / real.sum(1)
+        return mean / np.linalg.norm(mean, axis=1, keepdims=True)
+    if "classifier.weight" not in head:
+        return out
+    if out.ndim == 3 and name not in ("softmax", "crf"):
+        out = out[:, 0] if "cls" in name else (out * real).sum(1) / real.sum(1)
+    return out @ head["classifier.weight"].T + head["classifier.bias"]
+
+
+def finish(name: str, call: str, folder: Path, found: Dict[str, Any]) -> None:
+    """Add what the whole model computes to the encoder's output."""
+    recipe = ROWS[name][0][0]
+    head = load_file(str(folder / HEAD)) if (folder / HEAD).exists() else {}
+    value = by_formula(name, found["out"], found["ids"], head)
+    if recipe == "relations" or "pointer" in name:
+        found["scores"] = value
+    elif name == "cosent":
+        found["vectors"] = value
+    elif recipe == "tagging":
+        found["logits"] = value
+    elif recipe == "pretraining":
+        found["logits"] = np.log(value) if call == "google" else value
+    elif recipe == "similarity":
+        found["similarity"] = sigmoid(value[:, 0])
+    else:
+        found["probabilities"] = (sigmoid if name == "several" else softmax)(value)
+
+
+def compared(
+    name: str, folder: Path, found: Dict[str, Any], expected: List[Any], texts: Any, most: float
+) -> str:
+    """Compare the answers; return the largest difference, or the number of equal ones."""
+    task = ROWS[name][0][0]
+    numbers = json.loads((folder / ANSWERS).read_text()) if (folder / ANSWERS).exists() else {}
+    if task == "seq2seq":
+        write = writer(Tokenizer.of_folder(str(folder)))
+        written = [write(row[: np.argmin(row)] if 0 in row else row) for row in found["generated"]]
+        assert written == [answer["generated"] for answer in expected]
+        return f"{len(set(written))} different texts"
+    if task == "pretraining":
+        chances, tokens = softmax(found["logits"]), Tokenizer.of_folder(str(folder)).tokens
+        assert [tokens[i] for i in chances.argmax(1)] == [token for _, token in expected]
+        difference = np.abs(chances.max(1) - [float(chance) for chance, _ in expected]).max()
+        assert difference < 1.5e-4  # fill prints four decimals
+        return f"{difference:.1e}"
+    if task in ("tagging", "relations"):
+        answers, wanted = placed(name, folder, found, numbers, texts), []
+        for answer in expected:
+            wanted.append(answer["spo_list" if task == "relations" else "entities"])
+        assert answers == wanted and any(answers)
+        return f"{sum(map(len, answers))} equal"
+    if name == "cosent":
+        first, second = np.split(found["vectors"], 2)
+        found["similarity"] = (first * second).sum(1)
+    if task == "similarity":
+        difference = np.abs(found["similarity"] - [answer["score"] for answer in expected]).max()
+        labels = (found["similarity"] >= numbers.get("threshold", 0.5)).astype(int)
+        if name != "cosent" or numbers:  # Hugging Face's folder has no threshold
+            assert [str(x) for x in labels] == [answer["label"] for answer in expected]
+    else:
+        names = json.loads((folder / "labels.json").read_text())
+        found.setdefault("probabilities", softmax(found.get("logits", np.zeros(1))))
+        wanted = np.array([[a["probabilities"][label] for label in names] for a in expected])
+        difference = np.abs(np.array(found["probabilities"]) - wanted).max()
+        same = (found["probabilities"] > 0.5) == (wanted > 0.5)
+        if name != "several":
+            same = found["probabilities"].argmax(1) == wanted.argmax(1)
+        assert same.all()
+        if "labels" in found:  # of the documented code
+            assert list(found["labels"]) == [answer["label"] for answer in expected]
+    assert difference < most
+    return f"{difference:.1e}"
+
+
+def placed(name: str, folder: Path, found: Dict[str, Any], numbers: Any, texts: Any) -> List[Any]:
+    """Decode entities or triples as docs/export.md says."""
+    labels = json.loads((folder / "labels.json").read_text())
+    places = Placed.of(texts, Tokenizer.of_folder(str(folder)), LENGTH)
+    if name == "relations":
+        batch = {"sample_ids": np.arange(len(texts))}
+        triples = relations.found_in(batch, found, places, labels)
+        return [[triple._asdict() for triple in row] for row in triples]
+    assert ("transitions" in numbers) == (name == "crf")
+    if "logits" in found:
+        zeros = np.zeros([len(labels)] * 2)
+        found.update(
+            scores=found["logits"], transitions=np.array(numbers.get("transitions", zeros))
+        )
+        labels = [tag[2:] for tag in labels[1::2]]
+    rows = spans.decode(name, found, found["ids"])
+    return [list(map(list, places.entities(i, x, labels))) for i, x in enumerate(rows)]
