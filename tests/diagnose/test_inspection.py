@@ -1,4 +1,4 @@
-"""inspect counts what the pass converts, and fails if the pass did nothing."""
+"""inspect and plan count what the pass converts; inspect fails if the pass did nothing."""
 
 from __future__ import annotations
 
@@ -10,14 +10,23 @@ from amp_xla import backend
 from amp_xla.backend import keras
 from amp_xla.diagnose import inspect
 from amp_xla.graph.virtual_gpu import PREFIX, PassFailedError
+from amp_xla.speed.plan.count import count
 from tests.support import heads
 
 ATTENTION = "Transformer-0-MultiHeadSelfAttention"
 
 
-def test_the_report():
-    head = heads.build("classifier")
-    report = inspect(head.model, head.batch)
+@pytest.fixture(scope="module")
+def head():
+    return heads.build("classifier")
+
+
+@pytest.fixture(scope="module")
+def report(head):
+    return inspect(head.model, head.batch)
+
+
+def test_the_report(report):
     assert report.half_nodes > 50
     assert report.casts > 10
     assert report.half_flops_share > 0.99 and report.unmeasured == []
@@ -37,6 +46,23 @@ def test_the_report():
     assert document["half_nodes"] == report.half_nodes
     for text in ("of the matmul FLOPs run in float16", "What keeps the rest in float32"):
         assert text in str(report)
+
+
+@pytest.mark.once
+def test_plan_counts_the_same(head, report):
+    work = count(head.model, head.batch)
+    assert sum(p.flops for p in work.products) == report.matmul_flops
+    half = sum(p.flops for p in work.products if p.half)
+    assert half / report.matmul_flops == pytest.approx(report.half_flops_share)
+    weights = head.model.trainable_weights
+    assert work.variables == len(weights)
+    assert work.parameters == sum(w.shape.num_elements() for w in weights)
+    # Fusion saves traffic, and so does half precision; what is kept is read at least once.
+    assert work.kept < work.fused.full < work.unfused.full
+    assert work.fused.amp < work.fused.full
+    # Batch 4, length 24, hidden 32: a layer's tensors are 27 times its input, not a few and not
+    # hundreds.
+    assert 10 < work.kept / (4 * 4 * 24 * 32) < 100
 
 
 @pytest.mark.parametrize(

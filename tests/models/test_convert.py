@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from pathlib import Path
-from typing import Any, Dict
 
 import numpy as np
 import pytest
@@ -34,18 +32,18 @@ CASES = [
 ]
 
 
-def converted(source: Path, to: Path, kind: str, capsys: Any) -> str:
+def converted(source, to, kind, capsys):
     K.clear_session()
     convert.main(["--source", str(source), "--to", str(to), "--format", kind])
     return str(capsys.readouterr().out)
 
 
-def tensors(folder: Path) -> Dict[str, np.ndarray]:
+def tensors(folder):
     opened = google.pretrained(str(folder)).stored()
     return {name: np.asarray(tensor.read()) for name, tensor in opened.items()}
 
 
-def hidden(folder: Path, asked: Any, **heads: Any) -> Any:
+def hidden(folder, asked, **heads):
     """Return what bert4keras alone computes from a folder in Google's format."""
     K.clear_session()
     config = json.loads((folder / "bert_config.json").read_text())
@@ -61,7 +59,7 @@ def hidden(folder: Path, asked: Any, **heads: Any) -> Any:
 
 
 @pytest.mark.parametrize("family", [*ON_BOTH, *CASES])
-def test_there_and_back_all_bits_are_the_same(family: str, tmp_path: Path, capsys: Any) -> None:
+def test_there_and_back_all_bits_are_the_same(family, tmp_path, capsys):
     source, asked = tmp_path / "source", np.load(str(FOLDERS / family / "hidden.npz"))
     shutil.copytree(str(FOLDERS / family), str(source))
     for name, content in Tokenizer(VOCABULARY).assets.items():
@@ -102,18 +100,14 @@ def test_there_and_back_all_bits_are_the_same(family: str, tmp_path: Path, capsy
     np.testing.assert_allclose(states[real], asked["hidden"][real], rtol=0, atol=1e-5)
 
 
-def test_of_a_checkpoint_heads_come_along_and_optimizers_do_not(
-    tmp_path: Path, capsys: Any
-) -> None:
+def test_of_a_checkpoint_heads_come_along_and_optimizers_do_not(tmp_path, capsys):
     """Google's has slots of its optimizer; bert4keras' ``save_weights_as_checkpoint``, no more."""
     heads = {
         "bert/pooler/dense/kernel": (16, 16), "bert/pooler/dense/bias": (16,),
         "cls/seq_relationship/output_weights": (2, 16), "cls/seq_relationship/output_bias": (2,),
     }  # fmt: skip
     random = np.random.RandomState(1)
-    added: Dict[str, Any] = {
-        name: random.normal(0, 1, shape).astype(np.float32) for name, shape in heads.items()
-    }
+    added = {name: random.normal(0, 1, shape).astype(np.float32) for name, shape in heads.items()}
     slots = {f"{name}/adam_{x}": value for name, value in added.items() for x in "mv"}
     google_folder.write(tmp_path / "a", {**added, **slots, "global_step": np.array(7)})
     path = tmp_path / "a" / google_folder.NAME
@@ -152,9 +146,7 @@ def test_of_a_checkpoint_heads_come_along_and_optimizers_do_not(
 
 
 @pytest.mark.once
-def test_what_cannot_be_converted_is_refused_and_nothing_is_written(
-    tmp_path: Path, capsys: Any
-) -> None:
+def test_what_cannot_be_converted_is_refused_and_nothing_is_written(tmp_path, capsys):
     whole = google_folder.write(tmp_path / "whole")
     half = google_folder.write(tmp_path / "half", {"cls/predictions/output_bias": None})
     for source, to, problem in (

@@ -14,12 +14,12 @@ from amp_xla.process.world import World
 class Graph:
     """Two dropout layers over ones, the first one called twice."""
 
-    def __init__(self, seed=1, rate=0.25):
+    def __init__(self, seed=1):
         self.graph = tf.Graph()
         with self.graph.as_default():
             self.step = dropout.install(seed)
-            first = keras.layers.Dropout(rate, name="first")
-            second = keras.layers.Dropout(rate, name="second")
+            first = keras.layers.Dropout(0.25, name="first")
+            second = keras.layers.Dropout(0.25, name="second")
             ones = tf.ones([200, 50])
             self.training = [first(ones), first(ones), second(ones)]
             with dropout.inference():
@@ -29,13 +29,6 @@ class Graph:
 
     def run(self, tensor, step=0):
         return self.session.run(tensor, {self.step: step})
-
-
-def test_the_same_step_gives_the_same_masks_in_another_session():
-    one, other = Graph(), Graph()
-    for a, b in zip(one.training, other.training):
-        np.testing.assert_array_equal(one.run(a, 7), one.run(a, 7))
-        np.testing.assert_array_equal(one.run(a, 7), other.run(b, 7))
 
 
 def test_steps_layers_calls_seeds_and_ranks_differ(monkeypatch):

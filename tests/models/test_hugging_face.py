@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Tuple
 
 import numpy as np
 import pytest
@@ -18,7 +17,7 @@ FAMILIES = sorted(path.name for path in FOLDERS.iterdir())
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{i}" for i in range(5, 30))]
 
 
-def hidden(folder: Path) -> Tuple[np.ndarray, Any]:
+def hidden(folder):
     """Hidden states of real tokens from this project, and from transformers."""
     wanted = np.load(str(folder / "hidden.npz"))
     K.clear_session()
@@ -36,7 +35,7 @@ FORMS = ("bert_old", "bert_zip", "electra", "ernie", "macbert", "roformer_v2")
 @pytest.mark.parametrize(
     "family", [pytest.param(x, marks=[pytest.mark.once] * (x in FORMS)) for x in FAMILIES]
 )
-def test_hidden_states_are_those_of_transformers(family: str, capfd: Any) -> None:
+def test_hidden_states_are_those_of_transformers(family, capfd):
     states, wanted = hidden(FOLDERS / family)
     real = wanted["tokens"] > 0
     assert np.abs(wanted["hidden"][real]).max() > 0.5
@@ -48,7 +47,7 @@ def test_hidden_states_are_those_of_transformers(family: str, capfd: Any) -> Non
 
 
 @pytest.mark.parametrize("family", ["nezha", pytest.param("roformer_v2", marks=pytest.mark.once)])
-def test_packed_rows_are_the_texts_alone(family: str) -> None:
+def test_packed_rows_are_the_texts_alone(family):
     alone, wanted = hidden(FOLDERS / family)
     counts = (wanted["tokens"] > 0).sum(1)[:2]
     K.clear_session()

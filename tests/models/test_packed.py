@@ -48,7 +48,8 @@ def answers_and_gradients(session, net, batches, names):
     return np.array([answers[i] for i in sorted(answers)]), total
 
 
-def test_every_text_gets_the_answer_and_gives_the_gradient_it_has_alone(session):
+@pytest.mark.parametrize("pooling", ["mean", pytest.param("pooler", marks=pytest.mark.once)])
+def test_every_text_gets_the_answer_and_gives_the_gradient_it_has_alone(session, pooling):
     rng = np.random.RandomState(0)
     texts = [" ".join(rng.choice(list("abcdefgh"), rng.randint(1, 30))) for _ in range(40)]
     pairs = [" ".join(rng.choice(list("abcdefgh"), rng.randint(1, 9))) for _ in texts]
@@ -60,7 +61,8 @@ def test_every_text_gets_the_answer_and_gives_the_gradient_it_has_alone(session)
     several = PackedBatches(encoded, labels, 64, len(texts) - 3, shuffle=False)
     assert several.rows > 3 and several.slots > 2 and "packed" in several.describe()
     alone, rows = (
-        options.classifier(tokenizer.vocab_size, CLASSES, 64, slots) for slots in (1, several.slots)
+        options.classifier(tokenizer.vocab_size, CLASSES, 64, slots, pooling=pooling)
+        for slots in (1, several.slots)
     )
     assert [w.shape.as_list() for w in alone.weights] == [w.shape.as_list() for w in rows.weights]
     initialize_variables()

@@ -6,16 +6,14 @@ import json
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from amp_xla.backend import K, tf
+from amp_xla.backend import K
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.export import google, graph, hugging_face, saved_model, text_models
-from amp_xla.models import dropout, encoders, packed
 from amp_xla.models.options import EncoderOptions
 from tests.models.test_hugging_face import VOCABULARY
 
@@ -30,7 +28,7 @@ FAMILIES = [
 ]  # fmt: skip
 
 
-def prepared(family: str, folder: Path) -> Any:
+def prepared(family, folder):
     """Copy a folder of transformers and add a vocabulary; return a checkpoint of it."""
     K.clear_session()
     shutil.copytree(str(FOLDERS / family), str(folder))
@@ -40,18 +38,16 @@ def prepared(family: str, folder: Path) -> Any:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_classifier_of_transformers_has_its_logits_and_names(
-    family: str, tmp_path: Path, monkeypatch: Any
-) -> None:
+def test_a_classifier_of_transformers_has_its_logits_and_names(family, tmp_path, monkeypatch):
     """The export of the model that ``--bert`` and the head's file make is the folder again."""
     checkpoint = prepared(family, tmp_path / "run")
     stored = load_file(str(tmp_path / "run" / "model.safetensors"))
     config = SimpleNamespace(
         encoder=EncoderOptions(), pooling="pooler", batches=SimpleNamespace(max_length=20)
     )
-    built: Any = graph._built
+    built = graph._built
 
-    def loaded(build: Any, folder: Any) -> Any:
+    def loaded(build, folder):
         """Build the model from the folder, as if a run's checkpoint had these weights."""
         parts = built(build, folder or str(checkpoint.path))
         for name, variable in parts.head.items():
@@ -92,7 +88,7 @@ def test_a_classifier_of_transformers_has_its_logits_and_names(
 
 
 @pytest.mark.once
-def test_a_missing_pooler_is_new_and_said(tmp_path: Path, capfd: Any) -> None:
+def test_a_missing_pooler_is_new_and_said(tmp_path, capfd):
     prepared("bert", tmp_path / "run")
     path = str(tmp_path / "run" / "model.safetensors")
     options = EncoderOptions(bert=str(tmp_path / "run"))
@@ -105,29 +101,3 @@ def test_a_missing_pooler_is_new_and_said(tmp_path: Path, capfd: Any) -> None:
     assert said.count("the pooler starts with random weights") == 1
     options.classifier(30, 2, 16, pooling="cls")
     assert "random weights" not in capfd.readouterr().err
-
-
-@pytest.mark.parametrize("pooling", ["cls", "pooler"])
-def test_packed_rows_have_the_first_token_of_each_text(pooling: str) -> None:
-    folder = str(FOLDERS / "bert")
-    texts = [[2, 7, 8, 9, 3], [2, 5, 3], [2, 11, 12, 3]]
-    values = []
-    for slots in (1, 3):
-        K.clear_session()
-        tf.set_random_seed(1)
-        with dropout.inference():
-            extend = packed.extended if slots > 1 else lambda base: base
-            transformer = encoders.transformer(folder, extend=extend, pooler=True)
-            vectors = encoders.pooled(transformer, pooling, slots)
-            run = K.function(transformer.model.inputs, [vectors])
-        if slots == 1:
-            rows = [np.array([text + [0] * (6 - len(text))]) for text in texts]
-            values.append([run([row, np.zeros_like(row)])[0][0] for row in rows])
-        else:
-            row = np.array([[*texts[0], *texts[1], 0, 0], [*texts[2], 0, 0, 0, 0, 0, 0]])
-            places = np.array([[*range(5), *range(3), 0, 0], [*range(4), 0, 0, 0, 0, 0, 0]])
-            numbers = np.array([[0] * 5 + [1] * 3 + [-1] * 2, [0] * 4 + [-1] * 6])
-            out = run([row, np.zeros_like(row), places, numbers])[0]
-            values.append([out[0, 0], out[0, 1], out[1, 0]])
-            assert np.isfinite(out).all()
-    np.testing.assert_allclose(values[1], values[0], atol=1e-5)

@@ -9,7 +9,6 @@ import os
 import pickle
 import shutil
 from pathlib import Path
-from typing import Any, Dict, Optional, Tuple
 
 import numpy as np
 import pytest
@@ -23,7 +22,7 @@ from amp_xla.models.weights import google, pretrained
 from amp_xla.models.weights.pretrained import TOKENS
 from tests.models.test_hugging_face import FOLDERS
 from tests.support import google_folder
-from tests.support.google_folder import Change, cut, without
+from tests.support.google_folder import cut, without
 
 DATA, INDEX = "bert_model.ckpt.data-00000-of-00001", "bert_model.ckpt.index"
 QUERY = "bert/encoder/layer_1/attention/self/query/kernel"
@@ -33,16 +32,16 @@ RENAMED = "bert.encoder.layer.0.attention.self.querry.weight"
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory: Any) -> Dict[str, Path]:
+def folders(tmp_path_factory):
     """Return intact folders in Google's and in Hugging Face's format."""
     written = google_folder.write(tmp_path_factory.mktemp("weights") / "google")
     return {"google": written, "hf": FOLDERS.with_name("hugging_face_classifiers") / "bert"}
 
 
-def config(**values: Any) -> Change:
+def config(**values):
     """Return a change of the configuration; None removes a key."""
 
-    def change(folder: Path) -> None:
+    def change(folder):
         (path,) = folder.glob("*config.json")
         merged = {**json.loads(path.read_text()), **values}
         path.write_text(json.dumps({k: v for k, v in merged.items() if v is not None}))
@@ -50,18 +49,18 @@ def config(**values: Any) -> Change:
     return change
 
 
-def tensor(value: Any) -> Change:
+def tensor(value):
     """Return a change that replaces a tensor of Google's, or removes it if ``value`` is None."""
 
-    def change(folder: Path) -> None:
+    def change(folder):
         shutil.rmtree(str(folder))
         google_folder.write(folder, {QUERY: value})
 
     return change
 
 
-def replaced(value: Optional[np.ndarray], name: str = TORCH_QUERY) -> Change:
-    def change(folder: Path) -> None:
+def replaced(value, name=TORCH_QUERY):
+    def change(folder):
         values = load_file(str(folder / "model.safetensors"))
         values.pop(TORCH_QUERY)
         if value is not None:
@@ -71,10 +70,10 @@ def replaced(value: Optional[np.ndarray], name: str = TORCH_QUERY) -> Change:
     return change
 
 
-def pickled(value: Any, legacy: bool = False) -> Change:
+def pickled(value, legacy=False):
     """A pytorch_model.bin in the old format, or a plain pickle."""
 
-    def change(folder: Path) -> None:
+    def change(folder):
         (folder / "model.safetensors").unlink()
         with open(str(folder / "pytorch_model.bin"), "wb") as file:
             for part in [0x1950A86A20F9469CFC6C, 1001, {}] if legacy else []:
@@ -84,41 +83,32 @@ def pickled(value: Any, legacy: bool = False) -> Change:
     return change
 
 
-def pointer(name: str) -> Change:
-    text = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 409\n"
-    return lambda folder: (folder / name).write_text(text)
+POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 409\n"
 
 
-def pipe(name: str) -> Change:
-    """Return a change: a pipe in place of a file."""
-
-    def change(folder: Path) -> None:
-        (folder / name).unlink()
-        os.mkfifo(str(folder / name))
-
-    return change
+def pointer(folder):
+    (folder / "model.safetensors").write_text(POINTER)
 
 
-def sized(header: int) -> Change:
-    """Return a change: a file of weights says that its header has this size."""
+def pipe(folder):
+    (folder / "model.safetensors").unlink()
+    os.mkfifo(str(folder / "model.safetensors"))
 
-    def change(folder: Path) -> None:
-        path = folder / "model.safetensors"
-        path.write_bytes(header.to_bytes(8, "little") + path.read_bytes()[8:])
-        os.truncate(str(path), header + 8)
 
-    return change
+def long_header(folder):
+    path = folder / "model.safetensors"
+    path.write_bytes((1 << 40).to_bytes(8, "little") + path.read_bytes()[8:])
+    os.truncate(str(path), (1 << 40) + 8)
 
 
 class Command:
-    def __reduce__(self) -> Any:
+    def __reduce__(self):
         return os.system, ("touch $OLDPWD/ran; touch ran",)
 
 
 INTEGERS, NAN = np.zeros((16, 16), np.int32), np.full((16, 16), np.nan, np.float32)
 SQUARE = np.zeros([16, 16], np.float32)
-Cases = Dict[str, Tuple[Change, Tuple[str, ...]]]
-GOOGLE: Cases = {
+GOOGLE = {
     "truncated": (cut(DATA, 0.5), ("bert_model.ckpt", "tensor", "damaged")),
     "index truncated": (cut(INDEX, 0.5), (INDEX, "damaged")),
     "no data": (without(DATA), (DATA, "exists, but not")),
@@ -134,7 +124,7 @@ GOOGLE: Cases = {
     "not a number": (tensor(NAN), ("bert_model.ckpt", QUERY, "NaN")),
     "hidden 32": (config(hidden_size=32), (TOKENS, "[20, 16]", "[20, 32]")),
 }  # fmt: skip
-HUGGING_FACE: Cases = {
+HUGGING_FACE = {
     "renamed": (replaced(SQUARE, RENAMED), ("unused tensor", RENAMED)),
     "missing": (replaced(None), ("model.safetensors has no tensor", TORCH_QUERY)),
     "wrong shape": (replaced(SQUARE[1:]), (TORCH_QUERY, "is [15, 16]", "needs [16, 16]")),
@@ -147,9 +137,9 @@ HUGGING_FACE: Cases = {
     "epsilon": (config(layer_norm_eps=-1), ("layer_norm_eps is -1",)),
     "a million layers": (config(num_hidden_layers=10**6), ("num_hidden_layers is 1000000",)),
     "too wide": (config(hidden_size=2**14), ("more than", "numbers", "weights have only")),
-    "a pointer": (pointer("model.safetensors"), ("model.safetensors", "git lfs pull")),
-    "a pipe": (pipe("model.safetensors"), ("model.safetensors", "not a regular file")),
-    "long header": (sized(1 << 40), ("model.safetensors is truncated or damaged",)),
+    "a pointer": (pointer, ("model.safetensors", "git lfs pull")),
+    "a pipe": (pipe, ("model.safetensors", "not a regular file")),
+    "long header": (long_header, ("model.safetensors is truncated or damaged",)),
     "of two kinds": (config(model_type="albert", embedding_size=8), ("has no tensor bert.",)),
 }  # fmt: skip
 
@@ -161,7 +151,7 @@ BY_TENSORFLOW = ("truncated", "index truncated", "no tensor", "integers")  # its
 @pytest.mark.parametrize(
     "case", [pytest.param(x, marks=[pytest.mark.once] * (x not in BY_TENSORFLOW)) for x in CASES]
 )
-def test_what_is_wrong_with_a_folder_is_one_line(case: str, folders: Any, tmp_path: Path) -> None:
+def test_what_is_wrong_with_a_folder_is_one_line(case, folders, tmp_path):
     change, words = CASES[case]
     folder = tmp_path / "bert"
     shutil.copytree(str(folders["google" if case in GOOGLE else "hf"]), str(folder))
@@ -177,8 +167,8 @@ def test_what_is_wrong_with_a_folder_is_one_line(case: str, folders: Any, tmp_pa
 
 
 @pytest.mark.once
-def test_damaged_files_of_pytorch_and_lost_parts(tmp_path: Path) -> None:
-    def refused(folder: Path, words: str) -> None:
+def test_damaged_files_of_pytorch_and_lost_parts(tmp_path):
+    def refused(folder, words):
         with pytest.raises(DataError, match=words), dropout.inference():
             K.clear_session()
             encoders.transformer(str(folder))
@@ -202,20 +192,12 @@ def test_damaged_files_of_pytorch_and_lost_parts(tmp_path: Path) -> None:
     refused(tmp_path / "bert", f"index.json names {part.name}, which is not in")
 
 
-def read(folder: Path, language_model: bool = False) -> Dict[str, np.ndarray]:
+def read(folder, language_model=False):
     opened = google.pretrained(str(folder))
     return opened.take(google_folder.tensors(opened.config, language_model))
 
 
-def test_the_vocabulary_must_fit(folders: Any) -> None:
-    opened = google.pretrained(str(folders["google"]))
-    with pytest.raises(DataError, match="vocab_size 20, but the vocabulary has 21 tokens"):
-        opened.check_sizes(21, None)
-
-
-def test_usable_weights_are_read_and_unused_ones_named(
-    folders: Any, tmp_path: Path, capfd: Any
-) -> None:
+def test_usable_weights_are_read_and_unused_ones_named(folders, tmp_path, capfd):
     folder = folders["google"]
     values = read(folder, language_model=True)
     assert {value.dtype for value in values.values()} == {np.dtype(np.float32)}
@@ -223,6 +205,8 @@ def test_usable_weights_are_read_and_unused_ones_named(
     read(folder)
     unused = f"{folder / 'bert_model.ckpt'}: not used: cls/predictions (5)\n"
     assert capfd.readouterr().err == unused
+    with pytest.raises(DataError, match="vocab_size 20, but the vocabulary has 21 tokens"):
+        google.pretrained(str(folder)).check_sizes(21, None)
     # Half precision is cast when it is read. An encoder needs no head.
     changes = {QUERY: np.zeros((16, 16), np.float16), "cls/predictions/output_bias": None}
     half = google_folder.write(tmp_path / "half", changes)
@@ -239,11 +223,11 @@ KEYS = (
     "shared_segment_embeddings", "use_task_id", "task_type_vocab_size", "model_type",
     "position_embedding_type",
 )  # fmt: skip
-VALUES: Tuple[Any, ...] = (-1, 0, 10**6, 10**12, 10**400, 1e999, 0.5, "x", [], {}, True)
+VALUES = (-1, 0, 10**6, 10**12, 10**400, 1e999, 0.5, "x", [], {}, True)
 
 
 @pytest.mark.once
-def test_any_value_in_a_configuration_is_used_or_refused_in_one_line(tmp_path: Path) -> None:
+def test_any_value_in_a_configuration_is_used_or_refused_in_one_line(tmp_path):
     wholes = {}
     for family in ("bert", "albert", "roformer"):
         shutil.copytree(str(FOLDERS / family), str(tmp_path / family))
@@ -269,30 +253,25 @@ def test_any_value_in_a_configuration_is_used_or_refused_in_one_line(tmp_path: P
         ("tokenizer.json", {"model": {"type": "WordPiece", "vocab": {"a": -1}}}, "id of 'a' is -1"),
         ("tokenizer.json", {"model": {"type": "WordPiece", "vocab": [1, 2]}}, "no tokens with ids"),
         ("vocab.txt", gzip.compress(bytes(1 << 25)), "larger than"),
-        ("vocab.txt", b"version https://git-lfs.github.com/spec/v1\n", "git lfs pull"),
+        ("vocab.txt", POINTER.encode(), "git lfs pull"),
         ("vocab.txt", "".join(f"{t}\n" for t in [*SPECIAL_TOKENS, *range(99)]), "104 tokens, but"),
     ],
 )
-def test_the_tokenizer_is_checked_before_texts_are_read(
-    folders: Any, tmp_path: Path, name: str, content: Any, words: str
-) -> None:
+def test_the_tokenizer_is_checked_before_texts_are_read(folders, tmp_path, name, content, words):
     folder = tmp_path / "w"
     shutil.copytree(str(folders["google"]), str(folder))
     pretrained.check(str(folder))
     if isinstance(content, dict):
-        parts = {
-            "normalizer": {"type": "BertNormalizer"},
-            "model": {"type": "WordPiece", "vocab": {}},
-        }
-        parts["pre_tokenizer"] = {"type": "BertPreTokenizer"}
-        content = json.dumps({**parts, **content})
+        parts = {"normalizer": "BertNormalizer", "pre_tokenizer": "BertPreTokenizer"}
+        parts = {name: {"type": kind} for name, kind in parts.items()}
+        content = json.dumps({**parts, "model": {"type": "WordPiece", "vocab": {}}, **content})
     (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(DataError, match=words):
         pretrained.check(str(folder))
 
 
 @pytest.mark.once
-def test_published_keys_that_no_model_reads(tmp_path: Path) -> None:
+def test_published_keys_that_no_model_reads(tmp_path):
     """NEZHA's ``embedding_size`` and null; Hugging Face's cache consists of links."""
     shutil.copytree(str(FOLDERS / "nezha"), str(tmp_path / "blobs"))
     config(embedding_size=128)(tmp_path / "blobs")

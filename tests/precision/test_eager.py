@@ -1,4 +1,4 @@
-"""Runs tests/precision/eager in another process: this one is in graph mode."""
+"""Runs tests/precision/eager, and pages' scripts, in processes: this one is in graph mode."""
 
 from __future__ import annotations
 
@@ -12,6 +12,19 @@ import pytest
 from amp_xla import backend
 from tests.precision.conftest import EAGER
 from tests.support.running import run_python
+from tests.support.snippets import blocks
+
+TF1 = backend.kind() == "tf1"
+
+
+def test_our_documentations_blocks_run_as_a_script():
+    code = blocks("eager")[0] if TF1 else "\n".join(blocks("eager"))
+    if TF1:
+        code = code.replace("optimizers.legacy", "optimizers").replace(
+            "import tensorflow as tf", "import tensorflow as tf; tf.enable_eager_execution()"
+        )
+    done = run_python("-c", code)
+    assert done.code == 0, done.err
 
 
 @pytest.mark.slow
@@ -27,14 +40,14 @@ def test_the_eager_tests_pass():
     )
     output = done.stdout.decode()
     found = re.search(r"(\d+) passed", output)
-    least = 12 if backend.kind() == "tf1" else 25
+    least = 11 if TF1 else 23
     assert done.returncode == 0 and found and int(found.group(1)) >= least, output
     assert not re.search(r"\d+ skipped", output), output
 
 
 @pytest.mark.long
 @pytest.mark.network
-@pytest.mark.skipif(backend.kind() == "tf1", reason="the suite is tf-keras 2.17's")
+@pytest.mark.skipif(TF1, reason="the suite is tf-keras 2.17's")
 def test_keras_own_suite_differs_as_explained():
     module = "tests.support.keras_own_suite"
     done = run_python("-m", module, env={"TF_USE_LEGACY_KERAS": "1"}, timeout=600)

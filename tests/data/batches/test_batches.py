@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from amp_xla.data.batches.buckets import Batches, PackedBatches
+from amp_xla.data.batches.protocol import SHARE, RankShard, micro_batches, whole
 from amp_xla.errors import DataError
 from tests.support.encoded import digest, encoded, ids_of
 
@@ -78,10 +79,10 @@ def test_each_sample_once_per_epoch(lengths, options, pairs, epoch):
 @settings(max_examples=50)
 def test_any_start_is_the_rest_of_the_epoch(lengths, options, epoch, data):
     """A new object, as in a new process, depends on nothing that was built before."""
-    whole = list(make(*encoded(lengths), options).epoch(epoch))
-    start = data.draw(st.integers(0, len(whole)))
+    every = list(make(*encoded(lengths), options).epoch(epoch))
+    start = data.draw(st.integers(0, len(every)))
     rest = make(*encoded(lengths), options).epoch(epoch, start=start)
-    assert digest(rest) == digest(whole[start:])
+    assert digest(rest) == digest(every[start:])
 
 
 @pytest.mark.once
@@ -130,3 +131,26 @@ def test_the_order_is_the_same_in_every_version(options, expected):
     lengths = [2 + i * 7 % 39 for i in range(500)]
     batches = make(*encoded(lengths, True), dict(options, batch_size=16, seed=11))
     assert digest(batches.epoch(2)).startswith(expected)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("options", [dict(lengths=[8, 14, 20], batch_size=6), dict(batch_size=8)])
+@pytest.mark.parametrize(("ranks", "count"), [(2, 1), (3, 1), (4, 1), (1, 3), (2, 2), (9, 1)])
+def test_all_micro_batches_of_all_ranks_are_the_batch(options, ranks, count):
+    source = make(*encoded([3 + i * 7 % 18 for i in range(53)]), dict(options, seed=5))
+    shards = [RankShard(source, rank, ranks, count) for rank in range(ranks)]
+    assert whole(shards[0]) is source and whole(source) is source
+    for epoch in (0, 1):
+        walks = [shard.epoch(epoch, start=1) for shard in shards]
+        for batch, parts in zip(source.epoch(epoch, start=1), zip(*walks)):
+            micro = [one for part in parts for one in micro_batches(part)]
+            assert len(micro) == ranks * count
+            assert {one["token_ids"].shape for one in micro} <= set(shards[0].shapes)
+            assert sum(one[SHARE] for one in micro) == pytest.approx(1)
+            for name, array in batch.items():
+                # Row i of the batch is row i // shards of micro-batch i % shards.
+                rows = np.stack([one[name] for one in micro], 1)
+                joined = rows.reshape(-1, *array.shape[1:])
+                np.testing.assert_array_equal(joined[: len(array)], array)
+                if name in ("weights", "sample_ids"):
+                    assert (joined[len(array) :] == (0 if name == "weights" else -1)).all()

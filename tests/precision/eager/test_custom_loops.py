@@ -9,6 +9,7 @@ import pytest
 
 from amp_xla import backend
 from amp_xla.precision import DynamicLossScale
+from amp_xla.precision.compat import sok
 from amp_xla.precision.optimizer import LossScaleOptimizer
 from tests.precision.eager.conftest import take_step
 
@@ -151,3 +152,29 @@ def test_gradients_of_python_numbers_are_checked(bad, unscales):
         optimizer.apply_gradients([(gradient, bias)])
         assert bias.numpy().tolist() == [want]
     assert (int(optimizer.applied_steps), int(optimizer.skipped_steps)) == (1, 1)
+
+
+def test_two_groups_are_one_step_of_a_newer_optimizer():
+    """The two updates of SparseOperationKit's step, whose whole example tests/sok runs."""
+    table, kernel = tf.Variable(tf.ones([50, 8]), name="embeddings"), tf.Variable(tf.ones([8, 1]))
+    groups = sok.split_embedding_variable_from_others([table, kernel])
+    assert [len(group) for group in groups] == [1, 1]
+
+    inner = tf.keras.optimizers.Adam(0.05)
+    optimizer = sok.LossScaleOptimizer(inner, True, 2.0**8, 2)  # in TensorFlow 2's order
+
+    def step():
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(tf.gather(table, [1, 7, 7]) @ kernel))
+            scaled = optimizer.get_scaled_loss(loss)
+        scaled_gradients = tape.gradient(scaled, groups)
+        unscaled = [optimizer.get_unscaled_gradients(part) for part in scaled_gradients]
+        for part, group in zip(unscaled, groups):
+            optimizer.apply_gradients(zip(part, group), experimental_aggregate_gradients=False)
+
+    optimizer.build([table, kernel])
+    train_step = tf.function(step)
+    for _ in range(20):
+        train_step()
+    assert int(optimizer.applied_steps) == int(optimizer.iterations) == 20
+    assert float(optimizer.loss_scale) == 2.0**18  # ten growths in twenty steps, not twenty
