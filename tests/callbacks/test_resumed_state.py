@@ -101,51 +101,60 @@ def test_the_best_weights_of_early_stopping_survive_a_kill(tmp_path: Path) -> No
         assert states(trained(folder=folder, resume=True)) == whole
 
 
-class Scores(keras.callbacks.Callback):
-    """Keeps all kinds of values."""
+def scores() -> Any:
+    """Return a callback that keeps all kinds of values, of a new class as in a new process."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.by_epoch: Dict[int, float] = {}
-        self.counted: Any = collections.Counter()
-        self.lists: Any = collections.defaultdict(list)
-        self.pairs: List[Any] = []
-        self.seen: Set[int] = set()
-        self.last: Any = collections.deque(maxlen=2)
-        self.long: List[int] = []
-        self.began: List[int] = []
-        self.sums = np.zeros(3)
+    class Scores(keras.callbacks.Callback):
+        listed: ClassVar[List[int]] = []
+        mapped: ClassVar[Dict[int, float]] = {}
+        latest: ClassVar[Any] = collections.deque(maxlen=2)
 
-    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        self.began.append(epoch)
+        def __init__(self) -> None:
+            super().__init__()
+            self.by_epoch: Dict[int, float] = {}
+            self.counted: Any = collections.Counter()
+            self.lists: Any = collections.defaultdict(list)
+            self.pairs: List[Any] = []
+            self.seen: Set[int] = set()
+            self.last: Any = collections.deque(maxlen=2)
+            self.long: List[int] = []
+            self.began: List[int] = []
+            self.sums = np.zeros(3)
 
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        self.sums += batch
-        self.long += list(range(1000))
+        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+            self.began.append(epoch)
+            self.listed.append(epoch)
+            self.mapped[epoch] = 1.0
+            self.latest.append(epoch)
 
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        self.later = (epoch, np.float32(logs["loss"]))  # an attribute that appears in training
-        self.by_epoch[epoch] = float(logs["loss"])
-        self.counted["epochs"] += 1
-        self.lists[epoch % 2].append(epoch)
-        self.pairs.append((epoch, None))
-        self.seen.add(epoch)
-        self.last.append(epoch)
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            self.sums += batch
+            self.long += list(range(1000))
+
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            self.later = (epoch, np.float32(logs["loss"]))  # an attribute that appears in training
+            self.by_epoch[epoch] = float(logs["loss"])
+            self.counted["epochs"] += 1
+            self.lists[epoch % 2].append(epoch)
+            self.pairs.append((epoch, None))
+            self.seen.add(epoch)
+            self.last.append(epoch)
+
+    return Scores()
 
 
 @pytest.mark.once
 @pytest.mark.parametrize("stop", [KilledAfter(17), KilledAfter(epoch=3)])
 def test_state_of_callbacks_is_restored_as_it_was(stop: Any, tmp_path: Path) -> None:
-    whole, again = Scores(), Scores()
+    whole, again = scores(), scores()
     fit(build(), whole, Run(tmp_path / "whole"))
     with pytest.raises(Killed):
-        fit(build(), Run(tmp_path / "killed", checkpoint_every=1), Scores(), stop)
+        fit(build(), Run(tmp_path / "killed", checkpoint_every=1), scores(), stop)
     fit(build(), Run(tmp_path / "killed", resume=True), again)
-    for name, value in vars(whole).items():
-        if name not in ("model", "params"):
-            restored = getattr(again, name)
-            assert type(restored) is type(value), name
-            assert np.array_equal(restored, value) if name == "sums" else restored == value, name
+    for name in {*vars(whole), "listed", "mapped", "latest"} - {"model", "params"}:
+        value, restored = getattr(whole, name), getattr(again, name)
+        assert type(restored) is type(value), name
+        assert np.array_equal(restored, value) if name == "sums" else restored == value, name
     assert again.lists.default_factory is list and again.last.maxlen == 2
 
 
@@ -213,29 +222,6 @@ def test_variables_of_callbacks_are_restored_or_named(tmp_path: Path, capfd: Any
     named = f"Counts.local ({kind}), Counts.mean (Mean), Counts.late ({kind}), Counts.late_list "
     assert printed.count(f"checkpoints do not hold {named}(list): a resume") == 3
     assert printed.count(f"checkpoints do not hold Counts.later ({kind})") == 3
-
-
-@pytest.mark.once
-def test_a_container_of_the_class_is_restored(tmp_path: Path) -> None:
-    def scores() -> Any:
-        class Scores(keras.callbacks.Callback):
-            seen: ClassVar[List[int]] = []
-            by_epoch: ClassVar[Dict[int, float]] = {}
-            last: ClassVar[Any] = collections.deque(maxlen=2)
-
-            def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-                self.seen.append(epoch)
-                self.by_epoch[epoch] = 1.0
-                self.last.append(epoch)
-
-        return Scores()  # in a new process, the containers are empty
-
-    again = scores()
-    with pytest.raises(Killed):
-        fit(build(), Run(tmp_path / "run"), scores(), KilledAfter(epoch=2))
-    fit(build(), Run(tmp_path / "run", resume=True), again)
-    assert again.seen == [*range(EPOCHS)] == [*again.by_epoch]
-    assert [*again.last] == [EPOCHS - 2, EPOCHS - 1]
 
 
 class Pools(keras.callbacks.Callback):

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 import numpy as np
 import psutil
@@ -28,7 +28,7 @@ from tests.support.commands import CLI, Commands
 from tests.support.grammar import prepared
 from tests.support.horovod import ROOT, need_horovod
 from tests.support.killing import repeatable
-from tests.support.running import environment
+from tests.support.running import Result, environment
 from tests.tasks.classification.test_recipe import write_corpus
 
 SMALL = (
@@ -50,13 +50,6 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(1260 + 120 * max(KILLS, STALLS)),
 ]
-
-
-class Done(NamedTuple):
-    """A training that has ended."""
-
-    code: int
-    out: str
 
 
 class Place:
@@ -81,14 +74,14 @@ class Place:
             start_new_session=True,
         )
 
-    def train(self, ranks: int, name: str, *flags: str, recipe: str = "classification") -> Done:
+    def train(self, ranks: int, name: str, *flags: str, recipe: str = "classification") -> Result:
         """Train on ranks; 0 = in a process without them."""
         if not ranks:
             done = self.command(CLI, "train", "--recipe", recipe, "--", "--name", name, *flags)
-            return Done(done.code, done.out + done.err)
+            return done._replace(out=done.out + done.err)
         process = self.start(ranks, name, *flags, recipe=recipe)
         out = process.communicate(timeout=280)[0].decode()
-        return Done(process.returncode, out)
+        return Result(process.returncode, out, "")
 
     def run(self, name: str, recipe: str = "classification") -> Path:
         return self.folder / "runs" / recipe / name
@@ -213,7 +206,7 @@ def begun(process: Any, metrics: Path, lines: int) -> None:
         time.sleep(0.02)
 
 
-def disturbed(place: Place, name: str, victim: Optional[int], number: int, lines: int) -> Done:
+def disturbed(place: Place, name: str, victim: Optional[int], number: int, lines: int) -> Result:
     """Trains on three ranks, sends a signal to one of them (None = to what started them)."""
     process = place.start(3, name, *SMALL, *from_start(place), "--accumulate", "2")
     begun(process, place.run(name) / "metrics.jsonl", lines)
@@ -224,7 +217,7 @@ def disturbed(place: Place, name: str, victim: Optional[int], number: int, lines
     out = process.communicate(timeout=90)[0].decode()
     _, alive = psutil.wait_procs(everything, timeout=5)
     assert not alive, alive
-    return Done(process.returncode, out)
+    return Result(process.returncode, out, "")
 
 
 def goes_on(place: Place, name: str, whole: str, ranks: int) -> None:
@@ -250,13 +243,6 @@ def goes_on(place: Place, name: str, whole: str, ranks: int) -> None:
         assert one == other
 
 
-def anywhere(place: Place, whole: str, seed: int) -> Tuple[int, int]:
-    """A rank, and the number of lines of metrics after which something happens to it."""
-    draw = random.Random(seed)
-    lines = len(place.losses(whole))
-    return draw.choice([0, 1, 2]), draw.randrange(6, lines - 2)
-
-
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("number", "times", "code", "cause"),
@@ -267,7 +253,8 @@ def test_a_rank_that_dies_or_stalls_ends_all_and_the_run_goes_on(
 ) -> None:
     for seed in range(times):
         name = f"{number}-{seed}"
-        victim, lines = anywhere(place, whole, seed)
+        draw, lines = random.Random(seed), len(place.losses(whole))
+        victim, lines = draw.choice([0, 1, 2]), draw.randrange(6, lines - 2)
         done = disturbed(place, name, victim, getattr(signal, number), lines)
         assert done.code == code, done.out
         named = f"error: rank {victim} on {socket.gethostname()} {cause}"
