@@ -23,18 +23,12 @@ def sha256(path: Path) -> str:
     return digest.hexdigest()
 
 
-def sync_file(path: Path) -> None:
-    """Wait until the content of a file is on the disk."""
+def sync(path: Path) -> None:
+    """Wait until the content of a file, or the names in a folder, are on the disk.
+
+    Without the latter a rename may be lost.
+    """
     descriptor = os.open(str(path), os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def sync_folder(path: Path) -> None:
-    """Wait until the names in a folder are on the disk; without this a rename may be lost."""
-    descriptor = os.open(str(path), os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
     finally:
@@ -44,8 +38,8 @@ def sync_folder(path: Path) -> None:
 def write(path: Path, data: bytes) -> None:
     """Create ``path`` with ``data`` and wait until the content is on the disk.
 
-    The folder's entry may still be lost; ``sync_folder`` waits for it. A link or a pipe at ``path``
-    is replaced, not followed.
+    Its name may still be lost; ``sync`` of the folder waits for it. A link or a pipe at ``path`` is
+    replaced, not followed.
     """
     if os.path.lexists(str(path)):
         os.unlink(str(path))
@@ -75,20 +69,20 @@ def replace(path: Path, data: bytes, writer: str = "") -> None:
 
 def adopt(temporary: Path, path: Path) -> None:
     """Rename ``temporary``, a file in the same folder that a library wrote, to ``path``."""
-    sync_file(temporary)
+    sync(temporary)
     _swap(temporary, path)
 
 
 def _swap(temporary: Path, path: Path) -> None:
     os.replace(str(temporary), str(path))
-    sync_folder(path.parent)
+    sync(path.parent)
 
 
 def publish(folder: Path, target: Path) -> None:
     """Rename a finished folder to ``target``, which must not exist."""
-    sync_folder(folder)
+    sync(folder)
     os.rename(str(folder), str(target))
-    sync_folder(target.parent)
+    sync(target.parent)
 
 
 def remove(path: Path) -> None:

@@ -106,12 +106,8 @@ class SignalWatch:
 
     def stopped(self, when: str) -> Stopped:
         """Return the exception for the received signal."""
-        return Stopped(f"stopped by {self.received} {when}".rstrip(), self.exit_code)
-
-    @property
-    def exit_code(self) -> int:
-        """Exit code of the received signal: 143, 130, 129, or 0 for SIGUSR1."""
-        return EXIT_CODES.get(self.received or "", 0)
+        code = EXIT_CODES.get(self.received or "", 0)
+        return Stopped(f"stopped by {self.received} {when}".rstrip(), code)
 
     def _watch(self, read_end: int) -> None:
         """Read signal numbers, which Python writes to the pipe, and end the process if needed."""

@@ -66,11 +66,6 @@ def revision() -> Optional[str]:
 
 
 def _git(*words: str) -> str:
-    out = subprocess.run(
-        ["git", "-C", str(Path(__file__).parent), *words],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        timeout=10,
-        check=True,
-    )
-    return out.stdout.decode().strip()
+    command = ["git", "-C", str(Path(__file__).parent), *words]
+    out = subprocess.check_output(command, stderr=subprocess.DEVNULL, timeout=10)
+    return out.decode().strip()

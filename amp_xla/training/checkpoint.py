@@ -201,7 +201,7 @@ def write(
 
 def _write_tensors(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
     safetensors.numpy.save_file(dict(tensors), str(path))
-    durable.sync_file(path)
+    durable.sync(path)
 
 
 def _is_finite(array: np.ndarray) -> bool:

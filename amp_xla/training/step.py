@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -218,8 +218,6 @@ class Variables:
     def __init__(self, variables: Sequence[Any]) -> None:
         self._variables: Dict[str, Any] = {v.op.name: v for v in variables}
         self._reads = [v.value() for v in variables]
-        self._read: Optional[Callable[[], List[Any]]] = None
-        self._assign: Optional[Callable[..., None]] = None
 
     def shapes(self) -> Dict[str, str]:
         """Return name -> dtype and shape, such as ``float32[21128,768]``."""
@@ -231,28 +229,21 @@ class Variables:
         On a CPU the arrays may share memory with resource variables: TensorFlow never writes into
         a tensor that is still referenced. Old reference variables are copied.
         """
-        if not self._variables:  # TensorFlow runs no empty list
-            return {}
-        if self._read is None:
-            self._read = backend.session().make_callable(self._reads)
+        values = backend.session().run(self._reads)
         return {
             name: np.array(value) if v.dtype._is_ref_dtype else np.asarray(value)
-            for (name, v), value in zip(self._variables.items(), self._read())
+            for (name, v), value in zip(self._variables.items(), values)
         }
 
     def assign(self, tensors: Mapping[str, np.ndarray]) -> None:
         """Set all variables; ``tensors`` has an array for each name."""
-        session, variables = backend.session(), list(self._variables.values())
-        if not variables:
-            return
-        if self._assign is None:
-            with session.graph.as_default():
-                feeds = [tf.placeholder(v.dtype.base_dtype, v.shape) for v in variables]
-                updates = [v.assign(f, read_value=False) for v, f in zip(variables, feeds)]
-                self._assign = session.make_callable(tf.group(*updates), feeds)
-        self._assign(
-            *(tensors[v.op.name].astype(v.dtype.base_dtype.as_numpy_dtype) for v in variables)
-        )
+        session, updates, feed = backend.session(), [], {}
+        with session.graph.as_default():
+            for name, v in self._variables.items():
+                value = tf.placeholder(v.dtype.base_dtype, v.shape)
+                updates.append(v.assign(value, read_value=False))
+                feed[value] = tensors[name].astype(v.dtype.base_dtype.as_numpy_dtype)
+            session.run(tf.group(*updates), feed)
 
 
 def restore_weights(checkpoint: Checkpoint, weights: Sequence[Any]) -> None:

@@ -202,7 +202,7 @@ def _tagged(table: Table, name: str) -> Iterator[Tuple[int, List[str]]]:
             if not fit or not all(isinstance(word, str) for word in tokens + tags):
                 both = json.dumps([tokens, tags], ensure_ascii=False)[1:-1][:60]
                 raise ValueError(
-                    f"tokens, {name}: {both}; needed: two lists of strings, equally long"
+                    f"tokens, {name}: {both}; needed: two lists of strings of equal length"
                 )
             text_value({"tokens": "".join(tokens + tags)}, "tokens", "text")
         except ValueError as reason:

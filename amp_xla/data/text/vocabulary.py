@@ -10,6 +10,7 @@ from __future__ import annotations
 import collections
 import hashlib
 import os
+import string
 import unicodedata
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
@@ -32,6 +33,11 @@ MAX_REPEATS = 100_000
 UNKNOWN_WARNED, UNKNOWN_REFUSED = 0.1, 0.5  # above these shares of [UNK]: a warning, an error
 SETTINGS, WHOLE = "tokenizer_config.json", "tokenizer.json"
 _HF = "hugging_face"
+# First and last code points of Chinese characters
+_CJK = (
+    (0x4E00, 0x9FFF), (0x3400, 0x4DBF), (0x20000, 0x2A6DF), (0x2A700, 0x2B73F),
+    (0x2B740, 0x2B81F), (0x2B820, 0x2CEAF), (0xF900, 0xFAFF), (0x2F800, 0x2FA1F),
+)  # fmt: skip
 _MOST_IDS = 2**22
 # Part of tokenizer.json -> the only type supported here
 _PARTS = {
@@ -80,12 +86,12 @@ class _Characters(Dict[int, str]):
     def __missing__(self, code: int) -> str:
         char = chr(code)
         category = unicodedata.category(char)
+        is_cjk = any(first <= code <= last for first, last in _CJK)
         if self._drop_marks and category == "Mn":
             new = ""
-        elif 33 <= code <= 47 or 58 <= code <= 64 or 91 <= code <= 96 or 123 <= code <= 126:
-            new = " " + char + " "  # ASCII symbols such as + and $ too, of any category
-        elif category.startswith("P") or _is_cjk(code):
-            new = " " + char + " "
+        # In ASCII, symbols such as + and $ too, of any category
+        elif is_cjk or category.startswith("P") or char in string.punctuation:
+            new = f" {char} "
         elif char in " \n\r\t" or category == "Zs":
             new = " "
         elif code == 0xFFFD or category in ("Cc", "Cf"):
@@ -94,19 +100,6 @@ class _Characters(Dict[int, str]):
             new = char
         self[code] = new
         return new
-
-
-def _is_cjk(code: int) -> bool:
-    return (
-        0x4E00 <= code <= 0x9FFF
-        or 0x3400 <= code <= 0x4DBF
-        or 0x20000 <= code <= 0x2A6DF
-        or 0x2A700 <= code <= 0x2B73F
-        or 0x2B740 <= code <= 0x2B81F
-        or 0x2B820 <= code <= 0x2CEAF
-        or 0xF900 <= code <= 0xFAFF
-        or 0x2F800 <= code <= 0x2FA1F
-    )
 
 
 class WordSplitter:

@@ -168,7 +168,7 @@ def test_positions_behind_tokens_cause_a_warning(tmp_path):
     ('{"tokens": ["EU"], "ner_tags": [3]}',
      "data:1: ner_tags: numbers have no names in this file; write label names"),
     ('{"tokens": ["a"], "tags": ["O"]}\n{"tokens": ["a", "b"], "tags": ["O"]}',
-     r'data:2: tokens, tags: \["a", "b"\], \["O"\]; needed: two lists of strings, equally long'),
+     r'data:2: tokens, tags: \["a", "b"\], \["O"\]; needed: two lists of strings of equal length'),
     ('{"tokens": "EU", "tags": ["O"]}', 'data:1: tokens, tags: "EU", .* needed: two lists'),
     ('{"tokens": ["EU"], "tags": [null]}', r"data:1: tokens, tags: .*null\]; needed: two"),
     ('{"tokens": ["EU"], "tags": ["ORG"]}', "data:1: 'EU', 'ORG'; needed: a token and its tag"),

@@ -9,11 +9,16 @@ import json
 import pytest
 
 from amp_xla.errors import DataError
-from amp_xla.tasks.pretraining.data.units import Reading, files_of, units
-from tests.support.corpus import corpus_texts
+from amp_xla.tasks.pretraining.data.units import Reading, files_of, texts_of, units
 
 pytestmark = pytest.mark.once
 TEXTS = [f"text {i} " + "of several words " * (i % 7) + "." for i in range(300)]
+
+
+def corpus_texts(corpus, **options):
+    """Return all documents of files, folders or globs, read with ``Reading(**options)``."""
+    reading = Reading(**options)
+    return [t for u in units(files_of(str(corpus)), reading) for t in texts_of(u, reading)[0]]
 
 
 @pytest.fixture

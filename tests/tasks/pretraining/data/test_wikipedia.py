@@ -10,7 +10,7 @@ import pytest
 
 from amp_xla.errors import DataError
 from amp_xla.tasks.pretraining.data import wikipedia
-from tests.support.corpus import corpus_texts
+from tests.tasks.pretraining.data.test_units import corpus_texts
 
 pytest.importorskip("mwparserfromhell", reason="reading Wikipedia's dumps is an extra")
 
