@@ -16,7 +16,7 @@ from amp_xla.training.step import TrainStep, initialize_variables
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("cleared")]
 
-ROWS, LENGTH, MICRO_BATCHES = 8, 32, 10
+ROWS, LENGTH, MICRO_BATCHES = 8, 32, 6
 
 
 def kept_bytes(nodes, sizes):
@@ -37,7 +37,7 @@ def kept_bytes(nodes, sizes):
 def test_recomputed_layers_train_the_same_and_take_less_memory():
     tf.set_random_seed(1)
     number = dropout.install(1)
-    net = EncoderOptions(layers=3, hidden=128).classifier(40, 3, LENGTH)
+    net = EncoderOptions(layers=2, hidden=128).classifier(40, 3, LENGTH)
     inputs = dict(
         zip(("token_ids", "segment_ids"), net.inputs), labels=tf.placeholder(tf.int32, [None])
     )
@@ -68,12 +68,12 @@ def test_recomputed_layers_train_the_same_and_take_less_memory():
     assert plain[-1][2] == MICRO_BATCHES // 2  # an update takes two batches
     for before, after in zip(plain, recomputed):
         assert after == pytest.approx(before, rel=1e-6)
-    # The last of three layers, and little of the others.
-    assert kept[0] / 3 < kept[1] < 0.6 * kept[0]
+    # The last of two layers, and little of the other.
+    assert kept[0] / 2 < kept[1] < 0.75 * kept[0]
     # Copies are half precision exactly where their originals are.
     graph = virtual_gpu.rewrite(training, training.fetches).graph_def
     nodes, half = by_name(graph), half_nodes(graph)
     pairs = [(name, name[len("recompute/") :]) for name in nodes if name.startswith("recompute/")]
     pairs = [(copy, own) for copy, own in pairs if own in nodes]
     assert [copy for copy, own in pairs if (copy in half) != (own in half)] == []
-    assert sum(copy in half for copy, _ in pairs) > 40
+    assert sum(copy in half for copy, _ in pairs) > 30

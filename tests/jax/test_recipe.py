@@ -10,6 +10,7 @@ import re
 import jax
 import numpy as np
 import pytest
+from jax.experimental.compilation_cache import compilation_cache
 from safetensors.numpy import load_file
 
 from amp_xla.commands import cli
@@ -27,12 +28,17 @@ HALF = ("--policy", "p=f32,c=f16,o=f32", "--loss-scale", "dynamic", "--shapes", 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """The current folder, with a small corpus."""
+    """The current folder, with a small corpus; all runs have the programs that one compiled."""
     found = tmp_path_factory.mktemp("runs")
     small.corpus(found)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(found)
+        jax.config.update("jax_compilation_cache_dir", str(found / "compiled"))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+        compilation_cache.reset_cache()
         yield found
+    jax.config.update("jax_compilation_cache_dir", None)
+    compilation_cache.reset_cache()
 
 
 def train(name, *words):
