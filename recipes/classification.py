@@ -77,8 +77,8 @@ def build(config: Config, context: RunContext) -> Any:
         data.tokenizer.vocab_size, len(data.labels), config.batches.max_length,
         whole(data.batches).slots, context.reads_weights, config.pooling,
     )  # fmt: skip
-    texts = [None] * (model.output.shape.ndims - 1)
-    inputs = encoders.inputs_of(model, texts + [len(data.labels)] * several, texts)
+    shape = [None] * (model.output.shape.ndims - 1)  # of one number per text
+    inputs = encoders.inputs_of(model, shape + [len(data.labels)] * several, shape)
 
     # logits -> loss -> update
     def objective(logits: Any) -> Any:
