@@ -40,9 +40,9 @@ from amp_xla.backend import nvidia
 from amp_xla.config import parse, within
 from amp_xla.errors import AmpXlaError
 from amp_xla.process import durable
+from amp_xla.process.checkout import revision
 from amp_xla.process.exits import exit_code
 from amp_xla.process.progress import note
-from amp_xla.process.typed import revision
 from amp_xla.speed import machine, table
 from amp_xla.speed.measure import ChildEnded, answer_of
 from benchmarks import ROOT

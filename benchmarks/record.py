@@ -22,8 +22,8 @@ from typing import Any, Dict, List
 from typing_extensions import Literal
 
 from amp_xla.config import parse
+from amp_xla.process.checkout import revision
 from amp_xla.process.exits import exit_code
-from amp_xla.process.typed import revision
 from amp_xla.speed import machine
 from benchmarks import ROOT
 

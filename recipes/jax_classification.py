@@ -51,7 +51,7 @@ class Config:
 def build(config: Config, context: RunContext) -> Any:
     """Build the job up to the first step."""
     from amp_xla.jax import processes, step
-    from amp_xla.jax.engine import Job
+    from amp_xla.jax.engine import JaxJob
     from amp_xla.process.progress import note
     from amp_xla.tasks.classification.jax_model import architecture, new_model, precision
 
@@ -67,7 +67,7 @@ def build(config: Config, context: RunContext) -> Any:
     update = config.update
     rate = step.schedule(update.learning_rate, int(update.warmup * steps), steps)
     optimizer = step.adamw(rate, update.weight_decay, update.clip_norm)
-    return Job(
+    return JaxJob(
         step.start(model, optimizer, scale),
         step.training_step(
             optimizer, rate, policy, config.encoder.rates, config.training.label_smoothing,

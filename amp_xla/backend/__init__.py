@@ -16,7 +16,7 @@ from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from amp_xla.backend import nvidia
 from amp_xla.errors import SetupOrderError, UnsupportedError
-from amp_xla.process.typed import environment
+from amp_xla.process.checkout import environment
 
 # From this version on bert4keras masks with -inf and `where`. Earlier versions subtract an infinity
 # that can be set, and their CRF takes scores below -1e6 for padding.

@@ -16,7 +16,7 @@ import numpy as np
 from amp_xla import backend
 from amp_xla.backend import configuring, keras
 from amp_xla.callbacks import data, description
-from amp_xla.callbacks.others import Others
+from amp_xla.callbacks.other_callbacks import OtherCallbacks
 from amp_xla.callbacks.step import FitJob, FitStep, check, metric_variables, rates_of
 from amp_xla.config import fields
 from amp_xla.errors import AmpXlaError, RankLost
@@ -262,7 +262,7 @@ class Run(keras.callbacks.Callback):
 
     def _others_began(self, others: Sequence[Any]) -> None:
         """Restore the state of the other callbacks, after their ``on_train_begin``."""
-        self._others = Others(others, self._loop.engine.variables.shapes())
+        self._others = OtherCallbacks(others, self._loop.engine.variables.shapes())
         self._others.restore(self._saved["callbacks"], self._arrays)
         if self._step.skip:
             self._others.silence()

@@ -1,6 +1,6 @@
 """``amp-xla doctor``: check whether this machine can train with mixed precision and XLA.
 
-Each finding says what was found, why it matters and, if something is wrong, how to fix it. The exit
+Each check says what was found, why it matters and, if something is wrong, how to fix it. The exit
 code is 1 if training would fail, else 0.
 """
 
@@ -23,9 +23,9 @@ from amp_xla.backend import nvidia
 from amp_xla.backend.nvidia import Gpu
 from amp_xla.config import parse
 from amp_xla.errors import SettingsError
+from amp_xla.process.checkout import TF2_IMAGE, as_typed, container
+from amp_xla.process.checkout import environment as environment_command
 from amp_xla.process.output import printable
-from amp_xla.process.typed import TF2_IMAGE, as_typed, container
-from amp_xla.process.typed import environment as environment_command
 from amp_xla.settings import Precision, Settings, flags
 from amp_xla.speed.machine import Machine, look
 
@@ -51,7 +51,7 @@ class Config:
 
 
 @dataclasses.dataclass(frozen=True)
-class Finding:
+class Check:
     """A result of a check: ``what`` was found, ``why`` it matters, and how to ``fix`` it."""
 
     level: Level
@@ -68,31 +68,31 @@ class Finding:
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
-    """Print the findings; return 1 if one is an error."""
+    """Print the checks; return 1 if one is an error."""
     config = parse(Config, argv, "amp-xla doctor")
-    findings = examine()
+    checks = examine()
     if config.json:
-        print(json.dumps([dataclasses.asdict(finding) for finding in findings], indent=1))
+        print(json.dumps([dataclasses.asdict(check) for check in checks], indent=1))
     else:
-        print(as_typed("\n".join(map(str, findings))))
-        counts = [sum(f.level == level for f in findings) for level in ("error", "warning")]
+        print(as_typed("\n".join(map(str, checks))))
+        counts = [sum(f.level == level for f in checks) for level in ("error", "warning")]
         print(f"\n{counts[0]} errors, {counts[1]} warnings")
-    return int(any(finding.level == "error" for finding in findings))
+    return int(any(check.level == "error" for check in checks))
 
 
-def examine() -> List[Finding]:
-    """Return all findings about the user's environment."""
+def examine() -> List[Check]:
+    """Return all checks about the user's environment."""
     seen = nvidia.look()
-    findings = graphics(seen)
+    checks = graphics(seen)
     if seen.gpus:
-        findings.append(driver(seen.gpus[0]))
+        checks.append(driver(seen.gpus[0]))
     machine: Optional[Machine] = None
     if importlib.util.find_spec("tensorflow") is None:
         what = f"not installed for {sys.executable}"
         # An environment for JAX is complete without it.
         level: Level = "note" if importlib.util.find_spec("jax") is not None else "error"
         why = "recipes and most commands need it; amp_xla.precision.jax does not"
-        findings.append(Finding(level, "TensorFlow", what, why, environment_command()))
+        checks.append(Check(level, "TensorFlow", what, why, environment_command()))
     else:
         try:
             machine = look()
@@ -100,95 +100,95 @@ def examine() -> List[Finding]:
             text = error.stderr.decode(errors="replace")
             what = f"cannot be imported: {text.strip().splitlines()[-1]}"
             why = "training is impossible without TensorFlow"
-            findings.append(Finding("error", "TensorFlow", what, why, environment_command()))
+            checks.append(Check("error", "TensorFlow", what, why, environment_command()))
     if machine is not None:
-        findings += tensorflow(machine)
-    return [*findings, *environment(machine), docker()]
+        checks += tensorflow(machine)
+    return [*checks, *environment(machine), docker()]
 
 
-def graphics(seen: nvidia.Driver) -> List[Finding]:
-    """Return findings about the GPUs and what they can compute."""
-    findings = [_abilities(gpu) for gpu in seen.gpus]
+def graphics(seen: nvidia.Driver) -> List[Check]:
+    """Return checks about the GPUs and what they can compute."""
+    checks = [_abilities(gpu) for gpu in seen.gpus]
     if seen.problem:
         what = f"nvidia-smi shows no GPU: {seen.problem}"
         fix = "sudo modprobe nvidia; if that fails, install the driver again and restart"
-        findings.append(Finding("error", "GPU", what, "the driver is not running", fix))
+        checks.append(Check("error", "GPU", what, "the driver is not running", fix))
     elif not seen.gpus:
         what = "no NVIDIA GPU: nvidia-smi is not on PATH"
         why = "training runs on the CPU; float16 can be rehearsed there"
-        findings.append(Finding("note", "GPU", what, why, "amp-xla rehearse"))
+        checks.append(Check("note", "GPU", what, why, "amp-xla rehearse"))
     elif seen.hidden:
         what, fix = f"{seen.hidden} hides every GPU", "unset CUDA_VISIBLE_DEVICES"
-        findings.append(Finding("warning", "GPU", what, "training runs on the CPU", fix))
-    return findings
+        checks.append(Check("warning", "GPU", what, "training runs on the CPU", fix))
+    return checks
 
 
-def _abilities(gpu: Gpu) -> Finding:
+def _abilities(gpu: Gpu) -> Check:
     capability = gpu.capability
     if capability is None:
         what = f"{gpu.name}; driver {gpu.driver or 'unknown'}, compute capability unknown"
-        return Finding("note", "GPU", what, "mixed precision needs 7.0 or newer (Volta)")
+        return Check("note", "GPU", what, "mixed precision needs 7.0 or newer (Volta)")
     what = f"{gpu.name}, compute capability {'.'.join(map(str, capability))}"
     if capability < (7, 0):
         why = "no tensor cores: TensorFlow skips the mixed-precision rewrite below 7.0"
-        return Finding("warning", "GPU", what, why, "AMP_XLA_PRECISION=fp32")
+        return Check("warning", "GPU", what, why, "AMP_XLA_PRECISION=fp32")
     if capability < (8, 0):
         why = "tensor cores for float16: mixed precision works; no bfloat16, no TF32"
-        return Finding("ok", "GPU", what, why)
+        return Check("ok", "GPU", what, why)
     if capability >= nvidia.BLACKWELL:
         why = "TensorFlow 2.17 has no kernels for it: the driver compiles them at the first start "
         why += "(half an hour) or fails; NVIDIA's container has them"
-        return Finding("warning", "GPU", what, why, container(TF2_IMAGE))
+        return Check("warning", "GPU", what, why, container(TF2_IMAGE))
     why = "tensor cores for float16, bfloat16 and TF32: float32 means TF32 unless "
     why += "AMP_XLA_PRECISION=fp32; AMP may gain nothing over it until AMP_XLA_XLA=on"
-    return Finding("ok", "GPU", what, why)
+    return Check("ok", "GPU", what, why)
 
 
-def driver(gpu: Gpu) -> Finding:
+def driver(gpu: Gpu) -> Check:
     """Compare the driver with the oldest one that the container of TensorFlow 1.15 supports."""
     version = nvidia.version(gpu.driver)[:2]
     if not version:
-        return Finding(
+        return Check(
             "note", "driver", "driver version unknown", "the container may need a newer driver"
         )
     needed = f"NVIDIA's container 23.03 needs {DRIVER[0]}.{DRIVER[1]} or newer"
     branch = any(b[0] == version[0] and b <= version for b in DATACENTER_DRIVERS)
     if version >= DRIVER or (branch and DATACENTER & {*gpu.name.replace("-", " ").split()}):
         why = "" if version >= DRIVER else "; data-center GPUs also work with this branch"
-        return Finding("ok", "driver", gpu.driver, needed + why)
+        return Check("ok", "driver", gpu.driver, needed + why)
     fix = f"install driver {DRIVER[0]} or newer, or use an older container; see docs/doctor.md"
-    return Finding("error", "driver", f"{gpu.driver} is too old", needed, fix)
+    return Check("error", "driver", f"{gpu.driver} is too old", needed, fix)
 
 
-def tensorflow(machine: Machine) -> List[Finding]:
-    """Return findings about TensorFlow, whether it sees the GPUs, and bert4keras."""
+def tensorflow(machine: Machine) -> List[Check]:
+    """Return checks about TensorFlow, whether it sees the GPUs, and bert4keras."""
     if machine.fork:
         what, why = f"{machine.tensorflow}, NVIDIA's build", "has XLA Lite (AMP_XLA_XLA=lite)"
     else:
         what, why = f"{machine.tensorflow}, stock build", "mixed precision is set in its sessions"
         why += ", no XLA Lite" if "lite" in machine.absent else ""
-    findings = [Finding("ok", "TensorFlow", what, why)]
+    checks = [Check("ok", "TensorFlow", what, why)]
     if machine.unseen:
         what, _, fix = machine.unseen.partition("; next: ")
         why = "training stops with this error, unless AMP_XLA_DEVICE=cpu is set"
-        findings.append(Finding("error", "TensorFlow", what, why, fix))
+        checks.append(Check("error", "TensorFlow", what, why, fix))
     if not machine.half_dtype:
         what, fix = "no half precision on this device", "amp-xla rehearse shows float16"
         why = "AMP_XLA_PRECISION=amp trains in float32 here"
-        findings.append(Finding("note", "TensorFlow", what, why, fix))
+        checks.append(Check("note", "TensorFlow", what, why, fix))
     if nvidia.version(machine.bert4keras) < backend.SAFE_MASKS:
         why = "masks with 1e12, which overflows in float16; `import amp_xla.setup` sets 1e4. CRF "
         why += "and MEMM need larger values, so they are refused in float16"
         fix = "for CRF or MEMM: pip install --no-deps bert4keras==0.11.5, or AMP_XLA_PRECISION=tf32"
-        findings.append(Finding("note", "bert4keras", machine.bert4keras, why, fix))
+        checks.append(Check("note", "bert4keras", machine.bert4keras, why, fix))
     else:
         why = "masks with tf.where: RealFormer, CRF and MEMM are safe in float16"
-        findings.append(Finding("ok", "bert4keras", machine.bert4keras, why))
-    return findings
+        checks.append(Check("ok", "bert4keras", machine.bert4keras, why))
+    return checks
 
 
-def environment(machine: Optional[Machine]) -> List[Finding]:
-    """Return findings about variables that are misspelt, ignored, or contradict each other."""
+def environment(machine: Optional[Machine]) -> List[Check]:
+    """Return checks about variables that are misspelt, ignored, or contradict each other."""
     problems = flags.check(os.environ, backend.installed() == "tf2")
     try:
         settings = Settings.from_environment(os.environ)
@@ -198,29 +198,27 @@ def environment(machine: Optional[Machine]) -> List[Finding]:
     if not problems:
         half = machine.half_dtype or None if machine else None
         what = Precision.of(settings, half).describe()
-        return [
-            Finding("ok", "environment", what, "no variable is misspelt or contradicts another")
-        ]
+        return [Check("ok", "environment", what, "no variable is misspelt or contradicts another")]
     why, fix = "training stops with this error", "unset the variable, or correct its value"
-    return [Finding("error", "environment", text, why, fix) for text in problems]
+    return [Check("error", "environment", text, why, fix) for text in problems]
 
 
-def docker() -> Finding:
-    """Return a finding about Docker and NVIDIA's runtime."""
+def docker() -> Check:
+    """Return a check about Docker and NVIDIA's runtime."""
     if IN_CONTAINER.exists():
-        return Finding("ok", "Docker", "inside a container", "Docker is checked on the host only")
+        return Check("ok", "Docker", "inside a container", "Docker is checked on the host only")
     if shutil.which("docker") is None:
         fix = "https://docs.docker.com/engine/install/"
-        return Finding("note", "Docker", "not installed", "containers need it", fix)
+        return Check("note", "Docker", "not installed", "containers need it", fix)
     code, out = nvidia.run(["docker", "info", "--format", "{{json .Runtimes}}"])
     if code != 0:
         what = f"does not respond: {out.strip().splitlines()[-1] if out.strip() else code}"
         fix = "sudo systemctl start docker; sudo usermod -aG docker $USER, then log in again"
-        return Finding("error", "Docker", what, "no container can be started", fix)
+        return Check("error", "Docker", what, "no container can be started", fix)
     if "nvidia" not in out:
         level: Level = "error" if shutil.which("nvidia-smi") else "note"
         fix = "sudo apt-get install nvidia-container-toolkit && sudo nvidia-ctk runtime configure "
         fix += "--runtime=docker && sudo systemctl restart docker"
         what = "running without NVIDIA's runtime"
-        return Finding(level, "Docker", what, "containers would not see a GPU", fix)
-    return Finding("ok", "Docker", "running with NVIDIA's runtime", "containers see the GPUs")
+        return Check(level, "Docker", what, "containers would not see a GPU", fix)
+    return Check("ok", "Docker", "running with NVIDIA's runtime", "containers see the GPUs")

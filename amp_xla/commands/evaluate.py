@@ -21,8 +21,8 @@ from amp_xla.config import parse, within
 from amp_xla.data.text import corpora
 from amp_xla.errors import AmpXlaError
 from amp_xla.process import durable, json_files, output, regular
+from amp_xla.process.checkout import ROOT
 from amp_xla.process.progress import note
-from amp_xla.process.typed import ROOT
 from amp_xla.report import page, record
 from amp_xla.training import sample_scores
 from amp_xla.training.checkpoint import Checkpoint

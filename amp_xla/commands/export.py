@@ -14,7 +14,7 @@ from typing import Any, Callable, List, Optional
 from typing_extensions import Literal
 
 from amp_xla.commands.predict import SavedOptions
-from amp_xla.commands.recipe_job import Script, open_script
+from amp_xla.commands.recipe_job import ScriptFunction, open_script
 from amp_xla.config import parse, split_words
 from amp_xla.errors import AmpXlaError
 from amp_xla.export import card
@@ -107,7 +107,7 @@ def _write(config: Config, folder: Path, model: Any, saved: Any, source: str) ->
 
 def _export_script(config: Config, target: str, words: List[str]) -> int:
     """Export the model that a script builds, with the weights of a file or of a run."""
-    script, saved, weights = Script.of(target), None, config.weights
+    script, saved, weights = ScriptFunction.of(target), None, config.weights
     if script is None:
         raise AmpXlaError(f"{target} is not a script; needed: my_script.py:build_model")
     if config.dtype == "int8":

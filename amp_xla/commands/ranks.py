@@ -30,8 +30,8 @@ from amp_xla.backend import nvidia
 from amp_xla.commands import slurm
 from amp_xla.config import parse, split_words
 from amp_xla.errors import AmpXlaError, RankLost
+from amp_xla.process.checkout import ROOT, in_own_environment
 from amp_xla.process.stopping import EXIT_CODES, SAME_SIGNAL_SECONDS
-from amp_xla.process.typed import ROOT, in_own_environment
 from amp_xla.process.world import ENDS_WITH_STDIN, TRAINING
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)

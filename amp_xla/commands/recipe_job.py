@@ -27,7 +27,7 @@ from amp_xla.training.options import precision_options
 from amp_xla.training.recipe import recipe_module, recipe_name
 
 
-class Script(NamedTuple):
+class ScriptFunction(NamedTuple):
     """A user's script, and the name of a function or model in it: ``my_script.py:build_model``.
 
     Attributes:
@@ -39,7 +39,7 @@ class Script(NamedTuple):
     name: str
 
     @classmethod
-    def of(cls, target: str) -> Optional[Script]:
+    def of(cls, target: str) -> Optional[ScriptFunction]:
         """Split ``PATH.py:NAME``; return None for the name of a recipe."""
         path, colon, name = target.rpartition(":")
         return cls(path, name) if colon and path.endswith(".py") else None
@@ -85,7 +85,7 @@ class SubjectOptions:
             recipe, or ``loss_scale`` for a script.
         """
         note(f"building {self.recipe} ...")
-        script = Script.of(self.recipe)
+        script = ScriptFunction.of(self.recipe)
         if script is None:
             if self.batch is not None:
                 raise AmpXlaError(
@@ -112,7 +112,7 @@ class SubjectOptions:
 
     def write(self, command: str, name: str, report: Any, quiet: bool = False) -> Path:
         """Print a report, write it as JSON to a file of the command's folder; return the folder."""
-        script = Script.of(self.recipe)
+        script = ScriptFunction.of(self.recipe)
         recipe = recipe_name(script.path if script else self.recipe)
         folder = Path(self.out or f"runs/{recipe}/{command}")
         folder.mkdir(parents=True, exist_ok=True)
@@ -158,7 +158,7 @@ def feeds(job: Any) -> Iterator[List[Any]]:
         epoch += 1
 
 
-def open_script(script: Script, words: Sequence[str], batch: Optional[str]) -> Subject:
+def open_script(script: ScriptFunction, words: Sequence[str], batch: Optional[str]) -> Subject:
     """Import a script and build its model.
 
     Args:
@@ -190,12 +190,12 @@ def open_script(script: Script, words: Sequence[str], batch: Optional[str]) -> S
             f"function that returns one, or a function that returns (model, batch)"
         )
     if batch is not None:
-        source = Script(script.path, batch.replace(f"{script.path}:", ""))
+        source = ScriptFunction(script.path, batch.replace(f"{script.path}:", ""))
         batches = _batches(_value(module, source), str(source))
     return Subject(model, batches)
 
 
-def _value(module: Any, script: Script) -> Any:
+def _value(module: Any, script: ScriptFunction) -> Any:
     """Return the value of a name in a module; call it if it is a function."""
     if not hasattr(module, script.name):
         names = [name for name in vars(module) if not name.startswith("_")]

@@ -7,7 +7,7 @@ import math
 from typing import Any, List, Optional, Tuple
 
 from amp_xla import backend
-from amp_xla.diagnose.graph_copies import LARGEST, OVERFLOW, Range
+from amp_xla.diagnose.graph_copies import LARGEST, OVERFLOW, ValueRange
 from amp_xla.diagnose.report_text import JsonReport
 from amp_xla.graph.virtual_gpu import Colors, keep_in_float32
 
@@ -23,7 +23,7 @@ class Input:
 
     name: str
     op: str
-    range: Range
+    range: ValueRange
     to_half: bool
 
     @property
@@ -60,7 +60,7 @@ class Finding(JsonReport):
     layer: str
     phase: str
     half: bool
-    output: Range
+    output: ValueRange
     inputs: Tuple[Input, ...]
     source: str
     problem: str

@@ -23,7 +23,7 @@ Tensor = Tuple[str, int]  # node name, output
 
 
 @dataclasses.dataclass
-class Range:
+class ValueRange:
     """The values of a tensor, over all times that it was computed.
 
     Attributes:
@@ -126,7 +126,7 @@ class GraphCopies:
 
     def record(
         self, copy: str, graph_def: Any, names: Collection[str]
-    ) -> Tuple[List[Any], Dict[Tensor, Range]]:
+    ) -> Tuple[List[Any], Dict[Tensor, ValueRange]]:
         """Record each float32 output of the nodes ``names`` of a copy, outside v1 while loops.
 
         Returns:
@@ -143,7 +143,7 @@ class GraphCopies:
                     if tensor.dtype == tf.float32:
                         # A Python function, because fetched tensors would stay in memory, and those
                         # of a branch that is not taken cannot be fetched.
-                        records[name, index] = record = Range()
+                        records[name, index] = record = ValueRange()
                         operations.append(tf.numpy_function(record.add, [tensor], []))
         return operations, records
 

@@ -22,7 +22,7 @@ from typing import Any, Iterable, List, Mapping, NamedTuple, Optional, Sequence,
 
 from amp_xla.diagnose import emulate
 from amp_xla.diagnose.finding import Finding, Input, remedies
-from amp_xla.diagnose.graph_copies import LARGEST, OVERFLOW, GraphCopies, Range, Tensor
+from amp_xla.diagnose.graph_copies import LARGEST, OVERFLOW, GraphCopies, Tensor, ValueRange
 from amp_xla.diagnose.node_origins import NodeOrigins
 from amp_xla.graph import nodes, virtual_gpu
 from amp_xla.graph.training_graph import TrainingGraph
@@ -35,7 +35,7 @@ class _Replay(NamedTuple):
 
     nodes: Mapping[str, Any]
     ends: Sequence[Tensor]
-    ranges: Mapping[Tensor, Range]
+    ranges: Mapping[Tensor, ValueRange]
     rounded: Set[str]
     loss: float
     scale: float
@@ -213,7 +213,7 @@ def _trained(graph: Mapping[str, Any]) -> Set[str]:
     return nodes.closure(variables, nodes.consumers(graph).__getitem__)
 
 
-def _problem(values: Range, half: bool, inputs: Tuple[Input, ...], float32_too: bool) -> str:
+def _problem(values: ValueRange, half: bool, inputs: Tuple[Input, ...], float32_too: bool) -> str:
     if float32_too:
         return "not finite in float32 either, so mixed precision is not the cause"
     if half and values.finite:

@@ -15,7 +15,7 @@ import numpy as np
 from amp_xla import backend
 from amp_xla.diagnose import overflow
 from amp_xla.diagnose.finding import Finding
-from amp_xla.diagnose.graph_copies import LARGEST, PairedReplay, Range
+from amp_xla.diagnose.graph_copies import LARGEST, PairedReplay, ValueRange
 from amp_xla.diagnose.node_origins import NodeOrigins, Origin
 from amp_xla.diagnose.report_text import JsonReport, columns
 from amp_xla.errors import AmpXlaError
@@ -29,7 +29,7 @@ _SHOWN_STEPS = 10
 
 
 @dataclasses.dataclass(frozen=True)
-class Step:
+class RehearsedStep:
     """One step in float32 and in mixed precision; ``finite`` is about mixed precision."""
 
     step: int
@@ -90,7 +90,7 @@ class Rehearsal(JsonReport):
     """
 
     tensorflow: str
-    steps: Sequence[Step]
+    steps: Sequence[RehearsedStep]
     layers: Sequence[LayerHealth]
     loss_scale: float
     suggested_loss_scale: float
@@ -112,7 +112,7 @@ def rehearse(
     model: Any,
     batches: Iterable[Sequence[Any]],
     steps: int = 20,
-    on_step: Callable[[Step], None] = lambda step: None,
+    on_step: Callable[[RehearsedStep], None] = lambda step: None,
 ) -> Rehearsal:
     """Train a float32 copy and a mixed-precision copy of the model on a CPU, side by side.
 
@@ -144,10 +144,10 @@ def _rehearsed(
     values: Mapping[str, Any],
     batches: Iterable[Any],
     steps: int,
-    on_step: Callable[[Step], None],
+    on_step: Callable[[RehearsedStep], None],
 ) -> Rehearsal:
     training, origins = replay.training, NodeOrigins(replay.training)
-    done: List[Step] = []
+    done: List[RehearsedStep] = []
     compared: List[Any] = []  # as ``PairedReplay.examine``
     examined: Tuple[Any, int] = ((), 0)  # batch and number of the last examined step
     finding: Optional[Finding] = None
@@ -162,7 +162,7 @@ def _rehearsed(
         if not training.finite:
             # No step is skipped, so gradients that are not finite make weights that are not.
             finite = finite and all(np.isfinite(w).all() for w in replay.weights().values())
-        done.append(Step(number, float32_loss, half_loss, scale, finite))
+        done.append(RehearsedStep(number, float32_loss, half_loss, scale, finite))
         on_step(done[-1])
         if not finite:  # after this the copies would train differently
             finding = overflow.replay(
@@ -204,7 +204,7 @@ def _rehearsed(
 def _by_layer(replay: PairedReplay, origins: NodeOrigins) -> Dict[str, LayerHealth]:
     """Return layer -> health, with the fields for activations and the backward pass."""
     layers: Dict[str, LayerHealth] = {}
-    records: Dict[Origin, List[Range]] = {}
+    records: Dict[Origin, List[ValueRange]] = {}
     for (name, _), record in replay.records.items():
         records.setdefault(origins.of(name), []).append(record)
     for (layer, phase), ranges in records.items():

@@ -20,7 +20,7 @@ INPUTS = ("token_ids", "segment_ids", "labels", "weights")
 
 
 @dataclasses.dataclass
-class Job:
+class JaxJob:
     """A JAX job that is built and not yet started.
 
     Attributes:
@@ -75,7 +75,7 @@ class JaxEngine(Engine):
 
     metric_names = ("accuracy",)
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: JaxJob) -> None:
         self.job, self.ranks, self.settings = job, processes.join(), job.settings
         smallest = getattr(job.state.loss_scale, "minimum", None)
         if smallest is not None:

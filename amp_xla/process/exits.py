@@ -20,12 +20,12 @@ from typing import Any, Optional
 
 from amp_xla.errors import AmpXlaError
 from amp_xla.process import output
+from amp_xla.process.checkout import as_typed
 from amp_xla.process.stopping import SignalWatch, Stopped
-from amp_xla.process.typed import as_typed
 from amp_xla.process.world import is_main_rank, world
 
 _CLOSED_PIPE = 141
-# Errors of the machine that the user can fix, wherever they occur. Others are bugs.
+# Errors of the machine that the user can fix, wherever they occur. OtherCallbacks are bugs.
 _USER_ERRORS = frozenset(
     [errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO]
     + [errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EMFILE, errno.ENFILE]

@@ -9,8 +9,8 @@ from typing import Any, Dict, Optional
 
 from tqdm import tqdm
 
+from amp_xla.process.checkout import as_typed
 from amp_xla.process.output import printable
-from amp_xla.process.typed import as_typed
 from amp_xla.process.world import is_main_rank, world
 
 # The bar comes last: tqdm cuts the line at the terminal's width.

@@ -21,7 +21,7 @@ class Answer(NamedTuple):
     tone: str
 
 
-class Finding(NamedTuple):
+class Problem(NamedTuple):
     """A problem or a possible improvement, and how to fix it.
 
     Attributes:
@@ -35,7 +35,7 @@ class Finding(NamedTuple):
     fix: str
 
 
-def answers(run: Record, findings: List[Finding]) -> List[Answer]:
+def answers(run: Record, findings: List[Problem]) -> List[Answer]:
     """Return the four answers at the top of the page."""
     serious = [f for f in findings if f.level != "note"]
     if not serious:
@@ -119,63 +119,63 @@ def words(field: str) -> str:
     return field.replace("_", " ").replace("f1", "F1")
 
 
-def findings(run: Record) -> List[Finding]:
+def findings(run: Record) -> List[Problem]:
     """Return the problems of a run, the worst first."""
     problems = [*_state(run), *_numbers(run), *_learning(run)]
     order = {"error": 0, "warning": 1, "note": 2}
     return sorted(problems, key=lambda finding: order[finding.level])
 
 
-def _state(run: Record) -> List[Finding]:
+def _state(run: Record) -> List[Problem]:
     message = str(run.status.get("message", ""))
     again = str(run.status.get("continuing", ""))
     killed = f"The run ended without a message after step {run.steps:,}; was it killed?"
     of_states = {
-        "killed": Finding("error", killed, again),
-        "failed": Finding("error", f"The run ended with an error: {message}", again),
-        "stopped": Finding("note", f"The run was {message or 'stopped'}.", again),
-        "empty": Finding("warning", "The run has no log yet.", ""),
+        "killed": Problem("error", killed, again),
+        "failed": Problem("error", f"The run ended with an error: {message}", again),
+        "stopped": Problem("note", f"The run was {message or 'stopped'}.", again),
+        "empty": Problem("warning", "The run has no log yet.", ""),
     }
     return [of_states[run.state]] if run.state in of_states else []
 
 
-def _numbers(run: Record) -> List[Finding]:
+def _numbers(run: Record) -> List[Problem]:
     problems = []
     skipped, steps = run.last("skipped_steps"), run.steps
     if skipped > 0:
         level = "warning" if skipped > 0.01 * steps else "note"
         fix = "lower --loss-scale, or set it to dynamic" if level == "warning" else ""
         what = f"{skipped:,.0f} of {steps:,} steps were skipped: a gradient was not finite."
-        problems.append(Finding(level, what, fix))
+        problems.append(Problem(level, what, fix))
     losses = run.train.get("loss", np.zeros(0))
     bad = ~np.isfinite(losses)
     if bad.any():
         first = run.train["step"][int(bad.argmax())]
         what = f"The loss was not finite in {bad.sum():,} log lines, first at step {first:,.0f}."
         problems.append(
-            Finding(
+            Problem(
                 "error", what, "--on-nonfinite report names the first operation that is not finite"
             )
         )
     if run.is_cut:
-        problems.append(Finding("warning", "The log is too large: its last part is not shown.", ""))
+        problems.append(Problem("warning", "The log is too large: its last part is not shown.", ""))
     for text in run.nonfinite[-1:]:
-        problems.append(Finding("error", f"The overflow finder's report: {text.strip()}", ""))
+        problems.append(Problem("error", f"The overflow finder's report: {text.strip()}", ""))
     return problems
 
 
-def _learning(run: Record) -> List[Finding]:
+def _learning(run: Record) -> List[Problem]:
     problems = []
     losses = run.train.get("loss", np.zeros(0))
     ends = _ends(losses) if np.isfinite(losses).all() else None
     if ends and run.steps >= 100 and ends[1] > 0.98 * ends[0]:
         fix = "if it rose, a lower --learning-rate; if not, a higher one or more --epochs"
-        problems.append(Finding("warning", "The training loss did not fall.", fix))
+        problems.append(Problem("warning", "The training loss did not fall.", fix))
     if run.monitor == "dev_f1" and run.dev[run.monitor][-1] == 0:
         fix = "more --epochs; if it stays 0 while the loss falls, a higher --learning-rate"
         if ends and ends[1] > ends[0]:
             fix = "a lower --learning-rate, because the loss rose"
-        problems.append(Finding("warning", "The dev F1 is 0: no prediction is right.", fix))
+        problems.append(Problem("warning", "The dev F1 is 0: no prediction is right.", fix))
     dev = run.dev.get("dev_loss", np.zeros(0))
     finite = np.flatnonzero(np.isfinite(dev))
     if len(finite) >= _FEW:
@@ -185,7 +185,7 @@ def _learning(run: Record) -> List[Finding]:
                 f"The dev loss has risen since step {run.dev['step'][lowest]:,.0f} "
                 f"({dev[lowest]:.4g} → {dev[finite[-1]]:.4g}): the run overfits."
             )
-            problems.append(Finding("warning", what, "--patience 2, fewer --epochs, or more data"))
+            problems.append(Problem("warning", what, "--patience 2, fewer --epochs, or more data"))
     evaluated = len(run.dev.get("step", ()))
     if run.state == "done" and evaluated >= _FEW and run.best == evaluated - 1:
         values = run.dev[run.monitor]
@@ -195,11 +195,11 @@ def _learning(run: Record) -> List[Finding]:
             longer = [f"--{name} {2 * value:.0f} --resume" for name, value in lengths if value > 0]
             fix = longer[0] if longer else "train longer"
             what = "The last evaluation is the best, and it was still improving."
-            problems.append(Finding("note", what, fix))
+            problems.append(Problem("note", what, fix))
     padding = number(run.plan.get("padding_share"))
     if padding > 0.3:
         what = f"{padding:.0%} of the tokens are padding."
-        problems.append(Finding("warning", what, "--packed, or more --shapes"))
+        problems.append(Problem("warning", what, "--packed, or more --shapes"))
     return problems
 
 

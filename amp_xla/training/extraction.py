@@ -10,9 +10,9 @@ from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
 
 import numpy as np
 
+from amp_xla.data.alignment import AlignedTexts
 from amp_xla.data.batches.protocol import Batch
 from amp_xla.data.labelled import Labelled
-from amp_xla.data.placed import Placed
 from amp_xla.data.text.labels import Labels
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.process import output
@@ -24,8 +24,8 @@ from amp_xla.training.evaluation import Evaluation, Infer, in_order, summed
 from amp_xla.training.sample_scores import SampleScores
 
 Found = List[List[Any]]  # what was found in each text
-# Function (batch, outputs, placed, names of the labels) -> what was found in each row.
-Decode = Callable[[Batch, Mapping[str, Any], Placed, Sequence[str]], Found]
+# Function (batch, outputs, aligned, names of the labels) -> what was found in each row.
+Decode = Callable[[Batch, Mapping[str, Any], AlignedTexts, Sequence[str]], Found]
 
 
 def counted(found: Found, gold: Found, names: Sequence[str]) -> np.ndarray:
@@ -65,7 +65,7 @@ def evaluation(
     keys: List[str] = []
 
     def count(batch: Batch, out: Mapping[str, Any]) -> Any:
-        found = decode(batch, out, data.placed, names)
+        found = decode(batch, out, data.aligned, names)
         true = [gold[i] if i >= 0 else [] for i in batch["sample_ids"].tolist()]
         sums = more(batch, out, found, true) if more else {}
         keys[:] = sums
@@ -103,10 +103,10 @@ def predict(
     tokenizer = Tokenizer.of_folder(str(checkpoint.path))
     names = Labels.load(checkpoint.file("labels.json")).names
     length = config.batches.max_length
-    placed = Placed.of(texts, tokenizer, length)
-    if placed.cut():
+    aligned = AlignedTexts.of(texts, tokenizer, length)
+    if aligned.cut():
         note(
-            f"warning: {placed.cut():,} of {len(texts):,} texts have more than --max-length "
+            f"warning: {aligned.cut():,} of {len(texts):,} texts have more than --max-length "
             f"{length} tokens; {unit} after them are not found"
         )
     with dropout.inference():
@@ -114,8 +114,8 @@ def predict(
     restore_weights(checkpoint, model.weights)
     infer = Inference(dict(zip(("token_ids", "segment_ids"), model.inputs)), outputs)
     return in_order(
-        placed.encoded, length, config.batches.batch_size,
-        lambda batch: decode(batch, infer(batch), placed, names),
+        aligned.encoded, length, config.batches.batch_size,
+        lambda batch: decode(batch, infer(batch), aligned, names),
     )  # fmt: skip
 
 

@@ -30,9 +30,9 @@ from amp_xla.config import flat
 from amp_xla.data.batches.protocol import whole
 from amp_xla.errors import AmpXlaError, RankLost
 from amp_xla.process import durable, json_files, regular
+from amp_xla.process.checkout import revision
 from amp_xla.process.progress import note
 from amp_xla.process.stopping import Stopped
-from amp_xla.process.typed import revision
 from amp_xla.report.record import STATUS
 from amp_xla.training.checkpoint import Checkpoint, folder_of, newest, readable, steps
 from amp_xla.training.engine import Engine

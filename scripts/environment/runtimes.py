@@ -9,7 +9,7 @@ import sys
 from typing import Dict, NamedTuple, Optional, Tuple
 
 from amp_xla.backend import nvidia
-from amp_xla.process.typed import TF2_IMAGE
+from amp_xla.process.checkout import TF2_IMAGE
 from scripts.environment import SetupError
 from scripts.environment.installed import (
     distributions,

@@ -13,7 +13,7 @@ from safetensors.numpy import load_file
 
 from amp_xla import backend
 from amp_xla.backend import K, keras
-from amp_xla.data.placed import Placed
+from amp_xla.data.alignment import AlignedTexts
 from amp_xla.data.text import corpora
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.export import onnx_model
@@ -264,7 +264,7 @@ def compared(
         assert difference < 1.5e-4  # fill prints four decimals
         return f"{difference:.1e}"
     if task in ("tagging", "relations"):
-        answers, wanted = placed(name, folder, found, numbers, texts), []
+        answers, wanted = aligned(name, folder, found, numbers, texts), []
         for answer in expected:
             wanted.append(answer["spo_list" if task == "relations" else "entities"])
         assert answers == wanted and any(answers)
@@ -292,10 +292,10 @@ def compared(
     return f"{difference:.1e}"
 
 
-def placed(name: str, folder: Path, found: Dict[str, Any], numbers: Any, texts: Any) -> List[Any]:
+def aligned(name: str, folder: Path, found: Dict[str, Any], numbers: Any, texts: Any) -> List[Any]:
     """Decode entities or triples as docs/export.md says."""
     labels = json.loads((folder / "labels.json").read_text())
-    places = Placed.of(texts, Tokenizer.of_folder(str(folder)), LENGTH)
+    places = AlignedTexts.of(texts, Tokenizer.of_folder(str(folder)), LENGTH)
     if name == "relations":
         batch = {"sample_ids": np.arange(len(texts))}
         triples = relations.found_in(batch, found, places, labels)

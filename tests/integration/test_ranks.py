@@ -282,7 +282,7 @@ from amp_xla.report import record
 from amp_xla.training import checkpoint
 import time
 write = checkpoint._write_tensors
-checkpoint._write_tensors = lambda *args: (time.sleep(4), write(*args))
+checkpoint._write_tensors = lambda *args: (time.sleep(7), write(*args))
 """
 
 
@@ -294,7 +294,7 @@ def test_all_ranks_wait_for_the_last_checkpoint_of_a_stopped_run(
     text = (ROOT / "recipes" / "pretraining.py").read_text()
     (tmp_path / "slow.py").write_text(text.replace("\nif __name__", f"{SLOW_DISK}\nif __name__"))
     flags = [*PRETRAINING, "--steps", "9999", "--evaluate-every", "9999"]
-    process = place.start(2, "slow", *flags, recipe=str(tmp_path / "slow.py"), grace=2)
+    process = place.start(2, "slow", *flags, recipe=str(tmp_path / "slow.py"), grace=4)
     begun(process, place.run("slow", "slow") / "metrics.jsonl", 3)
     process.terminate()
     out = process.communicate(timeout=120)[0].decode()

@@ -14,8 +14,8 @@ import pytest
 from amp_xla.data.text import lines
 from amp_xla.errors import DataError
 from amp_xla.process import output
+from amp_xla.process.checkout import as_typed
 from amp_xla.process.progress import note
-from amp_xla.process.typed import as_typed
 from tests.support.running import ROOT, environment, run_python
 
 pytestmark = pytest.mark.once

@@ -202,7 +202,7 @@ class Tokenizer:
             self._words.clear()
         return list(itertools.chain.from_iterable(map(self._words.__getitem__, self._split(text))))
 
-    def placed_pieces(self, text: str) -> Tuple[List[int], List[int], List[int]]:
+    def aligned_pieces(self, text: str) -> Tuple[List[int], List[int], List[int]]:
         """Return the ids of ``pieces``, and where each piece starts and ends in the text.
 
         Starts and ends count characters. An accent that the splitter removes belongs to the piece

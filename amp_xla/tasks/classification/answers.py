@@ -7,7 +7,7 @@ from typing import Any, Dict, List
 from amp_xla.backend import tf
 from amp_xla.data.labelled import Labelled
 from amp_xla.models import dropout, losses
-from amp_xla.tasks.classification.questions import Questions
+from amp_xla.tasks.classification.lines import LinesToClassify
 from amp_xla.training.answers import Answers
 from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.evaluation import Evaluation, classification, several_labels
@@ -25,13 +25,13 @@ def evaluation(model: Any, inputs: Dict[str, Any], data: Labelled) -> Evaluation
 
 def predict(config: Any, checkpoint: Checkpoint, lines: List[str]) -> Answers:
     """Return the probability of each label for each line; precision is already set."""
-    questions = Questions(config, checkpoint, lines)
+    asked = LinesToClassify(config, checkpoint, lines)
     with dropout.inference():
         model = config.encoder.classifier(
-            questions.tokenizer.vocab_size, len(questions.labels), config.batches.max_length,
+            asked.tokenizer.vocab_size, len(asked.labels), config.batches.max_length,
             weights=False, pooling=config.pooling)  # fmt: skip
     restore_weights(checkpoint, model.weights)
     inputs = {"token_ids": model.inputs[0], "segment_ids": model.inputs[1]}
     probabilities = tf.nn.softmax if config.files.multilabel is None else tf.sigmoid
     infer = Inference(inputs, {"probabilities": probabilities(model.output)})
-    return questions.answers(lambda batch: infer(batch)["probabilities"])
+    return asked.answers(lambda batch: infer(batch)["probabilities"])

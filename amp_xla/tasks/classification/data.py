@@ -31,9 +31,9 @@ class MultiLabelTextFiles(TextFiles):
             )
 
 
-def read(files: TextFiles, how: Preparation) -> Labelled:
+def read(files: TextFiles, preparation: Preparation) -> Labelled:
     """Read the files, or the built-in corpus if there are none."""
-    parts = train, dev = files.read(how.seed)
+    parts = train, dev = files.read(preparation.seed)
     if (train.pairs is None) != (dev.pairs is None):
         kinds = ["single texts" if part.pairs is None else "pairs of texts" for part in parts]
         raise DataError(
@@ -46,17 +46,17 @@ def read(files: TextFiles, how: Preparation) -> Labelled:
     )
     share = files.train_fraction
     labels = Labels.fit(list(itertools.chain.from_iterable(names)))
-    tokenizer = how.vocabulary.tokenizer(train.all_texts, how.bert)
+    tokenizer = preparation.vocabulary.tokenizer(train.all_texts, preparation.bert)
     answers = [
         labels.ids([label for (label,) in part], share)
         if separator is None
         else labels.multi_hot(part, share)
         for part in (names, dev_names)
     ]
-    return how.labelled(
+    length = preparation.options.max_length
+    return preparation.labelled(
         parts, labels, tokenizer,
-        [tokenizer.encode(part.texts, part.pairs, how.options.max_length) for part in parts],
-        answers,
+        [tokenizer.encode(part.texts, part.pairs, length) for part in parts], answers,
         counts=f"{len(train)} training and {len(dev)} dev texts, {len(labels)} labels",
         warnings=labels.warnings(list(itertools.chain.from_iterable(dev_names))), ids=answers[0],
     )  # fmt: skip

@@ -15,14 +15,14 @@ def classifier(config: Any, checkpoint: Checkpoint) -> Exportable:
     """Return the classifier of a run."""
     labels = Labels.load(checkpoint.file("labels.json")).names
     several = config.files.multilabel is not None
-    chances = tf.sigmoid if several else tf.nn.softmax
+    activation = tf.sigmoid if several else tf.nn.softmax
     load = (
         'from transformers import pipeline; pipeline("text-classification", "{}", truncation=True'
     )
     problem = ("multi" if several else "single") + "_label_classification"
     return text_models.classifier(
         config, checkpoint, len(labels),
-        lambda logits: {"probabilities": chances(logits), "logits": logits},
+        lambda logits: {"probabilities": activation(logits), "logits": logits},
         "sigmoid({})" if several else "softmax({})", labels,
         load=load + (", top_k=None)" if several else ")"), settings={"problem_type": problem},
     )  # fmt: skip

@@ -20,7 +20,7 @@ from amp_xla.jax.engine import restored
 from amp_xla.jax.weights import load, named, pretrained
 from amp_xla.precision.policy import get_policy
 from amp_xla.settings import Settings, default_loss_scale
-from amp_xla.tasks.classification.questions import Questions
+from amp_xla.tasks.classification.lines import LinesToClassify
 from amp_xla.training.answers import Answers
 from amp_xla.training.checkpoint import Checkpoint
 
@@ -57,10 +57,10 @@ def new_model(config: Any, shape: Dict[str, Any], classes: int, weights: bool) -
 
 def predict(config: Any, checkpoint: Checkpoint, lines: List[str]) -> Answers:
     """Return the probability of each label for each line."""
-    questions = Questions(config, checkpoint, lines)
+    asked = LinesToClassify(config, checkpoint, lines)
     shape = bert.Shape.of(json.loads(Path(checkpoint.file("bert_config.json")).read_text()))
     policy, _ = precision(config)
-    like = bert.new_classifier(shape, len(questions.labels), config.seed)
+    like = bert.new_classifier(shape, len(asked.labels), config.seed)
     model = restored(checkpoint, policy.cast_to_param(like), ".model")
     infer = step.inference(policy)
 
@@ -69,7 +69,7 @@ def predict(config: Any, checkpoint: Checkpoint, lines: List[str]) -> Answers:
         return np.asarray(jax.nn.softmax(infer(model, texts)))
 
     devices = jax.device_count()
-    return questions.answers(probabilities, -(-config.batches.batch_size // devices) * devices)
+    return asked.answers(probabilities, -(-config.batches.batch_size // devices) * devices)
 
 
 def exportable(config: Any, checkpoint: Checkpoint) -> Exportable:

@@ -12,9 +12,9 @@ import numpy as np
 from typing_extensions import Annotated
 
 from amp_xla.config import MAY_CHANGE
+from amp_xla.data.alignment import WITHIN, AlignedTexts, labelled
 from amp_xla.data.batches.protocol import Batch
 from amp_xla.data.labelled import Labelled, Preparation
-from amp_xla.data.placed import WITHIN, Placed, labelled
 from amp_xla.data.text import corpora
 from amp_xla.data.text.layout import Layout
 from amp_xla.data.text.lines import Table, called, json_object
@@ -105,23 +105,23 @@ def _triples(given: Any) -> List[Triple]:
     return [Triple(*(x.strip() for x in triple)) for triple in triples]
 
 
-def span(placed: Placed, text: int, words: str) -> Tuple[int, int, str]:
+def span(aligned: AlignedTexts, text: int, words: str) -> Tuple[int, int, str]:
     """Return the first and last token of ``words``; and why there are none, or an empty text.
 
     Of several occurrences, it is the first that begins and ends where tokens do.
     """
     found = 1, 0, "not in their text"
-    for match in re.finditer(f"(?={re.escape(words)})", placed.texts[text]):
-        found = placed.span(text, match.start(), match.start() + len(words))
+    for match in re.finditer(f"(?={re.escape(words)})", aligned.texts[text]):
+        found = aligned.span(text, match.start(), match.start() + len(words))
         if found[2] != WITHIN:
             break
     return found
 
 
 def cells_of(
-    gold: List[List[Triple]], placed: Placed, numbers: Dict[str, int], missed: Any
+    gold: List[List[Triple]], aligned: AlignedTexts, numbers: Dict[str, int], missed: Any
 ) -> List[List[Cell]]:
-    """Return the positive scores of each text, as GPLinker has them; see ``placed.Find``.
+    """Return the positive scores of each text, as GPLinker has them; see ``alignment.Find``.
 
     Planes 0 and 1 have the first and last token of subjects and of objects; plane 2 + p has the
     first tokens of the subject and the object of predicate p; the last planes have the last tokens.
@@ -130,7 +130,7 @@ def cells_of(
     for text, triples in enumerate(gold):
         positive: Set[Cell] = set()
         for triple in triples:
-            (sh, st, lost), (oh, ot, lost_object) = (span(placed, text, x) for x in triple[::2])
+            (sh, st, lost), (oh, ot, lost_object) = (span(aligned, text, x) for x in triple[::2])
             if lost or lost_object:
                 name = triple.subject if lost else triple.object
                 missed.setdefault(lost or lost_object, []).append(name)
@@ -156,9 +156,9 @@ def with_targets(batch: Batch, cells: List[List[Cell]], planes: int, most: int) 
     return {**batch, "labels": targets}
 
 
-def read(files: RelationFiles, how: Preparation) -> Labelled:
+def read(files: RelationFiles, preparation: Preparation) -> Labelled:
     """Read the files, or the built-in corpus if there are none."""
-    parts = files.read(how.seed)
+    parts = files.read(preparation.seed)
     gold = [[unpack(label) for label in part.labels or []] for part in parts]
 
     def changes(targets: Any, labels: int) -> List[Any]:
@@ -169,4 +169,4 @@ def read(files: RelationFiles, how: Preparation) -> Labelled:
             for part in targets
         ]
 
-    return labelled(parts, gold, how, files.train_fraction, "triples", cells_of, changes)
+    return labelled(parts, gold, preparation, files.train_fraction, "triples", cells_of, changes)

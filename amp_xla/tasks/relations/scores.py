@@ -6,8 +6,8 @@ from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
 import numpy as np
 
+from amp_xla.data.alignment import AlignedTexts
 from amp_xla.data.batches.protocol import Batch
-from amp_xla.data.placed import Placed
 from amp_xla.data.text.labels import Labels
 from amp_xla.tasks.relations.data import Triple, unpack
 from amp_xla.training.checkpoint import Checkpoint
@@ -40,19 +40,23 @@ def decode(planes: np.ndarray, length: int) -> List[Tuple[int, ...]]:
     ]
 
 
-def triples(planes: np.ndarray, placed: Placed, text: int, names: Sequence[str]) -> List[Triple]:
+def triples(
+    planes: np.ndarray, aligned: AlignedTexts, text: int, names: Sequence[str]
+) -> List[Triple]:
     """Return the triples of a text, without duplicates, by its scores."""
-    found = decode(planes, int(placed.encoded.lengths[text]))
+    found = decode(planes, int(aligned.encoded.lengths[text]))
     return sorted({
-        Triple(placed.words(text, sh, st), names[p], placed.words(text, oh, ot))
+        Triple(aligned.words(text, sh, st), names[p], aligned.words(text, oh, ot))
         for p, sh, st, oh, ot in found
     })  # fmt: skip
 
 
-def found_in(batch: Batch, out: Mapping[str, Any], placed: Placed, names: Sequence[str]) -> Found:
+def found_in(
+    batch: Batch, out: Mapping[str, Any], aligned: AlignedTexts, names: Sequence[str]
+) -> Found:
     """Return the triples of each row; see ``extraction.Decode``."""
     rows = zip(batch["sample_ids"].tolist(), out["scores"])
-    return [triples(planes, placed, i, names) if i >= 0 else [] for i, planes in rows]
+    return [triples(planes, aligned, i, names) if i >= 0 else [] for i, planes in rows]
 
 
 def state(batch: Batch, out: Mapping[str, Any], found: Found, gold: Found) -> Dict[str, float]:

@@ -111,18 +111,18 @@ def encode(
     return encoded, int((encoded.lengths - encoded.first_lengths).max()), warning
 
 
-def read(files: TargetFiles, how: Preparation, max_target: int) -> Labelled:
+def read(files: TargetFiles, preparation: Preparation, max_target: int) -> Labelled:
     """Read the files, or the built-in corpus if there are none."""
-    parts = train, dev = files.read(how.seed)
-    tokenizer = how.vocabulary.tokenizer(train.all_texts, how.bert)
+    parts = train, dev = files.read(preparation.seed)
+    tokenizer = preparation.vocabulary.tokenizer(train.all_texts, preparation.bert)
     encoded, longest, cut = zip(
         *(
-            encode(part, tokenizer, how.options.max_length - max_target, max_target, kind)
+            encode(part, tokenizer, preparation.options.max_length - max_target, max_target, kind)
             for part, kind in zip(parts, ("training", "dev"))
         )
     )
     change = functools.partial(predictions, count=max(longest))
-    return how.labelled(
+    return preparation.labelled(
         parts, None, tokenizer, encoded, changes=[change, change],
         counts=f"{len(train):,} training and {len(dev):,} dev texts", warnings="".join(cut),
     )  # fmt: skip

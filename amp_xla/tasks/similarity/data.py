@@ -104,12 +104,12 @@ def needed(method: Method) -> Sequence[str]:
     return NEEDS.get(method, LABELLED_PAIRS)
 
 
-def read(method: Method, files: PairFiles, how: Preparation) -> Labelled:
+def read(method: Method, files: PairFiles, preparation: Preparation) -> Labelled:
     """Read the files, or the built-in pairs if there are none; the result's labels are a ``Scale``.
 
     The method decides which fields a training file needs, and how pairs are encoded.
     """
-    train, dev = files.read(how.seed, needs=needed(method))
+    train, dev = files.read(preparation.seed, needs=needed(method))
     lines = len(train)
     known = [*(train.labels or []), *(dev.labels or [])]
     scale = Scale.fit(known if method in NEEDS else train.labels or [])
@@ -117,13 +117,13 @@ def read(method: Method, files: PairFiles, how: Preparation) -> Labelled:
         scale = dataclasses.replace(scale, binary=False)
     train = _examples(method, train, scale)
     parts = train, dev
-    tokenizer = how.vocabulary.tokenizer(train.all_texts, how.bert)
+    tokenizer = preparation.vocabulary.tokenizer(train.all_texts, preparation.bert)
     together = tokenizer.encode_apart if apart(method) else tokenizer.encode
     kind = "labels 0 and 1" if scale.binary else f"scores from {scale.low:g} to {scale.high:g}"
     used = "" if len(train) == lines else f" (of {lines:,} lines)"
-    return how.labelled(
+    return preparation.labelled(
         parts, scale, tokenizer,
-        [together(part.texts, part.pairs or [], how.options.max_length) for part in parts],
+        [together(part.texts, part.pairs or [], preparation.options.max_length) for part in parts],
         [
             np.ones(len(part), np.float32) if part.labels is None else scale.values(part.labels)
             for part in parts

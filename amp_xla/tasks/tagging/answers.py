@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
+from amp_xla.data.alignment import AlignedTexts
 from amp_xla.data.batches.protocol import Batch
 from amp_xla.data.labelled import Labelled
-from amp_xla.data.placed import Placed
 from amp_xla.data.text.entities import Entity, unpack
 from amp_xla.tasks.tagging import model, spans
 from amp_xla.training import extraction
@@ -25,10 +25,10 @@ def _decode(head: str) -> extraction.Decode:
     """Return the function that finds entities in outputs of ``Tagger.outputs``."""
 
     def decode(
-        batch: Batch, out: Mapping[str, Any], placed: Placed, names: Sequence[str]
+        batch: Batch, out: Mapping[str, Any], aligned: AlignedTexts, names: Sequence[str]
     ) -> List[List[Entity]]:
         rows = zip(batch["sample_ids"].tolist(), spans.decode(head, out, batch["token_ids"]))
-        return [placed.entities(i, row, names) if i >= 0 else [] for i, row in rows]
+        return [aligned.entities(i, row, names) if i >= 0 else [] for i, row in rows]
 
     return decode
 

@@ -6,26 +6,26 @@ from typing import Any, Dict, List
 
 import numpy as np
 
+from amp_xla.data.alignment import AlignedTexts, labelled
 from amp_xla.data.batches.protocol import Batch
 from amp_xla.data.labelled import Labelled, Preparation
-from amp_xla.data.placed import Placed, labelled
 from amp_xla.data.text.entities import Entity, unpack
 from amp_xla.data.text.options import TaggedFiles
 from amp_xla.tasks.tagging.spans import Span, is_flat, tags_of
 
 
 def token_spans(
-    entities: List[List[Entity]], placed: Placed, names: Dict[str, int], missed: Any
+    entities: List[List[Entity]], aligned: AlignedTexts, names: Dict[str, int], missed: Any
 ) -> List[List[Span]]:
-    """Return the tokens of each text's entities; see ``placed.Find``."""
+    """Return the tokens of each text's entities; see ``alignment.Find``."""
     spans: List[List[Span]] = [[] for _ in entities]
     for i, each in enumerate(entities):
         for start, end, name in each:
-            first, last, reason = placed.span(i, start, end)
+            first, last, reason = aligned.span(i, start, end)
             if first <= last:
                 spans[i].append(Span(first, last, names[name]))
             if reason:
-                missed.setdefault(reason, []).append(placed.texts[i][start:end])
+                missed.setdefault(reason, []).append(aligned.texts[i][start:end])
     return spans
 
 
@@ -54,15 +54,15 @@ def with_labels(batch: Batch, spans: List[List[Span]], head: str, labels: int) -
     return {**batch, "labels": answers, **weights}
 
 
-def read(files: TaggedFiles, how: Preparation, head: str) -> Labelled:
+def read(files: TaggedFiles, preparation: Preparation, head: str) -> Labelled:
     """Read the files, or the built-in corpus if there are none.
 
     The heads softmax and crf allow no nested entities in training.
     """
-    parts = files.read(how.seed, nested=not is_flat(head))
+    parts = files.read(preparation.seed, nested=not is_flat(head))
     entities = [[unpack(label) for label in part.labels or []] for part in parts]
     return labelled(
-        parts, entities, how, files.train_fraction, "entities", token_spans,
+        parts, entities, preparation, files.train_fraction, "entities", token_spans,
         lambda targets, labels: [
             lambda batch, *_, spans=part: with_labels(batch, spans, head, labels)
             for part in targets

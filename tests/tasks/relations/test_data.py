@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from amp_xla.data.placed import Placed, warning
+from amp_xla.data.alignment import AlignedTexts, warning
 from amp_xla.data.text import corpora
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.errors import DataError
@@ -90,24 +90,24 @@ def tokenizer():
 
 
 def test_a_name_is_its_first_occurrence_of_whole_tokens(tokenizer):
-    placed = Placed.of(["Anna, Ann leads Ann"], tokenizer, 16)
-    assert span(placed, 0, "Ann") == (3, 3, "") and placed.words(0, 3, 3) == "Ann"
-    assert span(placed, 0, "Ann leads") == (3, 4, "")
-    assert span(placed, 0, "nn")[2] == "beginning or ending where no token does"
-    assert span(placed, 0, "Ann ")[2] == "beginning or ending where no token does"
-    assert span(placed, 0, "Rome")[2] == "not in their text"
-    cut = Placed.of(["a a a Ann"], tokenizer, 5)
+    aligned = AlignedTexts.of(["Anna, Ann leads Ann"], tokenizer, 16)
+    assert span(aligned, 0, "Ann") == (3, 3, "") and aligned.words(0, 3, 3) == "Ann"
+    assert span(aligned, 0, "Ann leads") == (3, 4, "")
+    assert span(aligned, 0, "nn")[2] == "beginning or ending where no token does"
+    assert span(aligned, 0, "Ann ")[2] == "beginning or ending where no token does"
+    assert span(aligned, 0, "Rome")[2] == "not in their text"
+    cut = AlignedTexts.of(["a a a Ann"], tokenizer, 5)
     assert span(cut, 0, "Ann")[2] == "cut off by --max-length"
 
 
 def test_what_cannot_be_found_is_counted_and_named(tokenizer):
-    placed = Placed.of(["Ann leads a Corp in Rome", "a b"], tokenizer, 7)
+    aligned = AlignedTexts.of(["Ann leads a Corp in Rome", "a b"], tokenizer, 7)
     gold = [
         [Triple("Ann", "leads", "Corp"), Triple("Ann", "in", "Rome"), Triple("An", "in", "Oslo")],
         [],
     ]
     missed = {}
-    cells = cells_of(gold, placed, {"in": 0, "leads": 1}, missed)
+    cells = cells_of(gold, aligned, {"in": 0, "leads": 1}, missed)
     said = warning(missed, 3, "dev triples")
     assert cells == [[(0, 1, 1), (1, 4, 4), (3, 1, 4), (5, 1, 4)], []]
     assert said == (
@@ -159,16 +159,16 @@ def test_counts_exact_and_in_part():
     ],
 )
 def test_an_f1_of_0_is_explained(tokenizer, planes, said):
-    placed = Placed.of(["ann leads corp"], tokenizer, 32)
+    aligned = AlignedTexts.of(["ann leads corp"], tokenizer, 32)
     gold = [[Triple("ann", "p", "corp")]]
-    (cells, *_) = cells_of(gold, placed, {"p": 0, "q": 1}, {})
+    (cells, *_) = cells_of(gold, aligned, {"p": 0, "q": 1}, {})
     entities, right, wrong = planes
     values = np.full((2, 6, 8, 8), -6.0)
     for plane, row, column in cells:
         values[0, plane, row, column] = entities if plane < 2 else right
         values[0, plane + 1 if plane > 1 else plane, row, column] = entities if plane < 2 else wrong
     batch = {"sample_ids": np.array([0, -1])}
-    found = scores.found_in(batch, {"scores": values}, placed, ("p", "q"))
+    found = scores.found_in(batch, {"scores": values}, aligned, ("p", "q"))
     assert said in scores.explained(scores.state(batch, {"scores": values}, found, gold))
 
 

@@ -8,7 +8,7 @@ import random
 import numpy as np
 import pytest
 
-from amp_xla.data.placed import Placed
+from amp_xla.data.alignment import AlignedTexts
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.tasks.relations import scores
 from tests.support.commands import CLI, served
@@ -117,14 +117,14 @@ def test_a_saved_model_answers_as_predict(trained, command):
     expected = [triples_of(json.loads(line)) for line in done.out.splitlines()]
     saved = command.folder / "saved"
     names = json.loads((saved / "labels.json").read_text())
-    placed = Placed.of(texts, Tokenizer.of_folder(str(saved)), 32)
-    ids = np.zeros((5, int(placed.encoded.lengths.max())), np.int32)
-    for i, size in enumerate(placed.encoded.lengths):
-        begin = placed.encoded.offsets[i]
-        ids[i, :size] = placed.encoded.token_ids[begin : begin + size]
+    aligned = AlignedTexts.of(texts, Tokenizer.of_folder(str(saved)), 32)
+    ids = np.zeros((5, int(aligned.encoded.lengths.max())), np.int32)
+    for i, size in enumerate(aligned.encoded.lengths):
+        begin = aligned.encoded.offsets[i]
+        ids[i, :size] = aligned.encoded.token_ids[begin : begin + size]
     planes = served(saved, token_ids=ids, segment_ids=np.zeros_like(ids))["scores"]
     assert [
-        {tuple(t) for t in scores.triples(planes[i], placed, i, names)} for i in range(5)
+        {tuple(t) for t in scores.triples(planes[i], aligned, i, names)} for i in range(5)
     ] == expected
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from amp_xla.data.placed import Placed, warning
+from amp_xla.data.alignment import AlignedTexts, warning
 from amp_xla.data.text import corpora, entities
 from amp_xla.data.text.entities import Entity
 from amp_xla.data.text.options import TaggedFiles
@@ -199,7 +199,7 @@ def test_the_place_of_a_token_has_its_characters(rules):
     vocab = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *sorted(pieces | {f"##{char}" for char in pieces})]
     tokenizer = Tokenizer(vocab, rules=rules)
     for text in texts:
-        ids, starts, ends = tokenizer.placed_pieces(text)
+        ids, starts, ends = tokenizer.aligned_pieces(text)
         assert len(ids) == len(starts) == len(ends) and ids == tokenizer.pieces(text)
         assert starts == sorted(starts) and all(s < e for s, e in zip(starts, ends))
         for token, start, end in zip(ids, starts, ends):
@@ -213,18 +213,18 @@ def test_entities_that_match_no_span_of_tokens_cannot_be_found():
     """The model learns the tokens that they touch; a space at the edge is in no token."""
     tokenizer = Tokenizer("[PAD] [UNK] [CLS] [SEP] new york ##er is big".split())
     text, names = "New Yorker is big", ("a", "b")
-    placed = Placed.of([text], tokenizer, max_length=6)
-    assert placed.encoded.lengths.tolist() == [6]
+    aligned = AlignedTexts.of([text], tokenizer, max_length=6)
+    assert aligned.encoded.lengths.tolist() == [6]
     gold = [Entity(0, 10, "a"), Entity(4, 8, "b"), Entity(6, 9, "a"), Entity(3, 8, "b"),
             Entity(3, 4, "b"), Entity(14, 17, "b")]  # fmt: skip
     missed = {}
-    found = token_spans([gold], placed, {"a": 0, "b": 1}, missed)
+    found = token_spans([gold], aligned, {"a": 0, "b": 1}, missed)
     assert found == [[Span(1, 3, 0), Span(2, 2, 1), Span(2, 3, 0), Span(2, 2, 1)]]
-    assert set(placed.entities(0, found[0], names)) & set(gold) == set(gold[:2])
+    assert set(aligned.entities(0, found[0], names)) & set(gold) == set(gold[:2])
     said = warning(missed, 6, "dev entities")
     assert "4 of 6 dev entities cannot be found and count as missed: 3 beginning or ending" in said
     assert "1 cut off by --max-length, such as 'big'" in said
-    assert token_spans([gold[:2]], placed, {"a": 0, "b": 1}, {}) and warning({}, 2, "") == ""
+    assert token_spans([gold[:2]], aligned, {"a": 0, "b": 1}, {}) and warning({}, 2, "") == ""
 
 
 def legal(path, length):

@@ -196,14 +196,14 @@ class LengthOptions:
 
 
 def read(
-    data: Manifest, amount: LengthOptions, heldout: int, objective: str, masking: Masking
+    data: Manifest, lengths: LengthOptions, heldout: int, objective: str, masking: Masking
 ) -> List[Tuple[Stream, Stream]]:
     """Return training and held-out batches of each phase of a run; see ``Stream``.
 
     Of held-out text, the first phase uses at most ``heldout`` sequences, a later phase the same
     number of tokens.
     """
-    size, plan = amount.global_batch, amount.plan(data.settings["length"])
+    size, plan = lengths.global_batch, lengths.plan(data.settings["length"])
     # Held-out masks are the same in all runs, so that their losses are comparable.
     fixed = dataclasses.replace(masking, seed=0)
     phases: List[Tuple[Stream, Stream]] = []

@@ -14,7 +14,7 @@ from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.evaluation import in_order
 
 
-def questions(lines: Sequence[str], tokenizer: Tokenizer, max_length: int) -> Encoded:
+def encode_lines(lines: Sequence[str], tokenizer: Tokenizer, max_length: int) -> Encoded:
     """Return the tokens of lines to predict; a line is a text, or two texts separated by a tab.
 
     The tokens of a line do not depend on other lines.
@@ -24,7 +24,7 @@ def questions(lines: Sequence[str], tokenizer: Tokenizer, max_length: int) -> En
     return tokenizer.encode([first for first, _, _ in split], pairs, max_length)
 
 
-class Questions:
+class LinesToClassify:
     """Texts to classify with a checkpoint's vocabulary and labels; a tab separates pairs."""
 
     def __init__(self, config: Any, checkpoint: Checkpoint, lines: List[str]) -> None:
@@ -32,7 +32,7 @@ class Questions:
         self.labels = Labels.load(checkpoint.file("labels.json"))
         self._batch_size, self._length = config.batches.batch_size, config.batches.max_length
         self._lines, self._separator = lines, config.files.multilabel
-        self._encoded = questions(lines, self.tokenizer, self._length)
+        self._encoded = encode_lines(lines, self.tokenizer, self._length)
 
     def answers(
         self, probabilities: Callable[[Batch], np.ndarray], batch_size: Optional[int] = None

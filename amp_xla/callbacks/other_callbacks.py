@@ -36,7 +36,7 @@ _LIBRARIES = (
 Arrays = Dict[str, np.ndarray]
 
 
-class Others:
+class OtherCallbacks:
     """All callbacks of ``fit`` except ``Run``.
 
     Args:

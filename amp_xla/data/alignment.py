@@ -15,7 +15,7 @@ from amp_xla.errors import DataError
 CUT, WITHIN = "cut off by --max-length", "beginning or ending where no token does"
 
 
-class Placed(NamedTuple):
+class AlignedTexts(NamedTuple):
     """Texts, their tokens, and where each token is in its text.
 
     Attributes:
@@ -30,9 +30,9 @@ class Placed(NamedTuple):
     ends: List[List[int]]
 
     @classmethod
-    def of(cls, texts: Sequence[str], tokenizer: Tokenizer, max_length: int) -> Placed:
+    def of(cls, texts: Sequence[str], tokenizer: Tokenizer, max_length: int) -> AlignedTexts:
         """Return the tokens of texts, at most ``max_length`` of each."""
-        each = [tokenizer.placed_pieces(text) for text in texts]
+        each = [tokenizer.aligned_pieces(text) for text in texts]
         room = max_length - 2
         rows = [[tokenizer.cls_id, *ids[:room], tokenizer.sep_id] for ids, _, _ in each]
         return cls(texts, Encoded.of(rows), [s for _, s, _ in each], [e for _, _, e in each])
@@ -69,15 +69,15 @@ class Placed(NamedTuple):
         )
 
 
-# Function (labels of each text, Placed, numbers of the names, reason -> words of what is missed)
+# Function (labels of each text, the texts, numbers of the names, reason -> words of what is missed)
 # that returns the targets of each text, and adds to the last argument.
-Find = Callable[[List[List[Any]], Placed, Dict[str, int], Dict[str, List[str]]], List[Any]]
+Find = Callable[[List[List[Any]], AlignedTexts, Dict[str, int], Dict[str, List[str]]], List[Any]]
 
 
 def labelled(
     parts: Tuple[Dataset, Dataset],
     values: Sequence[List[List[Any]]],
-    how: Preparation,
+    preparation: Preparation,
     share: float,
     unit: str,
     find: Find,
@@ -88,10 +88,11 @@ def labelled(
     Args:
       parts: training and dev texts.
       values: entities or triples of each text of both parts; their ``label`` is a name.
-      how: the settings; share: ``train_fraction``.
+      preparation: the settings; share: ``train_fraction``.
       unit: ``entities`` or ``triples``, for messages.
       find: finds their tokens.
-      changes: function (targets of both parts, number of labels) -> argument of ``how.labelled``.
+      changes: function (targets of both parts, number of labels) -> argument of
+        ``Preparation.labelled``.
     """
     train, dev = parts
     names, dev_names = ([value.label for text in part for value in text] for part in values)
@@ -99,22 +100,24 @@ def labelled(
         raise DataError(f"training data: none of the {len(train):,} texts has {unit}")
     labels = Labels(tuple(sorted(set(names))))
     labels.ids(dev_names, share)
-    tokenizer = how.vocabulary.tokenizer(train.texts, how.bert)
-    placed = [Placed.of(part.texts, tokenizer, how.options.max_length) for part in parts]
+    tokenizer = preparation.vocabulary.tokenizer(train.texts, preparation.bert)
+    aligned = [
+        AlignedTexts.of(part.texts, tokenizer, preparation.options.max_length) for part in parts
+    ]
     numbers = {name: i for i, name in enumerate(labels.names)}
     targets, warnings = [], labels.warnings(dev_names)
-    for part, tokens, kind in zip(values, placed, ("training", "dev")):
+    for part, tokens, kind in zip(values, aligned, ("training", "dev")):
         missed: Dict[str, List[str]] = {}
         targets.append(find(part, tokens, numbers, missed))
         if kind == "training" and sum(map(len, missed.values())) == len(names):
             raise DataError(warning(missed, len(names), f"training {unit}").partition(": ")[2])
         warnings += warning(missed, sum(map(len, part)), f"{kind} {unit}")
-    return how.labelled(
-        parts, labels, tokenizer, [part.encoded for part in placed],
+    return preparation.labelled(
+        parts, labels, tokenizer, [part.encoded for part in aligned],
         changes=changes(targets, len(labels)),
         counts=f"{len(train)} training and {len(dev)} dev texts, {len(names):,} and "
         f"{len(dev_names):,} {unit}, {len(labels)} labels",
-        warnings=warnings, placed=placed[1],
+        warnings=warnings, aligned=aligned[1],
     )  # fmt: skip
 
 
