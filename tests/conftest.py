@@ -8,8 +8,6 @@ import io
 import os
 import re
 import signal
-from pathlib import Path
-from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 import pytest
 from hypothesis import settings
@@ -42,7 +40,7 @@ if IN_GRAPH_MODE:
     del os.environ["AMP_XLA_PRECISION"]
 
 
-def pytest_ignore_collect(collection_path: Path) -> Optional[bool]:
+def pytest_ignore_collect(collection_path):
     """A file with `pytestmark = pytest.mark.jax` is for the runtime jax, and only for it.
 
     That runtime has no TensorFlow: it also collects files that name JAX, and no others.
@@ -55,15 +53,15 @@ def pytest_ignore_collect(collection_path: Path) -> Optional[bool]:
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+def pytest_xdist_make_scheduler(config, log):
     """Start files with slow tests first, so that no worker is left with one at the end."""
     from xdist.scheduler import LoadFileScheduling
 
-    def is_quick(file: str) -> bool:
+    def is_quick(file):
         return "mark.slow" not in (config.rootpath / file).read_text(encoding="utf-8")
 
     class SlowFirst(LoadFileScheduling):
-        def _assign_work_unit(self, node: Any) -> None:
+        def _assign_work_unit(self, node):
             self.workqueue.move_to_end(min(self.workqueue, key=is_quick), last=False)
             super()._assign_work_unit(node)
 
@@ -71,7 +69,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 @pytest.fixture(scope="session")
-def own_names() -> List[Tuple[Dict[str, Any], Dict[str, Any]]]:
+def own_names():
     """bert4keras' names and Keras' custom objects, each with a copy from before any test."""
     if not IN_GRAPH_MODE:
         return []
@@ -83,7 +81,7 @@ def own_names() -> List[Tuple[Dict[str, Any], Dict[str, Any]]]:
 
 
 @pytest.fixture(autouse=True)
-def lasts_one_test(own_names: List[Tuple[Dict[str, Any], Dict[str, Any]]]) -> Iterator[None]:
+def lasts_one_test(own_names):
     """What a test, or a model that it builds, installs in bert4keras is taken back after it."""
     yield
     for table, before in own_names:
@@ -91,7 +89,7 @@ def lasts_one_test(own_names: List[Tuple[Dict[str, Any], Dict[str, Any]]]) -> It
 
 
 @pytest.fixture
-def cleared() -> Iterator[None]:
+def cleared():
     """Keras' session, cleared before and after."""
     from amp_xla.backend import K
 
@@ -101,7 +99,7 @@ def cleared() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def servers() -> Any:
+def servers():
     """Two fork servers, so that two processes can be alive at once."""
     from tests.support.killing import Server  # not for the runtime without a recipe's packages
 
@@ -109,12 +107,12 @@ def servers() -> Any:
 
 
 @pytest.fixture(scope="session")
-def server(servers: Any) -> Any:
+def server(servers):
     return servers[0]
 
 
 @pytest.fixture(scope="module")
-def command(server: Any, tmp_path_factory: Any) -> Any:
+def command(server, tmp_path_factory):
     """Commands in a new folder."""
     from tests.support.commands import Commands
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import shlex
 import time
-from pathlib import Path
-from typing import List
 
 import pytest
 
@@ -20,18 +18,18 @@ NO_GPU = {"CUDA_VISIBLE_DEVICES": "-1"}
 FACTS = {"card": "NVIDIA H100 80GB HBM3", "driver": "550.54", "tensorflow": "2.17.1", "steps": "10"}
 
 
-def trial(out: Path, *words: str, code: int = 0) -> str:
+def trial(out, *words, code=0):
     done = run_python("-m", "benchmarks.gpu", "--out", str(out), *words, env=NO_GPU)
     assert done.code == code, done.err
     return done.err
 
 
-def rows(out: Path) -> List[Row]:
+def rows(out):
     return list(gpu.read(out).values())
 
 
 @pytest.mark.slow
-def test_a_trial_measures_only_missing_rows(tmp_path: Path) -> None:
+def test_a_trial_measures_only_missing_rows(tmp_path):
     """Another revision is no reason to measure a row again; its program needs what is counted."""
     out = tmp_path / "new" / "gpu"
     words = ["--trial", "--steps", "2", "--peer", "/nowhere/python", "--only"]
@@ -52,9 +50,7 @@ def test_a_trial_measures_only_missing_rows(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_row_that_hangs_costs_its_time_alone(
-    tmp_path: Path, monkeypatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_row_that_hangs_costs_its_time_alone(tmp_path, monkeypatch, capsys):
     """It answers which versions it has, then sleeps, and so does a process that it has started."""
     program = tmp_path / "python"
     program.write_text(
@@ -74,7 +70,7 @@ def test_a_row_that_hangs_costs_its_time_alone(
     assert [row.status.split(":")[0] for row in found.values()] == ["timed out"]
 
 
-def made(contestant: str, **values) -> Row:
+def made(contestant, **values):
     facts = {"loss": 5.0, "first_loss": 6.0, "device": "gpu", "status": "ok", "batch": 64, **values}
     return Row("BERT-base at 384", contestant, FACTS, "2026-01-01", "abc", **facts)
 
@@ -93,7 +89,7 @@ def made(contestant: str, **values) -> Row:
         (made("tf32", flops=7), "its program has 7 FLOPs instead of "),
     ],
 )
-def test_a_row_is_what_its_name_says(row: Row, why: str) -> None:
+def test_a_row_is_what_its_name_says(row, why):
     problem = row.problem(False, ())
     assert problem.startswith(why) and bool(problem) == bool(why)
 
@@ -106,7 +102,7 @@ def test_a_row_is_what_its_name_says(row: Row, why: str) -> None:
         ("NVIDIA L4", "207%"), ("A100-SXM4-40GB", "80%"),
     ],
 )  # fmt: skip
-def test_the_peak_is_that_of_exactly_this_card(card: str, peak: str) -> None:
+def test_the_peak_is_that_of_exactly_this_card(card, peak):
     row = made("amp", seconds=[0.1, 0.2, 0.3], windows=[64.0, 128.0, 32.0])
     row.machine = {**FACTS, "card": card}
     row.seconds = [row.expected_flops / 250e12]
@@ -116,7 +112,7 @@ def test_the_peak_is_that_of_exactly_this_card(card: str, peak: str) -> None:
     assert gpu.cells(row)[name("spread")] == "150%"
 
 
-def test_a_table_has_one_card() -> None:
+def test_a_table_has_one_card():
     both = [made("amp"), made("tf32"), made("amp")]
     both[2].machine = {**FACTS, "card": "NVIDIA L4"}
     page = gpu.render({row.key: row for row in both}, trial=False)
@@ -125,12 +121,12 @@ def test_a_table_has_one_card() -> None:
     assert len(set(PLAN)) == len(PLAN) and {name for _, name in PLAN} == set(CONTESTANTS)
 
 
-def test_a_machine_without_a_gpu_is_refused(tmp_path: Path) -> None:
+def test_a_machine_without_a_gpu_is_refused(tmp_path):
     said = trial(tmp_path / "gpu", code=2)
     assert "error: no GPU (" in said and not list(tmp_path.iterdir())
 
 
-def test_the_committed_page_is_what_the_record_says() -> None:
+def test_the_committed_page_is_what_the_record_says():
     """After a change of the page: ``python -m benchmarks.gpu --render``."""
     page = gpu.PAGE.with_suffix(".md").read_text(encoding="utf-8")
     assert page == gpu.render(gpu.read(gpu.PAGE), trial=False)

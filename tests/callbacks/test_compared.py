@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +16,7 @@ from tests.support.small_fit import Batches, X, Y, build, fit, states
 
 
 @pytest.fixture(scope="module")
-def ended(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def ended(tmp_path_factory):
     """Return the folder of a run of one epoch."""
     folder = tmp_path_factory.mktemp("ended") / "run"
     fit(build(), Run(folder), epochs=1)
@@ -45,7 +43,7 @@ ONCE = [
 @pytest.mark.parametrize("model, given, words", [
     *DIFFERENT, *(pytest.param(*row, marks=pytest.mark.once) for row in ONCE)
 ])  # fmt: skip
-def test_a_resume_names_what_differs(ended: Path, model: Any, given: Any, words: str) -> None:
+def test_a_resume_names_what_differs(ended, model, given, words):
     before = sorted(path.name for path in ended.rglob("*"))
     with pytest.raises(AmpXlaError) as error:
         fit(build(**model), Run(ended, resume=True), **given)
@@ -56,7 +54,7 @@ def test_a_resume_names_what_differs(ended: Path, model: Any, given: Any, words:
 
 @pytest.mark.once
 @pytest.mark.parametrize("changed", [{"size": 2}, {"flip": True}])
-def test_a_sequence_is_compared_by_length_and_first_batch(changed: Any, tmp_path: Path) -> None:
+def test_a_sequence_is_compared_by_length_and_first_batch(changed, tmp_path):
     sequence = {"y": None, "batch_size": None, "epochs": 1}
     fit(build(), Run(tmp_path / "run"), x=Batches(4), **sequence)
     with pytest.raises(AmpXlaError, match="data (batches|first batch): "):
@@ -66,8 +64,8 @@ def test_a_sequence_is_compared_by_length_and_first_batch(changed: Any, tmp_path
 
 @pytest.mark.once
 @pytest.mark.parametrize("changed", [[0.3, 1.0], {"a": 0.3}, None])
-def test_loss_weights_are_compared(changed: Any, tmp_path: Path) -> None:
-    def trained(weights: Any, resume: bool) -> None:
+def test_loss_weights_are_compared(changed, tmp_path):
+    def trained(weights, resume):
         keras.backend.clear_session()
         inputs = keras.layers.Input([4])
         outputs = [keras.layers.Dense(1, name=name)(inputs) for name in "ab"]
@@ -82,7 +80,7 @@ def test_loss_weights_are_compared(changed: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.once
-def test_force_resume_continues_with_what_differs(tmp_path: Path) -> None:
+def test_force_resume_continues_with_what_differs(tmp_path):
     fit(build(), Run(tmp_path / "run"), epochs=1)
     forced = build(activation="relu")
     history = fit(forced, Run(tmp_path / "run", resume=True, force_resume=True), epochs=3)
@@ -90,7 +88,7 @@ def test_force_resume_continues_with_what_differs(tmp_path: Path) -> None:
 
 
 @pytest.mark.once
-def test_a_folder_in_a_loop_is_an_error_that_names_folds(tmp_path: Path) -> None:
+def test_a_folder_in_a_loop_is_an_error_that_names_folds(tmp_path):
     for fold in range(3):
         train = np.arange(len(X)) % 3 != fold
         given = {"x": X[train], "y": Y[train], "epochs": 1}
@@ -107,14 +105,14 @@ def test_a_folder_in_a_loop_is_an_error_that_names_folds(tmp_path: Path) -> None
 
 
 @pytest.mark.once
-def test_a_model_built_twice_is_an_error_that_names_clear_session(ended: Path) -> None:
+def test_a_model_built_twice_is_an_error_that_names_clear_session(ended):
     build()
     with pytest.raises(AmpXlaError, match="clear_session"):
         fit(build(clear=False), Run(ended, resume=True))
 
 
 @pytest.mark.once
-def test_the_place_of_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_place_of_the_folder(tmp_path, monkeypatch):
     """``~`` is the home folder; a relative path belongs to the folder in which Run was made."""
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     for name in ("home", "one", "other"):
@@ -130,7 +128,7 @@ def test_the_place_of_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.once
-def test_an_unused_run_locks_nothing(tmp_path: Path) -> None:
+def test_an_unused_run_locks_nothing(tmp_path):
     """A run that was started meanwhile keeps its checkpoints."""
     folder = tmp_path / "run"
     early = Run(folder, resume=True), Run(folder)
@@ -148,7 +146,7 @@ def test_an_unused_run_locks_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.once
-def test_one_run_in_a_list(tmp_path: Path) -> None:
+def test_one_run_in_a_list(tmp_path):
     model, run = build(), Run(tmp_path / "run")
     given = {"x": X, "y": Y, "verbose": 0}
     with pytest.raises(AmpXlaError, match=r"give a list, callbacks=\[Run\(\.\.\.\)\]"):
@@ -163,17 +161,17 @@ def test_one_run_in_a_list(tmp_path: Path) -> None:
 class Writes(keras.callbacks.Callback):
     """An evaluator of a script, which writes a score every second epoch, or never."""
 
-    def __init__(self, every: int) -> None:
+    def __init__(self, every):
         super().__init__()
         self.every = every
 
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+    def on_epoch_end(self, epoch, logs=None):
         if epoch % self.every == self.every - 1:
             logs["val_f1"] = 0.1 * epoch
 
 
 @pytest.mark.parametrize("monitor", ["val_accuracy", "acc"])
-def test_both_names_of_the_accuracy_are_allowed(monitor: str, tmp_path: Path) -> None:
+def test_both_names_of_the_accuracy_are_allowed(monitor, tmp_path):
     fit(build(), Run(tmp_path / "run", monitor=monitor), epochs=1, validation_data=(X, Y))
     read = record.read(tmp_path / "run")
     assert read.monitor in ("dev_acc", "dev_accuracy") and read.best_step == 7
@@ -185,8 +183,8 @@ def test_both_names_of_the_accuracy_are_allowed(monitor: str, tmp_path: Path) ->
     ("val_loss", {}, "allowed: none without validation_data"),
 ])  # fmt: skip
 def test_a_monitor_that_nothing_writes_is_refused_before_training(
-    monitor: str, given: Any, allowed: str, tmp_path: Path
-) -> None:
+    monitor, given, allowed, tmp_path
+):
     with pytest.raises(AmpXlaError) as error:
         fit(build(), Run(tmp_path / "run", monitor=monitor), **given)
     assert f"monitor='{monitor}'" in str(error.value) and allowed in str(error.value)
@@ -194,7 +192,7 @@ def test_a_monitor_that_nothing_writes_is_refused_before_training(
 
 
 @pytest.mark.once
-def test_a_monitor_that_comes_late_or_never_loses_no_checkpoint(tmp_path: Path) -> None:
+def test_a_monitor_that_comes_late_or_never_loses_no_checkpoint(tmp_path):
     given = {"validation_data": (X, Y), "epochs": 4}
     writes = keras.callbacks.LambdaCallback(
         on_epoch_end=lambda epoch, logs: logs.update(val_f1=0.1)

@@ -6,8 +6,7 @@ import os
 import random
 import re
 import warnings
-from pathlib import Path
-from typing import Any, Dict, Iterator, List
+from typing import Any, Dict
 
 import numpy as np
 import pytest
@@ -24,34 +23,34 @@ Data = Dict[str, Any]
 class Series:
     """What Keras uses of a pandas Series, whose rows are selected by label."""
 
-    def __init__(self, values: np.ndarray) -> None:
+    def __init__(self, values):
         self.values, self.shape, self.dtype = values, values.shape, values.dtype
 
-    def __len__(self) -> int:
+    def __len__(self):
         return len(self.values)
 
-    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
+    def __array__(self, dtype=None, copy=None):
         return self.values.astype(dtype or self.values.dtype)
 
-    def __getitem__(self, labels: Any) -> Any:  # labels in reverse order
+    def __getitem__(self, labels):  # labels in reverse order
         return self.values[::-1][labels]
 
 
 class Batches(keras.utils.Sequence):
     """Batches of arrays, the last one shorter."""
 
-    def __init__(self, arrays: List[Any], size: int) -> None:
+    def __init__(self, arrays, size):
         self.arrays, self.size = arrays, size
 
-    def __len__(self) -> int:
+    def __len__(self):
         return -(-len(tf.nest.flatten(self.arrays)[0]) // self.size)
 
-    def __getitem__(self, index: int) -> Any:
+    def __getitem__(self, index):
         rows = slice(index * self.size, (index + 1) * self.size)
         return tuple(tf.nest.map_structure(lambda array: array[rows], self.arrays))
 
 
-def generator(batches: Batches) -> Iterator[Any]:
+def generator(batches):
     while True:
         for index in range(len(batches)):
             yield batches[index]
@@ -60,16 +59,16 @@ def generator(batches: Batches) -> Iterator[Any]:
 class Evaluator(keras.callbacks.Callback):
     """Evaluates without weights and writes a score, as scripts do."""
 
-    def __init__(self, x: Any, y: Any) -> None:
+    def __init__(self, x, y):
         super().__init__()
         self.x, self.y = x, y
 
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+    def on_epoch_end(self, epoch, logs=None):
         values = self.model.evaluate(self.x, self.y, batch_size=7, verbose=0)
         logs["val_score"] = float(np.ravel(values)[0])
 
 
-def build(draw: random.Random, outputs: int, inputs: int) -> Any:
+def build(draw, outputs, inputs):
     kinds = {"kernel_initializer": keras.initializers.RandomNormal(seed=draw.randrange(99))}
     ins = [keras.layers.Input([4], name=f"in{i}") for i in range(inputs)]
     hidden = keras.layers.concatenate(ins) if inputs > 1 else ins[0]
@@ -82,21 +81,21 @@ def build(draw: random.Random, outputs: int, inputs: int) -> Any:
     return model
 
 
-def named(draw: random.Random, arrays: List[Any], prefix: str) -> Any:
+def named(draw, arrays, prefix):
     """Return arrays as fit takes them: one array, a list, or a dictionary."""
     if draw.random() < 0.3:
         return {f"{prefix}{i}": array for i, array in enumerate(arrays)}
     return arrays if len(arrays) > 1 or draw.random() < 0.3 else arrays[0]
 
 
-def combination(number: int) -> Any:
+def combination(number):
     """Return a function that trains with more callbacks, and words for the combination."""
     draw, array = random.Random(number), np.random.RandomState(number)
     outputs, inputs = draw.choice([1, 1, 2]), draw.choice([1, 1, 2])
     rows, size = draw.randrange(5, 40), draw.choice([1, 3, 8, 32])
     how = draw.choice(["arrays", "arrays", "sequence", "generator"])
 
-    def samples(count: int) -> Any:
+    def samples(count):
         return (
             [array.randn(count, 4) for _ in range(inputs)],
             [array.randint(0, 2, [count, 1]) for _ in range(outputs)],
@@ -157,7 +156,7 @@ def combination(number: int) -> Any:
     place = draw.randrange(len(names) + 1)
     seed = draw.randrange(99)
 
-    def train(added: List[Any]) -> Any:
+    def train(added):
         draw.seed(seed)
         K.clear_session()
         tf.set_random_seed(3)
@@ -176,7 +175,7 @@ def combination(number: int) -> Any:
     return train, f"{how}, {outputs} outputs, weights {weighted}, {validation}, {names}"
 
 
-def compare(number: int, folder: Path) -> None:
+def compare(number, folder):
     train, words = combination(number)
     expected, weights = train([])
     found, ours = train([Run(folder)])
@@ -190,25 +189,25 @@ def compare(number: int, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("number", range(COUNT))
-def test_a_fit_with_run_equals_a_fit_without(number: int, tmp_path: Path) -> None:
+def test_a_fit_with_run_equals_a_fit_without(number, tmp_path):
     compare(number, tmp_path / "run")
 
 
 class Trains(keras.callbacks.Callback):
     """Trains on one more batch after some batches, as adversarial scripts do."""
 
-    def __init__(self, every: int) -> None:
+    def __init__(self, every):
         super().__init__()
         self.every = every
 
-    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+    def on_train_batch_end(self, batch, logs=None):
         if batch % self.every == 0:
             self.model.train_on_batch(np.ones([2, 4]), np.ones([2, 1]))
 
 
 @pytest.mark.once
 @pytest.mark.parametrize("how, every", [("sequence", 1), ("sequence", 3), ("generator", 2)])
-def test_train_on_batch_in_a_callback_loses_no_batch(how: str, every: int, tmp_path: Path) -> None:
+def test_train_on_batch_in_a_callback_loses_no_batch(how, every, tmp_path):
     found = []
     for added in ([], [Run(tmp_path / "run")]):
         K.clear_session()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -27,7 +25,7 @@ OPTIMIZERS = {
 }
 
 
-def trained(folder: Path, optimizer: Any, **options: Any) -> Any:
+def trained(folder, optimizer, **options):
     """Train an epoch of 26 steps; all weights are NaN after step 3 if it is applied."""
     model = build()
     if optimizer is not None:
@@ -39,7 +37,7 @@ def trained(folder: Path, optimizer: Any, **options: Any) -> Any:
 APPLIED = "step 3: loss nan at loss scale 1, not finite, applied: only LossScaleOptimizer skips it"
 
 
-def test_a_step_that_was_skipped_is_counted(tmp_path: Path, capfd: Any) -> None:
+def test_a_step_that_was_skipped_is_counted(tmp_path, capfd):
     assert trained(tmp_path, None)["skipped_steps"] == [1]
     assert "26 steps (1 skipped)" in capfd.readouterr().err
 
@@ -49,9 +47,7 @@ def test_a_step_that_was_skipped_is_counted(tmp_path: Path, capfd: Any) -> None:
     ("bert4keras", "report", "step 22: loss nan .*: 20 not finite in a row, and there"),
     ("Keras", "stop", APPLIED),
 ])  # fmt: skip
-def test_a_step_that_was_applied_is_named(
-    optimizer: str, policy: str, words: str, tmp_path: Path, capfd: Any
-) -> None:
+def test_a_step_that_was_applied_is_named(optimizer, policy, words, tmp_path, capfd):
     with pytest.raises(AmpXlaError, match=words):
         trained(tmp_path, optimizer, on_nonfinite=policy)
     said = capfd.readouterr().err

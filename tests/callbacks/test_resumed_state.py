@@ -9,7 +9,6 @@ import os
 import pathlib
 import re
 import signal
-from pathlib import Path
 from typing import Any, ClassVar, Dict, List, Set
 
 import numpy as np
@@ -37,9 +36,7 @@ pytestmark = pytest.mark.slow
     (5, "killed in an epoch"),
     *(pytest.param(*it, marks=pytest.mark.once) for it in ((4, "killed"), (5, "longer"))),
 ])  # fmt: skip
-def test_a_window_over_the_end_of_an_epoch_is_exact(
-    accumulate: int, how: str, tmp_path: Path, capfd: Any
-) -> None:
+def test_a_window_over_the_end_of_an_epoch_is_exact(accumulate, how, tmp_path, capfd):
     """An epoch has 7 micro-batches."""
     whole = build(accumulate=accumulate)
     fit(whole, Run(tmp_path / "whole"))
@@ -62,18 +59,18 @@ def test_a_window_over_the_end_of_an_epoch_is_exact(
 class Stops(keras.callbacks.Callback):
     """Ends the run after two epochs, as an evaluator of a script's own may."""
 
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+    def on_epoch_end(self, epoch, logs=None):
         self.model.stop_training = epoch == 1
 
 
-def early(baseline: Any = None) -> Any:
+def early(baseline=None):
     return keras.callbacks.EarlyStopping(
         "val_loss", min_delta=10.0, patience=2, restore_best_weights=True, baseline=baseline
     )
 
 
 @pytest.mark.parametrize("make", [early, pytest.param(Stops, marks=pytest.mark.once)])
-def test_a_run_that_a_callback_has_ended_stays_ended(make: Any, tmp_path: Path) -> None:
+def test_a_run_that_a_callback_has_ended_stays_ended(make, tmp_path):
     found = []
     for _ in range(2):
         as_in_a_new_process()
@@ -86,8 +83,8 @@ def test_a_run_that_a_callback_has_ended_stays_ended(make: Any, tmp_path: Path) 
     assert states(model) != found[0]  # without the callback the run continues
 
 
-def test_the_best_weights_of_early_stopping_survive_a_kill(tmp_path: Path) -> None:
-    def trained(*more: Any, folder: str, resume: bool = False) -> Any:
+def test_the_best_weights_of_early_stopping_survive_a_kill(tmp_path):
+    def trained(*more, folder, resume=False):
         model = build()
         run = Run(tmp_path / folder, resume=resume, checkpoint_every=1)
         fit(model, early(), run, *more, epochs=9, validation_data=(X, Y))
@@ -101,7 +98,7 @@ def test_the_best_weights_of_early_stopping_survive_a_kill(tmp_path: Path) -> No
         assert states(trained(folder=folder, resume=True)) == whole
 
 
-def scores() -> Any:
+def scores():
     """Return a callback that keeps all kinds of values, of a new class as in a new process."""
 
     class Scores(keras.callbacks.Callback):
@@ -109,7 +106,7 @@ def scores() -> Any:
         mapped: ClassVar[Dict[int, float]] = {}
         latest: ClassVar[Any] = collections.deque(maxlen=2)
 
-        def __init__(self) -> None:
+        def __init__(self):
             super().__init__()
             self.by_epoch: Dict[int, float] = {}
             self.counted: Any = collections.Counter()
@@ -121,17 +118,17 @@ def scores() -> Any:
             self.began: List[int] = []
             self.sums = np.zeros(3)
 
-        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        def on_epoch_begin(self, epoch, logs=None):
             self.began.append(epoch)
             self.listed.append(epoch)
             self.mapped[epoch] = 1.0
             self.latest.append(epoch)
 
-        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        def on_train_batch_end(self, batch, logs=None):
             self.sums += batch
             self.long += list(range(1000))
 
-        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        def on_epoch_end(self, epoch, logs=None):
             self.later = (epoch, np.float32(logs["loss"]))  # an attribute that appears in training
             self.by_epoch[epoch] = float(logs["loss"])
             self.counted["epochs"] += 1
@@ -145,7 +142,7 @@ def scores() -> Any:
 
 @pytest.mark.once
 @pytest.mark.parametrize("stop", [KilledAfter(17), KilledAfter(epoch=3)])
-def test_state_of_callbacks_is_restored_as_it_was(stop: Any, tmp_path: Path) -> None:
+def test_state_of_callbacks_is_restored_as_it_was(stop, tmp_path):
     whole, again = scores(), scores()
     fit(build(), whole, Run(tmp_path / "whole"))
     with pytest.raises(Killed):
@@ -159,13 +156,13 @@ def test_state_of_callbacks_is_restored_as_it_was(stop: Any, tmp_path: Path) -> 
 
 
 @pytest.mark.once
-def test_state_that_cannot_be_restored_is_named_at_the_start(tmp_path: Path, capfd: Any) -> None:
+def test_state_that_cannot_be_restored_is_named_at_the_start(tmp_path, capfd):
     class Meter:
-        def __init__(self) -> None:
+        def __init__(self):
             self.total = 0
 
     class Odd(keras.callbacks.Callback):
-        def __init__(self) -> None:
+        def __init__(self):
             super().__init__()
             self.meter, self.parts, self.log_path = Meter(), [Meter()], "here"
             self.random, self.rows, self.bits = np.random.RandomState(1), iter([1]), bytearray(1)
@@ -173,7 +170,7 @@ def test_state_that_cannot_be_restored_is_named_at_the_start(tmp_path: Path, cap
             self.folder, self.pattern = pathlib.Path("here"), re.compile("a")
             self.joined, self.big = b"", 1
 
-        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        def on_train_batch_end(self, batch, logs=None):
             self.joined, self.big = self.joined + b"x", self.big << 20
 
     odd = Odd()
@@ -188,26 +185,26 @@ def test_state_that_cannot_be_restored_is_named_at_the_start(tmp_path: Path, cap
         assert printed.count(f"Odd.{name} (") == count, name
 
 
-def test_variables_of_callbacks_are_restored_or_named(tmp_path: Path, capfd: Any) -> None:
+def test_variables_of_callbacks_are_restored_or_named(tmp_path, capfd):
     """``fit`` saves the variables that TensorFlow lists when it begins."""
 
     class Counts(keras.callbacks.Callback):
-        def __init__(self, model: Any) -> None:
+        def __init__(self, model):
             super().__init__()
             self.early, self.list, self.map = K.variable(0), [K.variable(0)], {1: (K.variable(0),)}
             self.local = tf.Variable(0.0, collections=[tf.GraphKeys.LOCAL_VARIABLES])
             self.mean, self.own = keras.metrics.Mean(), model.metrics
             K.get_session().run(self.local.initializer)
 
-        def on_train_begin(self, logs: Any = None) -> None:
+        def on_train_begin(self, logs=None):
             self.late, self.late_list = K.variable(0), [K.variable(0)]
 
-        def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
+        def on_epoch_begin(self, epoch, logs=None):
             self.later = K.variable(0)
             for variable in (self.early, *self.list, *self.map[1]):
                 K.set_value(variable, K.get_value(variable) + 1)
 
-    def counted(run: Run, *more: Any) -> Any:
+    def counted(run, *more):
         model = build()
         counts = Counts(model)
         fit(model, run, counts, *more)
@@ -225,25 +222,25 @@ def test_variables_of_callbacks_are_restored_or_named(tmp_path: Path, capfd: Any
 
 
 class Pools(keras.callbacks.Callback):
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+    def on_epoch_end(self, epoch, logs=None):
         with multiprocessing.get_context("fork").Pool(2) as pool:
             assert pool.map(abs, range(-3, 1)) == [3, 2, 1, 0]
 
 
 @pytest.mark.once
 @pytest.mark.timeout(120)
-def test_a_pool_in_a_callback_ends(tmp_path: Path) -> None:
+def test_a_pool_in_a_callback_ends(tmp_path):
     fit(build(), Pools(), Run(tmp_path / "run"))
 
 
 class Slow(keras.callbacks.Callback):
     """Gets a signal in an evaluation that has changed the weights, as averages do."""
 
-    def __init__(self, epoch: int) -> None:
+    def __init__(self, epoch):
         super().__init__()
         self.epoch, self.ends = epoch, 0
 
-    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+    def on_epoch_end(self, epoch, logs=None):
         self.ends += 1
         logs["val_f1"] = 0.1 * epoch
         if epoch == self.epoch:
@@ -256,7 +253,7 @@ class Slow(keras.callbacks.Callback):
 
 
 @pytest.mark.parametrize("epoch", [EPOCHS - 1, pytest.param(1, marks=pytest.mark.once)])
-def test_a_signal_in_an_evaluation_saves_what_came_before_it(epoch: int, tmp_path: Path) -> None:
+def test_a_signal_in_an_evaluation_saves_what_came_before_it(epoch, tmp_path):
     whole, calm = build(), Slow(99)
     fit(whole, calm, Run(tmp_path / "whole"))
     expected = states(whole)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from pathlib import Path
-from typing import Any, Callable, Dict, List
+from typing import Any, List
 
 import numpy as np
 import pytest
@@ -39,27 +38,27 @@ EPOCHS, STEPS = 3, 6
 class Rows(keras.utils.Sequence):
     """Batches that are shuffled after each pass, as in many scripts."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.order = np.arange(len(ROWS))
 
-    def __len__(self) -> int:
+    def __len__(self):
         return STEPS
 
-    def __getitem__(self, index: int) -> Any:
+    def __getitem__(self, index):
         rows = self.order[8 * index : 8 * index + 8]
         return ROWS[rows], LABELS[rows]
 
-    def on_epoch_end(self) -> None:
+    def on_epoch_end(self):
         np.random.shuffle(self.order)
 
 
 class InOrder(Rows):
-    def on_epoch_end(self) -> None:
+    def on_epoch_end(self):
         pass
 
 
 class Generator(snippets.DataGenerator):
-    def __iter__(self, random: bool = False) -> Any:
+    def __iter__(self, random=False):
         rows: List[Any] = []
         for is_end, number in self.sample(random):
             rows.append(number)
@@ -68,7 +67,7 @@ class Generator(snippets.DataGenerator):
                 rows = []
 
 
-def build(optimizer: Callable[[], Any], dropout: float = 0.0, scaled: bool = True) -> Any:
+def build(optimizer, dropout=0.0, scaled=True):
     """Return a small model with the same weights each time."""
     K.clear_session()
     tf.set_random_seed(1)
@@ -83,7 +82,7 @@ def build(optimizer: Callable[[], Any], dropout: float = 0.0, scaled: bool = Tru
     return model
 
 
-def resumed(folder: Path, make: Callable[[], Any], fit: Callable[..., Any], kill: int) -> Any:
+def resumed(folder, make, fit, kill):
     """Return the weights of a run, and those of the same run after a kill and a resume."""
     np.random.seed(5)
     model = make()
@@ -97,7 +96,7 @@ def resumed(folder: Path, make: Callable[[], Any], fit: Callable[..., Any], kill
     return whole, weights(model)
 
 
-def callbacks(folder: Path, rates: bool) -> List[Any]:
+def callbacks(folder, rates):
     """Return callbacks of Keras that act within three epochs; ``rates`` adds those of the rate."""
     kind = keras.callbacks
     of_rate = [
@@ -110,16 +109,16 @@ def callbacks(folder: Path, rates: bool) -> List[Any]:
     ]
 
 
-def once(*values: str) -> List[Any]:
+def once(*values):
     """Return the values of a parameter that are tried on one TensorFlow only."""
     return [pytest.param(value, marks=pytest.mark.once) for value in values]
 
 
 @pytest.mark.parametrize("name", ["rates", *once("states", "factor")])
-def test_optimizers_and_callbacks_as_in_keras_and_after_a_kill(name: str, tmp_path: Path) -> None:
+def test_optimizers_and_callbacks_as_in_keras_and_after_a_kill(name, tmp_path):
     """Results are those of plain Keras in fp32; a killed run ends with the same bits."""
 
-    def fit(model: Any, others: List[Any], place: str = "ours") -> Any:
+    def fit(model, others, place="ours"):
         (tmp_path / place).mkdir(exist_ok=True)
         return model.fit(
             InOrder(), epochs=9, validation_data=InOrder()[1], verbose=0, workers=0,
@@ -142,7 +141,7 @@ def test_optimizers_and_callbacks_as_in_keras_and_after_a_kill(name: str, tmp_pa
 
 @pytest.mark.once
 @pytest.mark.parametrize("kind", ["Adam", "SGD"])
-def test_bert4keras_accumulation_is_named(kind: str, tmp_path: Path, capfd: Any) -> None:
+def test_bert4keras_accumulation_is_named(kind, tmp_path, capfd):
     base = getattr(optimizers, kind, None) or keras.optimizers.SGD
     accumulating = optimizers.extend_with_gradient_accumulation(base, name="Accumulating")
     model = build(lambda: accumulating(1e-2, grad_accum_steps=3), scaled=False)
@@ -151,7 +150,7 @@ def test_bert4keras_accumulation_is_named(kind: str, tmp_path: Path, capfd: Any)
     assert capfd.readouterr().err.count(said) == 1
 
 
-def data(kind: str, model: Any, others: List[Any]) -> Any:
+def data(kind, model, others):
     """Fit on one kind of data."""
     generator = Generator(list(range(len(ROWS))), 8)
     if kind == "adversarial training":  # as in bert4keras' examples
@@ -176,7 +175,7 @@ def data(kind: str, model: Any, others: List[Any]) -> Any:
     "kind",
     ["parts of passes", *once("shuffled sequence", "weighted arrays", "adversarial training")],
 )
-def test_all_kinds_of_data_and_dropout_are_exact_after_a_kill(kind: str, tmp_path: Path) -> None:
+def test_all_kinds_of_data_and_dropout_are_exact_after_a_kill(kind, tmp_path):
     whole, again = resumed(
         tmp_path,
         lambda: build(lambda: optimizers.Adam(1e-2), dropout=0.3),
@@ -189,9 +188,9 @@ def test_all_kinds_of_data_and_dropout_are_exact_after_a_kill(kind: str, tmp_pat
 
 @pytest.mark.once
 def test_hooks_of_a_lambda_callback_are_called_after_a_resume_within_an_epoch(
-    tmp_path: Path,
-) -> None:
-    def fit(*callbacks: Any) -> None:
+    tmp_path,
+):
+    def fit(*callbacks):
         model = build(lambda: optimizers.Adam(1e-2))
         model.fit(InOrder(), epochs=1, verbose=0, callbacks=[*callbacks])
 
@@ -213,16 +212,16 @@ def test_hooks_of_a_lambda_callback_are_called_after_a_resume_within_an_epoch(
     ({"checkpoint_every": -1}, "checkpoint_every=-1: allowed is a whole number, 0 or more"),
     ({"on_nonfinite": "halt"}, "on_nonfinite='halt': allowed is skip, report, stop"),
 ])  # fmt: skip
-def test_an_argument_out_of_range_is_one_line(wrong: Any, words: str, tmp_path: Path) -> None:
+def test_an_argument_out_of_range_is_one_line(wrong, words, tmp_path):
     with pytest.raises(AmpXlaError, match=words):
         Run(tmp_path / "run", **wrong)
 
 
 @pytest.fixture(scope="module")
-def script(server: Any) -> Callable[..., str]:
+def script(server):
     """Return a function that runs ``fitted_script`` in a process and returns its output."""
 
-    def run(folder: Path, *words: str, code: int = 0, before: str = "") -> str:
+    def run(folder, *words, code=0, before=""):
         folder.mkdir(exist_ok=True)
         file = str(ROOT / "tests/callbacks/fitted_script.py")
         job = {"script": file, "argv": [str(folder), *words], "code": before}
@@ -233,7 +232,7 @@ def script(server: Any) -> Callable[..., str]:
     return run
 
 
-def test_a_keras_policy_is_no_contradiction_to_the_settings(tmp_path: Path, capfd: Any) -> None:
+def test_a_keras_policy_is_no_contradiction_to_the_settings(tmp_path, capfd):
     """These tests run with AMP_XLA_PRECISION=fp32: the policy replaces the graph rewrite."""
     K.clear_session()
     set_policy("mixed_float16")
@@ -248,14 +247,14 @@ def test_a_keras_policy_is_no_contradiction_to_the_settings(tmp_path: Path, capf
     assert "executed nodes are float16" in capfd.readouterr().err
 
 
-def tensors(folder: Path) -> Dict[str, np.ndarray]:
+def tensors(folder):
     newest = checkpoint.newest(folder / "run/checkpoints")
     assert newest is not None and newest.step == 30
     return newest.tensors()
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory, script: Any) -> Path:
+def whole(tmp_path_factory, script):
     """Run the script without interruption; return its folder."""
     folder = tmp_path_factory.mktemp("whole")
     err = script(folder)
@@ -266,9 +265,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory, script: Any) -> Path:
     return folder
 
 
-def test_a_stopped_script_continues_to_the_same_bits(
-    whole: Path, script: Any, tmp_path: Path
-) -> None:
+def test_a_stopped_script_continues_to_the_same_bits(whole, script, tmp_path):
     stopped = tmp_path / "stopped"
     epochs = json.loads((whole / "seen-0.json").read_text())["epochs"]
     assert [(e["loss_scale"], e["skipped_steps"]) for e in epochs] == [(2.0**15, 0)] * 3
@@ -296,9 +293,7 @@ def test_a_stopped_script_continues_to_the_same_bits(
 @pytest.mark.once
 @pytest.mark.horovod
 @pytest.mark.timeout(1500)
-def test_two_ranks_train_like_one_and_resume_to_the_same_bits(
-    script: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_ranks_train_like_one_and_resume_to_the_same_bits(script, tmp_path, monkeypatch):
     monkeypatch.setenv("AMP_XLA_PRECISION", "fp32")
     alone, ranks = tmp_path / "alone", tmp_path / "ranks"
     script(alone, before="from amp_xla import setup; setup.configure(precision='fp32')")
@@ -307,11 +302,11 @@ def test_two_ranks_train_like_one_and_resume_to_the_same_bits(
     assert "SGD averages no gradients; compile with optimizer=LossScaleOptimizer(" in output
     assert "stopped by SIGTERM after step" in output and "resumed from step-00000014" in output
 
-    def final(folder: Path, rank: int = 0) -> List[np.ndarray]:
+    def final(folder, rank=0):
         with np.load(str(folder / f"weights-{rank}.npz")) as arrays:
             return [arrays[key] for key in arrays.files]
 
-    def losses(folder: Path, rank: int = 0) -> List[float]:
+    def losses(folder, rank=0):
         epochs = json.loads((folder / f"seen-{rank}.json").read_text())["epochs"]
         return [epoch["loss"] for epoch in epochs]
 

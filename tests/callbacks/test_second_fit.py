@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import Any, Callable, Dict, Iterator, List
+from typing import Any, Callable, Dict
 
 import numpy as np
 import pytest
@@ -67,7 +66,7 @@ print(json.dumps(seen))
 
 
 @pytest.mark.skipif(backend.kind() == "tf2", reason="a defect of TensorFlow 1.15")
-def test_weights_stay_when_the_next_fit_begins(tmp_path: Path) -> None:
+def test_weights_stay_when_the_next_fit_begins(tmp_path):
     """``is_variable_initialized`` is False for a variable whose initializer XLA ran."""
     done = run_python("-c", SCRIPT, str(tmp_path), env={"AMP_XLA_XLA": "on"})
     assert done.code == 0, done.err
@@ -77,25 +76,25 @@ def test_weights_stay_when_the_next_fit_begins(tmp_path: Path) -> None:
 class Shuffled(Batches):
     """Batches in another order after each pass."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__(4)
         self.order = np.arange(len(self))
 
-    def __getitem__(self, index: int) -> Any:
+    def __getitem__(self, index):
         return super().__getitem__(self.order[index])
 
-    def on_epoch_end(self) -> None:
+    def on_epoch_end(self):
         np.random.shuffle(self.order)
 
 
 class Rolled(Shuffled):
     """Batches whose order is state of the object alone."""
 
-    def on_epoch_end(self) -> None:
+    def on_epoch_end(self):
         self.order = np.roll(self.order, 1)
 
 
-def drawn() -> Iterator[Any]:
+def drawn():
     """Yield batches in an order that depends on all earlier ones."""
     batches = Shuffled()
     while True:
@@ -115,10 +114,8 @@ MAKERS: Dict[str, Callable[[], Any]] = {
         ("rolled sequence", 9, 7, True), ("generator", 3, 4, False), ("generator", 9, 7, True),
     )),
 ])  # fmt: skip
-def test_a_finished_fit_leaves_data_as_they_were_for_the_next(
-    kind: str, epochs: int, steps: int, early: bool, tmp_path: Path
-) -> None:
-    def script(folder: Path, *callbacks: Any) -> List[bytes]:
+def test_a_finished_fit_leaves_data_as_they_were_for_the_next(kind, epochs, steps, early, tmp_path):
+    def script(folder, *callbacks):
         as_in_a_new_process()
         model = build()
         how = {"x": MAKERS[kind](), "y": None, "batch_size": None, "steps_per_epoch": steps}

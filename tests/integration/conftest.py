@@ -1,12 +1,10 @@
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 
 @pytest.fixture(scope="session")
-def reference(server: Any, tmp_path_factory: Any) -> Any:
+def reference(server, tmp_path_factory):
     """The run that nobody interrupted."""
     from tests.support.killing import Run
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz"]
 CONFIG = {
@@ -123,7 +122,7 @@ if __name__ == "__main__":
 """
 
 
-def write(folder: Path) -> None:
+def write(folder):
     """Write the scripts and what they read."""
     (folder / "vocab.txt").write_text("".join(f"{token}\n" for token in VOCABULARY))
     (folder / "bert_config.json").write_text(json.dumps(CONFIG))

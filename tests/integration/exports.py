@@ -77,7 +77,7 @@ FEW: Dict[str, Any] = {
 }  # fmt: skip
 
 
-def texts_of(recipe: str) -> List[str]:
+def texts_of(recipe):
     """Return 200 texts, or pairs that need no cut, of the built-in dev data."""
     if recipe == "similarity":
         dev = corpora.pydoc_pairs()[1]
@@ -95,7 +95,7 @@ def texts_of(recipe: str) -> List[str]:
 class Place(Commands):
     """A folder of runs and exports, and programs without this project that answer from these."""
 
-    def __init__(self, server: Any, folder: Path, few: bool) -> None:
+    def __init__(self, server, folder, few):
         super().__init__(server, folder)
         self.few, self.elsewhere = few, str(folder / "env" / "bin" / "python")
         self.packages = str(folder / "onnx")
@@ -104,19 +104,19 @@ class Place(Commands):
         self.programs: Dict[Any, Any] = {}
         (folder / "empty").mkdir()
 
-    def install(self, *words: str) -> None:
+    def install(self, *words):
         subprocess.run([uv(ROOT), "pip", "install", "-q", "--python", *words], check=True)
 
-    def install_onnx(self) -> None:
+    def install_onnx(self):
         """tf2onnx beside this TensorFlow: its dependencies would replace packages that it pins."""
         words = (sys.executable, "--no-deps", "--target", self.packages)
         self.install(*words, *onnx_model.PACKAGES.split(), *BESIDE_ONNX)
 
-    def command(self, *words: str) -> str:
+    def command(self, *words):
         code = f"import sys; sys.path.append({self.packages!r})"
         return self.done(CLI, *words, code=code).out
 
-    def trained(self, name: str) -> str:
+    def trained(self, name):
         """Train a run once, and let predict or fill answer; return its folder."""
         recipe, *flags = ROWS[name][0]
         run = f"runs/{recipe}/{name}"
@@ -135,14 +135,14 @@ class Place(Commands):
         self.asked[name], self.expected[name] = texts, answers
         return run
 
-    def exported(self, name: str, kind: str, dtype: str = "fp32") -> Path:
+    def exported(self, name, kind, dtype="fp32"):
         run = self.trained(name)
         end = "" if dtype == "fp32" else f"-{dtype}"
         said = self.command("export", run, "--format", kind, "--dtype", dtype)
         assert said.startswith(f"written: {run}/export-{kind}{end}, from step-")
         return self.folder / run / f"export-{kind}{end}"
 
-    def answered(self, job: Dict[str, Any]) -> Dict[str, Any]:
+    def answered(self, job):
         """Let a program answer that runs in an empty folder, without this project on its path."""
         here = job["call"] in ("savedmodel", "google") or self.few
         job = {"length": LENGTH, **job, "out": f"{job['folder']}.npz"}
@@ -163,7 +163,7 @@ class Place(Commands):
         )
         return dict(np.load(job["out"]).items())
 
-    def check(self, name: str, call: str, dtype: str = "fp32") -> str:
+    def check(self, name, call, dtype="fp32"):
         """Export a run and compare another program's answers with those of predict or fill."""
         (recipe, *_), library, options = ROWS[name]
         folder = self.exported(name, "hf" if call == library else call, dtype)
@@ -183,16 +183,16 @@ class Place(Commands):
         return compared(name, folder, found, self.expected[name], texts, most)
 
 
-def sigmoid(x: np.ndarray) -> np.ndarray:
+def sigmoid(x):
     return 1.0 / (1.0 + np.exp(-x))
 
 
-def softmax(x: np.ndarray) -> np.ndarray:
+def softmax(x):
     powers = np.exp(x - x.max(-1, keepdims=True))
     return powers / powers.sum(-1, keepdims=True)
 
 
-def pointers(vectors: np.ndarray, head: Dict[str, np.ndarray], name: str, rope: bool) -> Any:
+def pointers(vectors, head, name, rope):
     """Return the scores of bert4keras' layer on an encoder's vectors."""
     parts = sorted({key.split(".")[-2] for key in head if key.startswith(name)})
     weights = [head[f"{name}{part}.{x}"].T for part in parts for x in ("weight", "bias")]
@@ -207,7 +207,7 @@ def pointers(vectors: np.ndarray, head: Dict[str, np.ndarray], name: str, rope: 
     return model.predict(vectors)
 
 
-def by_formula(name: str, out: np.ndarray, ids: np.ndarray, head: Dict[str, np.ndarray]) -> Any:
+def by_formula(name, out, ids, head):
     """Compute what the printed formula says from the encoder's output: scores or logits."""
     if name == "relations":
         return np.concatenate([
@@ -227,7 +227,7 @@ def by_formula(name: str, out: np.ndarray, ids: np.ndarray, head: Dict[str, np.n
     return out @ head["classifier.weight"].T + head["classifier.bias"]
 
 
-def finish(name: str, call: str, folder: Path, found: Dict[str, Any]) -> None:
+def finish(name, call, folder, found):
     """Add what the whole model computes to the encoder's output."""
     recipe = ROWS[name][0][0]
     head = load_file(str(folder / HEAD)) if (folder / HEAD).exists() else {}
@@ -246,9 +246,7 @@ def finish(name: str, call: str, folder: Path, found: Dict[str, Any]) -> None:
         found["probabilities"] = (sigmoid if name == "several" else softmax)(value)
 
 
-def compared(
-    name: str, folder: Path, found: Dict[str, Any], expected: List[Any], texts: Any, most: float
-) -> str:
+def compared(name, folder, found, expected, texts, most):
     """Compare the answers; return the largest difference, or the number of equal ones."""
     task = ROWS[name][0][0]
     numbers = json.loads((folder / ANSWERS).read_text()) if (folder / ANSWERS).exists() else {}
@@ -292,7 +290,7 @@ def compared(
     return f"{difference:.1e}"
 
 
-def aligned(name: str, folder: Path, found: Dict[str, Any], numbers: Any, texts: Any) -> List[Any]:
+def aligned(name, folder, found, numbers, texts):
     """Decode entities or triples as docs/export.md says."""
     labels = json.loads((folder / "labels.json").read_text())
     places = AlignedTexts.of(texts, Tokenizer.of_folder(str(folder)), LENGTH)

@@ -17,7 +17,7 @@ import pytest
 from amp_xla import backend
 from amp_xla.training import checkpoint
 from tests.support.commands import Commands
-from tests.support.killing import Server, state
+from tests.support.killing import state
 from tests.support.running import ROOT, run_python
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -32,7 +32,7 @@ SCRIPTS = {
 CONTINUED = "ner_crf"  # and run on both TensorFlows; the others on 2.17 only
 
 
-def finish(server: Server, script: str, folder: Path) -> str:
+def finish(server, script, folder):
     """Run a script to its end in a folder; return its output."""
     folder.mkdir(exist_ok=True)
     done = Commands(server, folder).job({"script": str(ROOT / "examples" / f"{script}.py")})
@@ -45,7 +45,7 @@ OTHERS = sorted(set(SCRIPTS) - {CONTINUED})
 
 @pytest.mark.once
 @pytest.mark.parametrize("script", OTHERS)
-def test_it_trains_and_is_evaluated(server: Server, script: str, tmp_path: Path) -> None:
+def test_it_trains_and_is_evaluated(server, script, tmp_path):
     path, out = ROOT / "examples" / f"{script}.py", tmp_path / "out.txt"
     out.touch()
     pid = server.start({"cwd": str(tmp_path), "script": str(path), "out": str(out)})
@@ -60,7 +60,7 @@ def test_it_trains_and_is_evaluated(server: Server, script: str, tmp_path: Path)
 @pytest.mark.parametrize(
     "script", [CONTINUED, *(pytest.param(x, marks=pytest.mark.long) for x in OTHERS)]
 )
-def test_it_learns_and_continues(server: Server, script: str, tmp_path: Path) -> None:
+def test_it_learns_and_continues(server, script, tmp_path):
     whole = finish(server, script, tmp_path / "whole")
     result, least = SCRIPTS[script]
     score = re.search(result, whole)
@@ -75,7 +75,7 @@ def test_it_learns_and_continues(server: Server, script: str, tmp_path: Path) ->
 
 
 @pytest.mark.skipif(backend.kind() != "tf2", reason="this example is TensorFlow 2's")
-def test_the_keras_example_learns() -> None:
+def test_the_keras_example_learns():
     policy = "mixed_bfloat16"
     small = ["--batch", "64", "--width", "64", "--samples", "2048", "--epochs", "6"]
     words = [str(ROOT / "examples" / "keras_fit.py"), "--policy", policy, *small]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from typing import Any, Iterator
 
 import numpy as np
 import pytest
@@ -42,7 +41,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def place(server: Any, tmp_path_factory: Any) -> Iterator[Place]:
+def place(server, tmp_path_factory):
     """Small data."""
     here = Place(server, tmp_path_factory.mktemp("few"), few=True)
     write_corpus(here.folder / "train.tsv", 200, 1)
@@ -62,7 +61,7 @@ ONCE = ("mlm", "mean", "global_pointer", "cosent", "several", "cross-encoder-poo
 @pytest.mark.parametrize(
     "name", ["crf", *(pytest.param(name, marks=pytest.mark.once) for name in ONCE)]
 )
-def test_saved_models_answer_as_predict_and_fill(place: Place, name: str) -> None:
+def test_saved_models_answer_as_predict_and_fill(place, name):
     for dtype in ("fp32", "fp16")[: 2 if name in ("mean", "crf") else 1]:
         place.check(name, "savedmodel", dtype)
 
@@ -71,7 +70,7 @@ def test_saved_models_answer_as_predict_and_fill(place: Place, name: str) -> Non
 @pytest.mark.skipif(
     not os.environ.get("CI"), reason="takes packages from a registry; CI=true runs it"
 )
-def test_onnx_runtime_answers_as_predict_and_fill(place: Place) -> None:
+def test_onnx_runtime_answers_as_predict_and_fill(place):
     place.install_onnx()
     place.check("crf", "onnx")
     for name in ("mean", "mlm", "global_pointer") if backend.kind() == "tf2" else ():
@@ -83,7 +82,7 @@ def test_onnx_runtime_answers_as_predict_and_fill(place: Place) -> None:
 
 
 @pytest.mark.once
-def test_folders_for_sentence_transformers(place: Place) -> None:
+def test_folders_for_sentence_transformers(place):
     wanted = {
         "cross-encoder-pooler": ("text-classification", "BertForSequenceClassification"),
         "cosent": ("sentence-similarity", "BertModel"),
@@ -102,7 +101,7 @@ def test_folders_for_sentence_transformers(place: Place) -> None:
 
 
 @pytest.mark.once
-def test_a_language_models_folders_have_the_bits_of_the_run(place: Place) -> None:
+def test_a_language_models_folders_have_the_bits_of_the_run(place):
     """They equal the bert_model.ckpt that training writes, as ``--bert`` reads both."""
     run = google.pretrained(str(place.folder / place.trained("mlm")))
     names = {name: x.shape for name, x in run.stored().items()}
@@ -118,7 +117,7 @@ SMALL_FILES = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (40_00
 
 @pytest.mark.once
 @pytest.mark.parametrize("kind", ["savedmodel", "hf"])
-def test_a_full_disk_leaves_nothing_and_a_folder_is_not_replaced(place: Place, kind: str) -> None:
+def test_a_full_disk_leaves_nothing_and_a_folder_is_not_replaced(place, kind):
     run = place.trained("mean")
     before = bytes_of(place.folder / run)
     words = ["export", run, "--format", kind, "--to"]
@@ -129,7 +128,7 @@ def test_a_full_disk_leaves_nothing_and_a_folder_is_not_replaced(place: Place, k
 
 
 @pytest.mark.once
-def test_what_cannot_be_exported_is_one_line(place: Place) -> None:
+def test_what_cannot_be_exported_is_one_line(place):
     run = place.trained("mean")
     missing = "import sys; sys.modules['tf2onnx'] = None"
     said = place(CLI, "export", run, "--format", "onnx", "--to", "no", code=missing).error
@@ -139,7 +138,7 @@ def test_what_cannot_be_exported_is_one_line(place: Place) -> None:
     assert "--query needs a similarity run" in said
 
 
-def long(test: Any) -> Any:
+def long(test):
     """Mark a test of the whole table."""
     for mark in (pytest.mark.once, pytest.mark.long, pytest.mark.network):
         test = mark(test)
@@ -147,7 +146,7 @@ def long(test: Any) -> Any:
 
 
 @pytest.fixture(scope="module")
-def whole(server: Any, tmp_path_factory: Any) -> Iterator[Place]:
+def whole(server, tmp_path_factory):
     """The built-in data, and an environment of other libraries."""
     here = Place(server, tmp_path_factory.mktemp("whole"), few=False)
     venv = [uv(ROOT), "venv", "-q", "--python", "3.11", str(here.folder / "env")]
@@ -165,7 +164,7 @@ def whole(server: Any, tmp_path_factory: Any) -> Iterator[Place]:
 
 @long
 @pytest.mark.parametrize("name", ROWS)
-def test_a_row(whole: Place, name: str) -> None:
+def test_a_row(whole, name):
     library = ROWS[name][1]
     for call in [*[library] * bool(library), "savedmodel", "onnx", "google"]:
         print(f"{name}: {call}: {whole.check(name, call)}")
@@ -173,7 +172,7 @@ def test_a_row(whole: Place, name: str) -> None:
 
 
 @long
-def test_jax(whole: Place) -> None:
+def test_jax(whole):
     """Trained in JAX's environment: the encoder in transformers, the head by its formula."""
     python = ROOT / ".venvs" / "jax" / "bin" / "python"
     if not python.exists():
@@ -197,7 +196,7 @@ def test_jax(whole: Place) -> None:
 
 
 @long
-def test_recommendation(whole: Place) -> None:
+def test_recommendation(whole):
     lines = two_packages()[1].decode().splitlines()[:COUNT]
     whole.command("train", "recommendation", "--epochs", "1", "--precision", "fp32", "--name", "it")
     run = "runs/recommendation/it"

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import Any, Dict, Tuple
+from typing import Any, Dict
 
 import numpy as np
 import pytest
@@ -24,12 +23,12 @@ FP32 = "import amp_xla.setup; amp_xla.setup.configure(precision='fp32', epsilon=
 class Scripts(Commands):
     """A folder with scripts, each of which is run once."""
 
-    def __init__(self, server: Any, folder: Path) -> None:
+    def __init__(self, server, folder):
         super().__init__(server, folder)
         example_scripts.write(folder)
         self._answers: Dict[str, Any] = {}
 
-    def answers(self, name: str) -> Any:
+    def answers(self, name):
         """Run a script; return what its model answers."""
         if name not in self._answers:
             done = self.job({"script": str(self.folder / f"{name}.py"), "code": FP32})
@@ -37,10 +36,10 @@ class Scripts(Commands):
             self._answers[name] = np.load(str(self.folder / f"{name}.npz"))
         return self._answers[name]
 
-    def export(self, *words: str) -> str:
+    def export(self, *words):
         return self.done(CLI, "export", *words).out
 
-    def check(self, name: str, folder: str) -> None:
+    def check(self, name, folder):
         """Compare a SavedModel's answers with the script's."""
         expected = self.answers(name)
         asked = {"token_ids": expected["ids"], "segment_ids": expected["segments"]}
@@ -49,11 +48,11 @@ class Scripts(Commands):
 
 
 @pytest.fixture(scope="module")
-def scripts(server: Any, tmp_path_factory: Any) -> Scripts:
+def scripts(server, tmp_path_factory):
     return Scripts(server, tmp_path_factory.mktemp("scripts"))
 
 
-def hidden(folder: Path, asked: Any, **options: Any) -> Tuple[np.ndarray, Dict[str, Any]]:
+def hidden(folder, asked, **options):
     """Return what bert4keras alone computes from an exported folder, and the head's tensors."""
     K.clear_session()
     config = json.loads((folder / "bert_config.json").read_text())
@@ -67,7 +66,7 @@ def hidden(folder: Path, asked: Any, **options: Any) -> Tuple[np.ndarray, Dict[s
     return model.predict([asked["ids"], asked["segments"]]), head
 
 
-def test_a_classifier(scripts: Scripts) -> None:
+def test_a_classifier(scripts):
     """From a file of weights and from the newest checkpoint of its run."""
     scripts.answers("classify")
     scripts.export("classify.py:model", "--weights", "classify.weights", "--to", "a")
@@ -78,7 +77,7 @@ def test_a_classifier(scripts: Scripts) -> None:
 
 
 @pytest.mark.once
-def test_a_classifier_in_the_formats_of_bert(scripts: Scripts) -> None:
+def test_a_classifier_in_the_formats_of_bert(scripts):
     asked = scripts.answers("classify")
     said = scripts.export("runs/classify", "classify.py:model", "--format", "google", "--to", "g")
     assert "compute from the encoder's output: softmax((pooler) @ dense" in said
@@ -97,7 +96,7 @@ def test_a_classifier_in_the_formats_of_bert(scripts: Scripts) -> None:
 
 
 @pytest.mark.once
-def test_of_several_models_of_a_script_the_trained_one_is_named(scripts: Scripts) -> None:
+def test_of_several_models_of_a_script_the_trained_one_is_named(scripts):
     """TensorFlow numbers the names of a second model's weights, by which a run stores them."""
     for name in ("classify", "second"):
         scripts.answers(name)
@@ -117,7 +116,7 @@ def test_of_several_models_of_a_script_the_trained_one_is_named(scripts: Scripts
 
 
 @pytest.mark.once
-def test_a_tagger_with_a_crf(scripts: Scripts) -> None:
+def test_a_tagger_with_a_crf(scripts):
     asked = scripts.answers("tag")
     scripts.export("tag.py:model", "--weights", "tag.h5", "--to", "tag_saved")
     scripts.check("tag", "tag_saved")
@@ -137,7 +136,7 @@ def test_a_tagger_with_a_crf(scripts: Scripts) -> None:
 
 
 @pytest.mark.once
-def test_a_title_writer(scripts: Scripts) -> None:
+def test_a_title_writer(scripts):
     asked = scripts.answers("title")
     scripts.export("title.py:model", "--weights", "title.weights", "--to", "title_saved")
     scripts.check("title", "title_saved")
@@ -149,7 +148,7 @@ def test_a_title_writer(scripts: Scripts) -> None:
 
 
 @pytest.mark.once
-def test_what_has_no_such_form_is_refused(scripts: Scripts) -> None:
+def test_what_has_no_such_form_is_refused(scripts):
     for name in ("convolve", "tag"):
         scripts.answers(name)
     (scripts.folder / "plain.h5").write_text("no weights")

@@ -12,14 +12,13 @@ import os
 import random
 import shutil
 from pathlib import Path
-from typing import Any, List, Sequence
+from typing import List
 
 import pytest
 
 from amp_xla.process import durable
 from amp_xla.training import checkpoint
 from tests.support.commands import PREDICT, VERIFY, Commands
-from tests.support.killing import Server
 
 FEW, ALL = 4, int(os.environ.get("FUZZ_SEEDS", "32"))
 KINDS = ("cut", "flip", "delete", "swap", "folder", "link")
@@ -28,7 +27,7 @@ RUN = Path("runs/tiny/run")
 CONFIG = dict(epochs=2, samples=9, hidden=8, accumulate=1, overflow_at=[])
 
 
-def damage(path: Path, other: Path, chance: random.Random) -> str:
+def damage(path, other, chance):
     """Damage one file, as disks, people and copying do it; return how."""
     kind = chance.choice(KINDS)
     data = path.read_bytes()
@@ -51,18 +50,18 @@ def damage(path: Path, other: Path, chance: random.Random) -> str:
     return kind
 
 
-def train(command: Commands, seed: int, **run: Any) -> Any:
+def train(command, seed, **run):
     options = dict(name="run", checkpoint_every=2, keep=2)
     config = {**CONFIG, "seed": seed}
     return command.job({"module": TINY, "config": config, "run": {**options, **run}})
 
 
-def predict(command: Commands) -> Any:
+def predict(command):
     return command(PREDICT, "--run", RUN, "--recipe", TINY, "--file", "texts.txt")
 
 
 @pytest.fixture(scope="module")
-def finished(server: Server, tmp_path_factory: Any) -> List[Commands]:
+def finished(server, tmp_path_factory):
     """Two runs that differ in everything but their files' names."""
     made = []
     for seed in (3, 4):
@@ -74,12 +73,12 @@ def finished(server: Server, tmp_path_factory: Any) -> List[Commands]:
     return made
 
 
-def newest(command: Commands) -> str:
+def newest(command):
     path = checkpoint.steps(command.folder / RUN / "checkpoints")[-1]
     return durable.sha256(path / checkpoint.TENSORS)
 
 
-def judged(result: Any, path: Path, expected: str) -> str:
+def judged(result, path, expected):
     """What is wrong with how a command took the damage to ``path``; empty = nothing."""
     if "Traceback" in result.err or result.code not in (0, 1, 2):
         return f"ended with {result.code}"
@@ -96,9 +95,7 @@ def judged(result: Any, path: Path, expected: str) -> str:
 @pytest.mark.parametrize(
     "seeds", [range(FEW), pytest.param(range(FEW, ALL), marks=pytest.mark.long)], ids=str
 )
-def test_a_damaged_file_never_changes_an_answer(
-    server: Server, finished: List[Commands], tmp_path: Path, seeds: Sequence[int]
-) -> None:
+def test_a_damaged_file_never_changes_an_answer(server, finished, tmp_path, seeds):
     first, second = finished
     answers, verified = predict(first), first(VERIFY, "--run", RUN)
     assert (answers.code, verified.code) == (0, 0), answers.err + verified.err
@@ -114,7 +111,7 @@ def test_a_damaged_file_never_changes_an_answer(
         kind = damage(path, second.folder / path.relative_to(folder), chance)
         what = f"{seed}: {kind} {path.relative_to(folder)}"
 
-        def check(name: str, result: Any, expected: str, what: str = what, at: Path = path) -> Any:
+        def check(name, result, expected, what=what, at=path):
             problem = judged(result, at, expected)
             if problem:
                 bad.append(f"{what}: {name}: {problem}\n{result.out}{result.err}")

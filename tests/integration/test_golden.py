@@ -12,7 +12,7 @@ import json
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Any, Dict
 
 import numpy as np
 
@@ -22,7 +22,7 @@ HERE = Path(__file__).parent
 CONFIG: Dict[str, Any] = dict(epochs=13, log_every=1, accumulate=1, overflow_at=[30])
 
 
-def processor() -> str:
+def processor():
     """What decides the order in which kernels add: vector width and cache sizes, by the model."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     facts = dict(line.split(":", 1) for line in reversed(lines) if ":" in line)
@@ -33,27 +33,27 @@ def processor() -> str:
     return " ".join([*(" ".join(known.get(name, ["?"])) for name in names), unit])
 
 
-def tensorflow_version() -> str:
+def tensorflow_version():
     from amp_xla import backend
 
     version: str = backend.tensorflow().__version__
     return version
 
 
-def golden_file(version: str) -> Path:
+def golden_file(version):
     """Return this version's file, else another patch release's."""
     exact = HERE / f"golden-{version}.json"
     minor = ".".join(version.split(".")[:2])
     return exact if exact.exists() else next(iter(sorted(HERE.glob(f"golden-{minor}.*.json"))))
 
 
-def losses(server: Server, folder: Path) -> List[Any]:
+def losses(server, folder):
     run = Run(server, folder, **CONFIG)
     assert run(checkpoint_every=0) == 0, run.text()
     return [line["loss"] for line in run.metrics() if "loss" in line][:100]
 
 
-def test_a_hundred_losses(server: Server, tmp_path: Path) -> None:
+def test_a_hundred_losses(server, tmp_path):
     version = tensorflow_version()
     path = golden_file(version)
     golden = json.loads(path.read_text())

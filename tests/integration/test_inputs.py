@@ -12,8 +12,7 @@ from typing import Any, Dict, Tuple
 
 import pytest
 
-from tests.support.commands import PREDICT, RECIPE, Commands, Result, bytes_of
-from tests.support.killing import Server
+from tests.support.commands import PREDICT, RECIPE, Commands, bytes_of
 
 pytestmark = pytest.mark.once
 
@@ -33,15 +32,15 @@ LINES = [
 class Place(Commands):
     """A folder with data and a trained run, and commands started in it."""
 
-    def train(self, *flags: str, **job: Any) -> Result:
+    def train(self, *flags, **job):
         return self(RECIPE, *TINY, *flags, **job)
 
-    def predict(self, *flags: str, **job: Any) -> Result:
+    def predict(self, *flags, **job):
         return self(PREDICT, "--run", "runs/classification/good", *flags, **job)
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: Any, server: Server) -> Place:
+def place(tmp_path_factory, server):
     folder = tmp_path_factory.mktemp("inputs")
     rng = random.Random(1)
     for name, count in (("train.jsonl", 128), ("dev.jsonl", 32)):
@@ -61,9 +60,7 @@ def place(tmp_path_factory: Any, server: Server) -> Place:
 
 
 @pytest.mark.parametrize(("file", "encoding"), [("texts.txt", "ascii"), ("dos.txt", "latin-1")])
-def test_each_line_has_its_answer_whatever_the_locale(
-    place: Place, file: str, encoding: str
-) -> None:
+def test_each_line_has_its_answer_whatever_the_locale(place, file, encoding):
     result = place.predict("--file", file, encoding=encoding)
     assert result.code == 0, result.err
     answers = result.out.split("\n")
@@ -91,7 +88,7 @@ WRONG: Dict[str, Tuple[Tuple[str, ...], Dict[str, Any], int, str]] = {
 
 
 @pytest.mark.parametrize("case", sorted(WRONG))
-def test_predict_reports_errors_in_one_line(place: Place, case: str) -> None:
+def test_predict_reports_errors_in_one_line(place, case):
     flags, job, code, line = WRONG[case]
     unchanged = bytes_of(place.folder / "runs")
     result = place.predict(*flags, **job)

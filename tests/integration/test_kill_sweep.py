@@ -9,7 +9,7 @@ own. Processes are real and so is the signal; see ``forkserver``.
 from __future__ import annotations
 
 import itertools
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, List
 
 import pytest
 
@@ -40,7 +40,7 @@ MOMENTS: List[Dict[str, Any]] = [
 ]
 
 
-def operations(run: Run, checkpoint: str) -> Tuple[List[Dict[str, Any]], List[Dict[str, Any]]]:
+def operations(run, checkpoint):
     """Faults at each file operation of writing ``checkpoint``: up to its rename, and after it.
 
     Left out is what a kill cannot show, because the page cache outlives the process: fsync, and
@@ -60,7 +60,7 @@ def operations(run: Run, checkpoint: str) -> Tuple[List[Dict[str, Any]], List[Di
     return before, after
 
 
-def chains(reference: Run) -> List[List[Dict[str, Any]]]:
+def chains(reference):
     """Faults, dealt to runs so that no process finds the moment it is to be killed at gone by."""
     first, first_after = operations(reference, FIRST)
     later, later_after = operations(reference, LATER)
@@ -91,9 +91,7 @@ MARKS = {"writing": pytest.mark.once, "resuming": pytest.mark.once, "all": pytes
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("part", [pytest.param(x, marks=MARKS.get(x, ())) for x in PARTS])
-def test_a_run_killed_anywhere_ends_as_if_it_had_not_been(
-    reference: Run, tmp_path: Any, part: str
-) -> None:
+def test_a_run_killed_anywhere_ends_as_if_it_had_not_been(reference, tmp_path, part):
     expected, samples = reference.state(), reference.samples()
     assert len(samples) == 24
     dealt = chains(reference)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Sequence
 
 import pytest
 
 from tests.integration import example_scripts
-from tests.support.commands import CLI, Commands
+from tests.support.commands import CLI
 
 
 @pytest.fixture(scope="module")
-def command(command: Commands) -> Commands:
+def command(command):
     example_scripts.write(command.folder)
     return command
 
@@ -22,7 +21,7 @@ def command(command: Commands) -> Commands:
     (["tag.py:model", "--batch", "tagged"], (4, 24)),
     pytest.param(["tag.py:model"], (32, 128), marks=pytest.mark.once),
 ])  # fmt: skip
-def test_a_model_is_inspected(command: Commands, words: Sequence[str], rows: Any) -> None:
+def test_a_model_is_inspected(command, words, rows):
     command.done(CLI, "inspect", *words)
     report = json.loads((command.folder / "runs/tag/inspect/amp.json").read_text())
     assert report["half_nodes"] > 50
@@ -35,7 +34,7 @@ def test_a_model_is_inspected(command: Commands, words: Sequence[str], rows: Any
     (["--batch", "named", "--", "64"], 64.0),  # the script has arguments, too
     (["--batch", "title.py:batches"], 256.0),  # the loss scale of the optimizer
 ])  # fmt: skip
-def test_a_model_is_rehearsed(command: Commands, words: Sequence[str], scale: float) -> None:
+def test_a_model_is_rehearsed(command, words, scale):
     command.done(CLI, "rehearse", "title.py:with_batch", "--steps", "2", *words)
     path = command.folder / "runs/title/rehearse/rehearsal.json"
     steps = json.loads(path.read_text())["steps"]
@@ -57,7 +56,7 @@ def test_a_model_is_rehearsed(command: Commands, words: Sequence[str], scale: fl
         (["rehearse", "title.py:model", "--loss-scale", "8"], "--loss-scale 8: the optimizer of "),
     ],
 )
-def test_one_clear_line(command: Commands, words: Sequence[str], message: str) -> None:
+def test_one_clear_line(command, words, message):
     done = command(CLI, *(words if words[0] == "rehearse" else ["inspect", *words]))
     assert done.code == 2 and message in done.error
     assert not (command.folder / "runs" / "classification").exists()

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
 from tests.support.commands import CLI, PREDICT, Commands
-from tests.support.killing import Server
 from tests.support.public_layouts import DEV, LAYOUTS, TEST, TRAIN, WITH_PAIRS, samples, texts
 
 pytestmark = [pytest.mark.once, pytest.mark.slow]
@@ -24,7 +22,7 @@ IN_CI = ("CMeEE", "GLUE RTE")
 @pytest.mark.parametrize("name", [
     name if name in IN_CI else pytest.param(name, marks=pytest.mark.long) for name in LAYOUTS
 ])  # fmt: skip
-def test_a_public_layout(server: Server, tmp_path: Path, name: str) -> None:
+def test_a_public_layout(server, tmp_path, name):
     layout, command = LAYOUTS[name], Commands(server, tmp_path)
     (tmp_path / layout.name).write_text(layout.write(samples(TRAIN, 1)), encoding="utf-8")
     (tmp_path / f"dev.{layout.name}").write_text(layout.write(samples(DEV, 2)), encoding="utf-8")

@@ -14,8 +14,6 @@ import socket
 import subprocess
 import sys
 import time
-from pathlib import Path
-from typing import Any, Dict, List, Optional, Tuple
 
 import numpy as np
 import psutil
@@ -55,13 +53,11 @@ pytestmark = [
 class Place:
     """A folder to train in."""
 
-    def __init__(self, server: Any, folder: Path) -> None:
+    def __init__(self, server, folder):
         self.folder = folder
         self.command = Commands(server, folder)
 
-    def start(
-        self, ranks: int, name: str, *flags: str, recipe: str = "classification", grace: float = 12
-    ) -> Any:
+    def start(self, ranks, name, *flags, recipe="classification", grace=12):
         """Start ranks; ``grace``: seconds after which it kills those that have not ended."""
         program = f"from amp_xla.commands import cli, ranks; ranks._GRACE_SECONDS = {grace}"
         command = ["ranks", "--np", str(ranks), "--recipe", recipe, "--", "--name", name, *flags]
@@ -74,7 +70,7 @@ class Place:
             start_new_session=True,
         )
 
-    def train(self, ranks: int, name: str, *flags: str, recipe: str = "classification") -> Result:
+    def train(self, ranks, name, *flags, recipe="classification"):
         """Train on ranks; 0 = in a process without them."""
         if not ranks:
             done = self.command(CLI, "train", "--recipe", recipe, "--", "--name", name, *flags)
@@ -83,19 +79,19 @@ class Place:
         out = process.communicate(timeout=280)[0].decode()
         return Result(process.returncode, out, "")
 
-    def run(self, name: str, recipe: str = "classification") -> Path:
+    def run(self, name, recipe="classification"):
         return self.folder / "runs" / recipe / name
 
-    def losses(self, name: str, recipe: str = "classification") -> List[Dict[str, Any]]:
+    def losses(self, name, recipe="classification"):
         return repeatable(self.run(name, recipe))
 
-    def weights(self, name: str, recipe: str = "classification") -> Dict[str, Any]:
+    def weights(self, name, recipe="classification"):
         newest = checkpoint.steps(self.run(name, recipe) / "checkpoints")[-1]
         return checkpoint.Checkpoint(newest).tensors()
 
 
 @pytest.fixture(scope="module")
-def place(server: Any, tmp_path_factory: Any) -> Place:
+def place(server, tmp_path_factory):
     need_horovod()
     here = Place(server, tmp_path_factory.mktemp("ranks"))
     write_corpus(here.folder / "train.tsv", 200, 1)
@@ -104,7 +100,7 @@ def place(server: Any, tmp_path_factory: Any) -> Place:
     return here
 
 
-def from_start(place: Place, recipe: str = "classification") -> List[str]:
+def from_start(place, recipe="classification"):
     """Return flags that take weights of a run, trained once.
 
     On 1.15 a seeded start depends on the number of operations.
@@ -119,7 +115,7 @@ def from_start(place: Place, recipe: str = "classification") -> List[str]:
     return ["--warm-start", f"runs/{recipe}/start"]
 
 
-def same(one: Dict[str, Any], other: Dict[str, Any], close: float = 1e-6) -> None:
+def same(one, other, close=1e-6):
     """Weights, slots and counters, by the norm of their difference."""
     assert set(one) == set(other)
     apart = size = 0.0
@@ -135,7 +131,7 @@ def same(one: Dict[str, Any], other: Dict[str, Any], close: float = 1e-6) -> Non
     assert apart <= close * size
 
 
-def alike(one: List[Dict[str, Any]], other: List[Dict[str, Any]], close: float = 2e-6) -> None:
+def alike(one, other, close=2e-6):
     """Two metrics.jsonl."""
     assert [sorted(line) for line in one] == [sorted(line) for line in other]
     for a, b in zip(one, other):
@@ -154,7 +150,7 @@ OFTEN = ("buckets" if backend.kind() == "tf1" else "pretraining", 2)
 OTHERS = (("buckets", 4), ("packed", 2), ("recomputed", 3), ("pretraining", 4))
 
 
-def alone(place: Place, case: str) -> Tuple[str, List[str]]:
+def alone(place, case):
     """Train a case in one process, once; return its recipe and flags."""
     recipe, flags = CASES[case]
     flags = [*FLAGS[recipe], *flags, "--dropout", "0", *from_start(place, recipe)]
@@ -167,7 +163,7 @@ def alone(place: Place, case: str) -> Tuple[str, List[str]]:
 @pytest.mark.parametrize(
     ("case", "ranks"), [OFTEN, *(pytest.param(*it, marks=pytest.mark.long) for it in OTHERS)]
 )
-def test_any_number_of_ranks_learns_the_same(place: Place, case: str, ranks: int) -> None:
+def test_any_number_of_ranks_learns_the_same(place, case, ranks):
     recipe, flags = alone(place, case)
     done = place.train(ranks, f"{case}-{ranks}", *flags, recipe=recipe)
     assert done.code == 0, done.out
@@ -178,14 +174,14 @@ def test_any_number_of_ranks_learns_the_same(place: Place, case: str, ranks: int
 
 
 @pytest.fixture(scope="module")
-def whole(place: Place) -> str:
+def whole(place):
     """Name of a run of three ranks that nobody disturbed."""
     done = place.train(3, "whole", *SMALL, *from_start(place), "--accumulate", "2")
     assert done.code == 0, done.out
     return "whole"
 
 
-def rank_processes(launcher: int) -> Dict[int, psutil.Process]:
+def rank_processes(launcher):
     found = {}
     for child in psutil.Process(launcher).children(recursive=True):
         try:
@@ -197,7 +193,7 @@ def rank_processes(launcher: int) -> Dict[int, psutil.Process]:
     return found
 
 
-def begun(process: Any, metrics: Path, lines: int) -> None:
+def begun(process, metrics, lines):
     """Waits until so many lines are written."""
     end = time.monotonic() + 120
     while not metrics.exists() or metrics.read_bytes().count(b"\n") < lines:
@@ -206,7 +202,7 @@ def begun(process: Any, metrics: Path, lines: int) -> None:
         time.sleep(0.02)
 
 
-def disturbed(place: Place, name: str, victim: Optional[int], number: int, lines: int) -> Result:
+def disturbed(place, name, victim, number, lines):
     """Trains on three ranks, sends a signal to one of them (None = to what started them)."""
     process = place.start(3, name, *SMALL, *from_start(place), "--accumulate", "2")
     begun(process, place.run(name) / "metrics.jsonl", lines)
@@ -220,7 +216,7 @@ def disturbed(place: Place, name: str, victim: Optional[int], number: int, lines
     return Result(process.returncode, out, "")
 
 
-def goes_on(place: Place, name: str, whole: str, ranks: int) -> None:
+def goes_on(place, name, whole, ranks):
     """Resumes a copy of the run on so many ranks, and compares it with an undisturbed one."""
     copy = f"{name}-on-{ranks}"
     shutil.copytree(str(place.run(name)), str(place.run(copy)), symlinks=True)
@@ -249,8 +245,8 @@ def goes_on(place: Place, name: str, whole: str, ranks: int) -> None:
     [("SIGKILL", KILLS, 137, "was killed by SIGKILL"), ("SIGSTOP", STALLS, 75, "did not respond")],
 )
 def test_a_rank_that_dies_or_stalls_ends_all_and_the_run_goes_on(
-    place: Place, whole: str, number: str, times: int, code: int, cause: str
-) -> None:
+    place, whole, number, times, code, cause
+):
     for seed in range(times):
         name = f"{number}-{seed}"
         draw, lines = random.Random(seed), len(place.losses(whole))
@@ -266,9 +262,7 @@ def test_a_rank_that_dies_or_stalls_ends_all_and_the_run_goes_on(
 
 @pytest.mark.long
 @pytest.mark.parametrize(("number", "code"), [("SIGTERM", 143), ("SIGUSR1", 0)])
-def test_a_signal_to_the_starter_is_an_orderly_stop(
-    place: Place, whole: str, number: str, code: int
-) -> None:
+def test_a_signal_to_the_starter_is_an_orderly_stop(place, whole, number, code):
     done = disturbed(place, number, None, getattr(signal, number), 5)
     assert done.code == code, done.out
     assert f"stopped by {number} after step" in done.out
@@ -287,9 +281,7 @@ checkpoint._write_tensors = lambda *args: (time.sleep(7), write(*args))
 
 
 @pytest.mark.once
-def test_all_ranks_wait_for_the_last_checkpoint_of_a_stopped_run(
-    place: Place, tmp_path: Path
-) -> None:
+def test_all_ranks_wait_for_the_last_checkpoint_of_a_stopped_run(place, tmp_path):
     """Its launcher kills, some seconds after one rank has ended, those that have not."""
     text = (ROOT / "recipes" / "pretraining.py").read_text()
     (tmp_path / "slow.py").write_text(text.replace("\nif __name__", f"{SLOW_DISK}\nif __name__"))
@@ -305,7 +297,7 @@ def test_all_ranks_wait_for_the_last_checkpoint_of_a_stopped_run(
 
 
 @pytest.mark.long
-def test_ranks_with_other_data_are_refused(place: Place, tmp_path: Path) -> None:
+def test_ranks_with_other_data_are_refused(place, tmp_path):
     old = "identity=data.fingerprints"
     new = "identity={**data.fingerprints, 'rank': __import__('os').environ['HOROVOD_RANK']}"
     text = (ROOT / "recipes" / "classification.py").read_text()

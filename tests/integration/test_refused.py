@@ -26,7 +26,6 @@ from amp_xla.training.checkpoint import MANIFEST, manifest_of
 from amp_xla.training.recipe import own_recipes
 from tests.support import google_folder
 from tests.support.commands import PREDICT, RECIPE, VERIFY, Commands, bytes_of
-from tests.support.killing import Server
 from tests.tasks.classification.test_recipe import WORDS, write_corpus
 
 TINY = (
@@ -39,7 +38,7 @@ pytestmark = [pytest.mark.once, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
-def trained(server: Server, tmp_path_factory: Any) -> Path:
+def trained(server, tmp_path_factory):
     """A folder with data, a run ``mine`` of two epochs and its answers."""
     folder: Path = tmp_path_factory.mktemp("trained")
     write_corpus(folder / "train.tsv", 64, 1)
@@ -55,34 +54,34 @@ def trained(server: Server, tmp_path_factory: Any) -> Path:
 
 
 @pytest.fixture
-def command(server: Server, trained: Path, tmp_path: Path) -> Commands:
+def command(server, trained, tmp_path):
     """Commands in a copy of ``trained``."""
     shutil.copytree(str(trained), str(tmp_path / "copy"), symlinks=True)
     return Commands(server, tmp_path / "copy")
 
 
-def train(command: Commands, *flags: str, data: str = "train.tsv", epochs: int = 2) -> Any:
+def train(command, *flags, data="train.tsv", epochs=2):
     words = ("--train", data, "--dev", "dev.tsv", *TINY, "--epochs", str(epochs))
     return command(RECIPE, *words, *flags)
 
 
-def predict(command: Commands, *flags: str) -> Any:
+def predict(command, *flags):
     return command(PREDICT, "--run", str(RUN), "--file", "new.txt", *flags)
 
 
-def answers(command: Commands) -> str:
+def answers(command):
     return (command.folder / "answers.txt").read_text()
 
 
-def remove(*names: str) -> Callable[[Path], None]:
-    def removed(run: Path) -> None:
+def remove(*names):
+    def removed(run):
         for name in names:
             shutil.rmtree(str(run / name)) if (run / name).is_dir() else (run / name).unlink()
 
     return removed
 
 
-def damaged(run: Path) -> None:
+def damaged(run):
     for path in checkpoint.steps(run / "checkpoints"):
         (path / checkpoint.TENSORS).write_bytes(b"")
 
@@ -109,7 +108,7 @@ REFUSED: Dict[str, Tuple[Any, Tuple[str, ...], str, List[str]]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_is_refused_leaves_every_byte(command: Commands, name: str) -> None:
+def test_what_is_refused_leaves_every_byte(command, name):
     prepare, flags, data, words = REFUSED[name]
     if prepare:
         prepare(command.folder / RUN)
@@ -121,7 +120,7 @@ def test_what_is_refused_leaves_every_byte(command: Commands, name: str) -> None
     assert bytes_of(command.folder) == before
 
 
-def changed(run: Path) -> None:
+def changed(run):
     """As somebody who edits them would."""
     for name, old, now in (
         ("config.json", b'"hidden": 8', b'"hidden": 64'),
@@ -140,9 +139,7 @@ COPIES = ("labels.json", "vocab.txt", "config.json", "run.json", "bert_config.js
 
 
 @pytest.mark.parametrize("change", [changed, remove(*COPIES)])
-def test_copies_decide_nothing_and_are_repaired(
-    command: Commands, change: Callable[[Path], None]
-) -> None:
+def test_copies_decide_nothing_and_are_repaired(command, change):
     run = command.folder / RUN
     first = {name: (run / name).read_bytes() for name in COPIES}
     change(run)
@@ -154,7 +151,7 @@ def test_copies_decide_nothing_and_are_repaired(
         assert json.loads((run / name).read_bytes()) if name.endswith(".json") else True
 
 
-def signed_again(path: Path) -> None:
+def signed_again(path):
     """Write a manifest for the current content, as an attacker would."""
     (path / MANIFEST).unlink()
     files = {
@@ -164,7 +161,7 @@ def signed_again(path: Path) -> None:
     (path / MANIFEST).write_bytes(manifest_of(path.name, files))
 
 
-def forged(folder: Path, change: Callable[[Dict[str, Any]], Any]) -> None:
+def forged(folder, change):
     """Change the state of each checkpoint of a run."""
     for path in checkpoint.steps(folder / "checkpoints"):
         state = json.loads((path / "state.json").read_text())
@@ -184,10 +181,10 @@ resource.setrlimit(resource.RLIMIT_DATA, ((used << 10) + (2 << 30),) * 2)
 """
 
 
-def asset(name: str, content: bytes) -> Callable[[Path], None]:
+def asset(name, content):
     """Return a change: another file in each checkpoint, with a manifest that fits."""
 
-    def change(run: Path) -> None:
+    def change(run):
         for path in checkpoint.steps(run / "checkpoints"):
             durable.write(path / name, content)
             signed_again(path)
@@ -195,25 +192,25 @@ def asset(name: str, content: bytes) -> Callable[[Path], None]:
     return change
 
 
-def setting(**values: Any) -> Callable[[Path], None]:
+def setting(**values):
     return lambda run: forged(run, lambda state: state["identity"]["config"].update(values))
 
 
-def loop(**values: Any) -> Callable[[Path], None]:
+def loop(**values):
     return lambda run: forged(run, lambda state: state["loop"].update(values))
 
 
-def made_up(**values: Any) -> Callable[[Path], None]:
+def made_up(**values):
     return lambda run: forged(run, lambda state: state.update(values))
 
 
-def elsewhere(run: Path) -> None:
+def elsewhere(run):
     """The checkpoints are a link."""
     (run / "checkpoints").rename(run.parents[2] / "outside" / "checkpoints")
     (run / "checkpoints").symlink_to(run.parents[2] / "outside" / "checkpoints")
 
 
-def pipe(run: Path) -> None:
+def pipe(run):
     (run / ".lock").unlink()
     os.mkfifo(str(run / ".lock"))
 
@@ -241,7 +238,7 @@ CASES: Dict[str, Tuple[Callable[[Path], Any], str, str]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_forged_run_is_refused_in_one_line(command: Commands, name: str) -> None:
+def test_a_forged_run_is_refused_in_one_line(command, name):
     change, words, message = CASES[name]
     (command.folder / "outside").mkdir()
     (command.folder / "evil.py").write_text("open('executed', 'w').write('')\n")
@@ -260,7 +257,7 @@ def test_a_forged_run_is_refused_in_one_line(command: Commands, name: str) -> No
     assert not (command.folder / "executed").exists()
 
 
-def test_copies_that_lead_elsewhere_are_replaced_and_not_read(command: Commands) -> None:
+def test_copies_that_lead_elsewhere_are_replaced_and_not_read(command):
     run, outside = command.folder / RUN, command.folder / "outside"
     outside.mkdir()
     for name in ("config.json", "run.json", "metrics.jsonl", "labels.json", "report.html"):
@@ -282,9 +279,7 @@ def test_copies_that_lead_elsewhere_are_replaced_and_not_read(command: Commands)
     assert all(SECRET.encode() not in path.read_bytes() for path in kept)
 
 
-def test_a_folder_of_weights_is_refused_before_texts_are_read(
-    command: Commands, tmp_path: Path
-) -> None:
+def test_a_folder_of_weights_is_refused_before_texts_are_read(command, tmp_path):
     bert = google_folder.write(tmp_path / "bert")
     (bert / google_folder.NAME).write_text(json.dumps({"model_type": "roberta"}))
     (bert / "vocab.txt").unlink()
@@ -292,12 +287,12 @@ def test_a_folder_of_weights_is_refused_before_texts_are_read(
     assert 'model_type "roberta" is not supported' in command(RECIPE, *words, code=LIMIT).error
 
 
-def test_of_two_exports_into_one_folder_one_is_refused(tmp_path: Path) -> None:
-    def write(folder: Path) -> None:
+def test_of_two_exports_into_one_folder_one_is_refused(tmp_path):
+    def write(folder):
         folder.mkdir()
         (folder / "model").touch()
 
-    def late(folder: Path) -> None:
+    def late(folder):
         write(folder)
         export.all_or_nothing(tmp_path / "out", write)
 
@@ -306,7 +301,7 @@ def test_of_two_exports_into_one_folder_one_is_refused(tmp_path: Path) -> None:
     assert sorted(bytes_of(tmp_path)) == ["out", "out/model"]
 
 
-def test_a_finished_run_is_extended_without_force(command: Commands) -> None:
+def test_a_finished_run_is_extended_without_force(command):
     result = train(command, "--name", "mine", "--resume", epochs=3)
     assert result.code == 0, result.err
     assert (
@@ -322,7 +317,7 @@ def test_a_finished_run_is_extended_without_force(command: Commands) -> None:
     assert "setting epochs: 3 in the checkpoint, 1 now" in shorter.error
 
 
-def test_a_fine_tuned_run_does_not_need_its_bert_again(command: Commands, tmp_path: Path) -> None:
+def test_a_fine_tuned_run_does_not_need_its_bert_again(command, tmp_path):
     tokens = [*SPECIAL_TOKENS, "the", "a", "with", *WORDS["weather"], *WORDS["kitchen"]]
     bert = google_folder.write(tmp_path / "bert", vocabulary=tokens)
     assert train(command, "--name", "tuned", "--bert", str(bert)).code == 0
@@ -340,10 +335,10 @@ def test_a_fine_tuned_run_does_not_need_its_bert_again(command: Commands, tmp_pa
     command.done(VERIFY, "--run", run)
 
 
-def test_a_run_from_before_a_flag_goes_on(command: Commands) -> None:
+def test_a_run_from_before_a_flag_goes_on(command):
     """A setting that one side lacks equals its default; the same for the loop's fields."""
 
-    def older(state: Dict[str, Any]) -> None:
+    def older(state):
         identity = state["identity"]
         for name in ("focal_gamma", "patience", "ema", "pooling"):  # flags of today
             identity["config"].pop(name, None)

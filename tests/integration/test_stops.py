@@ -8,16 +8,14 @@ import signal
 import socket
 import subprocess
 import time
-from pathlib import Path
-from typing import Iterator, List
 
 import pytest
 
 from amp_xla.training import checkpoint
-from tests.support.killing import Run, Server
+from tests.support.killing import Run
 
 
-def whole(run: Run) -> List[str]:
+def whole(run):
     """Names of the checkpoints, all of which must be whole."""
     found = checkpoint.steps(run.path / "checkpoints")
     assert [checkpoint.problems(path) for path in found] == [[] for _ in found]
@@ -26,9 +24,7 @@ def whole(run: Run) -> List[str]:
 
 @pytest.mark.once
 @pytest.mark.slow
-def test_signals_in_every_phase_end_in_good_order(
-    server: Server, reference: Run, tmp_path: Path
-) -> None:
+def test_signals_in_every_phase_end_in_good_order(server, reference, tmp_path):
     run = Run(server, tmp_path)
     phases = [
         ({"main": 7}, "SIGTERM", 143, "before the first step"),
@@ -56,9 +52,7 @@ def test_signals_in_every_phase_end_in_good_order(
 
 
 @pytest.mark.once
-def test_an_evaluation_that_is_repeated_leaves_one_line(
-    server: Server, reference: Run, tmp_path: Path
-) -> None:
+def test_an_evaluation_that_is_repeated_leaves_one_line(server, reference, tmp_path):
     run = Run(server, tmp_path)
     assert run({"evaluate": [0, 1], "signal": "SIGTERM"}) == 143
     assert run({"checkpoint": ["step-00000008.1", 1]}) == -9  # its line is written before
@@ -67,7 +61,7 @@ def test_an_evaluation_that_is_repeated_leaves_one_line(
 
 
 @pytest.mark.once
-def test_a_second_signal_ends_at_once(server: Server, tmp_path: Path) -> None:
+def test_a_second_signal_ends_at_once(server, tmp_path):
     run = Run(server, tmp_path)
     pid = run.start({"pause": 9})
     before = whole(run)
@@ -81,7 +75,7 @@ def test_a_second_signal_ends_at_once(server: Server, tmp_path: Path) -> None:
 
 
 @pytest.mark.once
-def test_a_second_process_is_refused(servers: List[Server], tmp_path: Path) -> None:
+def test_a_second_process_is_refused(servers, tmp_path):
     run = Run(servers[0], tmp_path)
     pid = run.start({"pause": 6})
     other = Run(servers[1], tmp_path)
@@ -92,7 +86,7 @@ def test_a_second_process_is_refused(servers: List[Server], tmp_path: Path) -> N
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
+def small_disk(tmp_path):
     folder = tmp_path / "disk"
     folder.mkdir()
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=280k", "none", str(folder)])
@@ -103,7 +97,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.once
-def test_a_full_disk(server: Server, small_disk: Path, tmp_path: Path) -> None:
+def test_a_full_disk(server, small_disk, tmp_path):
     run = Run(server, small_disk)
     run.log, run.out = tmp_path / "log.jsonl", tmp_path / "out.txt"
     run.start({"pause": 9})
@@ -119,9 +113,7 @@ def test_a_full_disk(server: Server, small_disk: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.once
-def test_a_bug_is_a_traceback_and_the_run_can_be_resumed(
-    server: Server, reference: Run, tmp_path: Path
-) -> None:
+def test_a_bug_is_a_traceback_and_the_run_can_be_resumed(server, reference, tmp_path):
     run = Run(server, tmp_path)
     assert run({"step": [13, "after"], "raise": "ValueError"}, checkpoint_every=0) == 1
     assert "Traceback (most recent call last)" in run.text() and "ValueError" in run.text()

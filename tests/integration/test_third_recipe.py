@@ -4,31 +4,30 @@ from __future__ import annotations
 
 import json
 import shutil
-from pathlib import Path
 
 import pytest
 
 from tests.support import tiny
-from tests.support.commands import CLI, Commands
+from tests.support.commands import CLI
 
 pytestmark = pytest.mark.once
 SETTINGS = ("--", "--name", "a", "--hidden", "32", "--epochs", "10")
 
 
 @pytest.fixture(scope="module")
-def command(command: Commands) -> Commands:
+def command(command):
     shutil.copy(tiny.__file__, str(command.folder / "majority.py"))
     return command
 
 
 @pytest.fixture(scope="module")
-def trained(command: Commands) -> Path:
+def trained(command):
     done = command(CLI, "train", "--recipe", "majority.py", *SETTINGS)
     assert done.code == 0 and "done: best dev loss" in done.err, done.err
     return command.folder / "runs" / "majority" / "a"
 
 
-def test_it_trains_and_is_resumed(trained: Path, command: Commands) -> None:
+def test_it_trains_and_is_resumed(trained, command):
     config = json.loads((trained / "config.json").read_text())
     assert (config["hidden"], config["batch_size"], config["run"]["name"]) == (32, 4, "a")
     assert command.metrics("majority", "a")[-1]["step"] == 80
@@ -37,7 +36,7 @@ def test_it_trains_and_is_resumed(trained: Path, command: Commands) -> None:
     assert done.code == 0 and "resumed from step-00000080" in done.err, done.err
 
 
-def test_it_predicts_where_the_user_says_which_file_it_is(trained: Path, command: Commands) -> None:
+def test_it_predicts_where_the_user_says_which_file_it_is(trained, command):
     (command.folder / "texts.txt").write_text("38 39 40\n1 2 3\n")
     words = [CLI, "predict", str(trained), "texts.txt"]
     said = command(*words, "--recipe", "majority.py")
@@ -47,7 +46,7 @@ def test_it_predicts_where_the_user_says_which_file_it_is(trained: Path, command
     assert done.code == 2 and "majority" in done.error and "--recipe" in done.error
 
 
-def test_a_file_whose_name_is_no_modules_name_is_refused(command: Commands) -> None:
+def test_a_file_whose_name_is_no_modules_name_is_refused(command):
     (command.folder / "no-name.py").write_text("raise SystemExit(9)\n")
     done = command(CLI, "train", "--recipe", "no-name.py")
     assert done.code == 2 and "needs another name" in done.error

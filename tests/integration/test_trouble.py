@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import datetime
 import json
-from pathlib import Path
 from typing import Any, Dict
 
 import numpy as np
 import pytest
 
 from amp_xla.training import checkpoint
-from tests.support.killing import Run, Server
+from tests.support.killing import Run
 
 TROUBLE = dict(accumulate=1, nonfinite_limit=3, overflow_at=[9, 10, 11], first_scale=1024.0)
 
 
 @pytest.mark.once
-def test_rolls_back_once_and_goes_on_with_the_next_batches(server: Server, tmp_path: Path) -> None:
+def test_rolls_back_once_and_goes_on_with_the_next_batches(server, tmp_path):
     run = Run(server, tmp_path / "a", **TROUBLE)
     assert run() == 0, run.text()
     assert "3 skipped in a row: rolled back to step-00000008" in run.text()
@@ -36,9 +35,7 @@ def test_rolls_back_once_and_goes_on_with_the_next_batches(server: Server, tmp_p
 
 
 @pytest.mark.once
-def test_stops_when_the_trouble_comes_back_or_cannot_be_rolled_back(
-    server: Server, tmp_path: Path
-) -> None:
+def test_stops_when_the_trouble_comes_back_or_cannot_be_rolled_back(server, tmp_path):
     run = Run(server, tmp_path / "again", **{**TROUBLE, "overflow_from": 9})
     assert run() == 2
     assert "and the run was already rolled back at step 12" in run.text()
@@ -49,9 +46,7 @@ def test_stops_when_the_trouble_comes_back_or_cannot_be_rolled_back(
 
 
 @pytest.mark.once
-def test_nan_evaluations_stop_a_run_early_and_each_window_has_a_line(
-    server: Server, tmp_path: Path
-) -> None:
+def test_nan_evaluations_stop_a_run_early_and_each_window_has_a_line(server, tmp_path):
     run = Run(server, tmp_path, epochs=9, patience=2, nan_evaluations=True, log_every=5)
     assert run() == 0, run.text()
     assert "stopping early" in run.text()
@@ -65,14 +60,14 @@ def test_nan_evaluations_stop_a_run_early_and_each_window_has_a_line(
 
 @pytest.mark.once
 @pytest.mark.parametrize("policy", ["stop", "report"])
-def test_policies(server: Server, tmp_path: Path, policy: str) -> None:
+def test_policies(server, tmp_path, policy):
     run = Run(server, tmp_path)
     assert run(on_nonfinite=policy) == (2 if policy == "stop" else 0)
     assert run.text().count("step 3: loss inf at loss scale 128, not finite") == 1
 
 
 @pytest.mark.once
-def test_a_forced_resume_names_what_differs(server: Server, tmp_path: Path) -> None:
+def test_a_forced_resume_names_what_differs(server, tmp_path):
     run = Run(server, tmp_path)
     assert run({"step": [9, "before"]}) == -9
     assert run(config={"learning_rate": 0.01}, force_resume=True) == 0
@@ -80,7 +75,7 @@ def test_a_forced_resume_names_what_differs(server: Server, tmp_path: Path) -> N
 
 
 @pytest.mark.once
-def test_a_run_that_starts_over_describes_itself_again(server: Server, tmp_path: Path) -> None:
+def test_a_run_that_starts_over_describes_itself_again(server, tmp_path):
     run = Run(server, tmp_path)
     for step, recipe in ((2, "tiny"), (9, "tiny"), (10, "before")):  # step-00000005 continues
         assert run({"step": [step, "before"]}) == -9
@@ -90,7 +85,7 @@ def test_a_run_that_starts_over_describes_itself_again(server: Server, tmp_path:
 
 
 @pytest.mark.once
-def test_warm_start_takes_weights_only(server: Server, reference: Run, tmp_path: Path) -> None:
+def test_warm_start_takes_weights_only(server, reference, tmp_path):
     new = Run(server, tmp_path)
     assert new(resume=False, warm_start=str(reference.path)) == 0
     assert "warm start: weights of" in new.text()

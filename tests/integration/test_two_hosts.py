@@ -13,7 +13,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Iterator, List, Set
 
 import pytest
 
@@ -30,14 +29,14 @@ ENTER = 'ip netns exec "$host" unshare --uts sh -c \'hostname "$0" && eval "$1"\
 SSH = f'#!/bin/sh\nshift 4\nhost=$1 line=$2\necho "$host" >>"${{0%/*}}/asked"\nexec {ENTER}\n'
 
 
-def ip(*words: str) -> None:
+def ip(*words):
     done = subprocess.run(["ip", *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     if done.returncode:
         raise OSError(f"ip {' '.join(words)}: {done.stdout.decode().strip()}")
 
 
 @pytest.fixture
-def hosts() -> Iterator[List[str]]:
+def hosts():
     """Make two hosts that can look up each other; return their names."""
     need_horovod()
     names = list(HOSTS)
@@ -56,7 +55,7 @@ def hosts() -> Iterator[List[str]]:
                 names_of.rmdir()
 
 
-def connect(first: str, second: str) -> None:
+def connect(first, second):
     for name in (first, second):
         ip("netns", "add", name)
         # `ip netns exec` mounts this file as /etc/hosts. Horovod looks up the name of its host.
@@ -71,14 +70,14 @@ def connect(first: str, second: str) -> None:
             ip("-n", name, "link", "set", device, "up")
 
 
-def listening(pid: int) -> Set[str]:
+def listening(pid):
     """Return the addresses on which the host of a process takes connections."""
     rows = [line.split() for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]]
     hexadecimal = {row[1].partition(":")[0] for row in rows if row[3] == "0A"}
     return {socket.inet_ntoa(bytes.fromhex(address)[::-1]) for address in hexadecimal}
 
 
-def test_two_hosts_train_and_stop_in_order(hosts: List[str], tmp_path: Path) -> None:
+def test_two_hosts_train_and_stop_in_order(hosts, tmp_path):
     write_corpus(tmp_path / "train.tsv", 400, 1)
     write_corpus(tmp_path / "dev.tsv", 80, 2)
     ssh = tmp_path / "bin" / "ssh"

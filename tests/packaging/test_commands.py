@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Dict, Tuple
 
 import pytest
@@ -45,11 +44,11 @@ DAY: Dict[str, Tuple[int, str]] = {
 }
 
 
-def test_each_command_is_run() -> None:
+def test_each_command_is_run():
     assert {words.split()[0] for words in DAY} == set(COMMANDS)
 
 
-def test_all_commands(tmp_path: Path) -> None:
+def test_all_commands(tmp_path):
     """Run the commands in processes forked from one with TensorFlow."""
     command = Commands(Server(), tmp_path)
     lines = [f"salt {n} soup\tcook\nbolt {n} nut\tbuild\n" for n in range(64)]

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
-from typing import Dict
 
 import pytest
 
@@ -25,7 +24,7 @@ pytestmark = pytest.mark.once
 TAGS = "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
 
 
-def wheel(folder: Path, name: str, version: str, requires: str = "") -> None:
+def wheel(folder, name, version, requires=""):
     """Write a wheel with one empty module."""
     metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
     metadata += f"Requires-Dist: {requires}\n" if requires else ""
@@ -65,7 +64,7 @@ def base(tmp_path_factory):
         yield python
 
 
-def install(python: str, *pins: str, request: str = "auto") -> Dict[str, str]:
+def install(python, *pins, request="auto"):
     """Run the installer with a lock of these pins; return the versions afterwards."""
     root = Path(python).parents[2]
     (root / "requirements" / "container-tf1.txt").write_text("\n".join(pins))

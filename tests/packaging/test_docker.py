@@ -6,7 +6,6 @@ No engine runs here: small programs with their names write down their arguments.
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Dict, List, Tuple
 
 import pytest
@@ -31,7 +30,7 @@ esac
 class Docker:
     """Runs `make docker-*` with fake engines; returns the arguments of each call."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder):
         self.log, self.runs, self.bin = folder / "log", folder / "my runs", folder / "bin"
         self.bin.mkdir()
         for name in ("docker", "podman", "apptainer"):
@@ -39,7 +38,7 @@ class Docker:
             (self.bin / name).chmod(0o755)
         self.status, self.stderr = 0, ""
 
-    def make(self, target: str, *variables: str, **environment: str) -> List[List[str]]:
+    def make(self, target, *variables, **environment):
         done = run(
             ["make", target, f"RUNS={self.runs}", *variables],
             PATH=f"{self.bin}{os.pathsep}{os.environ['PATH']}",
@@ -53,7 +52,7 @@ class Docker:
 
 
 @pytest.fixture
-def docker(tmp_path: Path) -> Docker:
+def docker(tmp_path):
     return Docker(tmp_path)
 
 
@@ -102,7 +101,7 @@ LINES: Dict[str, Tuple[List[str], Dict[str, str], List[str]]] = {
 
 
 @pytest.mark.parametrize("name", LINES)
-def test_the_command_lines(docker: Docker, tmp_path: Path, name: str) -> None:
+def test_the_command_lines(docker, tmp_path, name):
     variables, environment, expected = LINES[name]
     odd, out = tmp_path / "my texts" / "a b.tsv", tmp_path / "made"
     odd.parent.mkdir()
@@ -123,12 +122,12 @@ def test_the_command_lines(docker: Docker, tmp_path: Path, name: str) -> None:
     assert docker.runs.is_dir() == (variables[0] != "docker-build")
 
 
-def revision_of(calls: List[List[str]]) -> str:
+def revision_of(calls):
     """Return the revision that is given to the build."""
     return next(word for word in calls[-1] if word.startswith("REVISION=")).partition("=")[2]
 
 
-def test_the_exit_code_of_training_is_a_failure_of_make(docker: Docker) -> None:
+def test_the_exit_code_of_training_is_a_failure_of_make(docker):
     docker.make("docker-train", FAKE_STATUS="3")
     assert docker.status == 2 and "Error 3" in docker.stderr
 

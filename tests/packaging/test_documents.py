@@ -7,8 +7,6 @@ import importlib
 import importlib.util
 import re
 import shlex
-from pathlib import Path
-from typing import List, Set, Tuple
 
 import pytest
 
@@ -27,7 +25,7 @@ PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob(".github/*.md"), *ROOT.glob("docs
 VARIABLES = set(re.findall(r"[A-Z_]+", MAKEFILE.split("VARIABLES := ")[1].split("\n")[0]))
 
 
-def sources() -> List[Tuple[str, str]]:
+def sources():
     """Return the pages, and the docstrings of modules, by name."""
     pages = [path for path in PAGES if path.name != "CHANGELOG.md"]
     texts = [(str(path.relative_to(ROOT)), path.read_text(encoding="utf-8")) for path in pages]
@@ -38,7 +36,7 @@ def sources() -> List[Tuple[str, str]]:
     return texts
 
 
-def commands(text: str) -> List[str]:
+def commands(text):
     """Return the command lines of a text, without comments."""
     lines = [*INLINE.findall(text), *BLOCK.findall(text)]
     return [re.sub(r"\s+#.*$", "", " ".join(line.split())) for line in lines]
@@ -47,14 +45,14 @@ def commands(text: str) -> List[str]:
 PRINTED = sorted({line for _, text in sources() for line in commands(text)})
 
 
-def flags_of(module: str) -> Set[str]:
+def flags_of(module):
     """Return the flags of a module's Config; without one it has none."""
     config = getattr(importlib.import_module(module), "Config", tuple)
     names = {name.replace("_", "-") for name in flat(config())} if config is not tuple else set()
     return {"--help", *(f"--{n}" for n in names), *(f"--no-{n}" for n in names)}
 
 
-def check(line: str) -> None:
+def check(line):
     """Raise AssertionError unless command, variables, recipe and flags exist."""
     line = re.sub(r"<\w+>|\.\.\.", "VALUE", line.replace("\\|", "|").split(" | ")[0])
     try:
@@ -73,7 +71,7 @@ def check(line: str) -> None:
             check_flags(words, flags_of(module))
 
 
-def check_make(words: List[str]) -> None:
+def check_make(words):
     targets = [word for word in words if "=" not in word]
     values = dict(word.split("=", 1) for word in words if "=" in word)
     assert set(targets) <= {*TARGETS, "docker-*"}, targets
@@ -82,7 +80,7 @@ def check_make(words: List[str]) -> None:
         recipe_flags(values.get("RECIPE", "classification"), shlex.split(values.get("ARGS", "")))
 
 
-def check_command(name: str, words: List[str]) -> None:
+def check_command(name, words):
     assert name in {*COMMANDS, *HERE}, name
     if name in HERE:
         return
@@ -97,23 +95,23 @@ def check_command(name: str, words: List[str]) -> None:
         recipe_flags(own[0] if own and own[0] in RECIPES else "classification", after)
 
 
-def recipe_flags(recipe: str, words: List[str]) -> None:
+def recipe_flags(recipe, words):
     assert recipe in RECIPES or recipe in ("", "VALUE", "mine"), recipe
     if recipe in RECIPES and not recipe.startswith("jax_"):
         check_flags(words, flags_of(f"recipes.{recipe}"))
 
 
-def check_flags(words: List[str], known: Set[str]) -> None:
+def check_flags(words, known):
     flags = {word.split("=")[0] for word in words if re.match(r"--[a-z][a-z0-9-]*(=|$)", word)}
     assert flags <= known, sorted(flags - known)
 
 
 @pytest.mark.parametrize("line", PRINTED)
-def test_a_printed_command_exists(line: str) -> None:
+def test_a_printed_command_exists(line):
     check(line)
 
 
-def test_messages_name_commands_that_exist() -> None:
+def test_messages_name_commands_that_exist():
     assert len(PRINTED) > 60
     for folder in ("amp_xla", "recipes", "scripts", "benchmarks"):
         for path in (ROOT / folder).rglob("*.py"):
@@ -129,7 +127,7 @@ SAME = re.compile(
 
 
 @pytest.mark.parametrize("page", ["README", "docs/own-script"])
-def test_both_languages_have_the_same_headings_commands_links_and_figures(page: str) -> None:
+def test_both_languages_have_the_same_headings_commands_links_and_figures(page):
     pages = [(ROOT / (page + end)).read_text(encoding="utf-8") for end in (".md", ".zh.md")]
     english, chinese = (text.replace(".zh.md", ".md") for text in pages)
     assert sorted(SAME.findall(english)) == sorted(SAME.findall(chinese))
@@ -143,13 +141,13 @@ def test_both_languages_have_the_same_headings_commands_links_and_figures(page: 
             assert text.count("\n") <= 125 and max(map(len, text.splitlines())) <= 125
 
 
-def anchors(path: Path) -> Set[str]:
+def anchors(path):
     """Return the names that GitHub gives to a page's headings."""
     headings = re.findall(r"^#+ (.*)$", path.read_text(encoding="utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading).replace(" ", "-").lower() for heading in headings}
 
 
-def test_links_lead_to_files_and_headings() -> None:
+def test_links_lead_to_files_and_headings():
     for path in PAGES:
         for link in re.findall(r"\]\(([^)\s]+)\)", path.read_text(encoding="utf-8")):
             name, _, anchor = link.partition("#")
@@ -180,7 +178,7 @@ OUTSIDE_FLAGS = set(
 )
 
 
-def all_flags() -> Set[str]:
+def all_flags():
     """Return the flags of all commands, recipes, benchmarks, and of scripts with argparse."""
     modules = {command.module for command in COMMANDS.values()}
     modules |= {f"recipes.{name}" for name in RECIPES if not name.startswith("jax_")}
@@ -194,7 +192,7 @@ def all_flags() -> Set[str]:
     return own.union(*(flags_of(module) for module in modules))
 
 
-def missing(text: str, known: Set[str], names: Set[str]) -> List[str]:
+def missing(text, known, names):
     """Return the programs, files and flags that a text names and this project does not have."""
     files = [
         name
@@ -212,7 +210,7 @@ def missing(text: str, known: Set[str], names: Set[str]) -> List[str]:
     return [*files, *modules, *sorted(set(FLAG.findall(text)) - known)]
 
 
-def test_named_programs_files_and_flags_exist() -> None:
+def test_named_programs_files_and_flags_exist():
     known = all_flags() | OUTSIDE_FLAGS
     names = {
         path.name
@@ -231,7 +229,7 @@ def test_named_programs_files_and_flags_exist() -> None:
     assert all(missing(text, known, names) for text in wrong)
 
 
-def test_public_import_paths_exist() -> None:
+def test_public_import_paths_exist():
     """Contract 10 of CONTRIBUTING."""
     listed = "setup callbacks diagnose sok jax models.derivatives precision precision.loss_scale"
     listed += " precision.optimizer precision.policy precision.jax precision.compat.jmp"
@@ -240,7 +238,7 @@ def test_public_import_paths_exist() -> None:
     assert not missing
 
 
-def test_the_changelog_begins_with_the_version() -> None:
+def test_the_changelog_begins_with_the_version():
     versions = [
         re.findall(pattern, (ROOT / name).read_text(encoding="utf-8"), re.MULTILINE)[0]
         for name, pattern in (
@@ -253,7 +251,7 @@ def test_the_changelog_begins_with_the_version() -> None:
     assert len(set(versions)) == 1, versions
 
 
-def test_the_workflow_runs_every_part_of_ci() -> None:
+def test_the_workflow_runs_every_part_of_ci():
     workflow = (ROOT / ".github/workflows/ci.yml").read_text(encoding="utf-8")
     script = (ROOT / ".ci/run").read_text(encoding="utf-8")
     parts = re.findall(r"parts=\(([a-z].*)\)", script)[0].split()

@@ -8,8 +8,6 @@ from __future__ import annotations
 import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import List
 
 import pytest
 
@@ -45,12 +43,12 @@ log("end " + command)
 """
 
 
-def choice(gigabytes: float = 0.0) -> Choice:
+def choice(gigabytes=0.0):
     return Choice(Runtime("small", (MINOR,), gigabytes), sys.executable, False, "a test")
 
 
 @pytest.fixture
-def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def root(tmp_path, monkeypatch):
     """A checkout with one lock file, and the fake uv on PATH."""
     (tmp_path / "requirements").mkdir()
     (tmp_path / "requirements" / "small.txt").write_text("a==1  # via b\n")
@@ -64,7 +62,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def calls(root: Path) -> List[str]:
+def calls(root):
     """Return the fake uv's log since the last call of this function."""
     lines = (root / "log").read_text().split("\n")[:-1]
     (root / "log").write_text("")

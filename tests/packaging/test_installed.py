@@ -12,7 +12,6 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
-from typing import List
 
 import pytest
 
@@ -52,13 +51,13 @@ segment_ids, labels = np.zeros_like(token_ids), np.random.RandomState(2).rand(8,
 class Environment:
     """A new environment with this runtime's Python, and a working folder outside the checkout."""
 
-    def __init__(self, folder: Path, checkout: Path) -> None:
+    def __init__(self, folder, checkout):
         self.folder, self.checkout = folder, checkout
         self.python, self.uv = folder / "venv" / "bin" / "python", uv(ROOT)
         base = Path(sys.base_prefix) / "bin" / f"python3.{sys.version_info[1]}"
         self.run([self.uv, "venv", "--quiet", "--python", str(base), str(folder / "venv")])
 
-    def run(self, words: List[str], code: int = 0, stdin: str = "") -> str:
+    def run(self, words, code=0, stdin=""):
         """Run a command that must end with ``code``; return stdout and stderr."""
         done = subprocess.run(
             words, cwd=str(self.folder), env=shell_environment(PYTHONPATH=""), timeout=600,
@@ -68,7 +67,7 @@ class Environment:
         assert done.returncode == code, f"{words}\n{said}"
         return said
 
-    def install(self, line: str) -> None:
+    def install(self, line):
         """Run an install command of README, with the checkout in place of ``.``."""
         for part in line.split("&&"):
             words = shlex.split(part)
@@ -76,12 +75,12 @@ class Environment:
             words = [re.sub(r"^\.(?=\[|$)", str(self.checkout), word) for word in words[2:]]
             self.run([self.uv, "pip", "install", "--quiet", "--python", str(self.python), *words])
 
-    def amp_xla(self, line: str, code: int = 0, stdin: str = "") -> str:
+    def amp_xla(self, line, code=0, stdin=""):
         """Run the installed program; return its output."""
         return self.run([str(self.python.parent / "amp-xla"), *shlex.split(line)], code, stdin)
 
 
-def line_of_readme(*having: str) -> str:
+def line_of_readme(*having):
     lines = re.findall(r"^    (pip install .*?)(?:\s+# .*)?$", README, re.MULTILINE)
     matching = [line for line in lines if all(word in line for word in having)]
     assert len(matching) == 1, (having, lines)
@@ -117,7 +116,7 @@ def bert(own):
     return own.folder / run
 
 
-def run_script(environment: Environment, bert: Path) -> None:
+def run_script(environment, bert):
     """Run the script of README in an environment."""
     script = re.search(r"<!-- run: script -->\n```python\n(.*?)```", README, re.DOTALL)
     assert script is not None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Dict
 
 import pytest
@@ -17,13 +16,13 @@ REQUIREMENTS = ROOT / "requirements"
 LOCKS = sorted(REQUIREMENTS.glob("*.in"))
 
 
-def asked(path: Path) -> Dict[str, str]:
+def asked(path):
     """Return canonical name -> line of an .in file."""
     lines = [line.split("#")[0].strip() for line in path.read_text().splitlines()]
     return {canonical(re.split(r"[=<> \[]", line)[0]): line for line in lines if line}
 
 
-def locked(path: Path) -> Dict[str, str]:
+def locked(path):
     """Return canonical name -> version; the first one if markers choose between two."""
     versions: Dict[str, str] = {}
     for line in path.read_text().splitlines():

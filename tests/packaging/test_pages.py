@@ -13,7 +13,7 @@ import re
 import shlex
 import shutil
 from pathlib import Path
-from typing import Any, Dict, List, Set
+from typing import Any, Dict, Set
 
 import pytest
 
@@ -77,18 +77,18 @@ model.save_weights("best_model.weights")
 typed: Set[str] = set()  # a line of several pages is typed once
 
 
-def lines(page: Path) -> List[str]:
+def lines(page):
     """Return the command lines in a page's blocks, without comments."""
     text = page.read_text(encoding="utf-8").replace("\\\n", " ")
     found = [re.sub(r"\s+#.*$", "", line) for line in LINE.findall(text)]
     return [line for line in found if COMMAND.match(line)]
 
 
-def is_elsewhere(line: str) -> bool:
+def is_elsewhere(line):
     return any(re.search(pattern, line) for pattern in ELSEWHERE.values())
 
 
-def argv(line: str) -> List[str]:
+def argv(line):
     """Return the words of a line for the program, with flags that make the job small."""
     words = [word for word in shlex.split(line) if not re.match(r"[A-Z_]+=\S*$", word)]
     values = dict(re.findall(r'(RECIPE|ARGS)=("[^"]*"|\S+)', line))
@@ -118,7 +118,7 @@ def argv(line: str) -> List[str]:
 
 
 @pytest.fixture(scope="module")
-def ready(tmp_path_factory: Any) -> Path:
+def ready(tmp_path_factory):
     """A folder with the files and runs that the pages name."""
     folder: Path = tmp_path_factory.mktemp("ready")
     letters = google_folder.VOCABULARY[5:]
@@ -175,7 +175,7 @@ HERE = {page.stem: [x for x in lines(page) if not is_elsewhere(x)] for page in P
 
 @pytest.mark.long
 @pytest.mark.parametrize("page", [name for name, commands in HERE.items() if commands])
-def test_what_a_page_says_can_be_typed(page: str, ready: Path, tmp_path: Path) -> None:
+def test_what_a_page_says_can_be_typed(page, ready, tmp_path):
     shutil.copytree(str(ready), str(tmp_path / "work"), symlinks=True)
     command = Commands(Server(), tmp_path / "work")
     for line in HERE[page]:
@@ -198,7 +198,7 @@ def test_what_a_page_says_can_be_typed(page: str, ready: Path, tmp_path: Path) -
         assert "Traceback" not in output, output
 
 
-def test_each_line_is_a_command_or_is_elsewhere() -> None:
+def test_each_line_is_a_command_or_is_elsewhere():
     """No line of a block is left out because nobody recognizes it."""
     for page in PAGES:
         for line in lines(page):
@@ -212,7 +212,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")  # test_installed.py r
 
 @pytest.mark.once
 @pytest.mark.parametrize("code", [code for code in blocks("script") if code not in README])
-def test_a_script_of_a_page_is_a_program(code: str, tmp_path: Path) -> None:
+def test_a_script_of_a_page_is_a_program(code, tmp_path):
     """In a process of its own, which has imported nothing before."""
     (tmp_path / "runs" / "pretraining").mkdir(parents=True)
     google_folder.write(tmp_path / "runs" / "pretraining" / "latest")

@@ -28,7 +28,7 @@ BROKEN = "NVIDIA-SMI has failed because it could not communicate with the NVIDIA
 class Machine:
     """A Linux host with these Pythons; `driver` gives it a GPU."""
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, folder, monkeypatch):
         self.folder, self.patch = folder, monkeypatch
         self.minors: Tuple[str, ...] = ()
         (folder / "bin").mkdir()
@@ -42,25 +42,25 @@ class Machine:
         monkeypatch.setattr(runtimes.platform, "system", lambda: "Linux")
         monkeypatch.setattr(runtimes.platform, "machine", lambda: "x86_64")
 
-    def _find(self, minors: Tuple[str, ...]) -> str:
+    def _find(self, minors):
         return next((f"/opt/python{minor}" for minor in minors if minor in self.minors), "")
 
-    def program(self, name: str, text: str) -> None:
+    def program(self, name, text):
         (self.folder / "bin" / name).write_text(text)
         (self.folder / "bin" / name).chmod(0o755)
 
-    def driver(self, answer: str, code: int = 0) -> None:
+    def driver(self, answer, code=0):
         (self.folder / "dev").mkdir()
         (self.folder / "dev" / "nvidia0").write_text("")
         self.program("nvidia-smi", f"#!/bin/sh\necho '{answer}'\nexit {code}\n")
 
-    def container(self, **packages: str) -> None:
+    def container(self, **packages):
         self.patch.setattr(runtimes, "inside_container", lambda: True)
         self.patch.setattr(runtimes, "distributions", lambda python: packages)
 
 
 @pytest.fixture
-def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+def machine(tmp_path, monkeypatch):
     return Machine(tmp_path, monkeypatch)
 
 

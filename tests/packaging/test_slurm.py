@@ -9,7 +9,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any, List
 
 import pytest
 
@@ -30,7 +29,7 @@ exit 75
 
 
 @pytest.fixture
-def checkout(tmp_path: Path) -> Path:
+def checkout(tmp_path):
     """Make a folder like a checkout, whose environment is this Python."""
     (tmp_path / "recipes").mkdir()
     for name, text in PROGRAMS.items():
@@ -39,7 +38,7 @@ def checkout(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def start(checkout: Path, container: str = "") -> Any:
+def start(checkout, container=""):
     """Start the script; return it once srun runs."""
     variables = dict(
         PATH=f"{checkout}:{os.environ['PATH']}", WORDS=str(checkout / "words"),
@@ -67,7 +66,7 @@ def start(checkout: Path, container: str = "") -> Any:
                            "--container-mounts={0}:{0},/d:/d:ro", "python3"]),
     ],
 )  # fmt: skip
-def test_one_script_for_all_containers(checkout: Path, container: str, started: List[str]) -> None:
+def test_one_script_for_all_containers(checkout, container, started):
     (checkout / "end").touch()
     assert start(checkout, container).wait(30) == 75  # the exit code of a lost rank
     rank = "-m amp_xla ranks --hosts slurm --recipe classification -- --name slurm-7 --resume"
@@ -80,7 +79,7 @@ def test_one_script_for_all_containers(checkout: Path, container: str, started: 
     assert not (checkout / "words.scontrol").exists()
 
 
-def test_a_preempted_job_is_queued_again(checkout: Path) -> None:
+def test_a_preempted_job_is_queued_again(checkout):
     script = start(checkout)
     caught = r"SigCgt:.*[2367abef]..\n"  # signal 10 is SIGUSR1, so the script has set its trap
     while not re.search(caught, Path(f"/proc/{script.pid}/status").read_text()):

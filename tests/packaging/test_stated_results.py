@@ -15,14 +15,14 @@ RECORDS = record.load()
 IDS = [f"{r['recipe']}-{r['runtime']}" for r in RECORDS]
 
 
-def test_the_recipes_of_readme_have_a_record_of_each_runtime() -> None:
+def test_the_recipes_of_readme_have_a_record_of_each_runtime():
     for name in ("classification", "pretraining"):
         assert {f"{name}-tf1", f"{name}-tf2"} <= set(IDS)
     assert {recorded["recipe"] for recorded in RECORDS} <= set(RECIPES)
 
 
 @pytest.mark.parametrize("recorded", RECORDS, ids=IDS)
-def test_what_is_stated_was_recorded(recorded) -> None:
+def test_what_is_stated_was_recorded(recorded):
     doc = importlib.import_module(f"recipes.{recorded['recipe']}").__doc__
     assert recorded["command"] in doc
     assert record.stated(recorded) in " ".join(doc.split())

@@ -15,7 +15,7 @@ from tests.support.running import ROOT
 BUILD = "import sys; from setuptools import build_meta as b; b.build_wheel(sys.argv[1])"
 
 
-def source(folder: Path) -> Path:
+def source(folder):
     """Copy the project into `folder`, without environments and files of earlier builds."""
     ignore = shutil.ignore_patterns(".*", "runs", "build", "*.egg-info", "__pycache__")
     return Path(shutil.copytree(str(ROOT), str(folder / "copy"), ignore=ignore))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from typing import Any, Iterator, List
+from typing import List
 
 import pytest
 
@@ -18,7 +18,7 @@ if importlib.util.find_spec("tensorflow") is None:
 
 
 @pytest.fixture
-def graph(cleared: None) -> Iterator[Any]:
+def graph(cleared):
     """A new default graph."""
     from amp_xla.backend import tf
 
@@ -27,7 +27,7 @@ def graph(cleared: None) -> Iterator[Any]:
 
 
 @pytest.fixture
-def session(graph: Any) -> Iterator[Any]:
+def session(graph):
     """A session of the new graph."""
     from amp_xla.backend import tf
 

@@ -6,8 +6,6 @@ import re
 import signal
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,7 +19,7 @@ from tests.support.running import ROOT, environment, run_python
 pytestmark = pytest.mark.once
 
 
-def test_messages_name_commands_as_they_are_typed_here(monkeypatch: Any, tmp_path: Path) -> None:
+def test_messages_name_commands_as_they_are_typed_here(monkeypatch, tmp_path):
     text = (
         "run `amp-xla doctor`, or pip install x; docs: ./amp-xla runs; pip install 'amp-xla[tf2]'"
     )
@@ -39,8 +37,8 @@ def test_messages_name_commands_as_they_are_typed_here(monkeypatch: Any, tmp_pat
     (ImportError("broken"), "ONNX needs the package tf2onnx (broken): pip install a b"),
     (ModuleNotFoundError("no", name="packaging.v"), "packaging (no): pip install packaging"),
 ])  # fmt: skip
-def test_a_missing_package_is_named(monkeypatch: Any, error: ImportError, line: str) -> None:
-    def missing(name: str) -> Any:
+def test_a_missing_package_is_named(monkeypatch, error, line):
+    def missing(name):
         raise error
 
     monkeypatch.setattr(lines.importlib, "import_module", missing)
@@ -79,14 +77,14 @@ sys.exit(exit_code(globals()[sys.argv[1]]))
 @pytest.mark.parametrize("name, line", [
     ("user", "error: no file \\x1b[31m\\n.tsv\n"), ("full", "error: No space left on device\n"),
 ])  # fmt: skip
-def test_what_the_user_can_fix_is_one_line(name: str, line: str) -> None:
+def test_what_the_user_can_fix_is_one_line(name, line):
     assert run_python("-c", PROGRAM, name) == (2, "", line)
 
 
-def test_a_failed_write_to_standard_output_is_one_line(tmp_path: Path) -> None:
+def test_a_failed_write_to_standard_output_is_one_line(tmp_path):
     (tmp_path / "program.py").write_text(PROGRAM)
 
-    def shell(command: str) -> Any:
+    def shell(command):
         env = environment({"PY": sys.executable})
         return subprocess.run(
             ["bash", "-c", command], cwd=str(tmp_path), env=env, capture_output=True, timeout=120
@@ -102,18 +100,18 @@ def test_a_failed_write_to_standard_output_is_one_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize("number, code", [
     (signal.SIGINT, 130), (signal.SIGHUP, 129),
 ])  # fmt: skip
-def test_code_that_swallows_everything_does_not_swallow_a_signal(number: int, code: int) -> None:
+def test_code_that_swallows_everything_does_not_swallow_a_signal(number, code):
     done = run_python("-c", PROGRAM, "swallow", str(int(number)))
     assert done == (code, "", f"stopped by {signal.Signals(number).name}\n")
 
 
-def test_code_that_never_gives_up_is_ended() -> None:
+def test_code_that_never_gives_up_is_ended():
     done = run_python("-c", PROGRAM, "never", timeout=30)
     assert done.code == 143, done
     assert "SIGTERM: ended; there was nothing to save" in done.err
 
 
-def test_a_signal_during_the_imports_ends_the_process() -> None:
+def test_a_signal_during_the_imports_ends_the_process():
     program = "import os; from amp_xla.process import exits; exits.guard(); os.kill(os.getpid(), 2)"
     assert run_python("-c", program) == (-signal.SIGINT, "", "")
 
@@ -129,11 +127,11 @@ with SignalWatch():
 
 
 @pytest.mark.timeout(120)
-def test_pools_end_though_the_signal_that_ends_a_worker_comes_while_it_is_forked() -> None:
+def test_pools_end_though_the_signal_that_ends_a_worker_comes_while_it_is_forked():
     assert run_python("-c", POOLS) == (0, "", "")
 
 
-def test_foreign_text_cannot_control_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_foreign_text_cannot_control_the_terminal(capsys):
     note("one\n\x1b[2Jtwo\x07 a\tb\r \u202ec\udc80 中文　Ünïcode")
     output.lines(["label\x1b[2J\nwith a break\t0.9", "\u0645\u06cc\u200c\u062e 👩\u200d👧\u2028"])
     said = capsys.readouterr()
