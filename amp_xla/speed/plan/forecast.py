@@ -104,7 +104,7 @@ def seconds(work: Work, gpu: Gpu, mode: Mode, c: Mapping[str, float]) -> Seconds
 
     Args:
       work: of one micro-batch on one GPU.
-      c: as ``program`` returns them.
+      c: constants, as ``program`` returns them.
     """
     amp = mode.precision == "amp"
     bandwidth = MEMORY_SHARE * gpu.bandwidth * 1e9
