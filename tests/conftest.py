@@ -27,15 +27,6 @@ settings.load_profile("amp_xla")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# TensorFlow starts a thread per core, in each worker: with small models the threads of one worker
-# keep those of the other waiting. So the workers share the cores.
-if "PYTEST_XDIST_WORKER" in os.environ:
-    number, count = (
-        os.environ[f"PYTEST_XDIST_WORKER{name}"].lstrip("gw") for name in ("", "_COUNT")
-    )
-    own_cores = sorted(os.sched_getaffinity(0))[int(number) :: int(count)]
-    os.sched_setaffinity(0, own_cores or os.sched_getaffinity(0))
-
 IN_GRAPH_MODE = HAS_TENSORFLOW and "AMP_XLA_TEST_EAGER" not in os.environ
 if IN_GRAPH_MODE:
     # One process, one setup, before any test module imports TensorFlow. Float32, so that numbers

@@ -79,8 +79,6 @@ def child(job: Dict[str, Any]) -> None:
     # As in a program of ours. The fork server's own kind has named locks, such as tqdm's, and
     # Python 3.7 prints a warning about each when the process ends, now and then too late.
     multiprocessing.set_start_method("fork", force=True)
-    if "config" in job:  # killed and resumed to the same bits, with threads as in a user's run
-        os.sched_setaffinity(0, range(os.cpu_count() or 1))
     os.chdir(job["cwd"])
     os.environ["PYTHONPATH"] = str(ROOT)  # for processes that it starts
     # Set by float32 in pytest's own process; a user's has only what its own settings set.
