@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from amp_xla import backend
 from amp_xla.commands.recipe_job import open_recipe
 from amp_xla.errors import AmpXlaError
 from amp_xla.speed import measure, table
@@ -58,7 +59,7 @@ def test_running_out_of_memory_and_overflow_are_results_that_are_never_recommend
     assert good.status == "ok", good
     assert len(good.samples_per_second) == 2 and good.median > 0
     assert good.peak_bytes > 100 * 2**20 and good.loss is not None
-    assert kept[0] > 0  # for the next round
+    assert (kept[0] > 0) == (backend.kind() == "tf2")  # for the next round; 1.15 keeps none
     assert outcomes[1].status == "out of memory", outcomes[1]
     assert outcomes[2].status == "not finite", outcomes[2]
     assert table.recommend(outcomes)[0] is outcomes[0]
