@@ -103,7 +103,7 @@ def test_the_kind_of_a_file(tmp_path, name, content, expected):
     assert corpus_texts(tmp_path / name) == corpus_texts(tmp_path) == [expected]
 
 
-UTF16 = gzip.compress("a text\nand another\n".encode("utf-16"))
+UTF16 = "a text\nand another\n".encode("utf-16")
 RETURNS = b"a text\rand another\r", r"a\.txt: only carriage returns end its lines"
 
 
@@ -117,6 +117,8 @@ RETURNS = b"a text\rand another\r", r"a\.txt: only carriage returns end its line
     ("a.txt", *RETURNS, {}), ("a.txt", *RETURNS, {"documents": "file"}),
 ])  # fmt: skip
 def test_what_cannot_be_read_is_named(tmp_path, name, content, message, how):
+    # Compressed here: the file has the time, and workers compare the names of the cases.
+    content = gzip.compress(content) if name.endswith(".gz") else content
     (tmp_path / name).write_bytes(content)
     with pytest.raises(DataError, match=message):
         corpus_texts(tmp_path / name, **how)
