@@ -19,8 +19,8 @@ class Tokens(NamedTuple):
         """Return the share of labels that ``classes`` finds for padded samples."""
         right = 0
         for i in range(0, len(self.samples), 64):
-            found = classes(pad(self.samples[i : i + 64]))
-            right += int((found == self.labels[i : i + 64]).sum())
+            predicted = classes(pad(self.samples[i : i + 64]))
+            right += int((predicted == self.labels[i : i + 64]).sum())
         return right / len(self.samples)
 
 

@@ -191,8 +191,8 @@ def gpu_named(device: str) -> Optional[Gpu]:
         return GPUS["h100-pcie"]
     if "NVL" in words or {"V100", "PCIE"} <= words:  # slower than those of the data sheets
         return None
-    found = [gpu for name, gpu in NAMES.items() if set(name.upper().split()) <= words]
-    return GPUS[found[0]] if found else None
+    matching = [gpu for name, gpu in NAMES.items() if set(name.upper().split()) <= words]
+    return GPUS[matching[0]] if matching else None
 
 
 def planned(config: Any) -> List[Tuple[str, str]]:

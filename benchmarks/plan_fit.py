@@ -95,9 +95,9 @@ def main() -> int:
         print(grouped(rows, errors(rows, forecast.fitted()), by_gpu))
         return 0
     rows = plan_rows.published()
-    own = list(plan_rows.measured(RECORD)) if RECORD.exists() else []
-    everything = [*rows, *own]
-    note(f"{len(rows)} published rows, {len(own)} of {RECORD.name}")
+    recorded = list(plan_rows.measured(RECORD)) if RECORD.exists() else []
+    everything = [*rows, *recorded]
+    note(f"{len(rows)} published rows, {len(recorded)} of {RECORD.name}")
     constants = fit(everything)
     left_out = {}
     for gpu in sorted({row.gpu.name for row in everything}):
@@ -108,7 +108,7 @@ def main() -> int:
     text = json.dumps(constants, indent=1) + "\n"
     durable.replace(forecast.CONSTANTS, text.encode())
     count = len(rows)
-    parts = page(rows, residuals[:count], own, residuals[count:], constants)
+    parts = page(rows, residuals[:count], recorded, residuals[count:], constants)
     head = PAGE.read_text(encoding="utf-8").split(MARK)[0] if PAGE.exists() else ""
     durable.replace(PAGE, f"{head}{MARK}\n\n{parts}\n".encode())
     print(parts)
@@ -250,7 +250,8 @@ def factors(rows: Sequence[Row], residuals: np.ndarray, what: str) -> Tuple[int,
 
 
 def page(
-    rows: Sequence[Row], residuals: np.ndarray, own: Sequence[Row], own_errors: np.ndarray,
+    rows: Sequence[Row], residuals: np.ndarray,
+    recorded: Sequence[Row], recorded_errors: np.ndarray,
     constants: Mapping[str, Any],
 ) -> str:  # fmt: skip
     """Return the tables of docs/plan.md."""
@@ -276,7 +277,7 @@ def page(
     ):
         lines += [grouped(some, errs, key), ""]
     lines += ["## Memory", "", memory_lines(), "", "## Forecast beside measurement", ""]
-    lines += [beside(own, own_errors)]
+    lines += [beside(recorded, recorded_errors)]
     return "\n".join(lines)
 
 
@@ -311,15 +312,15 @@ def memory_lines() -> str:
     return markdown(("forecast", "fitted", "ran out of memory"), body)
 
 
-def beside(own: Sequence[Row], own_errors: np.ndarray) -> str:
+def beside(recorded: Sequence[Row], recorded_errors: np.ndarray) -> str:
     """Return the rows that this project measured, beside forecasts that do not know the GPU."""
-    if not own:
+    if not recorded:
         return "Not measured: no record of `benchmarks.gpu`."
     body = [
         [row.gpu.name, row.model, str(row.length), str(row.batch), str(row.mode),
          f"{row.seconds * 1e3:.0f}", f"{row.seconds * math.exp(-d) * 1e3:.0f}",
          f"{math.expm1(d):+.0%}"]
-        for row, d in zip(own, own_errors)
+        for row, d in zip(recorded, recorded_errors)
     ]  # fmt: skip
     head = ("GPU", "model", "length", "batch", "mode", "measured ms", "forecast ms", "speed")
     return markdown(head, body)

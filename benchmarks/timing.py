@@ -126,7 +126,7 @@ def finite(loss: float) -> Optional[float]:
 
 
 class TrainStepFacts:
-    """What ran in a ``TrainStep`` of TensorFlow: nodes in half precision, clusters, skips."""
+    """Counts nodes in half precision, clusters and skipped steps of a ``TrainStep``."""
 
     def __init__(self, train: Any) -> None:
         self._train, self._skipped = train, 0

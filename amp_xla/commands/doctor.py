@@ -68,7 +68,7 @@ class Check:
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
-    """Print the checks; return 1 if one is an error."""
+    """Print the result of each check; return 1 if one is an error."""
     config = parse(Config, argv, "amp-xla doctor")
     checks = examine()
     if config.json:
@@ -81,7 +81,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
 
 
 def examine() -> List[Check]:
-    """Return all checks about the user's environment."""
+    """Check the user's environment; return all results."""
     seen = nvidia.look()
     checks = graphics(seen)
     if seen.gpus:
@@ -107,7 +107,7 @@ def examine() -> List[Check]:
 
 
 def graphics(seen: nvidia.Driver) -> List[Check]:
-    """Return checks about the GPUs and what they can compute."""
+    """Check the GPUs and what they can compute."""
     checks = [_abilities(gpu) for gpu in seen.gpus]
     if seen.problem:
         what = f"nvidia-smi shows no GPU: {seen.problem}"
@@ -161,7 +161,7 @@ def driver(gpu: Gpu) -> Check:
 
 
 def tensorflow(machine: Machine) -> List[Check]:
-    """Return checks about TensorFlow, whether it sees the GPUs, and bert4keras."""
+    """Check TensorFlow, whether it sees the GPUs, and bert4keras."""
     if machine.fork:
         what, why = f"{machine.tensorflow}, NVIDIA's build", "has XLA Lite (AMP_XLA_XLA=lite)"
     else:
@@ -188,7 +188,7 @@ def tensorflow(machine: Machine) -> List[Check]:
 
 
 def environment(machine: Optional[Machine]) -> List[Check]:
-    """Return checks about variables that are misspelt, ignored, or contradict each other."""
+    """Check for variables that are misspelt, ignored, or contradict each other."""
     problems = flags.check(os.environ, backend.installed() == "tf2")
     try:
         settings = Settings.from_environment(os.environ)
@@ -204,7 +204,7 @@ def environment(machine: Optional[Machine]) -> List[Check]:
 
 
 def docker() -> Check:
-    """Return a check about Docker and NVIDIA's runtime."""
+    """Check Docker and NVIDIA's runtime."""
     if IN_CONTAINER.exists():
         return Check("ok", "Docker", "inside a container", "Docker is checked on the host only")
     if shutil.which("docker") is None:

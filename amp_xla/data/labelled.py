@@ -40,7 +40,7 @@ class Labelled(NamedTuple):
       batches, dev_batches: batches in the same shapes; token dropout only in training.
       description: text to print when a run starts, with warnings.
       ids: label of each training text, int [texts]; multi-label: 0 or 1, [texts, labels].
-      aligned: where the tokens of the dev texts are, if a task needs it.
+      aligned: the dev texts as ``AlignedTexts``; None if the task needs no positions.
     """
 
     train: Dataset

@@ -209,7 +209,9 @@ def classifier(vectors: Any, inputs: Any, classes: int, dropout: float) -> Any:
     return keras.models.Model(inputs, logits)
 
 
-def inputs_of(model: Any, labels: Sequence[Any], weights: Sequence[Any], kind: Any = None) -> Any:
+def inputs_of(
+    model: Any, labels: Sequence[Any], weights: Sequence[Any], kind: Any = None
+) -> Dict[str, Any]:
     """Return the placeholders of training by name: those of a model, labels and weights.
 
     Args:

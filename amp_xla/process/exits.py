@@ -25,7 +25,7 @@ from amp_xla.process.stopping import SignalWatch, Stopped
 from amp_xla.process.world import is_main_rank, world
 
 _CLOSED_PIPE = 141
-# Errors of the machine that the user can fix, wherever they occur. OtherCallbacks are bugs.
+# Errors of the machine that the user can fix, wherever they occur. Others are bugs.
 _USER_ERRORS = frozenset(
     [errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO]
     + [errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EMFILE, errno.ENFILE]

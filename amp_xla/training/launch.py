@@ -82,7 +82,8 @@ def main(
     kind: Type[Any],
     build: Callable[..., Any],
     argv: Optional[List[str]] = None,
-    options: Union[str, Callable[[Any], LoopOptions]] = "accuracy",
+    *,
+    options: Union[str, Callable[[Any], LoopOptions]],
 ) -> int:
     """Train a recipe with the flags ``argv``; return the exit code.
 

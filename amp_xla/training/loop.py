@@ -378,8 +378,8 @@ class Loop:
                 "micro_batches": self.engine.micro_batches,
             },
         }
-        more = {MORE + name: array for name, array in arrays.items()}
-        return document, {**self.engine.snapshot(), **more}
+        tensors = {MORE + name: array for name, array in arrays.items()}
+        return document, {**self.engine.snapshot(), **tensors}
 
     def save(self, content: Optional[Content] = None) -> None:
         """Write a checkpoint; all ranks call it, the first one writes.

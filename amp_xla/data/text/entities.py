@@ -94,10 +94,10 @@ def read(path: str, nested: bool = True, on_bad_line: str = "error") -> Dataset:
         names = keys(table)
         tags = [name for name in TAGS if name in names and "tokens" in names]
         if tags and not ("text" in names and {*names} & {*FIELDS}):
-            layout = Layout.of_objects(table, tags, "tokens")
+            layout = Layout.of_objects(names, tags, "tokens")
             places = _texts(path, _tagged(table, tags[0]), bad)
         else:
-            layout = Layout.of_objects(table, FIELDS)
+            layout = Layout.of_objects(names, FIELDS)
             read_one, places = _from_json, table.rows
     elif table.rows:
         cells = numbers(split(table.rows[0][1]))

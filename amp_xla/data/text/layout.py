@@ -129,9 +129,11 @@ class Layout:
         return json.dumps(dataclasses.asdict(self), ensure_ascii=False).encode() + b"\n"
 
     @classmethod
-    def of_objects(cls, table: Table, labels: Sequence[str], text: str = "text") -> Layout:
-        """Return the layout of JSON objects with ``text`` and a list, named as in ``labels``."""
-        names = keys(table)
+    def of_objects(cls, names: Sequence[str], labels: Sequence[str], text: str = "text") -> Layout:
+        """Return the layout of JSON objects with ``text`` and a list, named as in ``labels``.
+
+        ``names`` are their ``keys``.
+        """
         place, label = (
             next((names.index(name) for name in each if name in names), None)
             for each in ([text], labels)

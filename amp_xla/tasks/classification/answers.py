@@ -25,13 +25,13 @@ def evaluation(model: Any, inputs: Dict[str, Any], data: Labelled) -> Evaluation
 
 def predict(config: Any, checkpoint: Checkpoint, lines: List[str]) -> Answers:
     """Return the probability of each label for each line; precision is already set."""
-    asked = LinesToClassify(config, checkpoint, lines)
+    to_classify = LinesToClassify(config, checkpoint, lines)
     with dropout.inference():
         model = config.encoder.classifier(
-            asked.tokenizer.vocab_size, len(asked.labels), config.batches.max_length,
+            to_classify.tokenizer.vocab_size, len(to_classify.labels), config.batches.max_length,
             weights=False, pooling=config.pooling)  # fmt: skip
     restore_weights(checkpoint, model.weights)
     inputs = {"token_ids": model.inputs[0], "segment_ids": model.inputs[1]}
     probabilities = tf.nn.softmax if config.files.multilabel is None else tf.sigmoid
     infer = Inference(inputs, {"probabilities": probabilities(model.output)})
-    return asked.answers(lambda batch: infer(batch)["probabilities"])
+    return to_classify.answers(lambda batch: infer(batch)["probabilities"])

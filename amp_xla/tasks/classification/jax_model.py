@@ -57,10 +57,10 @@ def new_model(config: Any, shape: Dict[str, Any], classes: int, weights: bool) -
 
 def predict(config: Any, checkpoint: Checkpoint, lines: List[str]) -> Answers:
     """Return the probability of each label for each line."""
-    asked = LinesToClassify(config, checkpoint, lines)
+    to_classify = LinesToClassify(config, checkpoint, lines)
     shape = bert.Shape.of(json.loads(Path(checkpoint.file("bert_config.json")).read_text()))
     policy, _ = precision(config)
-    like = bert.new_classifier(shape, len(asked.labels), config.seed)
+    like = bert.new_classifier(shape, len(to_classify.labels), config.seed)
     model = restored(checkpoint, policy.cast_to_param(like), ".model")
     infer = step.inference(policy)
 
@@ -69,7 +69,7 @@ def predict(config: Any, checkpoint: Checkpoint, lines: List[str]) -> Answers:
         return np.asarray(jax.nn.softmax(infer(model, texts)))
 
     devices = jax.device_count()
-    return asked.answers(probabilities, -(-config.batches.batch_size // devices) * devices)
+    return to_classify.answers(probabilities, -(-config.batches.batch_size // devices) * devices)
 
 
 def exportable(config: Any, checkpoint: Checkpoint) -> Exportable:

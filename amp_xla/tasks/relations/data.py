@@ -16,7 +16,7 @@ from amp_xla.data.alignment import WITHIN, AlignedTexts, labelled
 from amp_xla.data.batches.protocol import Batch
 from amp_xla.data.labelled import Labelled, Preparation
 from amp_xla.data.text import corpora
-from amp_xla.data.text.layout import Layout
+from amp_xla.data.text.layout import Layout, keys
 from amp_xla.data.text.lines import Table, called, json_object
 from amp_xla.data.text.options import TaggedFiles
 from amp_xla.data.text.readers import Dataset, collected, text_value
@@ -75,7 +75,7 @@ class RelationFiles(TaggedFiles):
                 f"{' or '.join(FIELDS)} are needed, one per line or in an array"
             )
         data = collected(path, table.rows, _sample, table.bad, self.on_bad_line)
-        return dataclasses.replace(data, layout=Layout.of_objects(table, FIELDS))
+        return dataclasses.replace(data, layout=Layout.of_objects(keys(table), FIELDS))
 
 
 def _sample(content: Any) -> Tuple[str, None, str]:

@@ -62,7 +62,7 @@ class Tagger(NamedTuple):
     model: Any
     transitions: Any
 
-    def inputs(self) -> Any:
+    def inputs(self) -> Dict[str, Any]:
         """Return the placeholders by name; labels and weights as in ``data.with_labels``."""
         if is_flat(self.head):
             return inputs_of(self.model, [None] * 2, [None] * 2)

@@ -108,9 +108,9 @@ def units(files: List[str], reading: Reading) -> Iterator[Unit]:
         # A unit ends with the first document that ends after a multiple of the target.
         part = begin = end = 0
         documents: List[Document] = []
-        for document in _documents(path, kind, reading):
-            documents.append(document)
-            end = document[0] + len(document[1])
+        for start, content in _documents(path, kind, reading):
+            documents.append((start, content))
+            end = start + len(content)
             if end // target > begin // target:
                 name = f"{number:05d}-{part:05d}"
                 yield Unit(name, path, kind, end - begin, links, documents)
@@ -153,8 +153,8 @@ def _documents(path: str, kind: str, reading: Reading) -> Iterator[Document]:
             yield begin, bytes(content)
 
 
-def _lines(path: str) -> Iterator[Document]:
-    """Yield the lines of a file."""
+def _lines(path: str) -> Iterator[Tuple[int, bytes]]:
+    """Yield (byte offset, bytes) of each line of a file."""
     begin = 0
     with opened(path) as file:
         for line in file:
