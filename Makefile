@@ -5,7 +5,7 @@ RECIPE ?= classification
 ARGS ?=
 
 # The variables of a command line. Make would silently ignore a misspelt one.
-VARIABLES := ARGS BASE_IMAGE DATA ENGINE GPUS HOSTS IMAGE NP NVIDIA_INDEX PYTHON RECIPE RUNS RUNTIME
+VARIABLES := ARGS BASE_IMAGE DATA ENGINE GPUS IMAGE NP NVIDIA_INDEX PYTHON RECIPE RUNS RUNTIME
 GIVEN := $(foreach name,$(.VARIABLES),$(if $(findstring command,$(origin $(name))),$(name)))
 UNKNOWN := $(firstword $(filter-out $(VARIABLES) MAKEFLAGS SHELL,$(GIVEN)))
 ifneq ($(UNKNOWN),)
@@ -13,21 +13,21 @@ $(error error: $(UNKNOWN) is not a variable of this Makefile. Known are: $(VARIA
 endif
 
 # Recipes read values from the environment, where a quote in a value ends no quotes around it.
-export BASE_IMAGE DATA ENGINE GPUS HOSTS IMAGE NP NVIDIA_INDEX RECIPE RUNS RUNTIME
+export BASE_IMAGE DATA ENGINE GPUS IMAGE NP NVIDIA_INDEX RECIPE RUNS RUNTIME
 # Without bytecode each process compiles TensorFlow's source, which takes seconds.
 unexport PYTHONDONTWRITEBYTECODE
 
 # PYTHON counts only on the command line: many shells export one for other purposes.
 PYTHON_OPTION := $(if $(findstring command,$(origin PYTHON)),--python="$$PYTHON")
 ON = $(PYTHON_OPTION) --runtime="$$RUNTIME"
-RANKS = $(if $(NP)$(HOSTS),ranks $(if $(NP),--np "$$NP") $(if $(HOSTS),--hosts "$$HOSTS"),train)
+RANKS = $(if $(NP),ranks --np "$$NP",train)
 PYTEST = @python=$$(./amp-xla env $(ON)) && exec "$$python" -m pytest
 # Tests of a file share models and runs, so each file stays in one process, which takes about 3 GiB.
 WORKERS := --numprocesses 2 --dist loadfile
 
 PYTHON_CODE := $(wildcard amp_xla benchmarks examples recipes scripts tests setup.py)
 TYPED_CODE := $(wildcard amp_xla benchmarks recipes scripts)
-SHELL_CODE := $(wildcard amp-xla .ci/run scripts/*.sh scripts/slurm/*.sbatch scripts/kubernetes/*.sh)
+SHELL_CODE := $(wildcard amp-xla .ci/run scripts/*.sh scripts/slurm/*.sbatch)
 
 .DEFAULT_GOAL := help
 .PHONY: $(shell sed -n 's/^\([a-z-]*\):.*\#\# .*/\1/p' Makefile)

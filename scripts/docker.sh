@@ -243,8 +243,6 @@ fi
 
 [[ $action =~ ^(build|train|shell)$ ]] || fail "docker.sh ${action:-without an action}. Allowed: build, train, shell."
 [[ $action != train ]] || check_recipe "$recipe"
-[[ $action != train || -z ${HOSTS:-} ]] ||
-    fail "HOSTS=$HOSTS: start one container per host; docs/launchers.md has the commands."
 choose_engine
 gpu_options
 choose_image

@@ -1,11 +1,11 @@
-"""``amp-xla ranks --np 2 -- ...``: one training run on several GPUs or machines.
+"""``amp-xla ranks --np 2 -- ...``: one training run on several GPUs.
 
     make train RECIPE=classification NP=2
-    make train RECIPE=classification NP=16 HOSTS=a:8,b:8
 
 It starts the recipe's command once per rank, shows the output of rank 0, forwards signals, and ends
-all ranks if one fails. mpirun can start the recipe's command instead. Under srun, each task runs
-this command with HOSTS=slurm and becomes one rank (scripts/slurm/train.sbatch).
+all ranks if one fails. horovodrun and mpirun can start the recipe's command on several machines
+instead. Under srun, each task runs this command with ``--slurm`` and becomes one rank
+(scripts/slurm/train.sbatch).
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ import contextlib
 import dataclasses
 import importlib.util
 import os
-import re
-import shlex
 import signal
 import socket
 import subprocess
@@ -24,7 +22,7 @@ import tempfile
 import threading
 import time
 from pathlib import Path
-from typing import Any, Dict, List, Optional, Sequence, Tuple, cast
+from typing import Any, List, Optional, Sequence, Tuple, cast
 
 from amp_xla.backend import nvidia
 from amp_xla.commands import slurm
@@ -40,10 +38,6 @@ _GRACE_SECONDS = 12.0
 # The same before they train, when there is nothing to save.
 _START_GRACE_SECONDS = 3.0
 _LAST_BYTES = 1 << 14  # of a rank's output, to find its error
-# Environment variables to set on remote hosts. sshd in a container passes on none, not even PATH.
-_FORWARDED = re.compile(
-    r"^(AMP_XLA_|TF_|NCCL_|HOROVOD_|CUDA_VISIBLE_DEVICES|XLA_FLAGS|PYTHONPATH|(LD_LIBRARY_)?PATH$)"
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,9 +46,8 @@ class Config:
 
     np: str = "auto"
     """number of ranks; auto = one per GPU of this machine"""
-    hosts: Optional[str] = None
-    """machines and their numbers of ranks, e.g. a:8,b:8, started by ssh; none = this machine;
-    slurm = srun has started this process, which becomes one rank"""
+    slurm: bool = False
+    """srun has started this process, which becomes one rank"""
     recipe: str = "classification"
     """name of a recipe, or path of its file"""
 
@@ -66,35 +59,17 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     command = [sys.executable, "-m", "amp_xla", "train", "--recipe", config.recipe, "--", *words]
     if {"-h", "--help"} & set(words):
         os.execv(sys.executable, command)
-    by_slurm = config.hosts == "slurm"
-    count = sum(slurm.read(os.environ).slots) if by_slurm else _count(config.np, config.hosts)
-    if count == 1 and (config.hosts is None or by_slurm):
+    count = sum(slurm.read(os.environ).slots) if config.slurm else _count(config.np)
+    if count == 1:
         os.execv(sys.executable, command)
     _need_horovod(count)
-    if by_slurm:
+    if config.slurm:
         os.execve(sys.executable, command, {**os.environ, **slurm.join(os.environ)})
-    return Launcher(command, count, config.hosts).wait()
+    return Launcher(command, count).wait()
 
 
-def _count(np: str, hosts: Optional[str]) -> int:
-    """Return the number of ranks from the values of ``--np`` and ``--hosts``."""
-    if hosts is not None:
-        parts = [part.partition(":") for part in hosts.split(",")]
-        if not all(host and slots.isdecimal() and int(slots) for host, _, slots in parts):
-            raise AmpXlaError(f"--hosts {hosts!r}; allowed: NAME:RANKS,NAME:RANKS, e.g. a:8,b:8")
-        names = [host for host, _, _ in parts]
-        repeated = [name for name in names if names.count(name) > 1]
-        if repeated:
-            raise AmpXlaError(f"--hosts {hosts} has {repeated[0]} twice; name each machine once")
-        total = sum(int(slots) for _, _, slots in parts)
-        if np not in ("auto", str(total)):
-            raise AmpXlaError(f"--np {np}, but --hosts {hosts} has {total} ranks; leave --np out")
-        for name in names:
-            try:
-                socket.getaddrinfo(name, None)
-            except OSError as error:
-                raise AmpXlaError(f"--hosts {hosts}: {name}: {error.strerror}") from error
-        return total
+def _count(np: str) -> int:
+    """Return the number of ranks from the value of ``--np``."""
     if np == "auto":
         gpus = len(nvidia.look().gpus)
         if not gpus:
@@ -134,13 +109,12 @@ class Rank:
       code: exit code as in a shell (128 + the signal's number); None while it runs.
     """
 
-    def __init__(self, number: int, host: str, words: List[str]) -> None:
-        self.number, self.host = number, host
+    def __init__(self, number: int, words: List[str]) -> None:
+        self.number = number
         self.ended = 0.0
         self._output = tempfile.TemporaryFile() if number else None  # noqa: SIM115  # for `why`
-        # A Python that starts answers SIGINT with a traceback; ``guard`` unblocks it, not ssh.
-        held = [signal.SIGINT] if words[0] == "env" else []
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, held)
+        # A Python that starts answers SIGINT with a traceback; ``guard`` unblocks it.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
         try:
             self._process = subprocess.Popen(
                 words,
@@ -202,21 +176,14 @@ class Launcher:
 
     Args:
       command: command of a rank.
-      count: number of ranks on this host, if ``hosts`` is None.
-      hosts: hosts as Horovod writes them, e.g. ``a:8,b:8``.
+      count: number of ranks.
     """
 
     _received: Optional[Tuple[int, float]] = None  # the first signal, and when it came
 
-    def __init__(self, command: List[str], count: int, hosts: Optional[str]) -> None:
-        plan = slurm.assign(hosts or f"localhost:{count}")
-        names = sorted({slot.hostname for slot in plan})
-        remote = [name for name in names if not _here(name)]
-        if len(names) - len(remote) > 1:
-            raise AmpXlaError(
-                f"--hosts {hosts} has two names of this machine; name each machine once"
-            )
-        address, interface = slurm.route_to(remote[0]) if remote else ("127.0.0.1", "lo")
+    def __init__(self, command: List[str], count: int) -> None:
+        address, interface = "127.0.0.1", "lo"
+        plan = slurm.assign(f"localhost:{count}")
         # The port has no password, so it listens only on the address that the ranks need.
         self._server = slurm.rendezvous(address, 0, plan)
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
@@ -231,11 +198,9 @@ class Launcher:
             if self._received:
                 break
             variables = slurm.variables(slot, address, interface, port)
-            variables[ENDS_WITH_STDIN] = "1"
-            if not remote:
-                variables["HOROVOD_HOSTNAME"] = socket.gethostname()
-            words = _words(command, variables, slot.hostname)
-            self.ranks.append(Rank(slot.rank, variables["HOROVOD_HOSTNAME"], words))
+            variables[ENDS_WITH_STDIN], variables["HOROVOD_HOSTNAME"] = "1", socket.gethostname()
+            assignments = (f"{name}={value}" for name, value in variables.items())
+            self.ranks.append(Rank(slot.rank, ["env", *assignments, *command]))
         if self._received:  # while the last rank was being made
             for rank in self.ranks[-1:]:
                 rank.send(self._received[0])
@@ -301,12 +266,12 @@ class Launcher:
             if rank.number or (rank.code or 0) > 128:
                 why = rank.why()
                 named = why.startswith("rank ")
-                _say(why if named else f"rank {rank.number} on {rank.host} {why}")
+                _say(why if named else f"rank {rank.number} on {socket.gethostname()} {why}")
             if not rank.number and len(self.ranks) > 1:  # which would have named the checkpoint
                 print(self.ranks[1].last("stopping: "), end="", file=sys.stderr, flush=True)
             return rank.code or 0
         if silent:
-            names = " and ".join(f"rank {rank.number} on {rank.host}" for rank in silent)
+            names = " and ".join(f"rank {rank.number}" for rank in silent)
             _say(f"{names} did not respond and was killed; continue with --resume")
             return RankLost.exit_code
         return failed[0].code or 0 if failed else 0
@@ -314,21 +279,3 @@ class Launcher:
 
 def _say(text: str) -> None:
     print(f"error: {text}", file=sys.stderr, flush=True)
-
-
-def _here(host: str) -> bool:
-    from horovod.runner.util import network
-
-    return network.resolve_host_address(host) in network.get_local_host_addresses()
-
-
-def _words(command: List[str], variables: Dict[str, str], host: str) -> List[str]:
-    """Return the command that starts a rank, here or by ssh."""
-    known = {name: value for name, value in os.environ.items() if _FORWARDED.match(name)}
-    here = _here(host)
-    assignments = variables if here else {**known, **variables}
-    words = ["env", *(f"{name}={value}" for name, value in assignments.items()), *command]
-    if here:
-        return words
-    line = f"cd {shlex.quote(os.getcwd())} && exec {' '.join(map(shlex.quote, words))}"
-    return ["ssh", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=accept-new", host, line]

@@ -64,7 +64,7 @@ def read(environ: Mapping[str, str]) -> Task:
         job, step = int(environ["SLURM_JOB_ID"]), int(environ["SLURM_STEP_ID"])
     except (KeyError, ValueError) as error:
         raise AmpXlaError(
-            f"HOSTS=slurm, but srun did not start this process ({error}); use sbatch "
+            f"--slurm, but srun did not start this process ({error}); use sbatch "
             f"scripts/slurm/train.sbatch"
         ) from None
     # Each node computes the same port, and each step of a job another one.

@@ -131,7 +131,7 @@ def runtime_for(command: str, words: Sequence[str], request: str, root: Path) ->
             return request
         if command == "ranks" and Path(recipe).stem.startswith("jax_"):
             raise SetupError(
-                f"RECIPE={recipe} needs neither NP nor HOSTS: start it once per process, with the"
+                f"RECIPE={recipe} does not take NP: start it once per process, with the"
                 " variables in docs/jax.md."
             )
         if "--resume" in words and request == "auto" and not has_tensorflow():

@@ -1,4 +1,4 @@
-"""The launcher of ranks: signals, its end, the address on which it listens, refused flags.
+"""The launcher of ranks: signals, its end, the address on which it listens.
 
 A small program replaces the ranks and writes files at each event. tests/integration/test_ranks.py
 trains with real ranks.
@@ -15,8 +15,6 @@ import time
 import psutil
 import pytest
 
-from amp_xla.commands import ranks
-from amp_xla.errors import AmpXlaError
 from tests.support.horovod import need_horovod
 from tests.support.running import environment, until
 
@@ -28,7 +26,7 @@ from amp_xla.process import stopping
 from amp_xla.process.exits import exit_code
 stopping._GRACE_SECONDS = 0.5  # a program with nothing to save ends after this time
 stand_in = [sys.executable, "stand_in.py"]
-sys.exit(exit_code(lambda: ranks.Launcher(stand_in, 2, None).wait()))
+sys.exit(exit_code(lambda: ranks.Launcher(stand_in, 2).wait()))
 """
 STAND_IN = """
 import os, pathlib, signal, sys, time
@@ -191,16 +189,3 @@ def test_ranks_wait_for_one_that_starts_late(tmp_path):
     process = start(tmp_path, LATE, HOROVOD_GLOO_TIMEOUT_SECONDS="5")
     code, out, errors = ended(process)
     assert (code, out) == (0, "[0, 1]\n"), errors
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--hosts", "a:1,b"], "allowed: NAME:RANKS,NAME:RANKS"),
-        (["--hosts", "localhost:1,127.0.0.1:1"], "two names of this machine"),
-    ],
-)
-def test_wrong_numbers_of_ranks_and_hosts_are_refused(flags, message):
-    need_horovod()
-    with pytest.raises(AmpXlaError, match=message):
-        ranks.main([*flags, "--", "--epochs", "1"])

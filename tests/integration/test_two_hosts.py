@@ -1,7 +1,6 @@
 """Training on two hosts, which are connected network namespaces with different host names.
 
-``amp-xla ranks --hosts`` runs in the first and reaches the second by a fake ``ssh`` that enters the
-namespace. Both share the file system.
+Each runs one task of a Slurm step, with the variables that srun sets. Both share the file system.
 """
 
 from __future__ import annotations
@@ -24,9 +23,6 @@ from tests.tasks.classification.test_recipe import TINY, write_corpus
 pytestmark = [pytest.mark.horovod, pytest.mark.slow, pytest.mark.once]
 
 HOSTS = {f"amp-a-{os.getpid()}": "10.231.0.1", f"amp-b-{os.getpid()}": "10.231.0.2"}
-# ssh -o ... -o ... HOST LINE. Each start sets the host name, which a namespace does not have.
-ENTER = 'ip netns exec "$host" unshare --uts sh -c \'hostname "$0" && eval "$1"\' "$host" "$line"'
-SSH = f'#!/bin/sh\nshift 4\nhost=$1 line=$2\necho "$host" >>"${{0%/*}}/asked"\nexec {ENTER}\n'
 
 
 def ip(*words):
@@ -80,37 +76,36 @@ def listening(pid):
 def test_two_hosts_train_and_stop_in_order(hosts, tmp_path):
     write_corpus(tmp_path / "train.tsv", 400, 1)
     write_corpus(tmp_path / "dev.tsv", 80, 2)
-    ssh = tmp_path / "bin" / "ssh"
-    ssh.parent.mkdir()
-    ssh.write_text(SSH)
-    ssh.chmod(0o755)
-    enter = ["ip", "netns", "exec", hosts[0], "unshare", "--uts", "sh", "-c"]
-    starter = [sys.executable, "-m", "amp_xla", "ranks", "--recipe", "classification"]
-    starter += ["--hosts", ",".join(f"{host}:1" for host in hosts), "--"]
+    starter = [sys.executable, "-m", "amp_xla", "ranks", "classification", "--slurm", "--"]
     data = ["--train", "train.tsv", "--dev", "dev.tsv", *TINY, "--epochs", "99", "--name", "two"]
-    log = tmp_path / "log"
-    with log.open("wb") as out:
-        ranks = subprocess.Popen(
-            [*enter, 'hostname "$0" && exec "$@"', hosts[0], *starter, *data],
-            cwd=str(tmp_path),
-            env=environment({"PATH": f"{ssh.parent}:{os.environ['PATH']}"}),
-            stdout=out,
-            stderr=subprocess.STDOUT,
-        )
+    step = {
+        "SLURM_STEP_NODELIST": ",".join(hosts), "SLURM_STEP_TASKS_PER_NODE": "1(x2)",
+        "SLURM_LOCALID": "0", "SLURM_JOB_ID": str(os.getpid()), "SLURM_STEP_ID": "0",
+    }  # fmt: skip
+    logs = [tmp_path / host for host in hosts]
+    tasks = []
+    for node, (host, log) in enumerate(zip(hosts, logs)):
+        # Each start sets the host name, which a namespace does not have.
+        enter = ["ip", "netns", "exec", host, "unshare", "--uts", "sh", "-c"]
+        command = [*enter, 'hostname "$0" && exec "$@"', host, *starter, *data]
+        env = environment({**step, "SLURM_NODEID": str(node)})
+        with log.open("wb") as out:
+            tasks.append(
+                subprocess.Popen(command, cwd=str(tmp_path), env=env, stdout=out, stderr=out)
+            )
     try:
         end = time.monotonic() + 120
-        while "step 10/" not in log.read_text():
-            assert time.monotonic() < end and ranks.poll() is None, log.read_text()
+        while "step 10/" not in logs[0].read_text():
+            assert time.monotonic() < end and tasks[0].poll() is None, logs[0].read_text()
             time.sleep(0.2)
-        assert listening(ranks.pid) == {HOSTS[hosts[0]]}, (
-            "only the address that the other host needs"
-        )
-        ranks.send_signal(signal.SIGTERM)
-        assert ranks.wait(60) == 143, log.read_text()
+        assert HOSTS[hosts[0]] in listening(tasks[0].pid), "the address that the other host needs"
+        for task in tasks:
+            task.send_signal(signal.SIGTERM)
+        assert [task.wait(60) for task in tasks] == [143, 143], [log.read_text() for log in logs]
     finally:
-        ranks.kill()
-    text = log.read_text()
+        for task in tasks:
+            task.kill()
+    text = logs[0].read_text()
     assert "2 ranks share each batch" in text and "stopped by SIGTERM after step" in text
-    assert (ssh.parent / "asked").read_text().split() == [hosts[1]]
     run = tmp_path / "runs" / "classification" / "two"
     assert metrics(run)[0]["step"] == 5 and list((run / "checkpoints").glob("step-*"))

@@ -70,7 +70,7 @@ LINES: Dict[str, Tuple[List[str], Dict[str, str], List[str]]] = {
     "another build": (["docker-build", "RUNTIME=tf2", "IMAGE=b:3"], {}, [
         f"{BUILD}:25.02-tf2-py3 --build-arg RUNTIME=tf2 --build-arg REVISION={{revision}} "
         "--tag b:3 --tag b:tf2-{tag} {root}"]),
-    "train": (["docker-train", "ARGS=--epochs 3 --name 'a b'", "NP=", "HOSTS="], {}, [
+    "train": (["docker-train", "ARGS=--epochs 3 --name 'a b'", "NP="], {}, [
         f"run --rm {ALL} --entrypoint nvidia-smi amp_xla:tf1 -L",
         f"{RUN} amp_xla:tf1 {TRAIN} --epochs 3 --name a b"]),
     "ranks": (["docker-train", "NP=2"], {}, [
@@ -138,7 +138,6 @@ def test_the_exit_code_of_training_is_a_failure_of_make(docker):
         (["ARGS=--train /no/such.tsv"], "error: --train /no/such.tsv: no such file or folder here"),
         (["GPUS=two"], "error: GPUS=two is unknown. Allowed: all, none, or indices"),
         (["RUNTIME=tf1", "BASE_IMAGE=x:25.02-tf2-py3"], "x:25.02-tf2-py3 is a tf2 image"),
-        (["HOSTS=a:1,b:1"], "error: HOSTS=a:1,b:1: start one container per host"),
         (["IMAGE=$$(touch pwned)"], "is not an image's name"),
     ],
 )

@@ -28,8 +28,8 @@ from tests.support.snippets import PAGES, blocks
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 ELSEWHERE = {
     "Docker": r"docker|CONTAINER=",
-    "Slurm, Kubernetes": r"srun|sbatch|kubectl",
-    "several GPUs or hosts: tests of ranks": r"\bNP=|HOSTS=|horovod",
+    "Slurm": r"srun|sbatch",
+    "several GPUs or hosts: tests of ranks": r"\bNP=|horovod|mpirun",
     "a GPU": r"RUNTIME=nvtf1|AMP_XLA_DEVICE=gpu",
     "JAX: its own runtime": r"jax|JAX",
     "the tests themselves": r"make test",

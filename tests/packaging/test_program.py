@@ -39,7 +39,7 @@ def test_the_program_and_make_list_their_commands():
         (["predict", "--python", sys.executable, *"abc"], "unexpected 'c'; allowed: RUN FILE"),
         (["verify", "--python", sys.executable, "--ru", "a"], "did you mean"),
         (["ranks", "jax_classification", "--np", "2", "--runtime", "jax"], "docs/jax.md"),
-        (["ranks", "--hosts", "no.such.host:8,b:8", "--python", sys.executable], "no.such.host: "),
+        (["ranks", "--np", "x", "--python", sys.executable], "allowed: auto, or a whole"),
     ],
 )
 def test_a_mistake_is_one_line(words, message):
@@ -70,8 +70,8 @@ def test_a_command_runs_where_the_user_is_with_the_python_given(tmp_path):
     (tmp_path / "own.py").write_text("import amp_xla; print(amp_xla.__name__)\n")
     done = run([PROGRAM, "python", "--python", sys.executable, "own.py"], root=tmp_path)
     assert done.stdout == "amp_xla\n", done.stderr
-    done = run([*make, "train", "NP=x", "HOSTS=a:1,b:1"])
-    assert "error: --np x, but --hosts a:1,b:1 has 2 ranks" in done.stderr
+    done = run([*make, "train", "NP=x"])
+    assert "error: --np 'x'; allowed: auto, or a whole number" in done.stderr
     done = run([*make, "env"])
     assert done.stdout == f"{sys.executable}\n"
 

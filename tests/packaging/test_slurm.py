@@ -69,7 +69,7 @@ def start(checkout, container=""):
 def test_one_script_for_all_containers(checkout, container, started):
     (checkout / "end").touch()
     assert start(checkout, container).wait(30) == 75  # the exit code of a lost rank
-    rank = "-m amp_xla ranks --hosts slurm --recipe classification -- --name slurm-7 --resume"
+    rank = "-m amp_xla ranks --slurm --recipe classification -- --name slurm-7 --resume"
     assert (checkout / "words").read_text().splitlines() == [
         *("srun", "--wait=300", "--cpus-per-task=8"),
         *(word.format(checkout) for word in started),
