@@ -19,7 +19,7 @@ RUN command -v python3 >/dev/null || { echo "error: this base has no python3" >&
     python3 scripts/container_base.py
 RUN PIP_NO_CACHE_DIR=1 python3 -m scripts.container_install --runtime "${RUNTIME}"
 
-# For `docker run --user $(id -u):$(id -g)`, a user without a name or a home. TensorFlow, matplotlib
+# For `docker run --user $(id -u):$(id -g)`, a user without a name or a home. TensorFlow
 # and CUDA's kernel cache write to HOME; getpass reads USER.
 ENV HOME=/home/amp_xla USER=amp_xla
 RUN mkdir -p "${HOME}" runs && chmod 1777 "${HOME}" runs

@@ -6,11 +6,13 @@ import gzip
 import io
 import json
 import os
+import sys
 
 import pytest
 
 from amp_xla.data.text import lines
 from amp_xla.data.text.layout import TARGETS
+from amp_xla.data.text.lines import every_line
 from amp_xla.data.text.options import TaggedFiles, TextFiles
 from amp_xla.data.text.readers import Dataset, read
 from amp_xla.errors import DataError
@@ -192,6 +194,23 @@ def test_damaged_gzip_is_named(tmp_path):
         (tmp_path / "a.tsv.gz").write_bytes(content)
         with pytest.raises(DataError, match=f"damaged gzip{reason}"):
             read(str(tmp_path / "a.tsv.gz"))
+
+
+def test_parquet_is_read_as_the_json_lines_that_it_would_be(tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet", reason="reading Parquet is an extra")
+    path = str(tmp_path / "train-00000-of-00001")  # any name
+    columns = {"idx": [3, 1, 2], "sentence1": TEXTS, "sentence2": PAIRS, "label": LABELS}
+    table = sys.modules["pyarrow"].table(columns)
+    parquet.write_table(table, path, row_group_size=2)
+    data = read(path)
+    assert (data.texts, data.pairs, data.labels) == (TEXTS, PAIRS, LABELS)
+    assert every_line(path) == (objects(**columns).split("\n")[:-1], [])
+    with open(path, "rb") as whole:
+        content = whole.read()
+    for damaged in (content[:-20], content[:200] + bytes(200) + content[400:]):
+        (tmp_path / "damaged.parquet").write_bytes(damaged)
+        with pytest.raises(DataError, match="damaged Parquet file"):
+            read(str(tmp_path / "damaged.parquet"))
 
 
 def test_a_pipe_is_read():

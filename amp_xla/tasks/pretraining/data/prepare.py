@@ -16,9 +16,8 @@ import os
 import sys
 import zlib
 from pathlib import Path
-from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Tuple
 
-import numpy as np
 from tqdm import tqdm
 from typing_extensions import Annotated, Literal
 
@@ -52,11 +51,9 @@ class Config:
     out: str = "data/pretraining"
     """folder to write to"""
     corpus: Optional[str] = None
-    """files, folders and globs, separated by commas: text, JSON lines, Wikipedia .xml; each may be
-    compressed (.bz2, .gz, .zst); none = built-in"""
+    """files, folders and globs, separated by commas: text, JSON lines (each may be
+    compressed: .bz2, .gz, .zst), Parquet; none = built-in"""
     reading: Reading = Reading()
-    dedup: Literal["off", "exact"] = "off"
-    """exact leaves out copies of earlier documents, ignoring white space"""
     shortest: Annotated[int, within(at_least=0)] = 0
     """minimum characters of a document; shorter ones are left out"""
     longest: Annotated[int, within(at_least=0)] = 0
@@ -114,13 +111,7 @@ def prepare(config: Config) -> Optional[Manifest]:
                 note(f"{config.out} is already prepared: {done.describe()}")
                 return done
         prepared.write(os.path.join(config.out, VOCAB), tokenizer.assets[VOCAB])
-        copies: Dict[str, np.ndarray] = {}
-        if config.dedup == "exact":
-            note("looking for copies of documents ...")
-            copies, total = copies_in(units(files, config.reading), config.reading, pool)
-            count = sum(map(len, copies.values()))
-            note(f"{count:,} of {total:,} documents are copies and are left out")
-        names = _make_shards(config, files, settings["words"], copies, pool)
+        names = _make_shards(config, files, settings["words"], pool)
     manifest = Manifest.collect(config.out, names)
     if manifest is None:
         note(f"shard {config.shard} is done; the last shard to finish writes the manifest")
@@ -189,6 +180,7 @@ def _settings(config: Config, corpus_sha256: str, tokenizer: Tokenizer) -> Dict[
     return {
         **values,
         "format": FORMAT,
+        "dedup": "off",  # folders of earlier versions may lack the copies of documents
         "vocab_size": tokenizer.vocab_size,
         "vocab_sha256": fingerprint(tokenizer.tokens),
         "words": resolve_words(config.words, tokenizer),
@@ -197,37 +189,6 @@ def _settings(config: Config, corpus_sha256: str, tokenizer: Tokenizer) -> Dict[
         "cls_id": tokenizer.cls_id,
         "sep_id": tokenizer.sep_id,
     }
-
-
-def copies_in(
-    corpus: Iterable[Unit], reading: Reading, pool: Pool
-) -> Tuple[Dict[str, np.ndarray], int]:
-    """Find documents that are copies of an earlier one, ignoring white space.
-
-    Args:
-      corpus: all units, in order.
-      reading: format of its documents.
-      pool: processes that read the documents.
-
-    Returns:
-      (unit name -> numbers of its copies among the documents of ``texts_of``, int64; number of all
-      documents). Keys have 64 bits: among 10 million documents, the probability that two different
-      ones have the same key is 3 in a million.
-    """
-    parts = dict(pool.map(functools.partial(_keys, reading=reading), corpus))
-    ends = np.cumsum([0, *map(len, parts.values())])
-    keys = np.concatenate([np.zeros(0, np.uint64), *parts.values()])
-    is_copy = np.ones(len(keys), bool)
-    is_copy[np.unique(keys, return_index=True)[1]] = False
-    left_out = {name: np.flatnonzero(is_copy[a:b]) for name, a, b in zip(parts, ends, ends[1:])}
-    return left_out, len(keys)
-
-
-def _keys(unit: Unit, reading: Reading) -> Tuple[str, np.ndarray]:
-    """Return the unit's name, and a key of each document, uint64."""
-    texts = (" ".join(text.split()).encode() for text in texts_of(unit, reading)[0])
-    digests = b"".join(hashlib.blake2b(text, digest_size=8).digest() for text in texts)
-    return unit.name, np.frombuffer(digests, "<u8")
 
 
 def _built_in(config: Config, pool: Pool) -> str:
@@ -243,18 +204,16 @@ def _built_in(config: Config, pool: Pool) -> str:
     return path
 
 
-def _make_shards(
-    config: Config, files: List[str], cut: str, copies: Dict[str, np.ndarray], pool: Pool
-) -> List[str]:
+def _make_shards(config: Config, files: List[str], cut: str, pool: Pool) -> List[str]:
     """Prepare the unfinished units of this ``--shard``; return the names of all units."""
     part, parts = config.part
     names: List[str] = []
 
-    def mine() -> Iterator[Tuple[Unit, Optional[np.ndarray]]]:
+    def mine() -> Iterator[Unit]:
         for number, unit in enumerate(units(files, config.reading)):
             names.append(unit.name)
             if number % parts == part:
-                yield unit, copies.get(unit.name)
+                yield unit
 
     # Units count decompressed bytes, and the size of a compressed file is unknown.
     packed = any(plain_name(file) != file for file in files)
@@ -266,24 +225,20 @@ def _make_shards(
     return names
 
 
-def make_shards(work: Tuple[Unit, Optional[np.ndarray]], config: Config, cut: str) -> int:
+def make_shards(unit: Unit, config: Config, cut: str) -> int:
     """Write the files of one unit, then its record; do nothing if they exist.
 
     Args:
-      work: the unit, and the numbers of its documents to leave out, int64.
+      unit: the unit.
       cut: kind of ``Cutter``.
 
     Returns:
       Bytes of text in the unit.
     """
-    unit, copies = work
     if prepared.finished(config.out, unit.name):
         return unit.size
     cut_words = cutter(os.path.join(config.out, VOCAB), config.lowercase, cut)
     texts, bad = texts_of(unit, config.reading)
-    if copies is not None:
-        copied = set(copies.tolist())
-        texts = [text for number, text in enumerate(texts) if number not in copied]
     fitting = _fitting(texts, config)
     record: Dict[str, Any] = {"bad_lines": bad, "other_lengths": len(texts) - len(fitting)}
     for split, documents in zip(SPLITS, _split(fitting, config.heldout)):

@@ -1,4 +1,4 @@
-"""Units of a corpus: whole documents of text files, JSON lines and Wikipedia dumps.
+"""Units of a corpus: whole documents of text files, JSON lines and Parquet.
 
 The corpus alone decides where units begin, so any number of machines and processes gets the same
 units. Files, compressed or not, are read as streams, so only one unit is in memory.
@@ -10,7 +10,7 @@ import dataclasses
 import glob
 import os
 import re
-from typing import Any, Dict, FrozenSet, Iterator, List, NamedTuple, Tuple
+from typing import Any, Dict, Iterator, List, NamedTuple, Tuple
 
 from typing_extensions import Literal
 
@@ -24,16 +24,14 @@ from amp_xla.data.text.lines import (
     text_problem,
 )
 from amp_xla.errors import DataError
-from amp_xla.tasks.pretraining.data import wikipedia
 
 TEXT_SUFFIXES = (".txt", ".text", ".tsv", ".data")
-DUMP_SUFFIXES = (".xml",)
-SUFFIXES = TEXT_SUFFIXES + JSON_SUFFIXES + DUMP_SUFFIXES
+SUFFIXES = (*TEXT_SUFFIXES, *JSON_SUFFIXES, ".parquet")
 EXTRACTED = re.compile(r"wiki_\d+")  # file names of WikiExtractor and wiki_zh
-UNIT_BYTES = (1 << 18, 8 << 20)  # smallest and largest unit; 1 MB of a dump takes a second
+UNIT_BYTES = (1 << 18, 8 << 20)  # smallest and largest unit
 Document = Tuple[int, bytes]  # its first byte in the decompressed file, and its content
 UNITS = 64  # approximate number of units in a corpus, unless UNIT_BYTES forbids it
-HEAD_BYTES = 1 << 16  # first bytes of a file, which show its kind and a dump's namespaces
+HEAD_BYTES = 1 << 16  # first bytes of a file, which show its kind
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,15 +50,14 @@ class Reading:
 class Unit(NamedTuple):
     """Neighbouring documents of a file.
 
-    Units sorted by name are in the order of the corpus. ``kind`` is ``text``, ``json`` or ``dump``;
-    ``size`` is in bytes; ``links`` are the prefixes of links that a dump's texts leave out.
+    Units sorted by name are in the order of the corpus. ``kind`` is ``text`` or ``json``; ``size``
+    is in bytes.
     """
 
     name: str
     path: str
     kind: str
     size: int
-    links: FrozenSet[str]
     documents: List[Document]
 
 
@@ -104,7 +101,6 @@ def units(files: List[str], reading: Reading) -> Iterator[Unit]:
             head = file.read(HEAD_BYTES)
         refuse_encoding(path, head)
         kind = _kind(path, head, reading.field)
-        links = wikipedia.prefixes(head) if kind == "dump" else frozenset()
         # A unit ends with the first document that ends after a multiple of the target.
         part = begin = end = 0
         documents: List[Document] = []
@@ -113,21 +109,22 @@ def units(files: List[str], reading: Reading) -> Iterator[Unit]:
             end = start + len(content)
             if end // target > begin // target:
                 name = f"{number:05d}-{part:05d}"
-                yield Unit(name, path, kind, end - begin, links, documents)
+                yield Unit(name, path, kind, end - begin, documents)
                 part, begin, documents = part + 1, end, []
         if documents:
-            yield Unit(f"{number:05d}-{part:05d}", path, kind, end - begin, links, documents)
+            yield Unit(f"{number:05d}-{part:05d}", path, kind, end - begin, documents)
 
 
 def _kind(path: str, head: bytes, field: str) -> str:
-    """Return ``text``, ``json`` or ``dump``, by the ending of the name or the first characters."""
+    """Return ``text`` or ``json``, by the ending of the name or the first characters."""
     name, begin = plain_name(path).lower(), head.lstrip(b"\xef\xbb\xbf \t\r\n")
-    if name.endswith(DUMP_SUFFIXES):
-        return "dump"
     if name.endswith(JSON_SUFFIXES) or begin.startswith(b'{"'):
         return "json"
-    if name.endswith(".csv"):
-        raise DataError(f"{path}: a table; text, JSON lines or columns between tabs are needed")
+    if name.endswith((".csv", ".xml")):
+        raise DataError(
+            f"{path}: {name[-3:].upper()}; text, JSON lines, Parquet or columns between tabs are "
+            f"needed"
+        )
     if name.endswith(".tsv") and b"\t" in begin.split(b"\n")[0] and not field[:1].isdigit():
         raise DataError(f"{path}: columns between tabs; --field 0 reads the first of them")
     return "json" if begin[:1] == b"{" and not name.endswith(TEXT_SUFFIXES) else "text"
@@ -136,9 +133,7 @@ def _kind(path: str, head: bytes, field: str) -> str:
 def _documents(path: str, kind: str, reading: Reading) -> Iterator[Document]:
     """Yield the documents of a file."""
     lines = _lines(path)
-    if kind == "dump":
-        yield from wikipedia.pages(lines)
-    elif kind == "json" or reading.documents == "line":
+    if kind == "json" or reading.documents == "line":
         yield from lines
     else:
         begin, content = 0, bytearray()
@@ -163,10 +158,10 @@ def _lines(path: str) -> Iterator[Tuple[int, bytes]]:
 
 
 def texts_of(unit: Unit, reading: Reading) -> Tuple[List[str], int]:
-    """Return the documents of a unit, and the number of bad lines or pages that were skipped.
+    """Return the documents of a unit, and the number of bad lines that were skipped.
 
     Raises:
-      DataError: a line or page is bad, and bad ones are not skipped.
+      DataError: a line is bad, and bad ones are not skipped.
     """
     texts: List[str] = []
     bad = 0
@@ -184,10 +179,7 @@ def texts_of(unit: Unit, reading: Reading) -> Tuple[List[str], int]:
 
 
 def _text(raw: bytes, unit: Unit, field: str) -> str:
-    line = decoded(raw)
-    if unit.kind == "dump":
-        return wikipedia.text_of(line, unit.links)
-    line = line.lstrip("\ufeff").strip("\r\n")
+    line = decoded(raw).lstrip("\ufeff").strip("\r\n")
     fields = [name.strip() for name in field.split(",")]
     if unit.kind == "text":
         if not all(map(str.isdecimal, fields)):

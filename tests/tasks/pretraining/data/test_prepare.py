@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import json
 import os
 import shutil
 import signal
@@ -91,13 +93,12 @@ def test_sequences_hold_the_corpus_and_hardly_any_padding(tmp_path, vocab, corpu
 
 
 def test_any_number_of_machines_and_processes_writes_the_same(tmp_path, corpus, small_units):
-    """Each of them learns the same vocabulary, and leaves out the same copies of earlier texts."""
+    """Each of them learns the same vocabulary."""
     texts = sentences(800)
-    copies = [text.replace(" ", "  ") if i % 2 else text for i, text in enumerate(texts[::4])]
-    corpus.write_text("\n".join([*texts, *copies]) + "\n")
+    corpus.write_text("\n".join(texts) + "\n")
 
     def run(out, **options):
-        options = {"vocab_size": 128, "dedup": "exact", **options}
+        options = {"vocab_size": 128, **options}
         return prepared(tmp_path, None, corpus, out=out, **options)
 
     one = run("one")
@@ -262,12 +263,17 @@ def test_an_empty_corpus_is_an_error_and_leaves_no_manifest(tmp_path, vocab):
     assert not (tmp_path / "out" / "manifest.json").exists()
 
 
-def test_copies_of_chinese_and_of_short_texts_are_left_out(tmp_path, vocab):
-    line = "天地玄黄宇宙洪荒日月盈昃辰宿列张寒来暑往秋收冬藏闰余成岁律吕调阳"
-    texts = [line, "好", "ab", "a  b", "", "a b ", "Ab", line, line[::-1]]
-    (tmp_path / "a.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")
-    manifest = prepared(tmp_path, vocab, tmp_path / "a.txt", dedup="exact", heldout=0.0)
-    assert manifest.total("documents", "train") == 6  # the empty line is no document
+def test_parquet_is_prepared_as_json_lines_are(tmp_path, vocab):
+    pyarrow = pytest.importorskip("pyarrow", reason="reading Parquet is an extra")
+    texts = sentences(300)
+    lines = "".join(json.dumps({"id": i, "text": text}) + "\n" for i, text in enumerate(texts))
+    (tmp_path / "a.jsonl").write_text(lines)
+    (tmp_path / "parts").mkdir()
+    table = pyarrow.table({"id": list(range(len(texts))), "text": texts})
+    importlib.import_module("pyarrow.parquet").write_table(table, tmp_path / "parts" / "a.parquet")
+    one = prepared(tmp_path, vocab, tmp_path / "a.jsonl", out="one")
+    other = prepared(tmp_path, vocab, tmp_path / "parts", out="other")
+    assert contents(one.folder) == contents(other.folder) and one.units == other.units
 
 
 def test_texts_of_other_lengths_are_left_out_and_counted(tmp_path):
