@@ -72,9 +72,9 @@ def opened(path: str) -> Iterator[Any]:
             elif raw.peek(2)[:2] == GZIP_MAGIC or path.lower().endswith(".gz"):
                 kind, file = "gzip", gzip.GzipFile(fileobj=raw)
             elif raw.peek(4)[:4] == PARQUET_MAGIC:
-                parquet = extra("pyarrow.parquet", f"{path}: reading Parquet", "pyarrow")
+                kind, parquet = "Parquet", extra("pyarrow.parquet", f"{path}: reading Parquet")
                 damage += (extra("pyarrow", path).ArrowException,)
-                kind, file = "Parquet", io.BufferedReader(_Rows(parquet.ParquetFile(raw)))
+                file = io.BufferedReader(_Rows(parquet.ParquetFile(raw)))
             yield file
     except FileNotFoundError:
         raise DataError(
