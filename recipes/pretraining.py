@@ -23,7 +23,7 @@ from amp_xla.config import MAY_CHANGE, flat
 from amp_xla.models.options import LanguageModelOptions, training_flops
 from amp_xla.process.exits import exit_code
 from amp_xla.process.progress import note
-from amp_xla.tasks.pretraining import masked_texts, options, presets
+from amp_xla.tasks.pretraining import options, presets
 from amp_xla.tasks.pretraining.data.stream import LengthOptions, Phases, read
 from amp_xla.training import launch
 from amp_xla.training import options as groups
@@ -98,9 +98,8 @@ main = functools.partial(
     launch.main, Config, build,
     options=lambda config: config.intervals.loop(monitor="loss", higher_is_better=False),
 )  # fmt: skip
-# by amp-xla fill, evaluate without --file, and export
+# by amp-xla fill and export
 fill = served(Config, "amp_xla.tasks.pretraining.answers:fill")
-evaluate = masked_texts.evaluate
 exportable = served(Config, "amp_xla.export.text_models:language_model", float32=True)
 
 

@@ -30,7 +30,7 @@ COMMANDS: Dict[str, Command] = {
         ("ranks", ("recipe",), "train on several GPUs or machines"),
         ("predict", ("run", "file"), "label text with a trained model"),
         ("fill", ("run",), "fill in the [MASK]s of a text"),
-        ("evaluate", ("run",), "score runs on labelled text, or pretrained models on masked text"),
+        ("evaluate", ("run",), "score runs on labelled text"),
         ("runs", ("folder",), "list runs with state, best value and settings"),
         ("report", ("run",), "write report.html with the curves of runs"),
         ("export", ("run", "script"), "convert a trained model for other programs"),

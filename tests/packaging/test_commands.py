@@ -23,7 +23,7 @@ DAY: Dict[str, Tuple[int, str]] = {
     f"evaluate {RUN} --file train.tsv": (0, "  accuracy           1.0000   95%: 1.0000 to 1.0000"),
     f"evaluate {RUN} --file texts.txt": (2, "error: texts.txt"),
     f"evaluate {RUN} --file other.tsv": (2, f"the label 'bake', which is not a label of {RUN};"),
-    f"evaluate {RUN} train.tsv": (2, "to score a run on labelled samples, name them with --file"),
+    f"evaluate {RUN} train.tsv": (2, "error: name the labelled samples with --file"),
     "evaluate runs/none": (2, "error: runs/none is not a folder; training prints the name of its"),
     f"report {RUN},runs/none": (2, "error: runs/none is not a folder; training prints the name"),
     "runs": (0, f"{RUN}  done "),

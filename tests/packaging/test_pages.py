@@ -94,8 +94,6 @@ def argv(line):
     values = dict(re.findall(r'(RECIPE|ARGS)=("[^"]*"|\S+)', line))
     if words[0] != "make":
         command, rest = words[1], words[2:]
-        if "--text-file" in rest:
-            rest += ["--length", "24"]
         if command not in ("inspect", "rehearse", "tune") or ".py:" in line:
             return [command, *rest]
         at = rest.index("--") if "--" in rest else len(rest)

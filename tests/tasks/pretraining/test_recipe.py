@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import shutil
 
 import numpy as np
 import pytest
 
 from amp_xla import backend
 from amp_xla.training import checkpoint
-from tests.models.test_hugging_face import FOLDERS, VOCABULARY
 from tests.support.grammar import prepared
 from tests.support.killing import state
 
@@ -88,24 +86,8 @@ def test_what_cannot_be_filled_in_or_evaluated_is_said(command, trained):
         (["--text", "[MASK]" + " south" * 600], "allowed: up to 512"),
     ):
         assert said in command(FILL, "--run", WHOLE, *words).error
-    for words, said in (
-        ("--run nowhere", "nowhere is not a folder"),
-        ("--run data", "data has no bert_config.json"),
-    ):
-        assert said in command(EVALUATE, *words.split()).error
-
-
-@pytest.mark.once
-def test_evaluate_reads_weights_of_hugging_face_if_they_have_a_head(command):
-    (command.folder / "words.txt").write_text(" ".join(VOCABULARY[5:15]) + "\n")
-    for name in ("bert", "bert_zip"):
-        shutil.copytree(FOLDERS / name, command.folder / name)
-        (command.folder / name / "vocab.txt").write_text("\n".join(VOCABULARY))
-    words = ("--text-file", "words.txt", "--length", "16")
-    *_, (row,) = table(command, EVALUATE, "--run", "bert", *words)
-    assert row.startswith("| bert | ") and float(row.split(" | ")[2]) > 0
-    said = command(EVALUATE, "--run", "bert_zip", *words).error
-    assert "has no head that predicts tokens" in said
+    said = command(EVALUATE, "--run", WHOLE, "--file", "masked.txt").error
+    assert "evaluate --file needs a run that can" in said
 
 
 def scores_of(run, batch):
@@ -153,26 +135,6 @@ def test_bert4keras_loads_the_weights_and_predicts_the_same(command, trained):
     assert accuracy == pytest.approx(best["dev_accuracy"], abs=1e-6)
     config = json.loads((run / "bert_config.json").read_text())
     assert config["vocab_size"] == tokenizer.vocab_size == len(table)
-
-
-@pytest.mark.once
-def test_evaluate_prints_what_bert4keras_own_model_gives(command, trained):
-    from amp_xla.data.text.tokenizer import Tokenizer
-    from amp_xla.tasks.pretraining.data.masking import MaskedTexts, Masking
-
-    run = command.folder / WHOLE
-    texts = [f"north{i} goes with south{i} . north1 goes with south1 ." for i in range(20)]
-    (command.folder / "held.txt").write_text("\n".join(texts) + "\n")
-    words = ["--text-file", "held.txt", "--length", "32", "--mask-rate", "0.3"]
-    rows = table(command, EVALUATE, "--run", f"{run},{WHOLE}", *words)
-    head, _, one, other = (row[0].strip("| ").split(" | ") for row in rows)
-    assert head == ["model", "masked tokens", "loss", "accuracy"] and one[1:] == other[1:]
-    tokenizer = Tokenizer.load(str(run / "vocab.txt"), True)
-    masked = MaskedTexts(texts, 32, Masking(tokenizer, 0.3))
-    batches = list(masked.epoch())
-    whole = {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
-    assert int(one[1]) == masked.tokens == whole["weights"].sum() > 20
-    assert list(map(float, one[2:])) == pytest.approx(scores_of(run, whole), abs=2e-3)
 
 
 @pytest.mark.once

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Iterator, Sequence
 
 import numpy as np
 
@@ -21,7 +20,6 @@ from amp_xla.data.text.tokenizer import Tokenizer
 # Longer "words", such as hashes and paths, are masked in parts of this many tokens.
 LONGEST_WORD = 8
 
-_ROWS = 16  # texts per batch of ``MaskedTexts``
 
 # Share of one-character CJK tokens in a Chinese vocabulary: Google's Chinese BERT has 0.35, its
 # English one 0.01, its multilingual one 0.12.
@@ -173,31 +171,3 @@ def _fit(chosen: np.ndarray, units: np.ndarray, room: int) -> np.ndarray:
         lost = units[row][chosen[row] & beyond]
         chosen[row] &= ~np.isin(units[row], lost)
     return chosen
-
-
-class MaskedTexts:
-    """Batches of masked texts: rows of ``length`` tokens with one text each.
-
-    Args:
-      texts: the texts.
-      length: L.
-      masking: the masks to draw.
-
-    Attributes:
-      tokens: number of masked tokens.
-    """
-
-    def __init__(self, texts: Sequence[str], length: int, masking: Masking) -> None:
-        tokenizer = masking.tokenizer
-        cut = Cutter(tokenizer, "pieces")
-        ids = np.zeros((len(texts), length), np.int32)
-        for row, text in zip(ids, texts):
-            tokens = [tokenizer.cls_id, *cut(text)[: length - 2], tokenizer.sep_id]
-            row[: len(tokens)] = tokens
-        self._arrays = masking(np.abs(ids), ids >= 0, 0, np.arange(len(texts)))
-        self.tokens = int(self._arrays["weights"].sum())
-
-    def epoch(self, epoch: int = 0, start: int = 0) -> Iterator[Batch]:
-        """Yield the batches from ``start`` on, the same in every epoch."""
-        for begin in range(start * _ROWS, len(self._arrays["token_ids"]), _ROWS):
-            yield {name: array[begin : begin + _ROWS] for name, array in self._arrays.items()}
