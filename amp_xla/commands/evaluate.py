@@ -50,9 +50,7 @@ def main(argv: List[str]) -> int:
     config = parse(Config, argv, "amp-xla evaluate RUN")
     folders = folders_of(config.run)
     if config.file is None:
-        raise AmpXlaError(
-            "name the labelled samples with --file, a file like the training file"
-        )
+        raise AmpXlaError("name the labelled samples with --file, a file like the training file")
     return _score(folders, config.file, config)
 
 

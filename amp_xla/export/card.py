@@ -68,7 +68,7 @@ def write(
             (data, samples, words(metric), f"{value:.4f}", interval)
             for data, samples, metric, value, interval in scores
         )) if scores else "The run has no evaluation of this checkpoint.",
-        "## Training", _CODE.format(printable(page.command(run))),
+        "## Training", _CODE.format(page.visible(page.command(run))),
         _table("setting other than the default | value", (
             (name, _shown(page.value(value))) for name, value in differs.items()
         )) if differs else "All settings are defaults.",
@@ -103,7 +103,7 @@ def _shown(value: Optional[Any]) -> str:
 
 
 def _cell(text: str) -> str:
-    return printable(text).replace("|", "\\|").replace("<", "&lt;")
+    return page.visible(text).replace("|", "\\|").replace("<", "&lt;")
 
 
 def _table(head: str, rows: Any) -> str:

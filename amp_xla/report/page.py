@@ -14,6 +14,7 @@ import numpy as np
 from amp_xla import __version__
 from amp_xla.process import durable
 from amp_xla.process.output import printable
+from amp_xla.process.redaction import for_others, without_secrets
 from amp_xla.report import record
 from amp_xla.report.curves import Series, figure, short, smoothed
 from amp_xla.report.findings import answers, changed, differing, findings, words
@@ -69,10 +70,10 @@ def _winner(runs: List[Record]) -> Optional[Record]:
 
 
 def visible(value: Any) -> Any:
-    r"""Return text with control characters written as ``\x1b``; other values unchanged."""
+    r"""Return text for others, with control characters as ``\x1b``; other values unchanged."""
     if type(value) is not str:  # Markup, a subclass, is from our templates
         return "–" if value is None else value
-    return printable(value, allowed="\n\t")
+    return printable(for_others(value), allowed="\n\t")
 
 
 def value(setting: Any) -> str:
@@ -94,7 +95,7 @@ def percent(share: float) -> str:
 def command(run: Record) -> str:
     """Return the command that repeats the training, as a user would type it."""
     try:
-        first, *rest = shlex.split(str(run.process.get("command", "")))
+        first, *rest = without_secrets(shlex.split(str(run.process.get("command", ""))))
     except ValueError:
         return ""
     path, ranks = Path(first), number(run.process.get("ranks"))

@@ -32,6 +32,7 @@ from amp_xla.errors import AmpXlaError, RankLost
 from amp_xla.process import durable, json_files, regular
 from amp_xla.process.checkout import revision
 from amp_xla.process.progress import note
+from amp_xla.process.redaction import without_secrets
 from amp_xla.process.stopping import Stopped
 from amp_xla.report.record import STATUS
 from amp_xla.training.checkpoint import Checkpoint, folder_of, newest, readable, steps
@@ -324,14 +325,14 @@ def write_about(run: RunFolder, config: Any, engine: Engine) -> None:
     if not written:
         process = {
             "recipe": run.recipe,
-            "command": " ".join(map(shlex.quote, sys.argv)),
+            "command": " ".join(map(shlex.quote, without_secrets(sys.argv))),
             "amp_xla": __version__,
             "revision": revision(),
             "python": platform.python_version(),
             "ranks": engine.ranks.world.size,
             **engine.versions,
             **engine.process,
-            "host": platform.platform(),
+            "host": f"{platform.system()} {platform.machine()}",
             "started": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
         }
         run.write_json("run.json", process)

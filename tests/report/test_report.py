@@ -117,6 +117,12 @@ def test_scored_files_are_part_of_the_page(tmp_path):
     ("/x/amp_xla/__main__.py train --recipe a -- --epochs 2", 2, "amp-xla ranks --np 2 --recipe a"),
     ("recipes/a.py --epochs 2", 1, "amp-xla train a --epochs 2"),
     ("ner.py", 2, "horovodrun -np 2 python ner.py"),
+    ("/home/me/ner.py /root/a b/home/c", 1, "python ~/ner.py ~/a b/home/c<"),
+    ("a.py --hf-token hf_x --seed 1", 1, "python a.py --hf-token &#39;***&#39; --seed 1<"),
+    ("a.py WANDB_API_KEY=1 x", 1, "python a.py &#39;WANDB_API_KEY=***&#39; x<"),
+    ("a.py s3://u:p@h/x?a=1&token=2&b=3", 1, "python a.py &#39;s3://***@h/x?a=1&amp;token=***&amp;b=3&#39;<"),
+    ("a.py --token-dropout 0.1 --tokens 3", 1, "python a.py --token-dropout 0.1 --tokens 3<"),
+    ("a.py --key=sk-abcdefghijklmnopq", 1, "python a.py &#39;--key=***&#39;<"),
 ])  # fmt: skip
 def test_the_command_to_repeat(tmp_path, command, ranks, repeated):
     run = folders.good(tmp_path / "run")
