@@ -31,7 +31,8 @@ NAMES = {
     "V100 16GB": "v100-16g", "V100 32GB": "v100-32g", "A100 40GB": "a100-40g",
     "A100 80GB": "a100-80g", "H100": "h100", "H200": "h200", "RTX 3090": "rtx3090",
     "RTX 4090": "rtx4090", "A10": "a10", "A30": "a30", "RTX A6000": "a6000", "T4": "t4",
-    "Quadro RTX 8000": "rtx8000", "L4": "l4", "L40S": "l40s",
+    "Quadro RTX 8000": "rtx8000", "L4": "l4", "L40S": "l40s", "RTX 3080": "rtx3080",
+    "RTX 2080 Ti": "rtx2080ti", "H100 PCIe": "h100-pcie",
 }  # fmt: skip
 
 
@@ -191,7 +192,9 @@ def gpu_named(device: str) -> Optional[Gpu]:
         return GPUS["h100-pcie"]
     if "NVL" in words or {"V100", "PCIE"} <= words:  # slower than those of the data sheets
         return None
-    matching = [gpu for name, gpu in NAMES.items() if set(name.upper().split()) <= words]
+    variants = words & {"TI", "SUPER", "LAPTOP", "D"}  # other cards
+    names = [(set(name.upper().split()), gpu) for name, gpu in NAMES.items()]
+    matching = [gpu for name, gpu in names if name <= words and variants <= name]
     return GPUS[matching[0]] if matching else None
 
 

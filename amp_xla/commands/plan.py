@@ -10,6 +10,7 @@ Flags after ``--`` belong to the recipe or script. The command prints tables and
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import json
 from typing import Any, Iterator, Optional, Sequence, Tuple
@@ -19,6 +20,7 @@ from typing_extensions import Annotated
 
 from amp_xla.commands.recipe_job import SubjectOptions
 from amp_xla.config import parse, split_words, within
+from amp_xla.data.batches.protocol import micro_batches
 from amp_xla.errors import SettingsError
 from amp_xla.process.progress import note
 from amp_xla.speed.plan.gpus import chosen
@@ -55,6 +57,8 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
 
     longest, ratio = _longest(batches)
     work = count.count(model, longest)
+    # Packed rows hold several samples each.
+    work = work._replace(samples=round(work.samples * _samples_per_row(model)))
     accumulation = flags.get("accumulate") or 1
     steps = config.steps or flags.get("steps") or None
     if steps is None and flags.get("epochs"):
@@ -66,10 +70,11 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         )
     own = work.scaled(1 / config.gpus)
     samples = None if steps is None else float(steps * work.samples * accumulation)
+    mode = functools.partial(
+        Mode, gpus=config.gpus, accumulation=accumulation, recipe=hasattr(model, "batches")
+    )
     options = [
-        report.option(
-            own, ratio, gpu, Mode(precision, xla, config.gpus, accumulation), samples, config.price
-        )
+        report.option(own, ratio, gpu, mode(precision, xla), samples, config.price)
         for gpu in gpus
         for precision in ("fp32", "tf32", "amp")
         for xla in (False, True)
@@ -95,6 +100,14 @@ def _longest(batches: Optional[Iterator[Any]]) -> Tuple[Optional[Sequence[Any]],
     looked_at = list(itertools.islice(batches, _LOOKED_AT))
     sizes = [_size(batch) for batch in looked_at]
     return looked_at[int(np.argmax(sizes))], float(np.mean(sizes) / max(sizes))
+
+
+def _samples_per_row(model: Any) -> float:
+    """Return the mean number of samples per row of a recipe's batches; 1 for a script's model."""
+    epoch = getattr(model, "batches", None) and model.batches.epoch(0)
+    ids = [batch["sample_ids"] for whole in itertools.islice(epoch or (), _LOOKED_AT)
+           for batch in micro_batches(whole)]  # fmt: skip
+    return max(1.0, sum((i >= 0).sum() for i in ids) / max(sum(map(len, ids)), 1))
 
 
 def _size(batch: Any) -> int:

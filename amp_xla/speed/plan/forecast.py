@@ -63,13 +63,17 @@ class Work(NamedTuple):
 
 
 class Mode(NamedTuple):
-    """Precision and XLA of a step. ``precision`` is ``fp32``, ``tf32`` or ``amp``."""
+    """Precision and XLA of a step. ``precision`` is ``fp32``, ``tf32`` or ``amp``.
+
+    ``recipe``: a recipe builds the graph, whose derivatives keep fewer activations.
+    """
 
     precision: str
     xla: bool
     gpus: int = 1
     accumulation: int = 1
     per_machine: int = 8
+    recipe: bool = False
 
     def __str__(self) -> str:
         return f"{self.precision}, XLA {'on' if self.xla else 'off'}"
@@ -88,7 +92,7 @@ class Seconds(NamedTuple):
 
 @functools.lru_cache(maxsize=None)
 def fitted() -> Dict[str, Any]:
-    """Return constants.json: ``time``, ``programs``, ``memory`` and ``ranges``."""
+    """Return constants.json: ``time``, ``programs``, ``memory``, ``recipe_memory``, ``ranges``."""
     values: Dict[str, Any] = json.loads(CONSTANTS.read_text(encoding="utf-8"))
     return values
 
@@ -149,7 +153,7 @@ def seconds(work: Work, gpu: Gpu, mode: Mode, c: Mapping[str, float]) -> Seconds
 
 def memory(work: Work, mode: Mode, constants: Optional[Mapping[str, Any]] = None) -> float:
     """Return the bytes that a process needs on its GPU."""
-    c = (constants or fitted())["memory"]
+    c = (constants or fitted())["recipe_memory" if mode.recipe else "memory"]
     amp = mode.precision == "amp"
     per_parameter = c["per_parameter"] + 2 * amp + 4 * (mode.accumulation > 1)
     share = c[("fused" if mode.xla else "unfused") + ("_half" if amp else "")]
