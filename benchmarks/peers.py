@@ -120,7 +120,13 @@ def main() -> int:
         else:
             path = os.path.join(folder, "corpus.json")
             commands = contestants(config, path, write_corpus(config, path), precisions)
-        results = measure(config, {n: c for n, c in commands.items() if named(n, config.only)})
+        chosen = {name: line for name, line in commands.items() if named(name, config.only)}
+        if not chosen:
+            raise AmpXlaError(
+                f"--only {config.only}: nobody has this name; allowed: parts of "
+                f"{'; '.join(commands)}"
+            )
+        results = measure(config, chosen)
     write(config, results, render(results))
     return 0
 

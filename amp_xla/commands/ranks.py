@@ -37,6 +37,7 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 _GRACE_SECONDS = 12.0
 # The same before they train, when there is nothing to save.
 _START_GRACE_SECONDS = 3.0
+_MOST_RANKS = 64
 _LAST_BYTES = 1 << 14  # of a rank's output, to find its error
 
 
@@ -77,8 +78,11 @@ def _count(np: str) -> int:
                 "--np auto needs a GPU, and the driver lists none; give a number, e.g. 2"
             )
         return gpus
-    if not np.isdecimal() or not int(np):
-        raise AmpXlaError(f"--np {np!r}; allowed: auto, or a whole number of at least 1")
+    if not np.isdecimal() or not 1 <= int(np) <= _MOST_RANKS:
+        raise AmpXlaError(
+            f"--np {np[:20]!r}; allowed: auto, or a whole number from 1 to {_MOST_RANKS} (ranks of "
+            f"one machine)"
+        )
     return int(np)
 
 

@@ -102,8 +102,10 @@ class Rehearsal(JsonReport):
         return max(step.difference if step.finite else math.inf for step in self.steps)
 
     def __str__(self) -> str:
-        parts = [_losses(self), _layers(self), _scale(self)]
-        if self.finding is not None:
+        parts = [_losses(self), _layers(self)]
+        if self.finding is None or self.finding.phase == "forward":
+            parts.append(_scale(self))
+        if self.finding is not None:  # it names the loss scale that its operation needs
             parts.append(str(self.finding))
         return "\n\n".join(parts)
 

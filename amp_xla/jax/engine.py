@@ -49,8 +49,8 @@ class JaxJob:
     def engine(self) -> JaxEngine:
         """Print the devices; return the engine that trains the job."""
         kinds = ", ".join(sorted({device.device_kind for device in jax.devices()}))
-        note(f"{jax.device_count()} devices ({jax.default_backend()}: {kinds}), "
-             f"{jax.process_count()} processes")  # fmt: skip
+        note(f"devices: {jax.device_count()} ({jax.default_backend()}: {kinds}), "
+             f"processes: {jax.process_count()}")  # fmt: skip
         return JaxEngine(self)
 
     def evaluate(self) -> Dict[str, float]:

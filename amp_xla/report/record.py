@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import itertools
 import os
+import re
 import socket
 import time
 from pathlib import Path
@@ -96,6 +97,11 @@ class Record:
     def steps(self) -> int:
         """The number of steps so far."""
         ends = [part["step"][-1] for part in (self.train, self.dev) if len(part.get("step", ()))]
+        with contextlib.suppress(OSError):  # a run may stop before its first line of metrics
+            names = itertools.islice(
+                (entry.name for entry in os.scandir(self.path / "checkpoints")), 1000
+            )
+            ends += [int(name[5:]) for name in names if re.fullmatch(r"step-\d{1,9}", name)]
         return int(max(ends, default=0))
 
     @property

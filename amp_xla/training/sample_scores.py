@@ -36,9 +36,11 @@ class Samples(NamedTuple):
         """Raise AmpXlaError if one of the file's ``labels`` is not among the run's ``names``."""
         unknown = sorted(set(labels) - set(names))
         if unknown:
+            label = unknown[0][:60]
             raise AmpXlaError(
-                f"{self.file} has the label {unknown[0]!r}, which is not a label of {self.run}; "
-                f"its labels are: {', '.join(names[:20])}{', ...' if len(names) > 20 else ''}"
+                f"{self.file} has the label {label!r}, which is not a label of {self.run}; "
+                f"its labels are: {', '.join(name[:60] for name in names[:20])}"
+                f"{', ...' if len(names) > 20 else ''}"
             )
 
 

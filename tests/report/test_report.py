@@ -133,3 +133,9 @@ def test_the_command_to_repeat(tmp_path, command, ranks, repeated):
 def test_settings_that_differ_are_named(tmp_path):
     text = page(folders.good(tmp_path / "a"), folders.good(tmp_path / "b", learning_rate=2e-3))
     assert "0.002" in text and "learning_rate</th>" in text
+
+
+def test_a_run_that_stopped_before_its_first_line_has_the_steps_of_its_checkpoint(tmp_path):
+    run = folders.good(tmp_path / "run", lines=0)
+    (run / "checkpoints" / "step-00000007").mkdir(parents=True)
+    assert record.read(run).steps == 7
