@@ -32,6 +32,7 @@ from amp_xla.precision.tensorflow import (
     state_variable,
     tf,
 )
+from amp_xla.precision.updates import Updates, if_applied
 
 __all__ = ("LossScaleOptimizer", "scale_loss")
 
@@ -334,8 +335,12 @@ class LossScaleOptimizer(OptimizerFacade):
         return [g for g, _ in self.compute_gradients(loss, params)]
 
     def get_updates(self, loss: Any, params: Sequence[Any]) -> List[Any]:
-        """Return the operation of ``minimize`` in a list, by Keras' name, for ``model.fit``."""
-        return [self.minimize(loss, params)]
+        """Return the operation of ``minimize`` in a list, by Keras' name, for ``model.fit``.
+
+        What is added to the list, updates of layers, runs in applied steps only.
+        """
+        operation, finite = self.minimize(loss, params), self.gradients_finite
+        return Updates([operation], lambda others: if_applied(others, finite, loss))
 
     def _accumulate(self, step: Step, pairs: Pairs, global_step: Any, aggregate: bool) -> Any:
         """Add a micro-batch; the last one of a window checks and applies the whole step."""
