@@ -6,7 +6,7 @@ stay as they are, and the step runs copies of them, in a branch that depends on 
 
 from __future__ import annotations
 
-from typing import Any, Callable, Iterable, List, Sequence
+from typing import Any, Callable, Dict, Iterable, List, Sequence
 
 from amp_xla.graph.nodes import upstream
 from amp_xla.precision.tensorflow import tf
@@ -46,18 +46,20 @@ def if_applied(updates: Sequence[Any], finite: Any, loss: Any) -> List[Any]:
     """
     every, forward = tf.get_default_graph().get_operations(), upstream([loss.op])
     branches = {op for op in every if _in_branch(op)}
-    gated, rest = set(), []
+    gated, roots, rest = set(), [], []
     for update in updates:
         op = getattr(update, "op", update)
         found = upstream([op], branches | {op}) if isinstance(op, tf.Operation) else set()
         assigns = [each for each in found if each.type.startswith(ASSIGNS)]
         if assigns and forward.isdisjoint(assigns):
             gated |= found
+            roots.append(op)
         else:
             rest.append(update)
 
     def run() -> Any:
-        with tf.control_dependencies(_copies(sorted(gated, key=lambda op: op._id))):
+        copies = _copies(sorted(gated, key=lambda op: op._id))
+        with tf.control_dependencies([copies[op] for op in roots]):
             return tf.constant(True)
 
     return [*rest, tf.cond(finite, run, lambda: tf.constant(False)).op] if gated else rest
@@ -74,16 +76,15 @@ def _in_branch(op: Any) -> bool:
     return bool(op.control_inputs) or any(t.op.type == "Switch" for t in op.inputs)
 
 
-def _copies(operations: Sequence[Any]) -> List[Any]:
-    """Copy operations that are listed after those that they depend on."""
-    copies, graph = {}, tf.get_default_graph()
+def _copies(operations: Sequence[Any]) -> Dict[Any, Any]:
+    """Return operation -> copy; each operation is listed after those that it depends on."""
+    copies: Dict[Any, Any] = {}
+    graph = tf.get_default_graph()
     for op in operations:
-        inputs = [
-            copies[t.op].outputs[t.value_index] if t.op in copies else t for t in op.inputs
-        ]
+        inputs = [copies[t.op].outputs[t.value_index] if t.op in copies else t for t in op.inputs]
         attributes = {k: v for k, v in op.node_def.attr.items() if k != "_class"}
         with tf.control_dependencies([copies.get(each, each) for each in op.control_inputs]):
             copies[op] = graph.create_op(
                 op.type, inputs, [t.dtype for t in op.outputs], attrs=attributes
             )
-    return list(copies.values())
+    return copies
