@@ -121,7 +121,6 @@ class LossScaleOptimizer(OptimizerFacade):
         self._recompute = recompute
         self.accumulate = accumulate  # read by the loop, and by checkpoints
         self.window = Window(accumulate, name) if accumulate != 1 else None
-        self._count: Any = 0  # of this micro-batch in its window
         if applied_steps is None:
             applied_steps = state_variable(0, tf.int64, name + "/applied_steps")
         self.applied_steps = keras_initializes(applied_steps)
@@ -340,9 +339,8 @@ class LossScaleOptimizer(OptimizerFacade):
 
         What is added to the list, updates of layers, runs in applied steps only.
         """
-        operation, decision = self.minimize(loss, params), (self.gradients_finite, loss)
-        window = () if self.window is None else (self.window, self._count)
-        return Updates([operation], lambda others: if_applied(others, *decision, *window))
+        operation, finite = self.minimize(loss, params), self.gradients_finite
+        return Updates([operation], lambda others: if_applied(others, finite, loss))
 
     def _accumulate(self, step: Step, pairs: Pairs, global_step: Any, aggregate: bool) -> Any:
         """Add a micro-batch; the last one of a window checks and applies the whole step."""
@@ -364,7 +362,7 @@ class LossScaleOptimizer(OptimizerFacade):
                 return tf.identity(whole.finite), tf.identity(whole.norm())
 
         assert self.window is not None
-        finite, norm, self._count = self.window.add(pairs, at_end)
+        finite, norm = self.window.add(pairs, at_end)
         step.finite = self.gradients_finite = finite
         self.gradient_norm = norm
         return tf.group(finite, norm) if in_v1_graph() else finite

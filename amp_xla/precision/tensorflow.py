@@ -155,18 +155,13 @@ class Window:
         # whether a tf.function has it. If there are several: how often each ran in this window.
         self._kinds: Dict[Tuple[int, ...], Tuple[List[Any], bool]] = {}
         self._runs: List[Any] = []
-        self._starts: Dict[int, Any] = {}
         self._built: List[Tuple[Callable[[], Any], Any]] = []  # in a v1 graph, with the results
         self.micro_step = state_variable(0, tf.int64, name + "/micro_step")
 
     @property
     def state_variables(self) -> List[Any]:
-        """The micro-batch count (int64) and the sums built so far: all zero between updates.
-
-        Then the values that variables of layers had at the start of the window.
-        """
-        totals = [total for _, total in self._sums.values()]
-        return [self.micro_step, *self._runs, *totals, *self._starts.values()]
+        """The micro-batch counts (int64) and the sums built so far: all zero between updates."""
+        return [self.micro_step, *self._runs, *(total for _, total in self._sums.values())]
 
     def add(self, pairs: Pairs, at_end: Callable[[Pairs], Any]) -> Any:
         """Add one micro-batch; at the end of a window use the means and reset the sums.
@@ -174,11 +169,7 @@ class Window:
         Args:
           pairs: unscaled gradients of this micro-batch.
           at_end: function from pairs (mean gradient, variable) to (finite, norm), called by the
-            last micro-batch of a window.
-
-        Returns:
-          The result of ``at_end``, which is (True, 0) within a window; the number of this
-          micro-batch in its window, from 1.
+            last micro-batch of a window. The others return (True, 0).
 
         Raises:
           ValueError: a ``tf.function`` that was traced before cannot update a new variable.
@@ -258,26 +249,16 @@ class Window:
         def go_on() -> Any:
             return _wait([self.micro_step.assign(count)], (tf.constant(True), tf.constant(0.0)))
 
-        finite, norm = tf.cond(count >= self.steps, end, go_on)
-        return finite, norm, count
+        return tf.cond(count >= self.steps, end, go_on)
 
     def _sum_of(self, variable: Any) -> Any:
         if id(variable) not in self._sums:
-            self._sums[id(variable)] = (variable, self._zeros("sum", variable, tf.float32))
+            with tf.init_scope():
+                label = variable.name.partition(":")[0].replace("/", "_")
+                start = tf.zeros(variable.shape, tf.float32)
+                total = state_variable(start, tf.float32, f"{self._prefix}/sum_{label}")
+            self._sums[id(variable)] = (variable, total)
         return self._sums[id(variable)][1]
-
-    def start_of(self, variable: Any) -> Any:
-        """Return the variable for the value that a layer's variable has at a window's start."""
-        if id(variable) not in self._starts:
-            zeros = self._zeros("start", variable, variable.dtype.base_dtype)
-            self._starts[id(variable)] = zeros
-        return self._starts[id(variable)]
-
-    def _zeros(self, what: str, variable: Any, dtype: Any) -> Any:
-        with tf.init_scope():
-            label = variable.name.partition(":")[0].replace("/", "_")
-            start = tf.zeros(variable.shape, dtype)
-            return state_variable(start, dtype, f"{self._prefix}/{what}_{label}")
 
 
 def _add(total: Any, gradient: Any) -> Any:

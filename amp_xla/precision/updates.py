@@ -6,10 +6,10 @@ stay as they are, and the step runs copies of them, in a branch that depends on 
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Sequence
 
 from amp_xla.graph.nodes import upstream
-from amp_xla.precision.tensorflow import Window, tf
+from amp_xla.precision.tensorflow import tf
 
 ASSIGNS = ("Assign", "ResourceScatter", "Scatter")
 
@@ -36,18 +36,15 @@ class Updates(list):
         return both
 
 
-def if_applied(
-    updates: Sequence[Any], finite: Any, loss: Any, window: Optional[Window] = None, count: Any = 0
-) -> List[Any]:
-    """Return update operations that have an effect only if the step is applied, in a v1 graph.
+def if_applied(updates: Sequence[Any], finite: Any, loss: Any) -> List[Any]:
+    """Return update operations that run only if the step is applied, in a v1 graph.
+
+    Within a window of ``accumulate``, they run if the loss of their micro-batch is finite.
 
     Args:
       updates: operations, tensors or pairs (variable, value) of Keras.
       finite: the step's decision, a boolean scalar.
       loss: the step's loss. What it depends on runs before the decision, and is unchanged.
-      window: with ``accumulate``, the window that ends with the decision. Updates run in each
-        micro-batch; if the window is skipped, variables get the values of its start again.
-      count: number of this micro-batch in its window, from 1.
     """
     every, forward = tf.get_default_graph().get_operations(), upstream([loss.op])
     branches = {op for op in every if _in_branch(op)}
@@ -70,32 +67,8 @@ def if_applied(
         with tf.control_dependencies([copies[op] for op in roots]):
             return tf.constant(True)
 
-    if window is None:
-        return [*rest, tf.cond(finite, run, _assign_none).op]
-    assigned = {_variable(op) for op in gated if op.type.startswith(ASSIGNS)}
-    starts = [(window.start_of(v), v) for v in tf.global_variables() if v.op in assigned]
-    with tf.control_dependencies([tf.cond(count > 1, _assign_none, lambda: _assign(starts))]):
-        ran = tf.cond(tf.reduce_all(tf.is_finite(loss)), run, _assign_none)
-    with tf.control_dependencies([ran]):
-        ends = [(v, start) for start, v in starts]
-        return [*rest, tf.cond(finite, _assign_none, lambda: _assign(ends)).op]
-
-
-def _assign_none() -> Any:
-    return tf.constant(False)
-
-
-def _assign(pairs: Sequence[Tuple[Any, Any]]) -> Any:
-    with tf.control_dependencies([v.assign(value.read_value()).op for v, value in pairs]):
-        return tf.constant(True)
-
-
-def _variable(op: Any) -> Any:
-    """Return the operation of the variable that an operation assigns, outside of branches."""
-    source = op.inputs[0].op
-    while source.type in ("Switch", "RefSwitch"):
-        source = source.inputs[0].op
-    return source
+    applied = tf.logical_and(finite, tf.reduce_all(tf.is_finite(loss)))
+    return [*rest, tf.cond(applied, run, lambda: tf.constant(False)).op]
 
 
 def _in_branch(op: Any) -> bool:
