@@ -113,8 +113,10 @@ def training_step(
             return loss_and_accuracy(logits, batch["labels"], batch["weights"], smoothing)
 
         run = precision.value_and_grad(loss, state.loss_scale, policy, has_aux=True)
-        (value, accuracy), grads, finite, loss_scale = run(state.model)
+        (value, accuracy), grads, finite, _ = run(state.model)
         norm = optax.global_norm(grads)
+        finite &= jnp.isfinite(norm)  # clipping divides by it
+        loss_scale = state.loss_scale.adjust(finite)
         updates, slots = optimizer.update(grads, state.optimizer, state.model)
         candidate = optax.apply_updates(state.model, updates)
         model, slots = precision.select_tree(

@@ -18,7 +18,7 @@ from typing import Any, Callable, Iterable, List, Optional, Sequence, Tuple, Uni
 
 from amp_xla.graph.recompute import recompute as recompute_layers
 from amp_xla.precision import agreement as agreements
-from amp_xla.precision import facade
+from amp_xla.precision import arrays, facade
 from amp_xla.precision.facade import OptimizerFacade, Trackable
 from amp_xla.precision.inner import Inner, derived, inner_of
 from amp_xla.precision.loss_scale import LossScaleWarning, check_scale, scale_loss, whole_number
@@ -27,12 +27,12 @@ from amp_xla.precision.tensorflow import (
     LossScaleVariables,
     Pairs,
     Window,
-    all_finite,
     in_v1_graph,
     keras_initializes,
     state_variable,
     tf,
 )
+from amp_xla.precision.updates import Updates, if_applied
 
 __all__ = ("LossScaleOptimizer", "scale_loss")
 
@@ -200,16 +200,9 @@ class LossScaleOptimizer(OptimizerFacade):
           RuntimeError: the step has already been checked without these gradients, or has already
             unscaled one of them.
         """
-        step, grads = self._steps.current(), [_as_tensor(g) for g in grads]
-        if step.finite is not None:
-            raise RuntimeError(
-                "get_unscaled_gradients was called after apply_gradients in the same step: the "
-                "first group was checked without these gradients. Unscale every group first, then "
-                "apply; or start the next step with get_scaled_loss"
-            )
-        unscaled = self._steps.unscale(step, grads)
+        unscaled = self._steps.unscale([_as_tensor(g) for g in grads])
         if self.window is None:
-            step.tests.append(all_finite(unscaled))
+            self._steps.current().test(unscaled)
         return unscaled
 
     def compute_gradients(
@@ -234,7 +227,6 @@ class LossScaleOptimizer(OptimizerFacade):
             raise ValueError("recompute=True needs a loss that is a tensor of a v1 graph")
         if isinstance(grad_loss, tf.GradientTape):  # as in Keras' newer optimizers
             grad_loss, tape = None, grad_loss
-        step = self._steps.next()
         if tape is None and (callable(loss) or tf.executing_eagerly()):
             tape = tf.GradientTape()
         with contextlib.nullcontext() if tape is None else tape:
@@ -252,13 +244,14 @@ class LossScaleOptimizer(OptimizerFacade):
         pairs = [(gradients.get(id(v)), v) for v in variables]
         if self._recompute:
             recompute_layers(scaled, [g for g, _ in pairs if g is not None])
-        unscaled = self._steps.unscale(step, [g for g, _ in pairs])
+        unscaled = self._steps.unscale([g for g, _ in pairs])
         result = list(zip(unscaled, [v for _, v in pairs]))
         self.gradients = result if in_v1_graph() else None
         if self.window is not None:
             return result  # reduced and checked once, at the window's end
+        step = self._steps.current()
         result = self._reduced(result, step)
-        step.tests.append(all_finite([g for g, _ in result]))
+        step.test([g for g, _ in result])
         return result
 
     def apply_gradients(
@@ -289,7 +282,7 @@ class LossScaleOptimizer(OptimizerFacade):
             raise ValueError("no gradients: the loss depends on none of the variables")
         aggregate = experimental_aggregate_gradients
         with tf.name_scope(name or self.name):
-            step = self._steps.current()
+            step = self._steps.of([v for _, v in pairs])
             if step.scaled and not step.unscaled:
                 warnings.warn(
                     "gradients of a scaled loss are being applied and were never unscaled; pass "
@@ -297,15 +290,15 @@ class LossScaleOptimizer(OptimizerFacade):
                     LossScaleWarning,
                     stacklevel=2,
                 )
-            if self.window is not None:
-                return self._accumulate(step, pairs, global_step, aggregate)
             # Gradients that the user scaled and unscaled are one whole step.
             several = step.scaled or bool(step.unscaled)
+            if not several:
+                self._steps.close()
+            if self.window is not None:
+                return self._accumulate(step, pairs, global_step, aggregate)
             operation = self._steps.apply(
                 step, self._split(pairs), global_step, aggregate, more_groups=several
             )
-            if not several:
-                self._steps.close()
             self.gradients_finite = step.finite
             self.gradient_norm = step.norm() if step.norm and in_v1_graph() else None
             return operation if in_v1_graph() else step.finite
@@ -342,13 +335,22 @@ class LossScaleOptimizer(OptimizerFacade):
         return [g for g, _ in self.compute_gradients(loss, params)]
 
     def get_updates(self, loss: Any, params: Sequence[Any]) -> List[Any]:
-        """Return the operation of ``minimize`` in a list, by Keras' name, for ``model.fit``."""
-        return [self.minimize(loss, params)]
+        """Return the operation of ``minimize`` in a list, by Keras' name, for ``model.fit``.
+
+        What is added to the list, updates of layers, runs in applied steps only.
+        """
+        operation, finite = self.minimize(loss, params), self.gradients_finite
+        return Updates([operation], lambda others: if_applied(others, finite, loss))
 
     def _accumulate(self, step: Step, pairs: Pairs, global_step: Any, aggregate: bool) -> Any:
         """Add a micro-batch; the last one of a window checks and applies the whole step."""
         if step.finite is not None:
             raise RuntimeError("accumulate needs all variable groups in one apply_gradients")
+        if tf.distribute.has_strategy() and tf.distribute.get_strategy().num_replicas_in_sync > 1:
+            raise ValueError(
+                f"accumulate={self.accumulate} under a tf.distribute strategy of several replicas; "
+                f"allowed: 1, or several ranks of Horovod without a strategy (docs/ranks.md)"
+            )
         self.build([v for _, v in pairs])
 
         def at_end(means: Pairs) -> Any:
@@ -380,10 +382,12 @@ class LossScaleOptimizer(OptimizerFacade):
 
 
 def _as_tensor(gradient: Any) -> Any:
-    """Return a gradient of Python numbers as a tensor, and any other gradient unchanged."""
+    """Return a gradient of Python numbers or of half precision in float32, others unchanged."""
     parts = tf.nest.flatten(gradient)
-    plain = all(isinstance(part, (int, float)) for part in parts)
-    return tf.convert_to_tensor(gradient, tf.float32) if plain and parts else gradient
+    if parts and all(isinstance(part, (int, float)) for part in parts):
+        return tf.convert_to_tensor(gradient, tf.float32)
+    half = arrays.dtype_name(gradient) in arrays.HALF
+    return arrays.map_floats(arrays.widen, gradient) if half else gradient
 
 
 AmpLossScaleOptimizer = LossScaleOptimizer  # the name in Keras' .keras files

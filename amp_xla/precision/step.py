@@ -37,9 +37,11 @@ class Step:
       scale: the float32 scale of the whole step.
       scaled: whether a loss of this step was scaled.
       unscaled: gradients that were unscaled.
-      tests: boolean scalars, one per group of gradients unscaled so far.
+      tested: gradients that ``tests`` or ``finite`` covers.
+      tests: boolean scalars that ``finite`` does not include yet.
       finite: boolean scalar, whether all gradients are finite; None before the first group is
         applied.
+      variables: variables applied so far.
       norm: function that builds the global norm of the last group applied.
       applied: operations of the groups applied so far, in order; empty eagerly.
       shared: optimizer -> its variables that each ``apply_gradients`` advances, such as
@@ -49,11 +51,21 @@ class Step:
     scale: Any
     scaled: bool = False
     unscaled: List[Any] = dataclasses.field(default_factory=list)
+    tested: List[Any] = dataclasses.field(default_factory=list)
     tests: List[Any] = dataclasses.field(default_factory=list)
     finite: Optional[Any] = None
+    variables: List[Any] = dataclasses.field(default_factory=list)
     norm: Optional[Norm] = None
     applied: List[Any] = dataclasses.field(default_factory=list)
     shared: Dict[Any, List[Tuple[Any, Any]]] = dataclasses.field(default_factory=dict)
+
+    def test(self, gradients: Sequence[Any]) -> None:
+        """Add gradients to the decision; those that it covers are not read a second time."""
+        known = {id(g) for g in self.tested}
+        untested = [g for g in gradients if id(g) not in known]
+        if untested:
+            self.tested += untested
+            self.tests.append(all_finite(untested))
 
 
 @dataclasses.dataclass(eq=False)
@@ -104,10 +116,23 @@ class Steps:
         return steps[key]
 
     def next(self) -> Step:
-        """Return the step under construction; if its ``finite`` is set, begin a new step."""
-        if self.current().finite is not None:
+        """Return the step under construction; begin a new one after a step applied or abandoned.
+
+        Only eager code can abandon a step: by its values, after it has unscaled gradients.
+        """
+        step = self.current()
+        if step.finite is not None or (step.unscaled and tf.executing_eagerly()):
             self.close()
         return self.current()
+
+    def of(self, variables: Sequence[Any]) -> Step:
+        """Return the step that applies ``variables`` next; each step applies them once."""
+        applied = {id(v) for v in self.current().variables}
+        if any(id(v) in applied for v in variables):
+            self.close()
+        step = self.current()
+        step.variables += variables
+        return step
 
     def close(self) -> None:
         """Forget the step under construction."""
@@ -126,15 +151,24 @@ class Steps:
         step.scaled = self.ever_scaled = True
         return self.state.at(step.scale).scale(nan_gradient_if_not_finite(loss))
 
-    def unscale(self, step: Step, grads: Sequence[Any]) -> List[Any]:
+    def unscale(self, grads: Sequence[Any]) -> List[Any]:
         """Return unscaled float32 gradients; None stays None, sparse gradients stay sparse."""
+        step = self.current()
+        if step.finite is not None and step.scaled:
+            raise RuntimeError(
+                "get_unscaled_gradients was called after apply_gradients in the same step: the "
+                "first group was checked without these gradients. Unscale every group first, then "
+                "apply; or start the next step with get_scaled_loss"
+            )
         done = {id(g) for g in step.unscaled if g is not None}
-        if any(id(g) in done for g in tf.nest.flatten(list(grads))):
+        if step.finite is None and any(id(g) in done for g in tf.nest.flatten(list(grads))):
             raise RuntimeError(
                 "get_unscaled_gradients got a gradient that this step has already unscaled; "
                 "unscale each gradient once, or start the next step with get_scaled_loss"
             )
-        unscaled = self.state.at(step.scale).unscale(list(grads))
+        if not step.scaled:  # the user scales the loss, so that only this call starts a step
+            step = self.next()
+        unscaled = self.state.at(step.scale).unscale(arrays.map_floats(arrays.widen, list(grads)))
         step.unscaled += tf.nest.flatten(unscaled)
         return unscaled
 
@@ -143,7 +177,8 @@ class Steps:
     ) -> Any:
         """Apply the gradients of one group of variables if the step is finite.
 
-        The first group of a step decides this for all its groups.
+        The first group of a step decides this for all its groups. A later group is left out alone
+        if its gradients turned non-finite after they were unscaled.
 
         Args:
           step: the step under construction; its ``finite``, ``norm`` and ``applied`` are set.
@@ -156,17 +191,14 @@ class Steps:
           The operation, in a graph.
         """
         if aggregate:
-            reduced = [(inner, inner.aggregate(pairs)) for inner, pairs in parts]
-            if any(new is not old for (_, new), (_, old) in zip(reduced, parts)):
-                step.tests.append(all_finite(_gradients(reduced)))
-            parts = reduced
-        gradients = _gradients(parts)
+            parts = [(inner, inner.aggregate(pairs)) for inner, pairs in parts]
+        gradients = [g for _, pairs in parts for g, _ in pairs]
+        step.test(gradients)
         local = [self.model_parallel(v) for _, pairs in parts for _, v in pairs]
         norm = global_norm(gradients, local, getattr(self.agree, "total", None))
         step.norm = norm
         first = step.finite is None
-        if first:
-            step.finite = self._decide(step, parts, norm)
+        self._decide(step, parts, norm)
         inners = [inner for inner, _ in parts]
         for inner, pairs in parts:
             inner.prepare([v for _, v in pairs])
@@ -213,14 +245,17 @@ class Steps:
             step.applied.append(operation)
         return operation
 
-    def _decide(self, step: Step, parts: Parts, norm: Norm) -> Any:
-        """Return the decision of all ranks and replicas, a boolean scalar."""
-        tests = step.tests or [all_finite(_gradients(parts))]
+    def _decide(self, step: Step, parts: Parts, norm: Norm) -> None:
+        """Set ``finite`` to the decision of all ranks and replicas, including ``tests``."""
         if self.global_clipnorm is not None or any("global_clipnorm" in i.clips for i, _ in parts):
             # Finite gradients can have an infinite norm, and clipping by it makes NaN.
-            tests = tests + [tf.is_finite(norm())]
-        finite = agreement.replicas_agree(tf.reduce_all(tf.stack(tests)))
-        return finite if self.agree is None else self.agree(finite)
+            step.tests.append(tf.is_finite(norm()))
+        if not step.tests:
+            return  # a later group, tested with the first one
+        finite = agreement.replicas_agree(tf.reduce_all(tf.stack(step.tests)))
+        finite = finite if self.agree is None else self.agree(finite)
+        step.finite = finite if step.finite is None else tf.logical_and(step.finite, finite)
+        step.tests = []
 
     def _skipped(self, scale: Any) -> List[Any]:
         done = [self.skipped_steps.assign_add(1, read_value=False)]
@@ -327,10 +362,6 @@ def monitor(spec: Any, patience: int) -> Callable[[Any, Any], Any]:
         return np.int64(0)
 
     return skipped
-
-
-def _gradients(parts: Parts) -> List[Any]:
-    return [g for _, pairs in parts for g, _ in pairs]
 
 
 def _compiled() -> bool:

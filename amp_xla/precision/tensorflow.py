@@ -136,10 +136,11 @@ class LossScaleVariables(tf.Module):
 class Window:
     """Sums of unscaled float32 gradients over micro-batches, in variables.
 
-    A window of micro-batches is one step, with one finite check. Its sums are reset by assignment.
-    (bert4keras multiplies them by 0: after one infinite micro-batch they are NaN forever.) Between
-    updates they are zero, so checkpoints do not contain them. Sparse gradients are summed in dense
-    variables with the shape of the trained variable.
+    A window of micro-batches is one step, with one finite check. It updates the variables that got
+    a gradient in any of its micro-batches. Its sums are reset by assignment. (bert4keras multiplies
+    them by 0: after one infinite micro-batch they are NaN forever.) Between updates they are zero,
+    so checkpoints do not contain them. Sparse gradients are summed in dense variables with the
+    shape of the trained variable.
 
     Args:
       steps: micro-batches per update.
@@ -150,12 +151,17 @@ class Window:
         self.steps = loss_scale.whole_number("accumulate", steps, 1, "micro-batches")
         self._prefix = name
         self._sums: Dict[int, Tuple[Any, Any]] = {}  # id of a variable -> it and its sum
+        # Kinds of micro-batches, by the ids of the variables that get a gradient: the variables and
+        # whether a tf.function has it. If there are several: how often each ran in this window.
+        self._kinds: Dict[Tuple[int, ...], Tuple[List[Any], bool]] = {}
+        self._runs: List[Any] = []
+        self._built: List[Tuple[Callable[[], Any], Any]] = []  # in a v1 graph, with the results
         self.micro_step = state_variable(0, tf.int64, name + "/micro_step")
 
     @property
     def state_variables(self) -> List[Any]:
-        """The micro-batch count (int64) and the sums built so far: all zero between updates."""
-        return [self.micro_step, *(total for _, total in self._sums.values())]
+        """The micro-batch counts (int64) and the sums built so far: all zero between updates."""
+        return [self.micro_step, *self._runs, *(total for _, total in self._sums.values())]
 
     def add(self, pairs: Pairs, at_end: Callable[[Pairs], Any]) -> Any:
         """Add one micro-batch; at the end of a window use the means and reset the sums.
@@ -164,17 +170,79 @@ class Window:
           pairs: unscaled gradients of this micro-batch.
           at_end: function from pairs (mean gradient, variable) to (finite, norm), called by the
             last micro-batch of a window. The others return (True, 0).
+
+        Raises:
+          ValueError: a ``tf.function`` that was traced before cannot update a new variable.
         """
-        totals = [self._sum_of(v) for _, v in pairs]
-        added = [_add(total, g) for total, (g, _) in zip(totals, pairs)]
+        variables = [v for _, v in pairs]
+        kind = tuple(sorted(map(id, variables)))
+        new = kind not in self._kinds
+        if new:
+            self._register(kind, variables)
+        number = list(self._kinds).index(kind)
+        result = self._micro_batch(number, pairs, at_end)
+        if not in_v1_graph():
+            return result
+        if new:  # operations built before must update its variables, too
+            for build, results in self._built:
+                for old, replacement in zip(results, build()):
+                    old.op._update_input(0, replacement)
+        waits = list(tf.get_default_graph()._current_control_dependencies())
+
+        def again() -> Any:
+            with tf.control_dependencies(None), tf.control_dependencies(waits):
+                return self._micro_batch(number, pairs, at_end)
+
+        result = tf.nest.map_structure(tf.identity, result)
+        self._built.append((again, result))
+        return result
+
+    def _register(self, kind: Tuple[int, ...], variables: List[Any]) -> None:
+        for others, traced in self._kinds.values():
+            late = [v.name for v in variables if id(v) not in map(id, others)]
+            if traced and late:
+                raise ValueError(
+                    f"accumulate: a tf.function traced before does not update {', '.join(late)}; "
+                    f"give all variables to each apply_gradients, with zeros as gradients of those "
+                    f'that a micro-batch does not use (unconnected_gradients="zero")'
+                )
+        self._kinds[kind] = (variables, not tf.executing_eagerly() and not in_v1_graph())
+        if len(self._kinds) > 1 or not in_v1_graph():
+            for number in range(len(self._runs), len(self._kinds)):
+                name = f"{self._prefix}/runs_{number}"
+                self._runs.append(state_variable([0], tf.int64, name))
+
+    def _micro_batch(self, number: int, pairs: Pairs, at_end: Callable[[Pairs], Any]) -> Any:
+        added = [_add(self._sum_of(v), g) for g, v in pairs]
+        if self._runs:
+            added.append(self._runs[number].assign_add([1], read_value=False))
         with tf.control_dependencies([op for op in added if op is not None]):
             count = self.micro_step.read_value() + 1
+            runs = [variable.read_value()[0] for variable in self._runs]
+        if runs and in_v1_graph():
+            text = "accumulate: build all train operations before a session runs one of them"
+            whole = tf.debugging.Assert(tf.equal(tf.add_n(runs), count), [text])
+            with tf.control_dependencies([whole]):
+                count = tf.identity(count)
+
+        def update(variables: List[Any], others: List[Tuple[Any, Any]]) -> Any:
+            if not others:
+                means = [self._sum_of(v).read_value() / float(self.steps) for v in variables]
+                return at_end(list(zip(means, variables)))
+            (other, ran), *rest = others
+            more = [v for v in other if id(v) not in map(id, variables)]
+            if not more:
+                return update(variables, rest)
+            return tf.cond(
+                ran > 0, lambda: update(variables + more, rest), lambda: update(variables, rest)
+            )
 
         def end() -> Any:
-            means = [total.read_value() / float(self.steps) for total in totals]
-            result = at_end([(mean, v) for mean, (_, v) in zip(means, pairs)])
+            kinds = [variables for variables, _ in self._kinds.values()]
+            result = update([v for _, v in pairs], list(zip(kinds, runs)))
             with tf.control_dependencies(tf.nest.flatten(result)):
-                empty = [total.assign(tf.zeros_like(total)) for total in totals]
+                empty = [total.assign(tf.zeros_like(total)) for _, total in self._sums.values()]
+                empty += [variable.assign([0]) for variable in self._runs]
                 empty.append(self.micro_step.assign(0))
             return _wait(empty, result)
 

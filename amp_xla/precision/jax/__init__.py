@@ -5,7 +5,6 @@ Nothing here calls back to the host: a step compiles into one program.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from typing import Any, Callable, NamedTuple, Tuple, TypeVar, Union
 
@@ -94,7 +93,8 @@ class Gradients(NamedTuple):
     Attributes:
       value: the unscaled loss, float32; with ``has_aux`` the pair (loss, aux).
       grads: unscaled float32 gradients, averaged over ``axis_name``.
-      finite: boolean scalar, the same on every device of ``axis_name``: apply only if true.
+      finite: boolean scalar, loss and gradients are finite; the same on every device of
+        ``axis_name``: apply only if true.
       loss_scale: loss scale of the next step.
     """
 
@@ -147,7 +147,7 @@ def value_and_grad(
             args = _vary(args, axis_name)
         (_, (loss, aux)), grads = differentiate(*args, **kwargs)
         grads = loss_scale.unscale(map_floats(widen, grads))
-        finite = all_finite(grads)
+        finite = all_finite((loss, grads))
         if axis_name is not None:
             loss = jax.lax.pmean(loss, axis_name)
             grads = jax.lax.pmean(grads, axis_name)
@@ -166,13 +166,11 @@ def _vary(tree: Any, axis_name: Axis) -> Any:
     Otherwise it sums their gradients over devices before they are unscaled.
     """
     names = axis_name if isinstance(axis_name, tuple) else (axis_name,)
+    manual = jax.sharding.get_abstract_mesh().manual_axes  # others are vmap's: nothing replicated
 
     def vary(leaf: Any) -> Any:
         varying = jax.typeof(leaf).manual_axis_type.varying
-        missing = tuple(name for name in names if name not in varying)
-        if missing:
-            with contextlib.suppress(ValueError):  # a vmap axis: nothing there is replicated
-                return jax.lax.pcast(leaf, missing, to="varying")
-        return leaf
+        missing = tuple(name for name in names if name in manual and name not in varying)
+        return jax.lax.pcast(leaf, missing, to="varying") if missing else leaf
 
     return jax.tree_util.tree_map(vary, tree)

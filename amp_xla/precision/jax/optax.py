@@ -37,7 +37,8 @@ def loss_scaled(
 ) -> optax.GradientTransformationExtraArgs:
     """Build a transformation of scaled gradients: unscale, check, apply or skip the step.
 
-    Clipping belongs inside: ``loss_scaled(optax.chain(optax.clip_by_global_norm(1.0), adam))``.
+    A loss that is not finite skips the step only if its gradients are not finite either; see
+    ``value_and_grad``. Clipping belongs inside: ``loss_scaled(optax.chain(optax.clip_by_global_norm(1.0), adam))``.
 
     Args:
       optimizer: any Optax transformation.

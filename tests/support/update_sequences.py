@@ -1,0 +1,134 @@
+"""Random sequences of micro-batches, and in NumPy what training by them gives."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, NamedTuple, Tuple
+
+import numpy as np
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+
+from amp_xla.precision import DynamicLossScale
+
+RATE, MOMENTUM, CLIP = 0.125, 0.5, 1.0
+SLOPES = np.array([1.0, -2.0], np.float32)  # gradient of each variable at factor 1
+HEADS = {"whole": "eab", "head": "ea", "clipped": "eb", "by hand": "ea", "plain": "eb"}
+TOO_LARGE = 3e38  # finite, not after scaling by 2
+
+
+class Micro(NamedTuple):
+    """A micro-batch.
+
+    Attributes:
+      kind: key of ``HEADS``: which variables get gradients, and how.
+      factor: of loss and gradients.
+      shift: added to the loss; does not change gradients.
+      after: added to the gradients after they are unscaled.
+      abandoned: the script goes on to the next micro-batch before it applies the gradients.
+    """
+
+    kind: str
+    factor: float
+    shift: float
+    after: float
+    abandoned: bool
+
+    @property
+    def gradients(self) -> Dict[str, Any]:
+        """Gradients by variable; NaN if they must not be applied."""
+        scaled = self.kind not in ("by hand", "plain")
+        bad = not np.isfinite(self.factor) or not np.isfinite(self.after)
+        bad |= self.factor == TOO_LARGE and self.kind != "plain"
+        bad |= scaled and not np.isfinite(self.shift)
+        clips = self.kind == "clipped"
+        bad |= clips and abs(self.factor) > 1e20  # finite gradients, whose norm is infinite
+        slope = np.float32(np.nan if bad else self.factor) * SLOPES
+        if clips and not bad:
+            slope = slope / max(1.0, np.sqrt(2 * np.square(slope).sum()))
+        return dict.fromkeys(HEADS[self.kind], slope)
+
+
+def sequences(kinds: Tuple[str, ...], abandon: bool, afters: bool = True) -> Any:
+    """Return a strategy of (micro-batches, micro-batches per update)."""
+    good, bad = [0.5, 1.0, -1.0, 2.0], [np.inf, np.nan, TOO_LARGE]
+
+    def micro(kind: str) -> Any:
+        others = {"plain": [np.nan], "clipped": [*bad, 1e25], "whole": bad[:2]}
+        factors = good * 4 + others.get(kind, bad)
+        after = afters and kind in ("head", "clipped")
+        return st.builds(
+            Micro, st.just(kind), st.sampled_from(factors), st.sampled_from([0.0] * 8 + [np.inf]),
+            st.sampled_from([0.0] * 8 + [np.nan] * after),
+            st.sampled_from([False] * 4 + [True] * (abandon and kind != "plain")),
+        )  # fmt: skip
+
+    batches = st.lists(st.sampled_from(kinds).flatmap(micro), min_size=6, max_size=12)
+    return st.tuples(batches, st.integers(1, 3))
+
+
+def many(examples: int) -> Any:
+    """Return the settings of a test with this number of examples."""
+    phases = (Phase.explicit, Phase.generate)  # shrinking would take minutes
+    return settings(max_examples=examples, phases=phases, suppress_health_check=list(HealthCheck))
+
+
+def scale() -> DynamicLossScale:
+    """Return the loss scale of all sequences."""
+    return DynamicLossScale(8.0, growth_interval=2, minimum=2.0, maximum=64.0)
+
+
+class Reference:
+    """State after each micro-batch: SGD with momentum, loss scale, a moving average.
+
+    Attributes:
+      updates: mean gradients of the applied steps, by variable.
+    """
+
+    def __init__(self, window: int) -> None:
+        self.window, self.scale = window, scale()
+        self.weights = {name: np.ones(2, np.float32) for name in "eab"}
+        self.slots = {name: np.zeros(2, np.float32) for name in "eab"}
+        self.average = np.float32(0.0)
+        self.applied = self.skipped = 0
+        self.updates: List[Dict[str, Any]] = []
+        self._pending: List[Micro] = []
+
+    def step(self, micro: Micro) -> bool:
+        """Add a micro-batch; return the decision, True within a window."""
+        if micro.abandoned:
+            return True
+        self._pending.append(micro)
+        moved = self.average
+        if micro.kind == "whole" and np.isfinite(micro.factor + micro.shift):
+            moved = np.float32(0.5) * moved + np.float32(0.5) * np.float32(micro.factor)
+        if len(self._pending) < self.window:
+            self.average = moved
+            return True
+        means: Dict[str, Any] = {}
+        for gradients in (each.gradients for each in self._pending):
+            for name, gradient in gradients.items():
+                means[name] = means.get(name, 0.0) + gradient / self.window
+        self._pending = []
+        finite = all(np.isfinite(mean).all() for mean in means.values())
+        self.scale = self.scale.adjust(np.bool_(finite))
+        self.applied, self.skipped = self.applied + finite, self.skipped + (not finite)
+        if not finite:
+            return False
+        self.average = moved
+        self.updates.append(means)
+        for name, mean in means.items():
+            self.slots[name] = MOMENTUM * self.slots[name] - RATE * mean
+            self.weights[name] = self.weights[name] + self.slots[name]
+        return True
+
+    @property
+    def state(self) -> List[float]:
+        """Applied and skipped steps, loss scale, its counter."""
+        counter = int(self.scale.counter)
+        return [self.applied, self.skipped, float(self.scale.loss_scale), counter]
+
+    def check(self, weights: Dict[str, Any], state: Any) -> None:
+        """Compare weights by name and ``state``."""
+        assert [float(value) for value in state] == self.state
+        for name, weight in weights.items():
+            np.testing.assert_allclose(weight, self.weights[name], rtol=1e-5, atol=1e-6)
