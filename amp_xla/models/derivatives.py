@@ -13,8 +13,10 @@ import math
 from typing import Any, Callable, Optional, Tuple
 
 from amp_xla import backend
-from amp_xla.backend import K, keras, tf
+from amp_xla.backend import K, configuring, keras, tf
 from amp_xla.models import dropout
+
+_GROUP = 8  # rows of a batch in a sum of the first stage
 
 
 def install() -> None:
@@ -26,6 +28,7 @@ def install() -> None:
     models = backend.bert4keras("models")
     models.LayerNormalization = _layer_normalization()
     models.MultiHeadAttention = _multi_head_attention()
+    models.PositionEmbedding = _position_embedding()
     activations = keras.utils.get_custom_objects()
     if activations.get("gelu") is backend.bert4keras().gelu_erf:
         activations["gelu"] = gelu
@@ -83,6 +86,26 @@ def layer_norm(x: Any, gamma: Any, beta: Any, epsilon: float) -> Any:
         return normal * gamma + beta, derivative
 
     return tf.custom_gradient(value)(x, gamma, beta)
+
+
+def add_rows(x: Any, rows: Any) -> Any:
+    """Build x + rows, floats [B, L, D] and [L, D], whose gradient by rows is a sum in two stages.
+
+    XLA lays out an axis of 32 or more elements that is summed over as the fastest one. A sum over
+    the batch would so transpose the residual stream before and after each matrix product.
+    """
+
+    def value(x: Any, rows: Any) -> Tuple[Any, Callable[[Any], Tuple[Any, Any]]]:
+        def derivative(dy: Any) -> Tuple[Any, Any]:
+            count, length = tf.shape(dy)[0], tf.shape(dy)[1]
+            filled = tf.pad(dy, [[0, tf.math.floormod(-count, _GROUP)], [0, 0], [0, 0]])
+            sums = tf.reduce_sum(tf.reshape(filled, [-1, _GROUP, length, dy.shape[2]]), 1)
+            sums += tf.nn.relu(-tf.abs(sums))  # 0, which keeps XLA from joining both sums
+            return dy, tf.reduce_sum(sums, 0)
+
+        return x + rows, derivative
+
+    return tf.custom_gradient(value)(x, rows)
 
 
 def attention(
@@ -174,6 +197,21 @@ def _layer_normalization() -> Any:
             return layer_norm(inputs, gamma, beta, self.epsilon)
 
     return LayerNormalization
+
+
+@functools.lru_cache(maxsize=None)
+def _position_embedding() -> Any:
+    """Return a subclass of bert4keras' layer; if XLA is on, it calls ``add_rows``."""
+    original = backend.bert4keras("layers").PositionEmbedding
+
+    class PositionEmbedding(original):  # type: ignore[misc, valid-type]
+        def call(self, inputs: Any) -> Any:
+            special = self.custom_position_ids or self.hierarchical or self.merge_mode != "add"
+            if special or not configuring.compiles():
+                return super().call(inputs)
+            return add_rows(inputs, tf.convert_to_tensor(self.embeddings)[: tf.shape(inputs)[1]])
+
+    return PositionEmbedding
 
 
 @functools.lru_cache(maxsize=None)
