@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any, Callable, Optional, Tuple
+from typing import Any, Callable, List, Optional, Sequence, Tuple
 
 from amp_xla import backend
 from amp_xla.backend import K, configuring, keras, tf
@@ -220,6 +220,21 @@ def _multi_head_attention() -> Any:
     original = backend.bert4keras("layers").MultiHeadAttention
 
     class MultiHeadAttention(original):  # type: ignore[misc, valid-type]
+        def call(self, inputs: Any, mask: Any = None, **kwargs: Any) -> Any:
+            x, *others = inputs[:3]
+            same = all(other is x for other in others) and x.dtype == tf.float32
+            if not (configuring.compiles() and same) or self.return_attention_scores:
+                return super().call(inputs, mask, **kwargs)
+            layers = self.q_dense, self.k_dense, self.v_dense
+            rows = tf.unstack(tf.shape(x))[:2]
+            heads = [
+                tf.reshape(part, [*rows, self.heads, layer.units // self.heads])
+                for layer, part in zip(layers, _joined(layers, x))
+            ]
+            masks = [None, None] if mask is None else [mask[0], mask[2]]
+            out, _ = self.pay_attention_to([*heads, *inputs[3:]], masks, **kwargs)
+            return self.o_dense(tf.reshape(out, [*rows, self.heads * self.head_size]))
+
         def pay_attention_to(self, inputs: Any, mask: Any = None, **kwargs: Any) -> Any:
             kind = kwargs.get("p_bias")
             if (
@@ -253,6 +268,20 @@ def _multi_head_attention() -> Any:
             return keras.layers.Dropout(rate)(tf.ones(shape)), 1.0
 
     return MultiHeadAttention
+
+
+def _joined(layers: Sequence[Any], x: Any) -> List[Any]:
+    """Build the outputs [N, units] of Keras' ``Dense`` layers with one matrix product."""
+    for layer in layers:
+        if not layer.built:
+            with tf.name_scope(layer.name):  # as Keras names the variables
+                layer.build(x.shape)
+    kernel = tf.concat([tf.convert_to_tensor(layer.kernel) for layer in layers], 1)
+    out = tf.matmul(tf.reshape(x, [-1, x.shape[-1]]), kernel)
+    if layers[0].use_bias:
+        out += tf.concat([tf.convert_to_tensor(layer.bias) for layer in layers], 0)
+    parts: List[Any] = tf.split(out, [layer.units for layer in layers], 1)
+    return parts
 
 
 def _bias(mask: Optional[Any], bias: Optional[Any]) -> Optional[Any]:
