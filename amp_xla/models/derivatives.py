@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any, Callable, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Optional, Sequence, Tuple
 
 from amp_xla import backend
 from amp_xla.backend import K, configuring, keras, tf
@@ -222,15 +222,14 @@ def _multi_head_attention() -> Any:
     class MultiHeadAttention(original):  # type: ignore[misc, valid-type]
         def call(self, inputs: Any, mask: Any = None, **kwargs: Any) -> Any:
             x, *others = inputs[:3]
-            same = all(other is x for other in others) and x.dtype == tf.float32
-            if not (configuring.compiles() and same) or self.return_attention_scores:
+            same = all(other is x for other in others) and self.key_size == self.head_size
+            plain = same and x.dtype == tf.float32 and not self.return_attention_scores
+            if not (plain and configuring.compiles()):
                 return super().call(inputs, mask, **kwargs)
-            layers = self.q_dense, self.k_dense, self.v_dense
             rows = tf.unstack(tf.shape(x))[:2]
-            heads = [
-                tf.reshape(part, [*rows, self.heads, layer.units // self.heads])
-                for layer, part in zip(layers, _joined(layers, x))
-            ]
+            joined = _joined((self.q_dense, self.k_dense, self.v_dense), x)
+            joined = tf.reshape(joined, [*rows, 3, self.heads, self.head_size])
+            heads = [joined[:, :, i] for i in range(3)]
             masks = [None, None] if mask is None else [mask[0], mask[2]]
             out, _ = self.pay_attention_to([*heads, *inputs[3:]], masks, **kwargs)
             return self.o_dense(tf.reshape(out, [*rows, self.heads * self.head_size]))
@@ -270,8 +269,8 @@ def _multi_head_attention() -> Any:
     return MultiHeadAttention
 
 
-def _joined(layers: Sequence[Any], x: Any) -> List[Any]:
-    """Build the outputs [N, units] of Keras' ``Dense`` layers with one matrix product."""
+def _joined(layers: Sequence[Any], x: Any) -> Any:
+    """Build the outputs [N, units] of Keras' ``Dense`` layers, side by side, in one product."""
     for layer in layers:
         if not layer.built:
             with tf.name_scope(layer.name):  # as Keras names the variables
@@ -280,8 +279,7 @@ def _joined(layers: Sequence[Any], x: Any) -> List[Any]:
     out = tf.matmul(tf.reshape(x, [-1, x.shape[-1]]), kernel)
     if layers[0].use_bias:
         out += tf.concat([tf.convert_to_tensor(layer.bias) for layer in layers], 0)
-    parts: List[Any] = tf.split(out, [layer.units for layer in layers], 1)
-    return parts
+    return out
 
 
 def _bias(mask: Optional[Any], bias: Optional[Any]) -> Optional[Any]:
