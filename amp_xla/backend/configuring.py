@@ -48,6 +48,11 @@ def current() -> Precision:
     return _current or configure()
 
 
+def compiles() -> bool:
+    """Return True if XLA is on; models then have other, equivalent operations where XLA gains."""
+    return _current is not None and _current.settings.xla != "off"
+
+
 def configure(**overrides: Any) -> Precision:
     """Apply settings; keyword arguments override ``AMP_XLA_*``.
 

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any, Callable, Optional, Tuple
+from typing import Any, Callable, Optional, Sequence, Tuple
 
 from amp_xla import backend
-from amp_xla.backend import K, keras, tf
+from amp_xla.backend import K, configuring, keras, tf
 from amp_xla.models import dropout
+
+_GROUP = 8  # rows of a batch in a sum of the first stage
 
 
 def install() -> None:
@@ -26,6 +28,7 @@ def install() -> None:
     models = backend.bert4keras("models")
     models.LayerNormalization = _layer_normalization()
     models.MultiHeadAttention = _multi_head_attention()
+    models.PositionEmbedding = _position_embedding()
     activations = keras.utils.get_custom_objects()
     if activations.get("gelu") is backend.bert4keras().gelu_erf:
         activations["gelu"] = gelu
@@ -83,6 +86,26 @@ def layer_norm(x: Any, gamma: Any, beta: Any, epsilon: float) -> Any:
         return normal * gamma + beta, derivative
 
     return tf.custom_gradient(value)(x, gamma, beta)
+
+
+def add_rows(x: Any, rows: Any) -> Any:
+    """Build x + rows, floats [B, L, D] and [L, D], whose gradient by rows is a sum in two stages.
+
+    XLA lays out an axis of 32 or more elements that is summed over as the fastest one. A sum over
+    the batch would so transpose the residual stream before and after each matrix product.
+    """
+
+    def value(x: Any, rows: Any) -> Tuple[Any, Callable[[Any], Tuple[Any, Any]]]:
+        def derivative(dy: Any) -> Tuple[Any, Any]:
+            count, length = tf.shape(dy)[0], tf.shape(dy)[1]
+            filled = tf.pad(dy, [[0, tf.math.floormod(-count, _GROUP)], [0, 0], [0, 0]])
+            sums = tf.reduce_sum(tf.reshape(filled, [-1, _GROUP, length, dy.shape[2]]), 1)
+            sums += tf.nn.relu(-tf.abs(sums))  # 0, which keeps XLA from joining both sums
+            return dy, tf.reduce_sum(sums, 0)
+
+        return x + rows, derivative
+
+    return tf.custom_gradient(value)(x, rows)
 
 
 def attention(
@@ -177,11 +200,40 @@ def _layer_normalization() -> Any:
 
 
 @functools.lru_cache(maxsize=None)
+def _position_embedding() -> Any:
+    """Return a subclass of bert4keras' layer; if XLA is on, it calls ``add_rows``."""
+    original = backend.bert4keras("layers").PositionEmbedding
+
+    class PositionEmbedding(original):  # type: ignore[misc, valid-type]
+        def call(self, inputs: Any) -> Any:
+            special = self.custom_position_ids or self.hierarchical or self.merge_mode != "add"
+            if special or not configuring.compiles():
+                return super().call(inputs)
+            return add_rows(inputs, tf.convert_to_tensor(self.embeddings)[: tf.shape(inputs)[1]])
+
+    return PositionEmbedding
+
+
+@functools.lru_cache(maxsize=None)
 def _multi_head_attention() -> Any:
     """Return a subclass of bert4keras' layer; softmax attention calls the functions above."""
     original = backend.bert4keras("layers").MultiHeadAttention
 
     class MultiHeadAttention(original):  # type: ignore[misc, valid-type]
+        def call(self, inputs: Any, mask: Any = None, **kwargs: Any) -> Any:
+            x, *others = inputs[:3]
+            same = all(other is x for other in others) and self.key_size == self.head_size
+            plain = same and x.dtype == tf.float32 and not self.return_attention_scores
+            if not (plain and configuring.compiles()):
+                return super().call(inputs, mask, **kwargs)
+            rows = tf.unstack(tf.shape(x))[:2]
+            joined = _joined((self.q_dense, self.k_dense, self.v_dense), x)
+            joined = tf.reshape(joined, [*rows, 3, self.heads, self.head_size])
+            heads = [joined[:, :, i] for i in range(3)]
+            masks = [None, None] if mask is None else [mask[0], mask[2]]
+            out, _ = self.pay_attention_to([*heads, *inputs[3:]], masks, **kwargs)
+            return self.o_dense(tf.reshape(out, [*rows, self.heads * self.head_size]))
+
         def pay_attention_to(self, inputs: Any, mask: Any = None, **kwargs: Any) -> Any:
             kind = kwargs.get("p_bias")
             if (
@@ -215,6 +267,19 @@ def _multi_head_attention() -> Any:
             return keras.layers.Dropout(rate)(tf.ones(shape)), 1.0
 
     return MultiHeadAttention
+
+
+def _joined(layers: Sequence[Any], x: Any) -> Any:
+    """Build the outputs [N, units] of Keras' ``Dense`` layers, side by side, in one product."""
+    for layer in layers:
+        if not layer.built:
+            with tf.name_scope(layer.name):  # as Keras names the variables
+                layer.build(x.shape)
+    kernel = tf.concat([tf.convert_to_tensor(layer.kernel) for layer in layers], 1)
+    out = tf.matmul(tf.reshape(x, [-1, x.shape[-1]]), kernel)
+    if layers[0].use_bias:
+        out += tf.concat([tf.convert_to_tensor(layer.bias) for layer in layers], 0)
+    return out
 
 
 def _bias(mask: Optional[Any], bias: Optional[Any]) -> Optional[Any]:

@@ -2,41 +2,51 @@
 
 Keras' dropout keeps its state inside stateful kernels, which die with the process, so a resumed
 run cannot repeat the masks of the run it continues. Here ``keras.layers.Dropout`` draws from
-TensorFlow's stateless generator, and the number of the step is fed to the graph.
+TensorFlow's stateless generator, and the number of the step is fed to the graph. If XLA compiles
+the graph, masks are an integer hash instead, which costs so little that XLA computes it again in
+the backward pass; the generator's numbers would be written to memory and read twice.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import warnings
 import zlib
 from typing import Any, Dict, Iterator, NamedTuple, Optional
 
+import numpy as np
+
 from amp_xla import backend
-from amp_xla.backend import K, keras, tf
+from amp_xla.backend import K, configuring, keras, tf
 from amp_xla.graph.training_graph import DROPOUT_STEP
 from amp_xla.process.world import world
 
+MASKS, HASH, RANDOM = "dropout masks", "hash", "random"  # name in checkpoints, and its values
 _training = True  # False inside ``inference()``
 
 
 class _Stream(NamedTuple):
-    """State of a graph's masks: seed, step, and the number of calls of each layer."""
+    """State of a graph's masks: as for ``install``, and the number of calls of each layer."""
 
     seed: int
     step: Any
+    hashed: Optional[bool]
     calls: Dict[str, int]
 
 
-def install(seed: int) -> Any:
+def install(seed: int, hashed: Optional[bool] = None) -> Any:
     """Prepare the current graph for training with stateless dropout masks.
+
+    Args:
+      hashed: take masks from the hash, not from TensorFlow's generator; None = if XLA is on.
 
     Returns:
       int64 scalar placeholder for the number of the micro-batch.
     """
     step = tf.placeholder(tf.int64, [], name=DROPOUT_STEP)
-    tf.get_default_graph()._amp_xla_dropout = _Stream(seed, step, {})
+    tf.get_default_graph()._amp_xla_dropout = _Stream(seed, step, hashed, {})
     make_repeatable()
     _set_learning_phase(1)
     return step
@@ -116,32 +126,44 @@ def keep_mask(name: str, shape: Any, rate: float) -> Any:
     return _mask(shape, _seed(name), rate)
 
 
+def kind() -> str:
+    """Return the kind of the current graph's masks, which a resumed run must keep."""
+    hashed = _stream().hashed
+    return HASH if (configuring.compiles() if hashed is None else hashed) else RANDOM
+
+
 def _stream() -> _Stream:
     graph = tf.get_default_graph()
     if not hasattr(graph, "_amp_xla_dropout"):
         with graph.as_default(), tf.control_dependencies(None), tf.name_scope(None):
             default = tf.random.uniform([], maxval=2**62, dtype=tf.int64, name=f"{DROPOUT_STEP}s")
             step = tf.placeholder_with_default(default, [], name=DROPOUT_STEP)
-            graph._amp_xla_dropout = _Stream(0, step, {})
+            # In a script the graph is older than the checkpoint, whose kind it could not follow.
+            graph._amp_xla_dropout = _Stream(0, step, False, {})
     stream: _Stream = graph._amp_xla_dropout
     return stream
 
 
-def _seed(name: str) -> Any:
-    """Count a call of a layer on this rank; return the seed of its masks, int64 [2]."""
+def _seed(name: str) -> bytes:
+    """Count a call of a layer on this rank; return the seed of its masks."""
     stream = _stream()
     call = stream.calls[name] = stream.calls.get(name, -1) + 1
     rank = f"/rank {world().rank}" if world().rank else ""
-    number = zlib.crc32(f"{stream.seed}/{name}/{call}{rank}".encode())
-    return tf.stack([tf.constant(number, tf.int64), stream.step])
+    return f"{stream.seed}/{name}/{call}{rank}".encode()
 
 
-def _mask(shape: Any, seed: Any, rate: float) -> Any:
-    """Return bool of ``shape``, False with probability ``rate`` (rounded on TensorFlow 2).
+def _mask(shape: Any, seed: bytes, rate: float) -> Any:
+    """Return bool of ``shape``, False with probability ``rate``."""
+    return (_hashed if kind() == HASH else _random)(shape, seed, rate)
+
+
+def _random(shape: Any, text: bytes, rate: float) -> Any:
+    """Return a mask from TensorFlow's generator; ``rate`` is rounded on TensorFlow 2.
 
     Random bits take a tenth of a step on a CPU. TensorFlow 2 draws a 32-bit integer for two
     elements, so ``rate`` is rounded to 16 bits; 1.15 can only draw a float per element.
     """
+    seed = tf.stack([tf.constant(zlib.crc32(text), tf.int64), _stream().step])
     if backend.kind() == "tf1":
         return tf.random.stateless_uniform(shape, seed=seed, dtype=tf.float32) >= rate
     count = tf.reduce_prod(shape)
@@ -150,3 +172,25 @@ def _mask(shape: Any, seed: Any, rate: float) -> Any:
     )
     numbers = tf.reshape(tf.bitcast(bits, tf.int16), [-1])[:count]
     return tf.reshape(numbers, shape) >= tf.constant(round(rate * 2**16) - 2**15, tf.int16)
+
+
+def _hashed(shape: Any, text: bytes, rate: float) -> Any:
+    """Return a mask that is a hash of its elements' numbers, with two keys for layer and step.
+
+    With one key, masks would be permutations of one another. int32 stands for uint32, which
+    TensorFlow 1.15 cannot multiply. Source of the hash: Chris Wellons' triple32,
+    https://nullprogram.com/blog/2018/07/31, without the last step, which changes low bits only.
+    """
+    step = tf.cast(_stream().step, tf.int32)
+    own = np.frombuffer(hashlib.sha256(text).digest()[:8], "<i4")
+    keys = step * _int32([0x9E3779B9, 0xC2B2AE35]) + own
+    x = tf.bitwise.bitwise_xor(tf.reshape(tf.range(tf.reduce_prod(shape)), shape), keys[0])
+    for shift, factor, key in ((17, 0xED5AD4BB, keys[1]), (11, 0xAC4C1B51, 0), (15, 0x31848BAB, 0)):
+        high = tf.bitwise.bitwise_and(tf.bitwise.right_shift(x, shift), 2 ** (32 - shift) - 1)
+        x = tf.bitwise.bitwise_xor(x, high) * _int32(factor) + key
+    return x >= _int32(round(rate * 2**32) - 2**31)
+
+
+def _int32(numbers: Any) -> Any:
+    """Return the bits of unsigned numbers as int32."""
+    return np.array(numbers, np.int64).astype(np.int32)

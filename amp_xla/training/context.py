@@ -55,7 +55,10 @@ class RunContext:
         from amp_xla.training import job
 
         job.seed_everything(config.seed)
-        self.step_input = dropout.install(config.seed)
+        hashed: Optional[bool] = None
+        if resume_from is not None:  # its masks, whether XLA is on now or not
+            hashed = resume_from.identity["settings"].get(dropout.MASKS) == dropout.HASH
+        self.step_input = dropout.install(config.seed, hashed)
 
     @property
     def reads_weights(self) -> bool:

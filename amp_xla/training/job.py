@@ -19,6 +19,7 @@ from amp_xla.errors import AmpXlaError
 from amp_xla.graph import executed, training_graph
 from amp_xla.graph.nodes import upstream
 from amp_xla.graph.training_graph import DROPOUT_STEP
+from amp_xla.models import dropout
 from amp_xla.process import durable
 from amp_xla.process.progress import note
 from amp_xla.settings import Precision
@@ -127,6 +128,7 @@ class TensorFlowEngine(Engine):
             )
         settings = dataclasses.asdict(job.resolved.settings)
         settings["half precision"] = job.resolved.machine_half
+        settings[dropout.MASKS] = dropout.kind()
         del settings["device"]  # machine_half covers its effect
         self.settings = settings
         self.versions = {

@@ -134,7 +134,11 @@ def identity_of(engine: Any, config: Any, files: Mapping[str, bytes]) -> Dict[st
         # ``REMOVED`` has the settings of older versions, with the values that hold now.
         "config": {**getattr(config, "REMOVED", {}), **settings_of(config)},
         "may change": [n for n, field in fields(type(config)).items() if field.may_change],
-        "defaults": {**dataclasses.asdict(Settings()), **settings_of(type(config)())},
+        "defaults": {
+            "dropout masks": "random",
+            **dataclasses.asdict(Settings()),
+            **settings_of(type(config)()),
+        },
         "settings": dict(engine.settings),
         "versions": dict(engine.versions),
     }

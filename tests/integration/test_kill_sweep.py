@@ -13,7 +13,9 @@ from typing import Any, Dict, List
 
 import pytest
 
-from amp_xla.training.checkpoint import MANIFEST, STATE
+from amp_xla.training.checkpoint import MANIFEST, STATE, Checkpoint, steps
+from amp_xla.training.options import PrecisionOptions
+from tests.integration.test_refused import forged
 from tests.support.killing import Run
 
 COPIES = ("config.json", "labels.json", "vocab.txt")
@@ -107,3 +109,33 @@ def test_a_run_killed_anywhere_ends_as_if_it_had_not_been(reference, tmp_path, p
             assert code == -9, f"{faults}: at {fault} it ended with {code}\n{run.text()}"
         assert run() == 0, f"{faults}\n{run.text()}"
         assert (run.state(), run.samples()) == (expected, samples), f"{faults}\n{run.text()}"
+
+
+OLDER = "from amp_xla.backend import configuring; configuring.compiles = lambda: False"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("code, kind", [("", "hash"), (OLDER, "random")])
+def test_a_killed_run_with_xla_keeps_its_masks(server, tmp_path, code, kind):
+    """And one from before the masks of XLA had a kind of their own."""
+    whole, killed = (
+        Run(server, tmp_path / name, precision_options=PrecisionOptions("fp32", "no_lazy"))
+        for name in ("whole", "killed")
+    )
+    whole.code = killed.code = code
+    assert whole() == 0, whole.text()
+    assert killed({"step": [9, "inside"]}) == -9
+    killed.code = ""
+    if code:
+        forged(killed.path, lambda state: state["identity"]["settings"].pop("dropout masks"))
+    assert killed({"step": [21, "after"]}) == -9, killed.text()
+    assert killed() == 0, killed.text()
+    assert killed.state() == whole.state()
+    last = Checkpoint(steps(killed.path / "checkpoints")[-1])
+    assert last.identity["settings"]["dropout masks"] == kind
+    if code:
+        return
+    forged(killed.path, lambda state: state["identity"]["settings"].update({"dropout masks": "x"}))
+    assert killed(config={"epochs": 4}) == 2
+    assert "setting dropout masks: x in the checkpoint, random now" in killed.text()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import numpy as np
 import pytest
 
@@ -14,10 +16,10 @@ from amp_xla.process.world import World
 class Graph:
     """Two dropout layers over ones, the first one called twice."""
 
-    def __init__(self, seed=1):
+    def __init__(self, seed=1, hashed=False):
         self.graph = tf.Graph()
         with self.graph.as_default():
-            self.step = dropout.install(seed)
+            self.step = dropout.install(seed, hashed)
             first = keras.layers.Dropout(0.25, name="first")
             second = keras.layers.Dropout(0.25, name="second")
             ones = tf.ones([200, 50])
@@ -31,13 +33,14 @@ class Graph:
         return self.session.run(tensor, {self.step: step})
 
 
-def test_steps_layers_calls_seeds_and_ranks_differ(monkeypatch):
-    graph = Graph()
+@pytest.mark.parametrize("hashed", [False, True])
+def test_steps_layers_calls_seeds_and_ranks_differ(monkeypatch, hashed):
+    graph = Graph(1, hashed)
     masks = [graph.run(tensor, 3) for tensor in graph.training]
-    other = Graph(seed=2)
+    other = Graph(2, hashed)
     masks += [graph.run(graph.training[0], 4), other.run(other.training[0], 3)]
     monkeypatch.setattr(dropout, "world", lambda: World(1, 2))
-    rank = Graph()
+    rank = Graph(1, hashed)
     masks.append(rank.run(rank.training[0], 3))
     for i, a in enumerate(masks):
         for b in masks[:i]:
@@ -74,3 +77,71 @@ def test_a_language_model_has_both_rates():
     with tf.Graph().as_default():
         config = options.language_model(30, 12).config
     assert (config["hidden_dropout_prob"], config["attention_probs_dropout_prob"]) == (0.1, 0.0)
+
+
+RATE, LAYER = 0.1, "Transformer-0-MultiHeadSelfAttention"
+
+
+def hash_keys(step, text=f"1/{LAYER}/0"):
+    """The two keys of a layer's mask in a step."""
+    own = np.frombuffer(hashlib.sha256(text.encode()).digest()[:8], "<u4")
+    return np.uint32(step) * np.array([0x9E3779B9, 0xC2B2AE35], np.uint32) + own
+
+
+def hash_mask(keys, elements, rate=RATE):
+    """The mask of ``dropout`` in NumPy, for elements with these numbers, uint32."""
+    x = elements ^ keys[0]
+    for shift, factor, key in ((17, 0xED5AD4BB, keys[1]), (11, 0xAC4C1B51, 0), (15, 0x31848BAB, 0)):
+        x = (x ^ (x >> np.uint32(shift))) * np.uint32(factor) + np.uint32(key)
+    return x.view(np.int32) >= round(rate * 2**32) - 2**31
+
+
+@pytest.mark.parametrize("step, rate", [(0, 0.1), (7, 0.5), (10**6, 0.9), (2**31 + 5, 0.02)])
+def test_hashed_masks_are_the_same_bits_everywhere_and_in_the_backward_pass(step, rate):
+    with tf.Graph().as_default(), tf.Session() as session:
+        number = dropout.install(1, hashed=True)
+        x = tf.placeholder(tf.float32, [None, None, 7])
+        kept = dropout.keep_mask(LAYER, tf.shape(x), rate)
+        y = keras.layers.Dropout(rate, name="drop")(x)
+        feed = {number: step, x: np.ones([20, 30, 7])}
+        found, value, slope = session.run([kept, y, tf.gradients(y, x)[0]], feed)
+    expected = hash_mask(hash_keys(step), np.arange(20 * 30 * 7, dtype=np.uint32), rate)
+    np.testing.assert_array_equal(found.ravel(), expected)
+    np.testing.assert_array_equal(slope, value)
+    assert abs(value.mean() - 1) < 5 * (rate / (1 - rate) / value.size) ** 0.5
+
+
+def test_masks_are_hashed_if_xla_is_on(monkeypatch):
+    with tf.Graph().as_default():
+        dropout.install(1)
+        assert dropout.kind() == "random"
+        monkeypatch.setattr(dropout.configuring, "compiles", lambda: True)
+        assert dropout.kind() == "hash"
+    with tf.Graph().as_default():  # a script's, which may resume an older checkpoint
+        assert dropout.kind() == "random"
+
+
+@pytest.mark.parametrize("draws", [2**21, pytest.param(10**8, marks=pytest.mark.long)])
+def test_hashed_masks_are_independent(draws):
+    """Share kept, and pairs of masks: each statistic has chi-square's distribution."""
+    elements, step = np.arange(draws, dtype=np.uint32), 12345
+    keys = hash_keys(step)
+    mask = hash_mask(keys, elements)
+    scores = [(mask.mean() - (1 - RATE)) / (RATE * (1 - RATE) / draws) ** 0.5]
+
+    def compare(one, other):
+        kept, both = 1 - RATE, np.count_nonzero(one & other) / one.size
+        covariance = both - kept * (np.count_nonzero(one) + np.count_nonzero(other)) / one.size
+        scores.append((covariance + kept**2) / (kept * RATE) * one.size**0.5)
+
+    for distance in (1, 2, 3, 4, 8, 64, 384, 768, 2**16, 384 * 384, 2**20):
+        compare(mask[:-distance], mask[distance:])
+    others = [hash_keys(step + k) for k in (1, 2, 3, 8, 1000)]
+    names = (f"2/{LAYER}/0", f"1/{LAYER}/1", f"1/{LAYER}/0/rank 1", "1/Transformer-1-FeedForward/0")
+    for other in others + [hash_keys(step, name) for name in names]:
+        compare(mask, hash_mask(other, elements))
+        # If masks were translations of one another, one of these would be the same mask.
+        for translation in (keys[0] ^ other[0], keys[0] ^ other[0] ^ keys[1] ^ other[1]):
+            compare(mask, hash_mask(other, elements ^ translation))
+    squares = np.square(scores)
+    assert squares.max() < 16 and squares.sum() < len(scores) + 4 * (2 * len(scores)) ** 0.5

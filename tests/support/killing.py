@@ -41,6 +41,8 @@ def state(run: Path) -> Any:
 class Run:
     """One tiny run in ``folder``, over as many processes as it takes."""
 
+    code = ""  # Python that each process executes first
+
     def __init__(self, server: Server, folder: Path, **config: Any) -> None:
         self.server, self.folder, self.config = server, folder, config
         folder.mkdir(parents=True, exist_ok=True)
@@ -52,7 +54,7 @@ class Run:
         return self.server.start({
             "cwd": str(self.folder), "module": "tests.support.tiny",
             "config": {**self.config, **(config or {})}, "run": {**options, **run},
-            "faults": faults or {}, "log": str(self.log), "out": str(self.out),
+            "faults": faults or {}, "log": str(self.log), "out": str(self.out), "code": self.code,
         })  # fmt: skip
 
     def __call__(self, faults: Optional[Dict[str, Any]] = None, **more: Any) -> int:
