@@ -50,7 +50,7 @@ def exit_code(function: Any, *args: Any) -> int:
     """Call ``function`` and return the exit code; exceptions that are bugs pass through."""
     output.tolerate_encoding()
     try:
-        with SignalWatch() as watch, watch.immediately("", nothing_to_save=True):
+        with SignalWatch() as watch, watch.nothing_to_save(""):
             try:
                 return int(function(*args) or 0)
             finally:
