@@ -11,7 +11,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import signal
@@ -88,7 +87,7 @@ def _user_error(error: AmpXlaError) -> int:
 
 
 def _end(text: str, code: int) -> int:
-    with contextlib.suppress(OSError):  # the terminal may be closed
+    with output.messages():
         if text:
             print(output.printable(as_typed(text)), file=sys.stderr, flush=True)
     return code

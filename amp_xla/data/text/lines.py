@@ -16,6 +16,7 @@ import zlib
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Type
 
 from amp_xla.errors import DataError
+from amp_xla.process import output
 
 GZIP_MAGIC = b"\x1f\x8b"
 COMPRESSED = (".gz", ".bz2", ".zst")
@@ -84,7 +85,7 @@ def opened(path: str) -> Iterator[Any]:
 def _raw(path: str) -> io.BufferedReader:
     if path != "-":
         return open(path, "rb")
-    if sys.stdin is None:
+    if sys.stdin is None or "stdin" in output.CLOSED:
         raise DataError("standard input is closed; name a file")
     content: Any = io.BytesIO(sys.stdin.buffer.read())
     return io.BufferedReader(content)  # which can peek
