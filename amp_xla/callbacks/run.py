@@ -21,6 +21,7 @@ from amp_xla.callbacks.other_callbacks import OtherCallbacks
 from amp_xla.callbacks.step import FitJob, FitStep, check, metric_variables, rates_of
 from amp_xla.config import fields
 from amp_xla.errors import AmpXlaError, RankLost
+from amp_xla.process import output
 from amp_xla.process.progress import note
 from amp_xla.process.stopping import SignalWatch, Stopped, ending
 from amp_xla.training import distributed
@@ -112,6 +113,7 @@ class Run(keras.callbacks.Callback):
         else:
             # Absolute, because the script may change its folder.
             place = Path(os.path.abspath(str(Path(folder).expanduser())))
+            output.check_name(str(place))
             resume, writes = self._config.run.resume, distributed.current().first
             self._opened = functools.partial(ScriptFolder, place, resume, writes)
             self.folder = self._opened()

@@ -31,6 +31,13 @@ def printable(text: Any, allowed: str = "") -> str:
     )
 
 
+def check_name(name: str) -> None:
+    """Raise AmpXlaError if a name is not UTF-8: it could not be written into the run's files."""
+    plain = os.fsencode(name).decode("utf-8", "backslashreplace")
+    if plain != name:
+        raise AmpXlaError(f"{plain}: the name is not UTF-8; rename it")
+
+
 def lines(texts: Iterable[str]) -> None:
     """Print texts for other programs: one per line, always UTF-8, control characters escaped.
 

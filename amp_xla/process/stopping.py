@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import shutil
 import signal
 import sys
+import tempfile
 import threading
 import time
+from pathlib import Path
 from types import FrameType
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple
 
 # Slurm can send SIGUSR1 some time before it ends a job; stopping by it is not a failure.
 EXIT_CODES = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 129, "SIGUSR1": 0}
@@ -196,7 +199,24 @@ os.register_at_fork(after_in_child=_forget_in_child)
 os.register_at_fork(before=_hold, after_in_parent=_release, after_in_child=_release)
 
 
+@contextlib.contextmanager
+def temporary_folder(prefix: str, parent: Optional[str] = None) -> Iterator[Path]:
+    """Create a folder; delete it after the block, or if a signal ends the process in it."""
+    name = tempfile.mkdtemp(prefix=prefix, dir=parent)
+    _temporary.add(name)
+    try:
+        yield Path(name)
+    finally:
+        shutil.rmtree(name, ignore_errors=True)
+        _temporary.discard(name)
+
+
+_temporary: Set[str] = set()
+
+
 def _end(code: int, text: str) -> None:
+    for name in list(_temporary):
+        shutil.rmtree(name, ignore_errors=True)
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):  # the stream may be in use or closed
             stream.flush()

@@ -133,19 +133,19 @@ def test_a_stream_that_is_closed_changes_no_exit_code(lost, broken, tmp_path):
 def test_training_and_answers_without_a_stream(tmp_path):
     lines = [f"salt {n} soup\tcook\nbolt {n} nut\tbuild\n" for n in range(16)]
     (tmp_path / "t.tsv").write_text("".join(lines))
-    (tmp_path / "x.tsv").write_text("salt 1 soup\nbolt 2 nut\n")
+    (tmp_path / "x.json").write_text('{"text": "salt 1 soup"}\n{"text": "bolt 2 nut"}\n')
     model = "--layers 1 --hidden 64 --max-length 8 --shapes 1 --vocab-size 99 --epochs 1"
     train = f"train classification -- --train t.tsv --dev t.tsv {model} --name"
     assert streams(f"{train} a", (0, 1, 2), False, tmp_path)[0] == 0
     assert streams(f"{train} b", (2,), True, tmp_path)[0] == 0
     predict = "predict runs/classification/a"
-    code, answers, err = streams(f"{predict} x.tsv", (), False, tmp_path)
-    assert code == 0 and answers.count("\n") == 2 and "x.tsv: " in err
+    code, answers, err = streams(f"{predict} x.json", (), False, tmp_path)
+    assert code == 0 and answers.count("\n") == 2 and "x.json: " in err
     for broken in (False, True):
-        assert streams(f"{predict} x.tsv", (2,), broken, tmp_path)[:2] == (0, answers)
+        assert streams(f"{predict} x.json", (2,), broken, tmp_path)[:2] == (0, answers)
     for words, lost, line in (
         (predict, (0,), "input is closed; name a file"),
-        (f"{predict} x.tsv", (1,), "output is closed, so there is no place"),
+        (f"{predict} x.json", (1,), "output is closed, so there is no place"),
     ):
         code, _, err = streams(words, lost, False, tmp_path)
         assert code == 2 and f"error: standard {line}" in err, err
