@@ -60,6 +60,8 @@ def exit_code(function: Any, *args: Any) -> int:
         return _end("interrupted", 130)
     except AmpXlaError as error:
         return _user_error(error)
+    except MemoryError:
+        return _end("error: not enough memory; see `ulimit -v` and the limits of the container", 2)
     except BrokenPipeError:
         output.discard()
         return _end("standard output was closed before everything was printed", _CLOSED_PIPE)

@@ -120,15 +120,10 @@ class SignalWatch:
         self._nothing_to_save.append((when, at_once))
         try:
             yield
-        except Stopped:
-            raise
-        except BaseException:
-            self.check(when)
-            raise
-        else:
-            self.check(when)
         finally:
             self._nothing_to_save.pop()
+            if not isinstance(sys.exc_info()[1], Stopped):
+                self.check(when)
 
     def check(self, when: str) -> None:
         """Raise ``Stopped`` if a signal was received."""
