@@ -34,6 +34,7 @@ import tyro
 from typing_extensions import Literal, get_args, get_origin, get_type_hints
 
 from amp_xla.errors import SettingsError
+from amp_xla.process import output
 
 T = TypeVar("T")
 MAY_CHANGE = "may change on resume"
@@ -207,6 +208,8 @@ def parse(config: Type[T], argv: Optional[Sequence[str]] = None, prog: Optional[
       SettingsError: a flag or value is not allowed.
     """
     words = list(sys.argv[1:] if argv is None else argv)
+    for word in words:
+        output.check_name(word)
     help_words = [word for word in words if word in ("-h", "--help")]
     default = None
     if hasattr(config, "defaults"):

@@ -17,6 +17,7 @@ from typing import Any
 from amp_xla.backend import configuring
 from amp_xla.backend.configuring import current, resolve
 from amp_xla.errors import SetupOrderError
+from amp_xla.process import output
 from amp_xla.settings import Precision
 
 __all__ = ["SetupOrderError", "configure", "current", "resolve"]
@@ -29,7 +30,8 @@ def configure(**overrides: Any) -> Precision:
     precision = configuring.configure(**overrides)
     line = precision.describe()
     if line != _printed:
-        print(f"amp_xla: {'now ' if _printed else ''}{line}", file=sys.stderr)
+        with output.messages():
+            print(f"amp_xla: {'now ' if _printed else ''}{line}", file=sys.stderr)
         _printed = line
     return precision
 

@@ -47,8 +47,10 @@ def tensorflow() -> Any:
         try:
             import tensorflow as module
         except ImportError as error:
+            # 1.15 prints a traceback as its message.
+            reason = str(error).rpartition("ImportError: ")[2].partition("\n")[0]
             raise UnsupportedError(
-                f"TensorFlow cannot be imported ({error}); install it ({environment()}), or run "
+                f"TensorFlow cannot be imported ({reason}); install it ({environment()}), or run "
                 f"inside NVIDIA's TensorFlow container"
             ) from error
         module.get_logger().setLevel("ERROR")

@@ -16,12 +16,14 @@ import numpy as np
 from amp_xla import backend
 from amp_xla.backend import configuring, keras
 from amp_xla.callbacks import data, description
+from amp_xla.callbacks.evaluating import StateBefore
 from amp_xla.callbacks.other_callbacks import OtherCallbacks
 from amp_xla.callbacks.step import FitJob, FitStep, check, metric_variables, rates_of
 from amp_xla.config import fields
 from amp_xla.errors import AmpXlaError, RankLost
+from amp_xla.process import output
 from amp_xla.process.progress import note
-from amp_xla.process.stopping import SignalWatch, Stopped
+from amp_xla.process.stopping import SignalWatch, Stopped, ending
 from amp_xla.training import distributed
 from amp_xla.training.checkpoint import CheckpointError
 from amp_xla.training.job import TensorFlowEngine
@@ -111,6 +113,7 @@ class Run(keras.callbacks.Callback):
         else:
             # Absolute, because the script may change its folder.
             place = Path(os.path.abspath(str(Path(folder).expanduser())))
+            output.check_name(str(place))
             resume, writes = self._config.run.resume, distributed.current().first
             self._opened = functools.partial(ScriptFolder, place, resume, writes)
             self.folder = self._opened()
@@ -119,7 +122,7 @@ class Run(keras.callbacks.Callback):
         self.in_fit = False
         self._validation: Dict[str, float] = {}
         self._missing: Optional[str] = None  # what is wrong with the monitor
-        self._before: Optional[Any] = None
+        self._before: Any = None
         self._step: Any = None
         self._loop: Any = None
 
@@ -134,7 +137,8 @@ class Run(keras.callbacks.Callback):
           given: all arguments of ``fit`` by name.
 
         Raises:
-          SystemExit: a signal arrived, after which a checkpoint was written; or a rank was lost.
+          KeyboardInterrupt, SystemExit: a signal arrived, after which a checkpoint was written; or
+            a rank was lost; see ``stopping.ending``.
           AmpXlaError: the data or the checkpoint cannot be used, or training must stop.
         """
         if self._loop:
@@ -147,15 +151,16 @@ class Run(keras.callbacks.Callback):
                 try:
                     history = fit(model, **self._begin(model, given))
                 except Stopped:
-                    if self._before is None:
+                    before = self._before and self._before.release()
+                    if before is None:
                         raise
-                    raise self._loop.stopped(self._watch, self._before) from None
+                    raise self._loop.stopped(self._watch, before) from None
                 self._end()
             return history
         except (Stopped, RankLost) as stopped:
             # Rank 0 may be the one that was lost.
             note(str(stopped), ranks=2 if isinstance(stopped, RankLost) else 1)
-            raise SystemExit(stopped.exit_code) from None
+            raise ending(stopped) from None
         finally:
             self.in_fit = False
 
@@ -164,10 +169,9 @@ class Run(keras.callbacks.Callback):
         self.folder = self._opened()
         self._open.callback(self.folder.close)
         self._watch = self._open.enter_context(SignalWatch())
-        with self._watch.immediately("before the first step; nothing was lost", True):
+        with self._watch.nothing_to_save("before the first step; nothing was lost", at_once=False):
             self._prepare(model, given)
         self._open.enter_context(self._loop.running(self._watch))
-        self._evaluation = self._open.enter_context(contextlib.ExitStack())
         if given["verbose"] in (1, "auto"):
             self._loop.progress.hide()
         self._began = time.monotonic()
@@ -237,6 +241,7 @@ class Run(keras.callbacks.Callback):
             reasons = description.reasons(resume_from, model, self.folder.path in _ENDED)
             raise CheckpointError(f"{error}{reasons}") from error
         self._loop.more = self._more
+        self._before = StateBefore(self._loop, self._watch)
         if resume_from is None:
             self._loop.state.epoch = epoch
         self._step.number, self._step.skip = self._loop.state.step, skip
@@ -293,15 +298,13 @@ class Run(keras.callbacks.Callback):
             self.model.stop_training = True
 
     def _epoch_ends(self) -> None:
-        """After the last batch, let a signal interrupt validation and the other callbacks.
+        if self._loop.state.evaluate_due and not self._ranks.several:
+            self._before.take()
 
-        They may take long, and may change the weights for a while. So the checkpoint that the
-        signal leads to is taken here, and a resumed run repeats them.
-        """
-        loop = self._loop
-        if loop.state.evaluate_due and not self._ranks.several:
-            self._before = loop.content()
-            self._evaluation.enter_context(self._watch.immediately("during an evaluation"))
+    def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
+        """Let a signal stop Keras' validation."""
+        if self.in_fit:
+            self._before.check()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Average the logs over ranks; add ``loss_scale`` and ``skipped_steps``."""
@@ -315,7 +318,7 @@ class Run(keras.callbacks.Callback):
     def _after_epoch(self, logs: Mapping[str, Any]) -> None:
         """Read the values of Keras' validation, and save. Called after all other callbacks."""
         loop, model = self._loop, self.model
-        self._evaluation.close()
+        self._before.release()
         model.stop_training = any(self._ranks.gather(bool(model.stop_training)))
         self._ended = model.stop_training and not loop.over
         if loop.state.evaluate_due:
@@ -325,9 +328,7 @@ class Run(keras.callbacks.Callback):
                 loop.save()
             else:
                 self._choose_monitor()
-                if not loop.evaluate(self._watch):
-                    raise self._watch.stopped("during an evaluation")
-            self._before = None
+                loop.evaluate(self._watch)
             loop.between(self._watch, [1])
         if loop.over:
             model.stop_training = True

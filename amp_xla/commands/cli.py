@@ -10,6 +10,7 @@ from typing import List, Optional, Sequence
 from amp_xla.commands import COMMANDS, unknown_command, usage
 from amp_xla.errors import AmpXlaError
 from amp_xla.process import exits
+from amp_xla.process.progress import note
 
 
 def main(argv: Optional[List[str]] = None) -> int:
@@ -17,19 +18,19 @@ def main(argv: Optional[List[str]] = None) -> int:
     if argv is None:
         exits.guard()
     words = sys.argv[1:] if argv is None else argv
+    return exits.exit_code(_run, words)
+
+
+def _run(words: Sequence[str]) -> int:
     if not words or words[0] in ("-h", "--help"):
         print(usage("amp-xla"))
         return 0
     if words[0] not in COMMANDS:
-        print(unknown_command(words[0]), file=sys.stderr)
+        note(unknown_command(words[0]))
         return 2
-    return exits.exit_code(_run, words[0], words[1:])
-
-
-def _run(name: str, words: List[str]) -> int:
-    command = COMMANDS[name]
-    words = with_flags(words, command.positional)
-    return int(importlib.import_module(command.module).main(words) or 0)
+    command = COMMANDS[words[0]]
+    flags = with_flags(words[1:], command.positional)
+    return int(importlib.import_module(command.module).main(flags) or 0)
 
 
 def with_flags(words: Sequence[str], names: Sequence[str]) -> List[str]:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import errno
+import fcntl
+import glob
 import importlib
 import os
 import shutil
-import tempfile
 from pathlib import Path
-from typing import Any, Callable, List, Optional
+from typing import Any, Callable, Iterator, List, Optional
 
 from typing_extensions import Literal
 
@@ -19,6 +21,7 @@ from amp_xla.config import parse, split_words
 from amp_xla.errors import AmpXlaError
 from amp_xla.export import card
 from amp_xla.process import durable, output
+from amp_xla.process.stopping import temporary_folder
 from amp_xla.settings import Precision, Settings
 from amp_xla.training.checkpoint import Checkpoint, find
 from amp_xla.training.recipe import recipe_module, recipe_name
@@ -59,6 +62,7 @@ class Config:
         dtype = "" if self.dtype == "fp32" else f"-{self.dtype}"
         name = "export" if plain else f"export-{self.format}{dtype}"
         folder = Path(parent, name) if self.to is None else Path(self.to)
+        output.check_name(os.path.abspath(str(folder)))  # TensorFlow writes no other
         if os.path.lexists(str(folder)):
             raise AmpXlaError(f"{folder} exists already: remove it, or name another one with --to")
         return folder
@@ -186,14 +190,19 @@ def all_or_nothing(folder: Path, write: Callable[[Path], Any]) -> Any:
       AmpXlaError: the disk is full; the temporary folder was removed.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
-    # A new name: another process may be writing the same export, or have left a link.
-    scratch = tempfile.mkdtemp(dir=str(folder.parent), prefix=f"{durable.TEMPORARY}{folder.name}-")
-    temporary = Path(scratch, folder.name)
+    prefix = f"{durable.TEMPORARY}{folder.name}-"
+    for left in folder.parent.glob(f"{glob.escape(prefix)}*"):
+        with contextlib.suppress(OSError), _locked(left):  # its process was killed
+            shutil.rmtree(str(left), ignore_errors=True)
     try:
-        result = write(temporary)
-        for path in temporary.rglob("*"):
-            durable.sync(path)
-        durable.publish(temporary, folder)
+        # A new name: another process may be writing the same export, or have left a link.
+        with temporary_folder(prefix, str(folder.parent)) as scratch, _locked(scratch):
+            temporary = scratch / folder.name
+            result = write(temporary)
+            for path in temporary.rglob("*"):
+                durable.sync(path)
+            durable.publish(temporary, folder)
+            return result
     except Exception as error:
         if getattr(error, "errno", 0) in (errno.ENOTEMPTY, errno.EEXIST):
             raise AmpXlaError(f"{folder} exists: another command wrote it meanwhile") from error
@@ -201,6 +210,14 @@ def all_or_nothing(folder: Path, write: Callable[[Path], Any]) -> Any:
         if full:
             raise AmpXlaError(f"cannot write {folder}: {full[0]}") from error
         raise
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Lock a folder; raise OSError if another process has locked it."""
+    descriptor = os.open(str(folder), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
     finally:
-        shutil.rmtree(scratch, ignore_errors=True)
-    return result
+        os.close(descriptor)

@@ -36,6 +36,7 @@ def main(argv: List[str]) -> int:
     A completed text has one [MASK] filled in; the others stay. A blank line separates two texts.
     """
     config = parse(Config, argv, "amp-xla fill RUN")
+    output.require()
     if config.text is not None and config.file is not None:
         raise AmpXlaError("--text and --file exclude each other; give one of them")
     advice = "give a pretraining run: amp-xla fill runs/pretraining/latest"

@@ -92,6 +92,7 @@ def main(argv: List[str]) -> int:
     object without an answer. Only ``--query`` changes the order: it sorts by score.
     """
     config = parse(Config, argv, "amp-xla predict RUN FILE")
+    output.require()
     generates = config.generation != GenerationOptions()
     if config.query is not None and generates:
         raise AmpXlaError("--query excludes --beams, --top-k and the other options of generation")
@@ -167,7 +168,7 @@ def lines_of(file: Optional[str]) -> List[str]:
 
 def _lines(file: Optional[str]) -> List[str]:
     if file is None and sys.stdin is not None and sys.stdin.isatty():
-        print("type texts, one per line; end with Ctrl-D", file=sys.stderr)
+        note("type texts, one per line; end with Ctrl-D")
     path = "-" if file is None else file
     lines, bad = every_line(path)
     if bad:
@@ -188,4 +189,4 @@ def _warn(path: str, lines: Sequence[str]) -> None:
     elif all(len(line.split()) > 1 and TAG.fullmatch(line.split()[-1]) for line in texts):
         problem = "looks like tokens and tags as in CoNLL; each line is read as a text"
     if problem:
-        print(f"warning: {output.printable(called(path))} {problem}", file=sys.stderr)
+        note(f"warning: {called(path)} {problem}")

@@ -29,6 +29,7 @@ from amp_xla.commands import slurm
 from amp_xla.config import parse, split_words
 from amp_xla.errors import AmpXlaError, RankLost
 from amp_xla.process.checkout import ROOT, in_own_environment
+from amp_xla.process.progress import note
 from amp_xla.process.stopping import EXIT_CODES, SAME_SIGNAL_SECONDS
 from amp_xla.process.world import ENDS_WITH_STDIN, TRAINING
 
@@ -272,7 +273,9 @@ class Launcher:
                 named = why.startswith("rank ")
                 _say(why if named else f"rank {rank.number} on {socket.gethostname()} {why}")
             if not rank.number and len(self.ranks) > 1:  # which would have named the checkpoint
-                print(self.ranks[1].last("stopping: "), end="", file=sys.stderr, flush=True)
+                line = self.ranks[1].last("stopping: ").rstrip()
+                if line:
+                    note(line)
             return rank.code or 0
         if silent:
             names = " and ".join(f"rank {rank.number}" for rank in silent)
@@ -282,4 +285,4 @@ class Launcher:
 
 
 def _say(text: str) -> None:
-    print(f"error: {text}", file=sys.stderr, flush=True)
+    note(f"error: {text}")

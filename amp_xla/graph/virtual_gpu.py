@@ -12,7 +12,6 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any, Dict, Mapping, Sequence
 
@@ -20,6 +19,7 @@ from amp_xla import backend
 from amp_xla.backend import tf
 from amp_xla.errors import AmpXlaError
 from amp_xla.graph import nodes, optimized
+from amp_xla.process.stopping import temporary_folder
 from amp_xla.settings import flags
 
 # The pass and those before it in a session, so that it reads the same graph here.
@@ -66,8 +66,7 @@ def rewrite(training: Any, fetches: Sequence[str]) -> Rewritten:
     Raises:
       PassFailedError: with the reason that the pass logged.
     """
-    with tempfile.TemporaryDirectory(prefix="amp_xla-") as name:
-        folder = Path(name)
+    with temporary_folder("amp_xla-") as folder:
         graph = optimized.item(training.export(fetches), fetches)
         (folder / _GRAPH).write_bytes(graph.SerializeToString())
         return _read(folder, _run_worker(folder))

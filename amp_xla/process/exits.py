@@ -11,7 +11,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import signal
@@ -50,7 +49,7 @@ def exit_code(function: Any, *args: Any) -> int:
     """Call ``function`` and return the exit code; exceptions that are bugs pass through."""
     output.tolerate_encoding()
     try:
-        with SignalWatch() as watch, watch.immediately("", nothing_to_save=True):
+        with SignalWatch() as watch, watch.nothing_to_save(""):
             try:
                 return int(function(*args) or 0)
             finally:
@@ -61,6 +60,8 @@ def exit_code(function: Any, *args: Any) -> int:
         return _end("interrupted", 130)
     except AmpXlaError as error:
         return _user_error(error)
+    except MemoryError:
+        return _end("error: not enough memory; see `ulimit -v` and the limits of the container", 2)
     except BrokenPipeError:
         output.discard()
         return _end("standard output was closed before everything was printed", _CLOSED_PIPE)
@@ -88,7 +89,7 @@ def _user_error(error: AmpXlaError) -> int:
 
 
 def _end(text: str, code: int) -> int:
-    with contextlib.suppress(OSError):  # the terminal may be closed
+    with output.messages():
         if text:
             print(output.printable(as_typed(text)), file=sys.stderr, flush=True)
     return code

@@ -22,7 +22,9 @@ Kinds = Union[Type[Any], Tuple[Type[Any], ...]]
 
 def encode(value: Mapping[str, Any]) -> bytes:
     """Return the content of a JSON file."""
-    return json.dumps(value, ensure_ascii=False, indent=1).encode() + b"\n"
+    text = json.dumps(value, ensure_ascii=False, indent=1)
+    # Bytes of names that are not UTF-8, such as the working folder's, become JSON's escapes.
+    return text.encode("utf-8", "backslashreplace") + b"\n"
 
 
 def decode(data: bytes, kind: Type[Any] = dict) -> Any:

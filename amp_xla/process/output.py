@@ -7,7 +7,7 @@ import os
 import re
 import sys
 import unicodedata
-from typing import Any, Iterable, Iterator
+from typing import Any, Iterable, Iterator, List
 
 from amp_xla.errors import AmpXlaError
 
@@ -29,6 +29,13 @@ def printable(text: Any, allowed: str = "") -> str:
         else c.encode("unicode_escape").decode()
         for c in str(text)
     )
+
+
+def check_name(name: str) -> None:
+    """Raise AmpXlaError if a name is not UTF-8: it could not be written into the run's files."""
+    plain = os.fsencode(name).decode("utf-8", "backslashreplace")
+    if plain != name:
+        raise AmpXlaError(f"{plain}: the name is not UTF-8; rename it")
 
 
 def lines(texts: Iterable[str]) -> None:
@@ -56,11 +63,42 @@ def flush() -> None:
         sys.stdout.flush()
 
 
-def discard() -> None:
-    """Discard what standard output still buffers, so that Python's exit does not fail."""
+def require() -> None:
+    """Raise AmpXlaError if standard output is closed, before answers are computed in vain."""
+    if "stdout" in CLOSED:
+        raise AmpXlaError("standard output is closed, so there is no place for the answers")
+
+
+@contextlib.contextmanager
+def messages() -> Iterator[None]:
+    """Print to standard error, and go on without it if its reader or terminal is gone."""
+    try:
+        yield
+    except BrokenPipeError:
+        discard(2)
+    except OSError:
+        pass
+
+
+def discard(stream: int = 1) -> None:
+    """Discard what a standard stream still buffers, so that Python's exit does not fail."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 1)
+    os.dup2(nowhere, stream)
     os.close(nowhere)
+
+
+def _open_closed() -> List[str]:
+    """Open closed standard streams on /dev/null; return their names.
+
+    Else the next files get their numbers, and messages of C libraries are written into them.
+    """
+    closed = [name for name in ("stdin", "stdout", "stderr") if getattr(sys, name) is None]
+    for name in closed:
+        setattr(sys, name, open(os.devnull, "r" if name == "stdin" else "w"))  # noqa: SIM115
+    return closed
+
+
+CLOSED = _open_closed()
 
 
 def _reconfigure(stream: Any, **settings: str) -> None:

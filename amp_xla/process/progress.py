@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import time
 from typing import Any, Dict, Optional
@@ -10,7 +9,7 @@ from typing import Any, Dict, Optional
 from tqdm import tqdm
 
 from amp_xla.process.checkout import as_typed
-from amp_xla.process.output import printable
+from amp_xla.process.output import messages, printable
 from amp_xla.process.world import is_main_rank, world
 
 # The bar comes last: tqdm cuts the line at the terminal's width.
@@ -21,7 +20,7 @@ _FIRST = ("loss", "scale", "skipped")
 def note(text: str, ranks: int = 1) -> None:
     """Print lines to standard error on the first ``ranks`` ranks, above the progress bar."""
     if world().rank < ranks:
-        with contextlib.suppress(OSError):  # a closed terminal does not stop a run
+        with messages():
             tqdm.write(printable(as_typed(text), "\n"), file=sys.stderr)
 
 
@@ -41,7 +40,7 @@ class Progress:
         """Count one step of ``samples`` real samples."""
         self._samples += samples
         if self._bar is not None:
-            with contextlib.suppress(OSError):
+            with messages():
                 self._bar.update(1)
 
     def measure(self) -> float:
@@ -63,7 +62,7 @@ class Progress:
             self._bar.set_postfix_str("  ".join(words), refresh=False)
         elif is_main_rank() and not self._hidden:
             words = [f"{name} {value}" for name, value in values.items()]
-            with contextlib.suppress(OSError):
+            with messages():
                 print(f"step {step}/{self.total}  {'  '.join(words)}", file=sys.stderr, flush=True)
 
     def hide(self) -> None:
@@ -74,5 +73,5 @@ class Progress:
     def close(self) -> None:
         """Close the bar and leave it on the terminal."""
         if self._bar is not None:
-            with contextlib.suppress(OSError):
+            with messages():
                 self._bar.close()

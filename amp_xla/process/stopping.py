@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import shutil
 import signal
 import sys
+import tempfile
 import threading
 import time
+from pathlib import Path
 from types import FrameType
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple
 
 # Slurm can send SIGUSR1 some time before it ends a job; stopping by it is not a failure.
 EXIT_CODES = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 129, "SIGUSR1": 0}
@@ -20,7 +23,7 @@ SAME_SIGNAL_SECONDS = 0.5
 _GRACE_SECONDS = 5.0
 
 
-class Stopped(BaseException):
+class Stopped(KeyboardInterrupt):
     """A signal stopped the run. Not an ``Exception``, so ``except Exception`` does not catch it."""
 
     def __init__(self, message: str, exit_code: int) -> None:
@@ -28,17 +31,44 @@ class Stopped(BaseException):
         self.exit_code = exit_code
 
 
+class Interrupted(SystemExit, KeyboardInterrupt):
+    """SIGINT stopped a script: ``except KeyboardInterrupt`` catches it, else it is an exit code."""
+
+
+def interactive() -> bool:
+    """Return whether the process belongs to somebody who types: a notebook or Python's prompt."""
+    return hasattr(sys, "ps1")
+
+
+def ending(error: Any) -> BaseException:
+    """Return the exception that ends the user's program after ``Stopped`` or ``RankLost``.
+
+    A notebook shows the message and goes on. A script ends by the exit code, without a traceback;
+    Ctrl-C is also a KeyboardInterrupt, so that ``except KeyboardInterrupt`` around ``fit`` works.
+    """
+    if interactive():
+        return KeyboardInterrupt(str(error))
+    by_hand = error.exit_code == EXIT_CODES["SIGINT"]
+    return (Interrupted if by_hand else SystemExit)(error.exit_code)
+
+
 class SignalWatch:
     """Context in which signals stop the work in order.
 
     SIGTERM, SIGINT, SIGHUP and SIGUSR1 set ``received``, which the training loop reads between two
-    steps; inside ``immediately`` they raise ``Stopped``. A thread ends the process at the second
-    signal, even while the main thread compiles a graph. ``nohup``'s ignored SIGHUP stays ignored.
+    steps and batches; inside ``nothing_to_save`` they end the process. A thread ends it at the
+    second signal, even while the main thread compiles a graph; but a notebook's process never ends
+    by SIGINT. ``nohup``'s ignored SIGHUP stays ignored.
+
+    Attributes:
+      received: name of the first signal.
+      save: called in a thread at the first signal; None = the loop saves.
     """
 
     def __init__(self) -> None:
         self.received: Optional[str] = None
-        self._immediately: List[Tuple[str, bool]] = []  # (during, nothing_to_save)
+        self.save: Optional[Callable[[], None]] = None
+        self._nothing_to_save: List[Tuple[str, bool]] = []  # (when, at_once)
         self._ending = False
         self._before: Dict[int, Any] = {}
         self._wakeup = -1
@@ -70,34 +100,30 @@ class SignalWatch:
         if self.received is not None:
             return
         self.received, self._ending = signal.Signals(number).name, self._may_end()
-        if self._immediately:
-            stopped = self.stopped(self._immediately[-1][0])
-            # An exception that passes through TensorFlow's C++ may abort the process.
-            if self._ending and "tensorflow" in sys.modules:
+        if self._ending and self._nothing_to_save[-1][1]:
+            stopped = self.stopped(self._nothing_to_save[-1][0])
+            # An exception that passes through a library's C++ may crash the process.
+            if any(library in sys.modules for library in ("tensorflow", "jax")):
                 _end(stopped.exit_code, f"{stopped}\n")
             raise stopped
 
     @contextlib.contextmanager
-    def immediately(self, during: str, nothing_to_save: bool = False) -> Iterator[None]:
-        """Raise ``Stopped`` in the main thread at a signal, even if the code inside swallows it.
+    def nothing_to_save(self, when: str, at_once: bool = True) -> Iterator[None]:
+        """End the process at a signal, even if the code inside swallows exceptions.
 
         Args:
-          during: last words of the message, e.g. ``during an evaluation``.
-          nothing_to_save: end the process if it is still running some seconds later.
+          when: last words of the message, e.g. ``before the first step``.
+          at_once: do not wait until the code inside has ended, or for some seconds. In a notebook
+            a signal always waits, and then raises ``Stopped``.
         """
-        self.check(during)
-        self._immediately.append((during, nothing_to_save))
+        self.check(when)
+        self._nothing_to_save.append((when, at_once))
         try:
             yield
-        except Stopped:
-            raise
-        except BaseException:
-            self.check(during)
-            raise
-        else:
-            self.check(during)
         finally:
-            self._immediately.pop()
+            self._nothing_to_save.pop()
+            if not isinstance(sys.exc_info()[1], Stopped):
+                self.check(when)
 
     def check(self, when: str) -> None:
         """Raise ``Stopped`` if a signal was received."""
@@ -127,18 +153,19 @@ class SignalWatch:
             name = signal.Signals(data[0]).name
             if name not in EXIT_CODES:
                 continue
-            if first and time.monotonic() - began > SAME_SIGNAL_SECONDS:
+            stays = name == "SIGINT" and interactive()
+            if first and time.monotonic() - began > SAME_SIGNAL_SECONDS and not stays:
                 _end(128 + data[0], "second signal: ended at once; the last checkpoint is whole\n")
             if not first:
                 first, began = name, time.monotonic()
                 if not self._may_end():
-                    _say(
-                        f"{first}: finishing the step and writing a checkpoint; a second signal "
-                        f"ends the process at once\n"
-                    )
+                    second = "" if stays else "; a second signal ends the process at once"
+                    _say(f"{first}: finishing the step and writing a checkpoint{second}\n")
+                if self.save is not None:
+                    self.save()
 
     def _may_end(self) -> bool:
-        return self._ending or any(nothing for _, nothing in self._immediately)
+        return (self._ending or bool(self._nothing_to_save)) and not interactive()
 
 
 def _forget_in_child() -> None:
@@ -167,7 +194,24 @@ os.register_at_fork(after_in_child=_forget_in_child)
 os.register_at_fork(before=_hold, after_in_parent=_release, after_in_child=_release)
 
 
+@contextlib.contextmanager
+def temporary_folder(prefix: str, parent: Optional[str] = None) -> Iterator[Path]:
+    """Create a folder; delete it after the block, or if a signal ends the process in it."""
+    name = tempfile.mkdtemp(prefix=prefix, dir=parent)
+    _temporary.add(name)
+    try:
+        yield Path(name)
+    finally:
+        shutil.rmtree(name, ignore_errors=True)
+        _temporary.discard(name)
+
+
+_temporary: Set[str] = set()
+
+
 def _end(code: int, text: str) -> None:
+    for name in list(_temporary):
+        shutil.rmtree(name, ignore_errors=True)
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):  # the stream may be in use or closed
             stream.flush()

@@ -15,12 +15,12 @@ import signal
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 from amp_xla import backend
 from amp_xla.process.progress import note
+from amp_xla.process.stopping import temporary_folder
 from amp_xla.settings import flags
 from amp_xla.speed.child import MARK, Request
 from amp_xla.speed.machine import clean_environment
@@ -156,7 +156,7 @@ def measure(
     def spent(share: float = 1.0) -> bool:
         return bool(budget) and time.monotonic() - began >= budget * share
 
-    with tempfile.TemporaryDirectory() as compiled:
+    with temporary_folder("amp_xla-") as compiled:
         for number in range(rounds):
             if number and spent():
                 note(f"{number} of {rounds} rounds fit into the limit of {budget:.0f} s")
@@ -171,7 +171,7 @@ def measure(
                             "not measured", f"the limit of {budget:.0f} s left no time for it"
                         )
                     note(f"{outcome.name}: building, compiling, {request.steps} steps ...")
-                    answer = turn(request, timeout, compiled)
+                    answer = turn(request, timeout, str(compiled))
                     outcome.samples_per_second.append(answer["samples"] / sum(answer["seconds"]))
                     outcome.step_seconds += answer["seconds"]
                     for name in ("loss", "steps", "peak_bytes"):

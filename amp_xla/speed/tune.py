@@ -8,7 +8,6 @@ Flags after ``--`` belong to the recipe. It prints a table and the flags to trai
 from __future__ import annotations
 
 import dataclasses
-import sys
 from typing import Any, Callable, Optional, Sequence
 
 from typing_extensions import Annotated
@@ -63,7 +62,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     print(table.render(outcomes))
     best, reason = table.recommend(outcomes)
     if not any(o.loss is not None and o.status == "ok" for o in outcomes):
-        print(reason, file=sys.stderr)
+        note(reason)
         return 1
     print(reason)
     if best is not None:

@@ -56,7 +56,7 @@ class Ranks:
       world: rank, size and host of this process.
       hvd: ``horovod.tensorflow``; None with one process.
       first_size: number of ranks at the start of the run.
-      ask: called by all ranks at the same points of an evaluation; raises ``Stopped`` if one of
+      ask: called before each batch of an evaluation, by all ranks; raises ``Stopped`` if one of
         them got a signal.
     """
 

@@ -19,16 +19,14 @@ from amp_xla.data.text.tokenizer import Encoded
 from amp_xla.report import scores
 from amp_xla.training import distributed
 
-_AGREE_EVERY = 16  # batches after which the ranks check whether one of them got a signal
 Infer = Callable[[Batch], Mapping[str, Any]]
 Evaluation = Callable[[], Dict[str, float]]
 
 
 def shards(batches: Any) -> Iterator[Any]:
     """Yield the part of ``batches`` that this rank evaluates."""
-    for number, batch in enumerate(batches.epoch(0)):
-        if number % _AGREE_EVERY == 0:
-            distributed.current().ask()
+    for batch in batches.epoch(0):
+        distributed.current().ask()
         yield from micro_batches(batch)
 
 

@@ -59,7 +59,7 @@ def train(
     run: Optional[RunFolder] = None
     with SignalWatch() as watch:
         try:
-            with watch.immediately("before the first step; nothing was lost", True):
+            with watch.nothing_to_save("before the first step; nothing was lost"):
                 ranks = _join(config) if join is None else join()
                 run = _folder(recipe, config.run, ranks)
                 resume_from = newest(run, ranks)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import math
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -22,7 +23,7 @@ from amp_xla.process import exits
 from amp_xla.process.progress import Progress, note
 from amp_xla.process.stopping import SignalWatch, Stopped
 from amp_xla.process.world import announce
-from amp_xla.training import nonfinite
+from amp_xla.training import distributed, nonfinite
 from amp_xla.training.checkpoint import MORE, CheckpointError, problems, prune, steps, write
 from amp_xla.training.engine import Engine, StepResult
 from amp_xla.training.metrics import MetricsLog
@@ -31,6 +32,7 @@ from amp_xla.training.run import RunFolder, recorded
 from amp_xla.training.state import LoopState
 
 _COMPARE_EVERY = 500  # steps between two comparisons of the ranks' weights
+_ASK_EVERY = 16  # batches of an evaluation after which several ranks exchange their signals
 _CHECKPOINT_SECONDS = 600.0  # maximum time between two checkpoints
 
 Content = Tuple[Dict[str, Any], Mapping[str, np.ndarray]]  # state.json and tensors by name
@@ -348,16 +350,18 @@ class Loop:
         return True
 
     def _evaluated(self, watch: SignalWatch) -> Dict[str, float]:
-        during, ranks = "during an evaluation", self.engine.ranks
+        number = itertools.count()
 
-        def agree() -> None:
-            if ranks.several and self._agree(watch)[0]:
-                raise watch.stopped(during)
+        def ask() -> None:  # a rank that stopped on its own would leave the others waiting
+            alone = not self.engine.ranks.several
+            if (alone or next(number) % _ASK_EVERY == 0) and self._agree(watch)[0]:
+                raise watch.stopped("during an evaluation")
 
-        # A rank that stopped on its own would leave the others waiting.
-        ranks.ask = agree
-        with contextlib.nullcontext() if ranks.several else watch.immediately(during):
+        distributed.current().ask = ask
+        try:
             return {name: float(value) for name, value in self.engine.job.evaluate().items()}
+        finally:
+            distributed.current().ask = lambda: None
 
     def save_if_needed(self, content: Optional[Content] = None) -> None:
         """Save, unless the current step already has a checkpoint."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Dict, List, Optional, Sequence, Tuple
 
 from amp_xla.commands import COMMANDS, OF_A_SCRIPT, unknown_command, usage
+from amp_xla.process import output
 from scripts.environment import SetupError, say
 from scripts.environment.build import ensure
 from scripts.environment.installed import distributions, inside_container, tensorflow_version
@@ -32,8 +33,7 @@ before --:
 def main(words: Sequence[str], root: Path = ROOT) -> int:
     """Start the command in its environment; return an exit code if it cannot start."""
     if not words or words[0] in ("-h", "--help"):
-        print(usage("./amp-xla") + OPTIONS)
-        return 0
+        return shown(usage("./amp-xla") + OPTIONS)
     command = words[0]
     if command not in (*HERE, *COMMANDS):
         say(unknown_command(command))
@@ -63,9 +63,7 @@ def main(words: Sequence[str], root: Path = ROOT) -> int:
         say("interrupted; the same command continues")
         return 130
     if command == "env":
-        print(python)
-        return 0
-    sys.stdout.flush()
+        return shown(python)
     program = [python, "-m", "amp_xla", command]  # ./amp-xla has set PYTHONPATH
     if command == "python":
         program = [python]
@@ -74,6 +72,17 @@ def main(words: Sequence[str], root: Path = ROOT) -> int:
         if not choice.provided:
             program, rest = [uv(root), "pip", *rest[:1], "--python", python], rest[1:]
     os.execv(program[0], [*program, *rest])
+
+
+def shown(text: str) -> int:
+    """Print to standard output; return the exit code."""
+    try:
+        print(text)
+        output.flush()
+    except BrokenPipeError:
+        output.discard()
+        return 141
+    return 0
 
 
 def take_options(words: Sequence[str], command: str) -> Tuple[Dict[str, str], List[str]]:

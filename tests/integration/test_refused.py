@@ -101,6 +101,9 @@ REFUSED: Dict[str, Tuple[Any, Tuple[str, ...], str, List[str]]] = {
                        ["checkpoints are gone", "config.json", "delete the folder"]),
     "all damaged": (damaged, RESUMED, "train.tsv", ["tensors.safetensors", "no whole"]),
     "a run already": (None, MINE, "train.tsv", ["already holds a run", "--resume"]),
+    "a file's name that is not UTF-8": (None, ("--name", "new"), "tr\udcff.tsv",
+                                        ["tr\\xff.tsv: the name is not UTF-8"]),
+    "a run's name that is not UTF-8": (None, ("--name", "n\udcff"), "train.tsv", ["n\\xff: the"]),
     "warm start, other sizes": (None, (*WARM, "--hidden", "16"), "train.tsv",
                                 ["tensor Embedding", "float32[512,8], needed float32[512,16]"]),
     "warm start, other words": (None, WARM, "other.tsv", ["vocab.txt differs from this run"]),
@@ -299,6 +302,22 @@ def test_of_two_exports_into_one_folder_one_is_refused(tmp_path):
     with pytest.raises(AmpXlaError, match="out exists: another command wrote it meanwhile"):
         export.all_or_nothing(tmp_path / "out", late)
     assert sorted(bytes_of(tmp_path)) == ["out", "out/model"]
+
+
+def test_an_export_that_is_ended_leaves_nothing(command):
+    for name, code in (("SIGKILL", -9), ("SIGTERM", 143)):  # the second one deletes both folders
+        ending = f"""
+import os, signal
+from amp_xla.export import hugging_face
+def write(model, folder, dtype, written=hugging_face.write):
+    written(model, folder, dtype)
+    os.kill(os.getpid(), signal.{name})
+hugging_face.write = write
+"""
+        done = command(EXPORT, "--run", RUN, "--format", "hf", "--to", "ended", code=ending)
+        assert done.code == code, done.err
+        left = [path.name for path in command.folder.glob(".tmp-ended-*")]
+        assert len(left) == (name == "SIGKILL"), left
 
 
 def test_a_finished_run_is_extended_without_force(command):

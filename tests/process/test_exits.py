@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
@@ -95,6 +96,59 @@ def test_a_failed_write_to_standard_output_is_one_line(tmp_path):
     done = shell("$PY program.py prints > /dev/full")
     assert done.returncode == 2 and done.stderr.count(b"\n") == 1, done
     assert b"error: " in done.stderr and b"No space left" in done.stderr
+
+
+def streams(words, lost, broken, cwd):
+    """Run a command whose streams ``lost`` are closed, or are pipes that nobody reads."""
+    given = {0: subprocess.DEVNULL, 1: subprocess.PIPE, 2: subprocess.PIPE}
+    if broken:
+        read_end, write_end = os.pipe()
+        os.close(read_end)
+        given.update(dict.fromkeys(lost, write_end))
+    with subprocess.Popen(
+        [sys.executable, "-m", "amp_xla", *words.split()], stdin=given[0], stdout=given[1],
+        stderr=given[2], cwd=str(cwd), env=environment(), universal_newlines=True,
+        preexec_fn=None if broken else lambda: [os.close(number) for number in lost],
+    ) as process:  # fmt: skip
+        out, err = (text or "" for text in process.communicate(timeout=240))
+    if broken:
+        os.close(write_end)
+    assert "Traceback" not in err and "Exception ignored" not in err, err
+    return process.returncode, out, err
+
+
+LOST = [((0,), False), ((1,), False), ((2,), False), ((0, 1, 2), False), ((1,), True), ((2,), True)]
+
+
+@pytest.mark.parametrize(("lost", "broken"), LOST)
+def test_a_stream_that_is_closed_changes_no_exit_code(lost, broken, tmp_path):
+    printing = 141 if broken and 1 in lost else 0
+    for words, code in (("--help", printing), ("verify --help", 0), ("predct", 2),
+                        ("runs none", 2)):  # fmt: skip
+        done = streams(words, lost, broken, tmp_path)
+        assert done[0] == code, (words, done)
+
+
+@pytest.mark.slow
+def test_training_and_answers_without_a_stream(tmp_path):
+    lines = [f"salt {n} soup\tcook\nbolt {n} nut\tbuild\n" for n in range(16)]
+    (tmp_path / "t.tsv").write_text("".join(lines))
+    (tmp_path / "x.json").write_text('{"text": "salt 1 soup"}\n{"text": "bolt 2 nut"}\n')
+    model = "--layers 1 --hidden 64 --max-length 8 --shapes 1 --vocab-size 99 --epochs 1"
+    train = f"train classification -- --train t.tsv --dev t.tsv {model} --name"
+    assert streams(f"{train} a", (0, 1, 2), False, tmp_path)[0] == 0
+    assert streams(f"{train} b", (2,), True, tmp_path)[0] == 0
+    predict = "predict runs/classification/a"
+    code, answers, err = streams(f"{predict} x.json", (), False, tmp_path)
+    assert code == 0 and answers.count("\n") == 2 and "columns: text" in err
+    for broken in (False, True):
+        assert streams(f"{predict} x.json", (2,), broken, tmp_path)[:2] == (0, answers)
+    for words, lost, line in (
+        (predict, (0,), "input is closed; name a file"),
+        (f"{predict} x.json", (1,), "output is closed, so there is no place"),
+    ):
+        code, _, err = streams(words, lost, False, tmp_path)
+        assert code == 2 and f"error: standard {line}" in err, err
 
 
 @pytest.mark.parametrize("number, code", [

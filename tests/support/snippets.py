@@ -1,8 +1,8 @@
 """The Python blocks of README and the pages, by the mark above each.
 
 A mark names what runs the block: ``graph``, ``eager`` and ``jax`` in a process of tests, with the
-names that the block does not define; ``script`` as a program; ``transformers`` beside an export;
-``elsewhere`` needs packages that are not this project's.
+names that the block does not define; ``script`` as a program; ``notebook`` as a cell in a kernel;
+``transformers`` beside an export; ``elsewhere`` needs packages that are not this project's.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from tests.support.running import ROOT
 
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")), *sorted(ROOT.glob("docs/tasks/*.md"))]
 BLOCK = re.compile(
-    r"<!-- run: (graph|eager|jax|script|transformers|elsewhere) -->\n```python\n(.*?)```", re.DOTALL
+    r"<!-- run: (graph|eager|jax|script|notebook|transformers|elsewhere) -->\n"
+    r"```python\n(.*?)```",
+    re.DOTALL,
 )
 UNMARKED = re.compile(r"^ {4}(?:import|from) \w+|^ {4}def ", re.MULTILINE)
 
@@ -26,7 +28,9 @@ def blocks(where: str) -> List[str]:
         text = page.read_text(encoding="utf-8")
         marked = BLOCK.findall(text)
         assert len(marked) == text.count("```python"), f"{page.name}: a block without a mark"
-        assert not UNMARKED.search(text), f"{page.name}: Python belongs in a marked block"
+        assert not UNMARKED.search(BLOCK.sub("", text)), (
+            f"{page.name}: Python belongs in a marked block"
+        )
         found += [code for mark, code in marked if mark == where]
     assert found
     return list(dict.fromkeys(found))  # a translated page has the same

@@ -17,6 +17,7 @@ from itertools import chain
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Type
 
 from amp_xla.errors import DataError
+from amp_xla.process import output
 
 GZIP_MAGIC, PARQUET_MAGIC = b"\x1f\x8b", b"PAR1"
 COMPRESSED = (".gz", ".bz2", ".zst")
@@ -115,7 +116,7 @@ class _Rows(io.RawIOBase):
 def _raw(path: str) -> io.BufferedReader:
     if path != "-":
         return open(path, "rb")
-    if sys.stdin is None:
+    if sys.stdin is None or "stdin" in output.CLOSED:
         raise DataError("standard input is closed; name a file")
     content: Any = io.BytesIO(sys.stdin.buffer.read())
     return io.BufferedReader(content)  # which can peek

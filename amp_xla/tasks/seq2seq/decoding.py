@@ -17,6 +17,7 @@ from amp_xla.data.batches.order import generator
 from amp_xla.models.derivatives import mask_bias
 from amp_xla.models.language_model import LanguageModel
 from amp_xla.models.options import GenerationOptions
+from amp_xla.training import distributed
 
 Attend = Callable[[int, Any, Any, Any], Any]
 # Receives the probability of each token after each live beam, float32 [live, V]; yields the tokens
@@ -210,8 +211,10 @@ class TextGenerator:
         Args:
           sources: token ids of each source, including [CLS] and [SEP].
         """
-        rows, answers = self._decoder.rows, []
+        rows, answers, ranks = self._decoder.rows, [], distributed.current()
         for first in range(0, len(sources), rows):
+            if not ranks.several:  # the others may have one batch less
+                ranks.ask()
             answers += self._batch(sources[first : first + rows], first)
         return [ids[:-1] if ids[-1] == self._end else ids for ids in answers]
 

@@ -81,7 +81,7 @@ def in_place(optimizer: Any, variables: Sequence[Any]) -> Iterator[None]:
     variables = [variable for variable, _ in pairs]
     weights = K.batch_get_value(variables)
     averages = K.batch_get_value([slot for _, slot in pairs])
-    try:  # a signal may interrupt here, with half of the variables set
+    try:
         K.batch_set_value(list(zip(variables, averages)))
         yield
     finally:

@@ -1,0 +1,48 @@
+"""Signals after the last batch of an epoch, during Keras' validation and the other callbacks."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from typing import Any, Optional
+
+from amp_xla.process.stopping import SignalWatch
+from amp_xla.training.checkpoint import CheckpointError
+from amp_xla.training.loop import Content
+
+_EVALUATING = "during an evaluation"
+
+
+class StateBefore:
+    """State after the last batch of an epoch, in memory until all callbacks have been called.
+
+    They may take long, and may change the weights for a while, and nothing may interrupt them. So a
+    signal saves this state at once, in its own thread, and stops the run when they have ended.
+    """
+
+    def __init__(self, loop: Any, watch: SignalWatch) -> None:
+        self._loop, self._watch = loop, watch
+        self._content: Optional[Content] = None
+        self._saving = threading.Lock()
+
+    def take(self) -> None:
+        """Read the current state."""
+        self._content = self._loop.content()
+        self._watch.save = self._save
+        self.check()
+
+    def check(self) -> None:
+        """Raise ``Stopped`` after a signal: a resumed run repeats the evaluation."""
+        if self._content is not None:
+            self._watch.check(_EVALUATING)
+
+    def release(self) -> Optional[Content]:
+        """Forget the state and return it; None if there is none."""
+        with self._saving:
+            content, self._content = self._content, None
+        return content
+
+    def _save(self) -> None:
+        with self._saving, contextlib.suppress(CheckpointError):  # the loop will raise it again
+            if self._content is not None:
+                self._loop.save_if_needed(self._content)
