@@ -23,7 +23,8 @@ UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 EXAMINED = 10_000  # rows that decide what the columns are
 JSON_SUFFIXES = (".json", ".jsonl", ".ndjson")
 JSON = re.compile(r"\s*([{]\s*(\"|$)|\[\s*([{]|$))")  # how JSON begins in a file of any name
-TAG = re.compile(r"O|[BIESMLU]-.*\S")  # behind a token, as in CoNLL
+# Behind a token, as in CoNLL; several tags are none.
+TAG = re.compile(r"O|[BIESMLU]-(?!.*[\s\x02](O|[BIESMLU]-)).*\S")
 _BETWEEN = re.compile(r"[\s,\[\]]*")  # around the objects of an array
 csv.field_size_limit(1 << 27)  # characters of a cell: documents, but no file without its last quote
 

@@ -24,6 +24,7 @@ from typing_extensions import Annotated, Literal
 
 from amp_xla.config import flat, parse, within
 from amp_xla.data.text import corpora
+from amp_xla.data.text.layout import sample
 from amp_xla.data.text.lines import plain_name
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.data.text.vocabulary import Rules, fingerprint
@@ -114,6 +115,8 @@ def prepare(config: Config) -> Optional[Manifest]:
                 note(f"{config.out} is already prepared: {done.describe()}")
                 return done
         prepared.write(os.path.join(config.out, VOCAB), tokenizer.assets[VOCAB])
+        for unit in itertools.islice(units(files, config.reading), 1):
+            note(sample(text="".join(texts_of(unit, config.reading)[0][:1])))
         copies: Dict[str, np.ndarray] = {}
         if config.dedup == "exact":
             note("looking for copies of documents ...")
