@@ -54,7 +54,7 @@ class Config:
     """folder to write to"""
     corpus: Optional[str] = None
     """files, folders and globs, separated by commas: text, JSON lines, Wikipedia .xml; each may be
-    compressed (.bz2, .gz, .zst); none = built-in"""
+    compressed (.bz2, .gz, .xz, .zip, .zst); none = built-in"""
     reading: Reading = Reading()
     dedup: Literal["off", "exact"] = "off"
     """exact leaves out copies of earlier documents, ignoring white space"""
