@@ -21,15 +21,18 @@ from amp_xla.errors import DataError
 
 GZIP_MAGIC = b"\x1f\x8b"
 COMPRESSED = (".gz", ".bz2", ".zst", ".xz", ".zip")
-# How files begin
+# How packed files begin
 _PACKED = re.compile(
     rb"(?P<bz2>BZh\d1AY&SY)|(?P<zst>\x28\xb5\x2f\xfd)|(?P<xz>\xfd7zXZ)|(?P<zip>PK\x03\x04)"
 )
-_NO_TEXT = re.compile(
-    rb"(?P<Parquet>PAR1)|(?P<Feather>ARROW1|FEA1)|(?P<Excel>\xd0\xcf\x11\xe0)|(?P<PDF>%PDF-)|"
-    rb"(?P<pickle>\x80[\x02-\x05])|(?P<SQLite>SQLite format 3)|"
-    rb"(?P<archive>7z\xbc\xaf|Rar!|.{257}ustar)", re.DOTALL,
-)  # fmt: skip
+# How files that are no text begin, and what they are
+_NO_TEXT = {
+    rb"PAR1": "Parquet: convert it by pandas.read_parquet(file).to_json(new, orient='records', "
+    "lines=True, force_ascii=False)",
+    rb"\xd0\xcf\x11\xe0": "Excel: save it as CSV (UTF-8)",
+    rb"7z\xbc\xaf|Rar!|.{257}ustar": "an archive: unpack it",
+    rb"%PDF-|ARROW1|SQLite format 3|\x80[\x02-\x05]": "no text; text, CSV or JSON lines are needed",
+}
 UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 EXAMINED = 10_000  # rows that decide what the columns are
 JSON_SUFFIXES = (".json", ".jsonl", ".ndjson")
@@ -339,14 +342,9 @@ def refuse_encoding(path: str, data: bytes) -> None:
     UTF-16 is known by its byte order mark, or by zeros in every other byte.
     """
     begin = data[:1024]
-    other = _NO_TEXT.match(begin)
-    if other is not None:
-        kind, advice = str(other.lastgroup), "text, CSV or JSON lines are needed"
-        if kind in ("Parquet", "Feather"):
-            advice = f'convert it: python -c "import pandas; pandas.read_{kind.lower()}({path!r})'
-            advice += ".to_json('new.jsonl', orient='records', lines=True, force_ascii=False)\""
-        advice = {"archive": "unpack it", "Excel": "save it as CSV (UTF-8)"}.get(kind, advice)
-        raise DataError(f"{called(path)}: the file is no text ({kind}); {advice}")
+    for pattern, other in _NO_TEXT.items():
+        if re.match(pattern, begin, re.DOTALL):
+            raise DataError(f"{called(path)}: the file is {other}")
     few, zeros = sorted((begin[0::2].count(0), begin[1::2].count(0)))
     is_utf16 = len(begin) > 3 and 4 * zeros > len(begin) and 4 * few < zeros
     if data[:2] in UTF16_MARKS or is_utf16:

@@ -294,11 +294,11 @@ def archive(name):
     ("two.zip", zipped(**{"train.csv": COMMAS, "dev.csv": COMMAS}), "of 2 files .train.csv, dev"),
     ("a.xlsx", zipped(**{"[Content_Types].xml": "", "xl/workbook.xml": ""}), "save it as CSV"),
     ("a.zip", zipped(x=COMMAS)[:-30], "damaged zip file"), ("a.xz", b"abc", "damaged xz file"),
-    ("a.parquet", b"PAR1\x15\x04\x15\0\0", "Parquet.; convert it: python -c .import pandas"),
-    ("a.parquet.gz", gzip.compress(b"PAR1\x15\x04"), "Parquet.; convert it"),
-    ("a.xls", b"\xd0\xcf\x11\xe0\xa1\xb1", "Excel.; save it as CSV"),
-    ("a.tar.gz", gzip.compress(archive("train.csv")), "no text .archive.; unpack it"),
-    ("a.txt", b"%PDF-1.4\n%\xc4\xe5", "no text .PDF.; text, CSV or JSON lines are needed"),
+    ("a.parquet", b"PAR1\x15\x04\x15\0\0", "is Parquet: convert it by pandas.read_parq"),
+    ("a.parquet.gz", gzip.compress(b"PAR1\x15\x04"), "is Parquet: convert it"),
+    ("a.xls", b"\xd0\xcf\x11\xe0\xa1\xb1", "is Excel: save it as CSV"),
+    ("a.tar.gz", gzip.compress(archive("train.csv")), "is an archive: unpack it"),
+    ("a.txt", b"%PDF-1.4\n%\xc4\xe5", "is no text; text, CSV or JSON lines are needed"),
     ("a.bin", bytes(range(256)) * 2 + bytes(400), "no text: 402 of its first bytes are 0"),
 ])  # fmt: skip
 def test_other_formats_are_named_with_the_way_to_read_them(file, tmp_path, name, content, said):
