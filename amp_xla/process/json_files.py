@@ -29,7 +29,7 @@ def decode(data: bytes, kind: Type[Any] = dict) -> Any:
     """Return the JSON object, or with ``kind`` the list, in ``data``.
 
     A whole number beyond 64 bits becomes a float, such as the 10^30 that means "no limit" in
-    transformers' ``model_max_length``; where a whole number is needed, a float is an error.
+    transformers' ``model_max_length``; ``require`` refuses it for a whole number.
 
     Raises:
       ValueError: it is not, is nested deeper than ``_DEEPEST``, or has a number that is no float.

@@ -176,7 +176,8 @@ class Layout:
 def sample(**values: Optional[str]) -> str:
     """Return a line of about 100 characters that shows the parts of a sample as it was read."""
     parts = {name: value for name, value in values.items() if value is not None}
-    shown, room = {}, WIDTH
+    shown: Dict[str, str] = {}
+    room = WIDTH
     for name in sorted(parts, key=lambda name: len(parts[name])):
         most, value = room // (len(parts) - len(shown)) - len(name) - len(' = "", '), parts[name]
         value = value if len(value) <= most else f"{value[: most - 3]}..."

@@ -310,7 +310,7 @@ def _configuration(folder: Path) -> Tuple[Path, Dict[str, Any], int]:
         raise DataError(f"{folder} has no {CONFIGS[0]} or {CONFIGS[1]}")
     path = folder / names[0]
     config = json_file(str(path))
-    kind = config.get("model_type")
+    kind: Any = config.get("model_type")
     if str(kind).endswith(TAGGER):
         kind = config["model_type"] = kind[: -len(TAGGER)]
     if kind is not None and kind not in (*FAMILIES, "ernie"):
