@@ -8,6 +8,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Sequence, Tuple
 from amp_xla.data.labelled import Labelled, Preparation
 from amp_xla.data.text.entities import Entity
 from amp_xla.data.text.labels import Labels
+from amp_xla.data.text.layout import sample
 from amp_xla.data.text.readers import Dataset
 from amp_xla.data.text.tokenizer import Encoded, Tokenizer
 from amp_xla.errors import DataError
@@ -112,9 +113,12 @@ def labelled(
         if kind == "training" and sum(map(len, missed.values())) == len(names):
             raise DataError(warning(missed, len(names), f"training {unit}").partition(": ")[2])
         warnings += warning(missed, sum(map(len, part)), f"{kind} {unit}")
+    first = next(i for i, some in enumerate(values[0]) if some)
+    text, some = train.texts[first], values[0][first]
+    shown = {"text": text, unit: ", ".join(value.shown(text) for value in some)}
     return preparation.labelled(
         parts, labels, tokenizer, [part.encoded for part in aligned],
-        changes=changes(targets, len(labels)),
+        changes=changes(targets, len(labels)), shown=sample(**shown),
         counts=f"{len(train)} training and {len(dev)} dev texts, {len(names):,} and "
         f"{len(dev_names):,} {unit}, {len(labels)} labels",
         warnings=warnings, aligned=aligned[1],

@@ -12,7 +12,7 @@ from amp_xla.config import MAY_CHANGE, within
 from amp_xla.data.batches.buckets import Batches, PackedBatches, choose_lengths
 from amp_xla.data.batches.order import generator
 from amp_xla.data.batches.protocol import Batch, MappedBatches
-from amp_xla.data.text.layout import LAYOUT
+from amp_xla.data.text.layout import LAYOUT, Fields, sample
 from amp_xla.data.text.options import VocabularyOptions
 from amp_xla.data.text.readers import Dataset
 from amp_xla.data.text.tokenizer import Encoded, Tokenizer
@@ -91,6 +91,7 @@ class Preparation(NamedTuple):
         encoded: Sequence[Encoded],
         answers: Sequence[Any] = (None, None),
         changes: Sequence[Callable[..., Batch]] = (),
+        shown: Optional[str] = None,
         counts: str = "",
         warnings: str = "",
         **others: Any,
@@ -104,6 +105,7 @@ class Preparation(NamedTuple):
           labels, tokenizer, others: attributes of ``Labelled``.
           answers: numbers of the labels, as arrays.
           changes: functions (batch, epoch, step) -> batch, applied to every batch.
+          shown: the first training sample as a line; None = its text, second text and label.
           counts, warnings: first and last part of the description.
         """
         train, dev = parts
@@ -111,9 +113,12 @@ class Preparation(NamedTuple):
         if changes:
             batches, dev_batches = map(MappedBatches, (batches, dev_batches), changes)
         batches = token_dropout(batches, self.token_dropout, tokenizer, self.seed)
+        first = zip(Fields._fields, (train.texts, train.pairs, train.labels))
+        shown = shown or sample(**{name: column[0] for name, column in first if column})
         description = (
-            f"{_columns(train, dev)}{counts}, {tokenizer.vocab_size} tokens; {batches.describe()}"
-            f"{train.warnings()}{dev.warnings()}{tokenizer.warnings(encoded[0])}{warnings}"
+            f"{_columns(train, dev)}{shown}\n{counts}, {tokenizer.vocab_size} tokens; "
+            f"{batches.describe()}{train.warnings()}{dev.warnings()}"
+            f"{tokenizer.warnings(encoded[0])}{warnings}"
         )
         return Labelled(
             train, dev, labels, tokenizer, batches, dev_batches, description, **others

@@ -52,7 +52,7 @@ def write(model: Exportable, folder: Path, dtype: str) -> None:
         write_head(model, folder, dtype)
     path = str(folder / "model.safetensors")
     safetensors.numpy.save_file(stored(tensors, dtype), path, {"format": "pt"})
-    (folder / "config.json").write_bytes(json_files.encode(config))
+    (folder / "config.json").write_bytes(json_files.encode({**config, **model.settings}))
     model.write_files(folder)
     settings = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
     settings.update(tokenizer_class="BertTokenizer", model_max_length=model.length)
@@ -68,7 +68,8 @@ def describe(model: Exportable, folder: Path) -> List[str]:
     """Return how to load the folder, for transformers."""
     kind, family = model.kind or "", model.config["model_type"]
     load = f'AutoModel{kind}.from_pretrained("{{0}}"), AutoTokenizer.from_pretrained("{{0}}")'
-    if family == "roformer_v2":  # the package roformer; transformers has other layers
+    if family == "roformer_v2" and "auto_map" not in model.settings:
+        # The package roformer: transformers has other layers.
         load = "from roformer import {0}; {0}.from_pretrained".format(f"RoFormer{kind or 'Model'}")
         load += '("{}")'
     elif model.load:
@@ -116,4 +117,4 @@ def _config(model: Exportable, dtype: str) -> Dict[str, Any]:
     if model.labels:
         values["id2label"] = {str(i): name for i, name in enumerate(model.labels)}
         values["label2id"] = {name: i for i, name in enumerate(model.labels)}
-    return {**values, **model.settings}
+    return values

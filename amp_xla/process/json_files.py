@@ -30,8 +30,11 @@ def encode(value: Mapping[str, Any]) -> bytes:
 def decode(data: bytes, kind: Type[Any] = dict) -> Any:
     """Return the JSON object, or with ``kind`` the list, in ``data``.
 
+    A whole number beyond 64 bits becomes a float, such as the 10^30 that means "no limit" in
+    transformers' ``model_max_length``; ``require`` refuses it for a whole number.
+
     Raises:
-      ValueError: it is not, is nested deeper than ``_DEEPEST``, or has a number beyond 64 bits.
+      ValueError: it is not, is nested deeper than ``_DEEPEST``, or has a number that is no float.
     """
     try:
         value = json.loads(data.decode("utf-8-sig"), parse_int=_whole_number)
@@ -74,7 +77,7 @@ def require(values: Mapping[str, Any], kinds: Mapping[str, Kinds], prefix: str =
             raise ValueError(f"{prefix}{name} is {_NAMES[type(value)]}, not {words}")
 
 
-def _whole_number(digits: str) -> int:
-    if len(digits) > 19:
+def _whole_number(digits: str) -> float:
+    if len(digits) > 308:
         raise ValueError(f"a number of {len(digits)} digits")
-    return int(digits)
+    return int(digits) if len(digits) < 20 else float(digits)

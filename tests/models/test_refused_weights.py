@@ -136,6 +136,7 @@ HUGGING_FACE = {
     "relative": (config(position_embedding_type="relative_key"), ("position_embedding_type",)),
     "epsilon": (config(layer_norm_eps=-1), ("layer_norm_eps is -1",)),
     "a million layers": (config(num_hidden_layers=10**6), ("num_hidden_layers is 1000000",)),
+    "10^30 layers": (config(num_hidden_layers=10**30), ("num_hidden_layers is 1e+30",)),
     "too wide": (config(hidden_size=2**14), ("more than", "numbers", "weights have only")),
     "a pointer": (pointer, ("model.safetensors", "git lfs pull")),
     "a pipe": (pipe, ("model.safetensors", "not a regular file")),

@@ -166,7 +166,7 @@ FLAG = re.compile(r"(?<![\w-])(--[a-z][a-z0-9-]*)(?![\w])")
 FOLDERS = {path.name for path in ROOT.iterdir() if path.is_dir()}
 OUTSIDE_FILES = re.compile(
     r"^((my_|mine|own)\w*\.py|script\.py|(basic|task)_\w+\.py|pretraining/\w+\.py|\w+\.cfg"
-    r"|bert4keras/.*|torch/.*|loss_scale_optimizer_test\.py)$"
+    r"|tagger\.py|bert4keras/.*|torch/.*|loss_scale_optimizer_test\.py)$"
 )
 OUTSIDE_MODULES = {"horovod.runner.launch", "pytest", "pip", "venv", "tensorboard.main", "mypy"}
 # Flags of other programs: docker, srun, sbatch, pip, hf, git, tensorboard, XLA, ...

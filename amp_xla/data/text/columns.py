@@ -236,6 +236,27 @@ def _by_name(
     return places
 
 
+def doubt(layout: Layout, known: Known, data: Dict[str, List[str]]) -> str:
+    """Return why guessed columns may be wrong, or an empty text; ``data``: field -> its values."""
+    names = {field: layout.columns[layout.places[field]] for field in data}
+    fields = [field for field in ("text", "pair") if field in data]
+    if len(data["text"]) < ENOUGH or len(set(zip(*data.values()))) == 1:
+        return ""
+    for field in fields:
+        if len(set(data[field])) == 1:
+            only = data[field][0][:60]
+            return f"column {names[field]!r} has only {only!r}; name the {field}: --{field}-field"
+    usual = tuple(names[field].lower() for field in fields) in known.texts
+    lengths = [sum(map(len, data[field])) for field in fields]
+    if known.labels or usual or len(fields) == 1 or 2 * lengths[0] >= lengths[1]:
+        return ""
+    ways = [_flags(fields, [names[field] for field in each]) for each in (fields[::-1], fields)]
+    return (
+        f"column {names['pair']!r} is longer than {names['text']!r}; which is the target "
+        f"(--pair-field)? {', or '.join(ways)}"
+    )
+
+
 def _differ(cells: Sequence[str]) -> bool:
     """Return whether nearly all values of a column differ."""
     return len(cells) >= ENOUGH and 10 * len(set(cells)) >= 9 * len(cells)
@@ -286,7 +307,7 @@ def _by_number(
     doubtful = _doubtful(places, columns, kinds)
     words = [i for i in free if all(map(_WORD.fullmatch, columns[i]))]
     if "pair" in places and "pair" not in needs:
-        few = [i for i in texts[1:] if _is_few(columns[i])]
+        few = [i for i in texts if _is_few(columns[i])]
         doubtful += [i for i in texts if i in words] + few + [last] * ids
     if "label" in places and kinds[last] == "text":
         label = places["label"]

@@ -14,7 +14,10 @@ from amp_xla.data.text.readers import Dataset, collected, joined, refuse_rejecte
 from amp_xla.errors import DataError
 
 DOCUMENT = "-DOCSTART-"  # separates documents in CoNLL 2003
+# Labels of CoNLL 2003's third column
+CHUNKS = set(" NP VP PP ADJP ADVP SBAR PRT CONJP INTJ LST UCP NC VC PC".split(" "))
 SCHEMES = ("BI", "BIES", "BMES", "BILU")
+_BETWEEN_TAGS = re.compile(r"[\s\x02]+")
 POSITION = re.compile(r".\d")
 FIELDS = ["entities", "label", "labels", "spans"]  # names of the list of entities
 TAGS = ["ner_tags", "tags", "labels"]  # names of the list of tags, in objects with tokens
@@ -88,7 +91,11 @@ def read(path: str, nested: bool = True, on_bad_line: str = "error") -> Dataset:
     lines, bad = every_line(path)
     table = Table.of(path, lines, bad)
     read_one: Callable[[Any], Tuple[str, List[Entity]]] = _joined
-    places: Iterable[Tuple[int, Any]] = _texts(path, enumerate(map(split, lines), 1), bad)
+    rows = [] if table.format == "json" else list(map(split, lines))
+    for before, row in zip([[], *rows], rows):
+        if row[:1] == ["#"] and not before and not TAG.fullmatch(row[-1]):
+            row.clear()  # a comment before a text, as in GermEval and MultiCoNER
+    places: Iterable[Tuple[int, Any]] = _texts(path, enumerate(rows, 1), bad)
     layout, remark = None, ""
     if table.format == "json":
         names = keys(table)
@@ -99,10 +106,10 @@ def read(path: str, nested: bool = True, on_bad_line: str = "error") -> Dataset:
         else:
             layout = Layout.of_objects(names, FIELDS)
             read_one, places = _from_json, table.rows
-    elif table.rows:
-        cells = numbers(split(table.rows[0][1]))
+    elif any(rows):
+        filled = list(filter(None, rows))
+        cells, first = numbers(filled[0]), [row[0] for row in filled]
         layout = Layout("conll", False, cells, 0, label=len(cells) - 1)
-        first = [split(line)[0] for _, line in table.rows]
         again = sum(a == b for a, b in zip(first, first[1:]))
         numbered = 2 * again > len(first) or all(map(str.isdigit, first))
         if len(cells) > 2 and numbered and table.format == "tab":
@@ -110,6 +117,7 @@ def read(path: str, nested: bool = True, on_bad_line: str = "error") -> Dataset:
                 f"{called(path)}: column 0 numbers the tokens or texts; the token must be in "
                 f"column 0, and its tag in the last one (cut -f 2- removes a column)"
             )
+        _refuse_two_tags(path, filled)
         remark = _positions(first)
         if 512 < len(first) == table.rows[-1][0] - table.rows[0][0] + 1:  # several texts
             remark += (
@@ -129,6 +137,18 @@ def read(path: str, nested: bool = True, on_bad_line: str = "error") -> Dataset:
 
     data = collected(path, places, sample, bad, on_bad_line)
     return dataclasses.replace(data, layout=layout, remark=remark)
+
+
+def _refuse_two_tags(path: str, rows: Sequence[List[str]]) -> None:
+    """Raise ``DataError`` if a column before the last has tags too, as in GermEval; not chunks."""
+    columns = list(zip(*(row for row in rows if len(row) == len(rows[0]))))
+    for i, column in enumerate(columns[1:-1], 1):
+        names = {tag.partition("-")[2] for tag in column} - CHUNKS
+        if names and all(map(TAG.fullmatch, column)):
+            raise DataError(
+                f"{called(path)}: columns {i} and {len(columns) - 1} both have tags, such as of "
+                f"{min(names)!r}; only the last column is read: remove one of them"
+            )
 
 
 def split(line: str) -> List[str]:
@@ -230,9 +250,12 @@ def _texts(
             if tokens and not broken:
                 yield begin, (tokens, tags)
             tokens, tags, broken = [], [], False
-        elif len(cells) < 2 or not cells[0] or not TAG.fullmatch(cells[-1].strip()):
+        elif len(cells) < 2 or not (cells[0] and TAG.fullmatch(cells[-1].strip())):
             shown = f"{cells[0][:40]!r}, {cells[-1][:40]!r}" if len(cells) > 1 else "1 column"
             needed = "a token and its tag: O, or B-, I-, E-, S-, M-, L- or U- and a label"
+            listed = _BETWEEN_TAGS.split(cells[-1].strip())
+            if len(cells) > 1 < len(listed) and all(map(TAG.fullmatch, listed)):
+                shown, needed = f"{len(listed)} tags in a line, {shown}", f"per line, {needed}"
             bad.append(BadLine(path, number, f"{shown}; needed: {needed}"))
             broken = True
         else:

@@ -12,6 +12,7 @@ from amp_xla.errors import DataError
 
 LAYOUT = "layout.json"
 EXAMINED = 100  # JSON objects whose keys are collected: the first may lack a key
+WIDTH = 92  # characters of a sample that is shown
 LABELLED, LABELLED_PAIRS = ("text", "label"), ("text", "pair", "label")  # required fields
 
 
@@ -50,7 +51,8 @@ USUAL = Known(
 TARGETS = Known(
     _names(
         "text/pair, source/target, abst/title, abstract/title, content/title, text/title, "
-        "text/summary, content/summary, article/summary, document/summary, question/answer, "
+        "text/summary, content/summary, article/summary, document/summary, article/highlights, "
+        "article/headline, text/headlines, question/answer, "
         "instruction/output, input/output, input/target, prompt/response, prompt/completion, "
         "query/response, dialogue/summary, src/tgt, ask/answer"
     )
@@ -169,6 +171,19 @@ class Layout:
         if "json" in (self.format, table.format):
             return None
         return Layout(table.format, False, numbers(columns), **places)
+
+
+def sample(**values: Optional[str]) -> str:
+    """Return a line of about 100 characters that shows the parts of a sample as it was read."""
+    parts = {name: value for name, value in values.items() if value is not None}
+    shown: Dict[str, str] = {}
+    room = WIDTH
+    for name in sorted(parts, key=lambda name: len(parts[name])):
+        most, value = room // (len(parts) - len(shown)) - len(name) - len(' = "", '), parts[name]
+        value = value if len(value) <= most else f"{value[: most - 3]}..."
+        shown[name] = f"{name} = {json.dumps(value, ensure_ascii=False)}"
+        room -= len(shown[name])
+    return f"sample: {', '.join(shown[name] for name in parts)}"
 
 
 def cells_of(line: str) -> List[str]:

@@ -9,9 +9,11 @@ import gzip
 import importlib
 import io
 import json
+import lzma
 import os
 import re
 import sys
+import zipfile
 import zlib
 from itertools import chain
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple, Type
@@ -20,12 +22,24 @@ from amp_xla.errors import DataError
 from amp_xla.process import output
 
 GZIP_MAGIC, PARQUET_MAGIC = b"\x1f\x8b", b"PAR1"
-COMPRESSED = (".gz", ".bz2", ".zst")
+COMPRESSED = (".gz", ".bz2", ".zst", ".xz", ".zip")
+# How packed files begin
+_PACKED = re.compile(
+    rb"(?P<bz2>BZh\d1AY&SY)|(?P<zst>\x28\xb5\x2f\xfd)|(?P<xz>\xfd7zXZ)|(?P<zip>PK\x03\x04)"
+)
+# How files that are no text begin, and what they are
+_NO_TEXT = {
+    rb"PAR1": "Parquet that was compressed again: unpack it",
+    rb"\xd0\xcf\x11\xe0": "Excel: save it as CSV (UTF-8)",
+    rb"7z\xbc\xaf|Rar!|.{257}ustar": "an archive: unpack it",
+    rb"%PDF-|ARROW1|SQLite format 3|\x80[\x02-\x05]": "no text; text, CSV or JSON lines are needed",
+}
 UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 EXAMINED = 10_000  # rows that decide what the columns are
 JSON_SUFFIXES = (".json", ".jsonl", ".ndjson")
 JSON = re.compile(r"\s*([{]\s*(\"|$)|\[\s*([{]|$))")  # how JSON begins in a file of any name
-TAG = re.compile(r"O|[BIESMLU]-.*\S")  # behind a token, as in CoNLL
+# Behind a token, as in CoNLL; several tags are none.
+TAG = re.compile(r"O|[BIESMLU]-(?!.*[\s\x02](O|[BIESMLU]-)).*\S")
 _BETWEEN = re.compile(r"[\s,\[\]]*")  # around the objects of an array
 csv.field_size_limit(1 << 27)  # characters of a cell: documents, but no file without its last quote
 
@@ -55,17 +69,25 @@ class LineError(DataError):
 def opened(path: str) -> Iterator[Any]:
     """Open a file, a pipe or, for ``-``, standard input, to read its decompressed bytes.
 
-    gzip is recognized by its first two bytes, bzip2 and Zstandard by the name. Parquet, recognized
-    by its first four bytes, is read as JSON lines.
+    Compression is recognized by the first bytes or by the name. Parquet, recognized by its first
+    four bytes, is read as JSON lines.
     """
-    damage: Tuple[Type[Exception], ...] = (OSError, EOFError, zlib.error)
+    damage: Tuple[Type[Exception], ...] = (OSError, EOFError, zlib.error, lzma.LZMAError)
+    damage += (zipfile.BadZipFile,)
     kind = ""
     try:
         with _raw(path) as raw:
             file: Any = raw
-            if path.lower().endswith(".bz2"):
+            packed = _PACKED.match(raw.peek(10))
+            packing = str(packed and packed.lastgroup), os.path.splitext(path.lower())[1][1:]
+            if "bz2" in packing:
                 kind, file = "bz2", bz2.BZ2File(raw)
-            elif path.lower().endswith(".zst"):
+            elif "xz" in packing:
+                kind, file = "xz", lzma.LZMAFile(raw)  # noqa: SIM115
+            elif "zip" in packing:
+                kind = "zip"
+                file = _member(path, raw)
+            elif "zst" in packing:
                 zstandard = extra("zstandard", f"{path}: reading .zst")
                 damage += (zstandard.ZstdError,)
                 stream = zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True)
@@ -111,6 +133,27 @@ class _Rows(io.RawIOBase):
         size = min(len(buffer), len(self._left))
         buffer[:size], self._left = self._left[:size], self._left[size:]
         return size
+
+
+def _member(path: str, raw: Any) -> Any:
+    """Open the only file in a ZIP archive."""
+    archive = zipfile.ZipFile(raw if raw.seekable() else io.BytesIO(raw.read()))
+    names = _files_in(archive)
+    if len(names) == 1:
+        try:
+            return archive.open(names[0])
+        except RuntimeError as error:  # encrypted, or compressed in another way
+            raise DataError(f"{called(path)}: {error}") from None
+    advice = "unpack it, and name one of them"
+    if "[Content_Types].xml" in names:
+        advice = "if it is an Excel file, save it as CSV (UTF-8)"
+    raise DataError(
+        f"{called(path)}: a ZIP archive of {len(names):,} files ({', '.join(names)[:60]}); {advice}"
+    )
+
+
+def _files_in(archive: zipfile.ZipFile) -> List[str]:
+    return [n for n in archive.namelist() if not n.endswith("/") and not n.startswith("__MACOSX")]
 
 
 def _raw(path: str) -> io.BufferedReader:
@@ -316,7 +359,11 @@ def text_problem(text: str) -> Optional[str]:
 
 
 def plain_name(path: str) -> str:
-    """Return a file name without .gz, .bz2 or .zst."""
+    """Return a file name without .gz and the like; the name of the only file in a .zip."""
+    if path.lower().endswith(".zip") and os.path.isfile(path):
+        with contextlib.suppress(OSError, zipfile.BadZipFile), zipfile.ZipFile(path) as archive:
+            names = _files_in(archive)
+            return names[0] if len(names) == 1 else os.path.splitext(path)[0]
     return os.path.splitext(path)[0] if path.lower().endswith(COMPRESSED) else path
 
 
@@ -326,16 +373,24 @@ def called(path: str) -> str:
 
 
 def refuse_encoding(path: str, data: bytes) -> None:
-    r"""Raise ``DataError`` if data are UTF-16, or have lines but no ``\n``.
+    r"""Raise ``DataError`` if data are no text, are UTF-16, or have lines but no ``\n``.
 
     UTF-16 is known by its byte order mark, or by zeros in every other byte.
     """
     begin = data[:1024]
-    zeros = max(begin[0::2].count(0), begin[1::2].count(0))
-    if data[:2] in UTF16_MARKS or (len(begin) > 3 and 4 * zeros > len(begin)):
+    for pattern, other in _NO_TEXT.items():
+        if re.match(pattern, begin, re.DOTALL):
+            raise DataError(f"{called(path)}: the file is {other}")
+    few, zeros = sorted((begin[0::2].count(0), begin[1::2].count(0)))
+    is_utf16 = len(begin) > 3 and 4 * zeros > len(begin) and 4 * few < zeros
+    if data[:2] in UTF16_MARKS or is_utf16:
         raise DataError(
             f"{called(path)}: the file is UTF-16; UTF-8 is needed "
             f"(iconv -f UTF-16 -t UTF-8 {path} > new-file converts it)"
+        )
+    if len(begin) > 99 and 20 * (few + zeros) > len(begin):
+        raise DataError(
+            f"{called(path)}: the file is no text: {few + zeros} of its first bytes are 0"
         )
     if b"\r" in data.rstrip(b"\r") and b"\n" not in data:
         raise DataError(

@@ -10,7 +10,7 @@ import math
 import re
 from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tuple
 
-from amp_xla.data.text.columns import Request, decide
+from amp_xla.data.text.columns import Request, decide, doubt
 from amp_xla.data.text.layout import LABELLED, USUAL, Fields, Known, Layout, numbers
 from amp_xla.data.text.lines import BadLine, Table, called, text_problem
 from amp_xla.errors import DataError
@@ -136,6 +136,11 @@ def read(
         return values
 
     data = collected(path, table.rows[layout.header :], sample, table.bad, on_bad_line)
+    if run is None and not any(fields):
+        values = zip(Fields._fields, (data.texts, data.pairs, data.labels))
+        problem = doubt(layout, known, {field: column for field, column in values if column})
+        if problem:
+            raise DataError(f"{called(path)}: {problem}")
     quoted = [text for text in data.texts if table.format == "tab" and text[0] == text[-1] == '"']
     quoted = quoted if 2 * len(quoted) > len(data) else list(filter(QUOTED.fullmatch, quoted))
     remark = f"\nwarning: {len(quoted):,} texts are between quotation marks, which stay: only .csv"

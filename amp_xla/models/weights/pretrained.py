@@ -26,6 +26,7 @@ from amp_xla.process.progress import note
 
 CONFIGS = ("bert_config.json", "config.json", "albert_config.json")
 FAMILIES = ("bert", "albert", "electra", "nezha", "roformer", "roformer_v2")
+TAGGER = "_tagger"  # behind the family in exported taggers, which transformers loads as code
 FLOATS = ("float32", "float16", "bfloat16", "float64")
 _POSITIONS = ("bert", "albert", "electra")  # families with a table of positions
 _SMALL = 1 << 24  # bytes; differences up to here are found, and named, by tensor
@@ -309,7 +310,9 @@ def _configuration(folder: Path) -> Tuple[Path, Dict[str, Any], int]:
         raise DataError(f"{folder} has no {CONFIGS[0]} or {CONFIGS[1]}")
     path = folder / names[0]
     config = json_file(str(path))
-    kind = config.get("model_type")
+    kind: Any = config.get("model_type")
+    if str(kind).endswith(TAGGER):
+        kind = config["model_type"] = kind[: -len(TAGGER)]
     if kind is not None and kind not in (*FAMILIES, "ernie"):
         raise DataError(
             f"{path}: model_type {json.dumps(kind)[:40]} is not supported; allowed: "

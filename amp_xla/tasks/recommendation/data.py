@@ -26,6 +26,7 @@ from amp_xla.config import MAY_CHANGE, within
 from amp_xla.data.batches.order import permutation
 from amp_xla.data.batches.protocol import Batch
 from amp_xla.data.text import corpora
+from amp_xla.data.text.layout import sample
 from amp_xla.data.text.lines import LineError, Table, opened, refuse_encoding
 from amp_xla.errors import DataError
 
@@ -106,6 +107,13 @@ class Lines:
 
     def __len__(self) -> int:
         return self._count
+
+    def sample(self) -> str:
+        """Return a line that shows the first line's label, numbers and slots."""
+        with self._open() as handle:
+            label, *cells = handle.readline().decode("utf-8", "replace").rstrip("\r\n").split("\t")
+        numbers, slots = cells[: self.columns.numbers], cells[self.columns.numbers :]
+        return sample(label=label, numbers=", ".join(numbers), slots=", ".join(slots))
 
     def fingerprint(self) -> str:
         """Return the SHA-256 (hex) of the content."""

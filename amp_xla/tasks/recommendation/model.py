@@ -19,11 +19,12 @@ from amp_xla.tasks.recommendation.data import Columns, Lines
 
 
 def described(train: Lines, dev: Lines, options: Any, ranks: int) -> str:
-    """Return one line about the samples and the table's memory per rank."""
+    """Return lines about the first sample, the samples and the table's memory per rank."""
     bytes_of_table = options.rows * options.table_width * 12
     return (
-        f"{len(train):,} training and {len(dev):,} dev samples, {train.columns.numbers} numbers, "
-        f"{train.columns.slots} slots; a table of {options.rows:,} x {options.table_width}: "
+        f"{train.sample()}\n{len(train):,} training and {len(dev):,} dev samples, "
+        f"{train.columns.numbers} numbers, {train.columns.slots} slots; "
+        f"a table of {options.rows:,} x {options.table_width}: "
         f"{bytes_of_table / ranks / 1e6:,.0f} MB per rank with Adam's moments"
     )
 

@@ -257,11 +257,14 @@ def test_the_dev_file_is_read_as_the_training_file(file):
     assert data.description.startswith(
         'columns: text = 1 "text_a", label = 0 "label" (header)\n'
         'dev columns: text = 2 "text_a", label = 1 "label" (header); 0 "qid" unused\n'
+        'sample: text = "some words 0 and more 1", label = "bad"\n12 training'
     )
     stored = file("x", data.assets["layout.json"].decode())
     assert Layout.load(stored) == data.train.layout
     data = prepared(file, rows("itl"), rows("itl", 2))
-    assert data.description.startswith("columns: text = 1, label = 2 (no header); 0 unused\n12 tr")
+    assert data.description.startswith(
+        "columns: text = 1, label = 2 (no header); 0 unused\nsample: text = "
+    )
     with pytest.raises(DataError, match="has single texts, .*dev.tsv has pairs of texts"):
         prepared(file, rows("tl"), rows("ttl"))
     with pytest.raises(DataError, match="never seen in training: 'goal'"):
@@ -301,7 +304,7 @@ def test_an_encoding_is_named_before_the_columns(file, name, header):
 
 
 def test_a_vocabulary_is_learned_from_both_texts(file):
-    lines = "".join(f"the same words\tother{i} thing{i}\t{i % 2}\n" for i in range(10))
+    lines = "".join(f"the same words {i % 3}\tother{i} thing{i}\t{i % 2}\n" for i in range(10))
     data = prepared(file, lines, lines)
     unknown = data.tokenizer.encode(data.train.texts, data.train.pairs).token_ids
     assert not (unknown == data.tokenizer.unk_id).any()

@@ -19,6 +19,7 @@ from amp_xla.tasks.classification.data import read as read_labelled
 from amp_xla.tasks.relations.data import RelationFiles
 from amp_xla.tasks.relations.data import read as read_relations
 from amp_xla.tasks.seq2seq.data import TargetFiles
+from amp_xla.tasks.seq2seq.data import read as read_targets
 from amp_xla.tasks.tagging.data import read as read_tagged
 
 pytestmark = pytest.mark.once
@@ -219,3 +220,71 @@ def test_nothing_to_learn_is_an_error(file):
     path = file("a.json", content)
     with pytest.raises(DataError, match="1 of 1 training entities .*--max-length, such as 'Ann'"):
         read_tagged(TaggedFiles(train=path, dev=path), HOW, "crf")
+
+
+LONG = "Der Rat beschloss nach langer Debatte den Bau"
+ARTICLES = [(f"Platz {i}", f"{LONG} {i}") for i in range(9)]
+
+
+@pytest.mark.parametrize("name, rows, how, said", [
+    ("a.tsv", [("classify the text", *row) for row in PLAIN], {}, "column 0 .'classify the t"),
+    ("a.tsv", [(["y z", "x y"][i % 2], *row) for i, row in enumerate(PLAIN)], {}, "column 0 .'y z"),
+    ("a.csv", [("text", "pair", "label"), *(("judge", *row) for row in PLAIN)], {},
+     "'text' has only 'judge'; name the text: --text-field"),
+    ("a.tsv", [(text, "nothing", i % 5) for i, text in enumerate(TEXTS)], PAIR, "'1' has only"),
+    ("a.tsv", [("do it", text) for text in TEXTS], TARGET, "column '0' has only 'do it'"),
+    ("a.tsv", ARTICLES, TARGET, "--text-field 1 --pair-field 0, or --text-field 0 --pair-field 1"),
+    ("a.csv", [("headline", "body"), *ARTICLES], TARGET, "--text-field body --pair-field headline"),
+    ("a.csv", [("headlines", "text"), *ARTICLES], TARGET, None),
+    ("a.csv", [("question", "answer"), *ARTICLES], TARGET, None),
+])  # fmt: skip
+def test_a_constant_text_and_a_short_source_are_asked_for(file, name, rows, how, said):
+    path = file(name, table(rows, "," if name == "a.csv" else "\t"))
+    if said is None:
+        assert len(read(path, **how).all_texts) == 18
+        return
+    with pytest.raises(DataError, match=said) as error:
+        read(path, **how)
+    assert "\n" not in str(error.value)
+    first, second = ("0", "1") if rows[0] != ("headline", "body") else rows[0]
+    assert read(path, first, second, "2" * (len(rows[-1]) > 2) or None, **how)  # flags decide
+
+
+@pytest.mark.parametrize("lines, said", [
+    ("Ann lives in Rome\tB-PER O O B-LOC\n", "4 tags in a line"),
+    ("张三来了\tB-PER I-PER O O\n\n", "4 tags in a line"),
+    ("张\x02三\tO\x02B-PER\n", "2 tags in a line"),
+    ("Uni\tB-ORG\tO\nRom\tI-ORG\tB-LOC\n\n", "columns 1 and 2 both have tags, such as of 'ORG'"),
+    ("Uni B-ORG x O\nRom I-ORG y O\n\n", "columns 1 and 3 both have tags"),
+    ("#\tn-tv.de [2009]\n1\tUni\tB-ORG\tO\n2\tRom\tI-ORG\tB-LOC\n\n", "column 0 numbers the"),
+    ("# id 5 domain=en\nUni _ _ B-ORG\nRom _ _ I-ORG\n\n", None),
+    ("Uni NNP I-NP I-ORG\nRom NNP I-NP I-ORG\n\n", None),
+    ("#\tO\n#\tB-creative work\n\n", None),
+])  # fmt: skip
+def test_tags_are_one_column_and_one_per_token(file, lines, said):
+    path = file("a.txt", lines * 9)
+    if said is None:
+        assert len(entities.read(path)) == 9
+        return
+    with pytest.raises(DataError, match=said):
+        entities.read(path)
+
+
+def test_a_sample_is_shown_as_it_was_read(file):
+    long = objects(*({"text": "wort " * 40 + t, "summary": f"a\n{t}"} for t in TEXTS))
+    labelled = {"text": "Ann leads Rom", "entities": [[0, 3, "PER"], [10, 13, "LOC"]]}
+    triples = {"text": "Ann leads Rom", "spo_list": [["Ann", "leads", "Rom"]]}
+    for content, kind, reader, expected in (
+        (long, TargetFiles, lambda files, how: read_targets(files, how, 8),
+         f'text = "{("wort " * 9)[:33]}...", pair = "a\\nDas Zimmer 0, und das Bad, war..."'),
+        (objects({"text": "x", "entities": []}, labelled), TaggedFiles,
+         lambda *how: read_tagged(*how, "crf"), 'entities = "0:3 PER Ann, 10:13 LOC Rom"'),
+        (objects(triples), RelationFiles, read_relations, 'triples = "(Ann, leads, Rom)"'),
+    ):  # fmt: skip
+        path = file("a.jsonl", content)
+        (line,) = (
+            line
+            for line in reader(kind(train=path, dev=path), HOW).description.splitlines()
+            if line.startswith("sample: text = ")
+        )
+        assert line.endswith(expected) and len(line) <= 102, line

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
 import io
 import json
+import lzma
 import os
 import sys
+import tarfile
+import zipfile
 
 import pytest
 
+from amp_xla.data.text import entities as tagged
 from amp_xla.data.text import lines
 from amp_xla.data.text.layout import TARGETS
 from amp_xla.data.text.lines import every_line
 from amp_xla.data.text.options import TaggedFiles, TextFiles
 from amp_xla.data.text.readers import Dataset, read
 from amp_xla.errors import DataError
+from amp_xla.tasks.pretraining.data.units import Reading, units
 from amp_xla.tasks.relations.data import RelationFiles
 from amp_xla.tasks.seq2seq.data import TargetFiles
 from amp_xla.tasks.similarity.data import PairFiles
@@ -267,3 +273,56 @@ def test_fingerprint_sees_where_a_text_ends():
     # Runs are recognised by it: it must not change from version to version.
     expected = "8e0f2228adeb9a751df661f56f2837817f662a6f8f01f2d59d119fccca6baf27"
     assert values[0].fingerprint() == expected
+
+
+def zipped(**members):
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, text in members.items():
+            archive.writestr(name, text)
+    return content.getvalue()
+
+
+COMMAS = "text,label\n" + "".join(f'"{text}, {i}",{i % 2}\n' for i, text in enumerate("abc"))
+
+
+@pytest.mark.parametrize("name, content", [
+    ("a.csv.xz", lzma.compress(COMMAS.encode())), ("a.csv", lzma.compress(COMMAS.encode())),
+    ("a.csv", bz2.compress(COMMAS.encode())), ("a.csv.zip", zipped(**{"a.csv": COMMAS})),
+    ("archive.zip", zipped(**{"IMDB Dataset.csv": COMMAS, "__MACOSX/._IMDB": "x"})),
+    ("a.csv", zipped(**{"data/": "", "data/train.txt": COMMAS})),
+])  # fmt: skip
+def test_compressed_files_are_known_by_content(file, name, content):
+    data = read(file(name, content))
+    assert data.texts == ["a, 0", "b, 1", "c, 2"] and data.labels == ["0", "1", "0"]
+    reading, writing = os.pipe()
+    os.write(writing, content)
+    os.close(writing)
+    assert lines.read_bytes(f"/dev/fd/{reading}").decode() == COMMAS
+    os.close(reading)
+
+
+def archive(name):
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w") as tar:
+        tar.addfile(tarfile.TarInfo(name), None)
+    return content.getvalue()
+
+
+@pytest.mark.parametrize("name, content, said", [
+    ("two.zip", zipped(**{"train.csv": COMMAS, "dev.csv": COMMAS}), "of 2 files .train.csv, dev"),
+    ("a.xlsx", zipped(**{"[Content_Types].xml": "", "xl/workbook.xml": ""}), "save it as CSV"),
+    ("a.zip", zipped(x=COMMAS)[:-30], "damaged zip file"), ("a.xz", b"abc", "damaged xz file"),
+    ("a.parquet.gz", gzip.compress(b"PAR1\x15\x04"), "is Parquet that was compressed again: unpack"),
+    ("a.xls", b"\xd0\xcf\x11\xe0\xa1\xb1", "is Excel: save it as CSV"),
+    ("a.tar.gz", gzip.compress(archive("train.csv")), "is an archive: unpack it"),
+    ("a.txt", b"%PDF-1.4\n%\xc4\xe5", "is no text; text, CSV or JSON lines are needed"),
+    ("a.bin", bytes(range(256)) * 2 + bytes(400), "no text: 402 of its first bytes are 0"),
+])  # fmt: skip
+def test_other_formats_are_named_with_the_way_to_read_them(file, tmp_path, name, content, said):
+    path = str(tmp_path / name)
+    (tmp_path / name).write_bytes(content)
+    for use in (read, tagged.read, lambda path: list(units([path], Reading()))):
+        with pytest.raises(DataError, match=said) as error:
+            use(path)
+        assert "iconv" not in str(error.value) and "\n" not in str(error.value)

@@ -98,6 +98,8 @@ SETTINGS = [
     {"do_lower_case": False},
     {"do_lower_case": False, "strip_accents": True},
     {"do_lower_case": True, "strip_accents": False, "tokenize_chinese_chars": False},
+    {"do_lower_case": True, "model_max_length": int(1e30)},  # transformers: no limit is known
+    {"do_lower_case": False, "model_max_length": int(1e20), "truncation": {"max_length": 10**300}},
 ]
 
 

@@ -23,6 +23,7 @@ from typing_extensions import Annotated, Literal
 
 from amp_xla.config import flat, parse, within
 from amp_xla.data.text import corpora
+from amp_xla.data.text.layout import sample
 from amp_xla.data.text.lines import plain_name
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.data.text.vocabulary import Rules, fingerprint
@@ -52,7 +53,7 @@ class Config:
     """folder to write to"""
     corpus: Optional[str] = None
     """files, folders and globs, separated by commas: text, JSON lines (each may be
-    compressed: .bz2, .gz, .zst), Parquet; none = built-in"""
+    compressed: .bz2, .gz, .xz, .zip, .zst), Parquet; none = built-in"""
     reading: Reading = Reading()
     shortest: Annotated[int, within(at_least=0)] = 0
     """minimum characters of a document; shorter ones are left out"""
@@ -111,6 +112,8 @@ def prepare(config: Config) -> Optional[Manifest]:
                 note(f"{config.out} is already prepared: {done.describe()}")
                 return done
         prepared.write(os.path.join(config.out, VOCAB), tokenizer.assets[VOCAB])
+        for unit in itertools.islice(units(files, config.reading), 1):
+            note(sample(text="".join(texts_of(unit, config.reading)[0][:1])))
         names = _make_shards(config, files, settings["words"], pool)
     manifest = Manifest.collect(config.out, names)
     if manifest is None:

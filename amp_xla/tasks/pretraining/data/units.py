@@ -15,6 +15,7 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Tuple
 from typing_extensions import Literal
 
 from amp_xla.data.text.lines import (
+    COMPRESSED,
     JSON_SUFFIXES,
     decoded,
     json_object,
@@ -68,7 +69,8 @@ def files_of(corpus: str) -> List[str]:
         if os.path.isdir(pattern):
             below = glob.glob(os.path.join(glob.escape(pattern), "**"), recursive=True)
             paths = list(filter(_has_known_name, below))
-            problem = f"has no file ending in {', '.join(SUFFIXES)} (or these with .gz, .bz2, .zst)"
+            packed = ", ".join(COMPRESSED)
+            problem = f"has no file ending in {', '.join(SUFFIXES)} (or these with {packed})"
         else:
             paths = [pattern] if os.path.exists(pattern) else glob.glob(pattern, recursive=True)
             problem = "no such file"
