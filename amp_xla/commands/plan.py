@@ -10,20 +10,15 @@ Flags after ``--`` belong to the recipe or script. The command prints tables and
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import json
-from typing import Any, Iterator, Optional, Sequence, Tuple
+from typing import Optional, Sequence
 
-import numpy as np
 from typing_extensions import Annotated
 
-from amp_xla.commands.recipe_job import SubjectOptions
+from amp_xla.commands.recipe_job import SubjectOptions, longest
 from amp_xla.config import parse, split_words, within
 from amp_xla.errors import SettingsError
-from amp_xla.process.progress import note
 from amp_xla.speed.plan.gpus import chosen
-
-_LOOKED_AT = 200  # batches
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,8 +48,8 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     from amp_xla.speed.plan import count, report
     from amp_xla.speed.plan.forecast import Mode
 
-    longest, ratio = _longest(batches)
-    work = count.count(model, longest)
+    batch, ratio = longest(batches)
+    work = count.count(model, batch)
     accumulation = flags.get("accumulate") or 1
     steps = config.steps or flags.get("steps") or None
     if steps is None and flags.get("epochs"):
@@ -85,19 +80,3 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     if config.json:
         print(json.dumps(result.to_json(), indent=1))
     return 0
-
-
-def _longest(batches: Optional[Iterator[Any]]) -> Tuple[Optional[Sequence[Any]], float]:
-    """Return the largest of some batches, and the mean size of a batch as a share of it."""
-    if batches is None:
-        note("no batch: assumed are 32 rows of 128 tokens")
-        return None, 1.0
-    looked_at = list(itertools.islice(batches, _LOOKED_AT))
-    sizes = [_size(batch) for batch in looked_at]
-    return looked_at[int(np.argmax(sizes))], float(np.mean(sizes) / max(sizes))
-
-
-def _size(batch: Any) -> int:
-    while isinstance(batch, (list, tuple)):
-        batch = batch[0]
-    return int(np.size(next(iter(batch.values())) if isinstance(batch, dict) else batch))
