@@ -77,9 +77,9 @@ def module(graph: Any, fetches: Sequence[str], feeds: Mapping[str, Sequence[int]
             return tf.graph_util.import_graph_def(graph, mapped, outputs, name="")
 
         specs = list(inputs.values())
-        function = tf.wrap_function(step, specs)
-        function = function.prune(function.inputs[: len(specs)], list(function.outputs))
         try:
+            function = tf.wrap_function(step, specs)
+            function = function.prune(function.inputs[: len(specs)], list(function.outputs))
             translate = compiler_ir.from_concrete_function(function, specs)
             result: bytes = translate(stage="hlo_serialized")
         except (ValueError, tf.errors.OpError) as error:

@@ -107,11 +107,11 @@ def program() -> Path:
     tensorflow = Path((spec.origin if spec else None) or "-").parent
     header = tensorflow / "include/tensorflow/core/public/version.h"
     text = header.read_text(encoding="utf-8") if header.is_file() else ""
-    version = ".".join(_VERSION.findall(text)) or "not known"
+    version = ".".join(_VERSION.findall(text))
     if not version.startswith(f"{SUPPORTED}."):
         raise UnsupportedError(
-            f"a GPU's program needs TensorFlow {SUPPORTED}.1, whose XLA compiles it; the version "
-            f"here is {version}"
+            f"a GPU's program needs TensorFlow {SUPPORTED}.1, whose XLA compiles it; here is "
+            f"{version or 'another version'} (in a checkout, RUNTIME=tf2 chooses it)"
         )
     sources = [_FOLDER / "gpu_kernels.cc", _FOLDER / "build.sh"]
     key = zlib.crc32(b"".join(s.read_bytes() for s in sources) + str(tensorflow).encode())

@@ -59,18 +59,20 @@ int64_t Arrays(const xla::Shape& shape, bool library, xla::Shape* largest) {
   return bytes;
 }
 
-// Operations of TensorFlow that an instruction comes from: its own, then those fused into it.
+// Operations of TensorFlow that an instruction comes from: its own, those fused into it, or else
+// those of what reads its result. Constants are shared between layers.
 std::string Operations(const HloInstruction* op) {
   std::string names = op->metadata().op_name();
-  if (op->opcode() != HloOpcode::kFusion) return names;
-  auto inner = op->fused_instructions_computation()->MakeInstructionPostOrder();
-  for (auto it = inner.rbegin(); it != inner.rend(); ++it) {
-    const std::string& name = (*it)->metadata().op_name();
-    if (!name.empty() && (" " + names + " ").find(" " + name + " ") == std::string::npos) {
+  if (op->opcode() == HloOpcode::kFusion) {
+    auto inner = op->fused_instructions_computation()->MakeInstructionPostOrder();
+    for (auto it = inner.rbegin(); it != inner.rend(); ++it) {
+      const std::string& name = (*it)->metadata().op_name();
+      bool known = (" " + names + " ").find(" " + name + " ") != std::string::npos;
+      if (name.empty() || known || (*it)->opcode() == HloOpcode::kConstant) continue;
       names += (names.empty() ? "" : " ") + name;
     }
   }
-  return names;
+  return names.empty() && op->user_count() ? Operations(op->users()[0]) : names;
 }
 
 // FLOPs of cuDNN's attention. It reads all tensors of four dimensions as half precision, whatever
