@@ -93,8 +93,12 @@ def kernels(module: bytes, target: Target) -> List[Kernel]:
         paths[0].write_bytes(module)
         paths[1].write_text(description.format(**target.values), encoding="utf-8")
         output = _run("XLA's compiler", str(built), *map(str, paths))
-    rows = [line.split("\t") for line in output.splitlines()]
-    return [Kernel(*r[:2], *map(int, r[2:5]), float(r[5]), *r[6:]) for r in rows]
+    found = []
+    for line in output.splitlines():
+        label, kind, products, read, written, model, result, operations = line.split("\t")
+        sizes = int(products), int(read), int(written)
+        found.append(Kernel(label, kind, *sizes, float(model), result, operations))
+    return found
 
 
 def program() -> Path:
