@@ -6,9 +6,8 @@ the batch. The update is left out: where a step may be skipped, it is another pr
 
 from __future__ import annotations
 
-import contextlib
-import os
-from typing import Any, Dict, Iterator, Mapping, Sequence
+import re
+from typing import Any, Dict, Mapping, Sequence
 
 from amp_xla import backend
 from amp_xla.backend import tf
@@ -55,7 +54,7 @@ def module(graph: Any, fetches: Sequence[str], feeds: Mapping[str, Sequence[int]
 
     variables: Dict[str, Any] = {}
     inputs: Dict[str, Any] = {}
-    with context.eager_mode(), _without_messages():
+    with context.eager_mode():
         for node in graph.node:
             node.device = ""
             if node.op == "VarHandleOp":
@@ -83,19 +82,9 @@ def module(graph: Any, fetches: Sequence[str], feeds: Mapping[str, Sequence[int]
             translate = compiler_ir.from_concrete_function(function, specs)
             result: bytes = translate(stage="hlo_serialized")
         except (ValueError, tf.errors.OpError) as error:
-            reason = " ".join(str(error).split("The op is created at")[0].split())
-            raise UnsupportedError(f"XLA cannot compile this step: {reason}") from error
+            reason = " ".join(str(error).split())
+            unknown = re.search(r"No registered '(\w+)' OpKernel .*?\{\{node ([^}]+)\}\}", reason)
+            if unknown:
+                reason = f"XLA has no {unknown.group(1)} ({unknown.group(2)})"
+            raise UnsupportedError(f"XLA makes no program of this step: {reason}") from error
     return result
-
-
-@contextlib.contextmanager
-def _without_messages() -> Iterator[None]:
-    """Discard what XLA writes to standard error when it starts."""
-    saved, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 2)
-    try:
-        yield
-    finally:
-        os.dup2(saved, 2)
-        os.close(saved)
-        os.close(nowhere)
