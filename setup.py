@@ -9,6 +9,10 @@ from setuptools import find_packages, setup
 
 setup(
     packages=[*find_packages(include=["amp_xla", "amp_xla.*"]), "amp_xla.recipes"],
-    package_data={"amp_xla.speed.plan": ["constants.json"], "amp_xla.report": ["templates/*"]},
+    package_data={
+        "amp_xla.graph.compiler": ["*.cc", "*.sh", "*.txtpb", "re2/*"],
+        "amp_xla.report": ["templates/*"],
+        "amp_xla.speed.plan": ["constants.json"],
+    },
     package_dir={"amp_xla.recipes": "recipes"},
 )

@@ -2,9 +2,10 @@
 
     amp-xla inspect classification -- --layers 12
     amp-xla inspect my_script.py:build_model --batch make_batch
+    amp-xla inspect classification --compiled h100
 
 Flags after ``--`` belong to the recipe or script. The command prints tables and writes
-``amp.json``.
+``amp.json``; with ``--compiled`` those of the program that the GPU runs, and ``compiled.json``.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ from __future__ import annotations
 import dataclasses
 from typing import Optional, Sequence
 
-from amp_xla.commands.recipe_job import SubjectOptions
+from amp_xla.commands.recipe_job import SubjectOptions, longest
 from amp_xla.config import parse, split_words
+from amp_xla.graph import compiler
+from amp_xla.speed.plan.gpus import named
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,15 +24,26 @@ class Config:
     """Show what mixed precision would convert, without a GPU. After `--`: the recipe's flags."""
 
     subject: SubjectOptions = SubjectOptions()
+    compiled: Optional[str] = None
+    """a GPU, such as h100: show the kernels that XLA makes of the step for it, without one; none =
+    what AMP converts"""
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """Inspect a recipe, print the tables and write amp.json."""
     own_words, words = split_words(argv)
     config = parse(Config, own_words, "amp-xla inspect RECIPE")
+    target = None
+    if config.compiled is not None:
+        target = named(config.compiled, "--compiled").target()
+        compiler.program()  # errors before the model is built
     model, batches, _ = config.subject.open(words)
-    from amp_xla.diagnose import inspect  # imports TensorFlow, after `open` has set the precision
+    from amp_xla.diagnose import compiled, inspect  # import TensorFlow: `open` has set precision
 
+    if target is not None:
+        report = compiled(model, target, longest(batches)[0])
+        config.subject.write("inspect", "compiled.json", report)
+        return 0
     report = inspect(model, next(batches) if batches else None)
     config.subject.write("inspect", "amp.json", report)
     return 0

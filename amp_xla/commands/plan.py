@@ -13,19 +13,15 @@ import dataclasses
 import functools
 import itertools
 import json
-from typing import Any, Iterator, Optional, Sequence, Tuple
+from typing import Any, Optional, Sequence
 
-import numpy as np
 from typing_extensions import Annotated
 
-from amp_xla.commands.recipe_job import SubjectOptions
+from amp_xla.commands.recipe_job import LOOKED_AT, SubjectOptions, longest
 from amp_xla.config import parse, split_words, within
 from amp_xla.data.batches.protocol import micro_batches
 from amp_xla.errors import SettingsError
-from amp_xla.process.progress import note
 from amp_xla.speed.plan.gpus import chosen
-
-_LOOKED_AT = 200  # batches
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,8 +51,8 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     from amp_xla.speed.plan import count, report
     from amp_xla.speed.plan.forecast import Mode
 
-    longest, ratio = _longest(batches)
-    work = count.count(model, longest)
+    batch, ratio = longest(batches)
+    work = count.count(model, batch)
     # Packed rows hold several samples each.
     work = work._replace(samples=round(work.samples * _samples_per_row(model)))
     accumulation = flags.get("accumulate") or 1
@@ -92,25 +88,9 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     return 0
 
 
-def _longest(batches: Optional[Iterator[Any]]) -> Tuple[Optional[Sequence[Any]], float]:
-    """Return the largest of some batches, and the mean size of a batch as a share of it."""
-    if batches is None:
-        note("no batch: assumed are 32 rows of 128 tokens")
-        return None, 1.0
-    looked_at = list(itertools.islice(batches, _LOOKED_AT))
-    sizes = [_size(batch) for batch in looked_at]
-    return looked_at[int(np.argmax(sizes))], float(np.mean(sizes) / max(sizes))
-
-
 def _samples_per_row(model: Any) -> float:
     """Return the mean number of samples per row of a recipe's batches; 1 for a script's model."""
     epoch = getattr(model, "batches", None) and model.batches.epoch(0)
-    ids = [batch["sample_ids"] for whole in itertools.islice(epoch or (), _LOOKED_AT)
+    ids = [batch["sample_ids"] for whole in itertools.islice(epoch or (), LOOKED_AT)
            for batch in micro_batches(whole)]  # fmt: skip
     return max(1.0, sum((i >= 0).sum() for i in ids) / max(sum(map(len, ids)), 1))
-
-
-def _size(batch: Any) -> int:
-    while isinstance(batch, (list, tuple)):
-        batch = batch[0]
-    return int(np.size(next(iter(batch.values())) if isinstance(batch, dict) else batch))

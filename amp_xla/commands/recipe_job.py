@@ -13,7 +13,7 @@ import os
 import sys
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Iterator, List, Mapping, NamedTuple, Optional, Sequence
+from typing import Any, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -25,6 +25,8 @@ from amp_xla.settings import Precision, Settings
 from amp_xla.training.context import build_job
 from amp_xla.training.options import precision_options
 from amp_xla.training.recipe import recipe_module, recipe_name
+
+LOOKED_AT = 200  # batches
 
 
 class ScriptFunction(NamedTuple):
@@ -156,6 +158,22 @@ def feeds(job: Any) -> Iterator[List[Any]]:
                 yield job.step.arrays(micro_batch, number)
                 number += 1
         epoch += 1
+
+
+def longest(batches: Optional[Iterator[Any]]) -> Tuple[Optional[Sequence[Any]], float]:
+    """Return the largest of some batches, and the mean size of a batch as a share of it."""
+    if batches is None:
+        note("no batch: assumed are 32 rows of 128 tokens")
+        return None, 1.0
+    looked_at = list(itertools.islice(batches, LOOKED_AT))
+    sizes = [_size(batch) for batch in looked_at]
+    return looked_at[int(np.argmax(sizes))], float(np.mean(sizes) / max(sizes))
+
+
+def _size(batch: Any) -> int:
+    while isinstance(batch, (list, tuple)):
+        batch = batch[0]
+    return int(np.size(next(iter(batch.values())) if isinstance(batch, dict) else batch))
 
 
 def open_script(script: ScriptFunction, words: Sequence[str], batch: Optional[str]) -> Subject:

@@ -1,14 +1,18 @@
-"""Shows what mixed precision does to a graph, without a GPU.
+"""Shows what mixed precision and XLA do to a graph, without a GPU.
 
-``inspect`` and ``rehearse`` take a compiled Keras model, or the job that a recipe's ``build``
-returns.
+``inspect``, ``compiled`` and ``rehearse`` take a compiled Keras model, or the job that a recipe's
+``build`` returns.
 """
 
 import importlib
 from typing import Any
 
-__all__ = ("inspect", "rehearse")
-_MODULES = {"inspect": "inspection", "rehearse": "rehearsal"}  # imported when they are used
+__all__ = ("compiled", "inspect", "rehearse")
+_MODULES = {
+    "compiled": "compilation",
+    "inspect": "inspection",
+    "rehearse": "rehearsal",
+}  # imported when they are used
 
 
 def __getattr__(name: str) -> Any:

@@ -24,6 +24,7 @@ _STATELESS = {
     "RandomStandardNormal": "StatelessRandomNormal",
     "TruncatedNormal": "StatelessTruncatedNormal",
 }
+RANDOM_OPS = {stateless: op for op, stateless in _STATELESS.items()}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -33,6 +33,8 @@ DAY: Dict[str, Tuple[int, str]] = {
     f"export {RUN} --format hf": (0, f"written: {RUN}/export-hf, from step-"),
     f"convert {RUN}/export-hf converted --format google": (0, "written: converted, 21 of 21"),
     f"inspect classification -- {DATA}": (0, "written: runs/classification/inspect/amp.json"),
+    f"inspect classification --compiled t4 -- {DATA}": (0, "inspect/compiled.json"),
+    "inspect classification --compiled a100": (2, "did you mean a100-40g or a100-80g? allowed: "),
     f"plan classification --gpu t4,h100 -- {DATA}": (0, "Advice: h100 with --precision amp"),
     f"rehearse classification --steps 1 -- {DATA}": (0, "written: runs/classification/rehearse"),
     f"tune classification --steps 1 --rounds 2 --minutes 0.1 -- {DATA}": (0, "samples/s"),

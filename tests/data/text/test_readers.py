@@ -313,7 +313,7 @@ def archive(name):
     ("two.zip", zipped(**{"train.csv": COMMAS, "dev.csv": COMMAS}), "of 2 files .train.csv, dev"),
     ("a.xlsx", zipped(**{"[Content_Types].xml": "", "xl/workbook.xml": ""}), "save it as CSV"),
     ("a.zip", zipped(x=COMMAS)[:-30], "damaged zip file"), ("a.xz", b"abc", "damaged xz file"),
-    ("a.parquet.gz", gzip.compress(b"PAR1\x15\x04"), "is Parquet that was compressed again: unpack"),
+    ("a.parquet.gz", gzip.compress(b"PAR1\x15\x04"), "is Parquet that was compressed again"),
     ("a.xls", b"\xd0\xcf\x11\xe0\xa1\xb1", "is Excel: save it as CSV"),
     ("a.tar.gz", gzip.compress(archive("train.csv")), "is an archive: unpack it"),
     ("a.txt", b"%PDF-1.4\n%\xc4\xe5", "is no text; text, CSV or JSON lines are needed"),

@@ -1,0 +1,90 @@
+"""Translates a training step, as AMP rewrites it for a GPU, into the language of XLA.
+
+It is forward and backward pass, gradients and the test whether they are finite, for one shape of
+the batch. The update is left out: where a step may be skipped, it is another program.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Dict, Mapping, Sequence
+
+from amp_xla import backend
+from amp_xla.backend import tf
+from amp_xla.errors import UnsupportedError
+from amp_xla.graph import optimized, virtual_gpu
+from amp_xla.graph.training_graph import RANDOM_OPS, TrainingGraph
+
+
+def of_step(training: TrainingGraph, feeds: Mapping[str, Sequence[int]]) -> bytes:
+    """Return the ``HloModuleProto`` of a training step; ``feeds`` maps placeholders to shapes.
+
+    Raises:
+      PassFailedError: the mixed-precision pass failed.
+      UnsupportedError: XLA cannot compile an operation, or does not know a shape.
+    """
+    fetches = [*training.ends, *([training.finite] if training.finite else [])]
+    graph = virtual_gpu.rewrite(training, fetches).graph_def
+    for node in graph.node:
+        if node.name in training.constants:
+            value = tf.make_tensor_proto(training.constants[node.name])
+            node.CopyFrom(tf.NodeDef(name=node.name, op="Const"))
+            node.attr["dtype"].type = value.dtype
+            node.attr["value"].tensor.CopyFrom(value)
+        elif node.op in RANDOM_OPS and node.input[1].startswith("amp_xla_seeds/"):
+            # ``export`` has made it stateless, in a form that XLA lacks.
+            node.op, node.input[:] = RANDOM_OPS[node.op], [node.input[0]]
+            del node.attr["Tseed"]
+    # Removes the branches that the constants exclude, such as inference instead of training.
+    config = tf.ConfigProto()
+    config.graph_options.rewrite_options.optimizers.extend(("constfold", "loop", "pruning"))
+    config.graph_options.rewrite_options.min_graph_nodes = -1
+    device = optimized.named_device("/job:localhost/replica:0/task:0/device:CPU:0", "CPU")
+    return module(optimized.optimize(graph, config, fetches, [device]), fetches, feeds)
+
+
+def module(graph: Any, fetches: Sequence[str], feeds: Mapping[str, Sequence[int]]) -> bytes:
+    """Return the ``HloModuleProto`` of a GraphDef, which it changes.
+
+    Placeholders that are not in ``feeds`` are scalars. XLA translates for a CPU here, because it
+    needs no GPU for the variables then; its GPU passes come later.
+    """
+    from tensorflow.python.eager import context
+    from tensorflow.python.eager.polymorphic_function import compiler_ir
+
+    variables: Dict[str, Any] = {}
+    inputs: Dict[str, Any] = {}
+    with context.eager_mode():
+        for node in graph.node:
+            node.device = ""
+            if node.op == "VarHandleOp":
+                shape = [d.size for d in node.attr["shape"].shape.dim]
+                value = tf.zeros(shape, tf.as_dtype(node.attr["dtype"].type))
+                variables[f"{node.name}:0"] = backend.tensorflow().Variable(value)
+                node.CopyFrom(tf.NodeDef(name=node.name, op="Placeholder"))
+                node.attr["dtype"].type = tf.resource.as_datatype_enum
+                node.attr["shape"].shape.unknown_rank = True
+            elif node.op in ("Placeholder", "PlaceholderWithDefault"):
+                dtype = tf.as_dtype(node.attr["dtype"].type)
+                inputs[f"{node.name}:0"] = tf.TensorSpec(feeds.get(node.name, []), dtype)
+
+        def step(*arrays: Any) -> Any:
+            capture = tf.get_default_graph().capture
+            mapped = dict(zip(inputs, arrays))
+            mapped.update((name, capture(v.handle)) for name, v in variables.items())
+            outputs = [f"{name}:0" for name in fetches]
+            return tf.graph_util.import_graph_def(graph, mapped, outputs, name="")
+
+        specs = list(inputs.values())
+        try:
+            function = tf.wrap_function(step, specs)
+            function = function.prune(function.inputs[: len(specs)], list(function.outputs))
+            translate = compiler_ir.from_concrete_function(function, specs)
+            result: bytes = translate(stage="hlo_serialized")
+        except (ValueError, tf.errors.OpError) as error:
+            reason = " ".join(str(error).split())
+            unknown = re.search(r"No registered '(\w+)' OpKernel .*?\{\{node ([^}]+)\}\}", reason)
+            if unknown:
+                reason = f"XLA has no {unknown.group(1)} ({unknown.group(2)})"
+            raise UnsupportedError(f"XLA makes no program of this step: {reason}") from error
+    return result
