@@ -17,9 +17,10 @@ import warnings
 from typing import Any, Dict, List, Optional
 
 from amp_xla import backend
-from amp_xla.backend import nvidia
+from amp_xla.backend import compiled, nvidia
 from amp_xla.errors import SettingsError, SetupOrderError, UnsupportedError
-from amp_xla.settings import Precision, Settings, flags
+from amp_xla.settings import AUTO, Precision, Settings, flags
+from amp_xla.settings.auto import Choice
 
 _WATCHED = ("tensorflow", "keras", "tf_keras", "bert4keras")
 _IMPORT = re.compile(rf"\s*(import|from)\s+(.*,\s*)?({'|'.join(_WATCHED)})\b")
@@ -41,6 +42,7 @@ _MISSING = re.compile(r"Could not load dynamic library '((?!libnvinfer)[^']+)'")
 
 _original_environment: Dict[str, str] = dict(os.environ)
 _current: Optional[Precision] = None
+_xla_failed = False  # where ``auto`` had turned it on
 
 
 def current() -> Precision:
@@ -67,7 +69,7 @@ def configure(**overrides: Any) -> Precision:
     settings = Settings.from_environment(_original_environment, **overrides)
     gpu = settings.device != "cpu" and nvidia.has_device(_original_environment)
     tf2 = backend.installed() == "tf2"
-    variables = flags.environment(settings, _original_environment, gpu, tf2)
+    variables = flags.environment(settings, _original_environment, gpu, tf2, _cache(settings, gpu))
     problems = flags.check(_original_environment, tf2)
     if problems:
         raise SettingsError("; ".join(problems))
@@ -93,6 +95,40 @@ def resolve(**overrides: Any) -> Precision:
     global _current
     _current = _apply(Precision.of(configure(**overrides).settings, *backend.half_dtype()))
     return _current
+
+
+def choose_xla(choice: Choice) -> Precision:
+    """Turn XLA on or off, as ``auto`` chose, before Keras' session is made."""
+    global _current
+    chosen = current()
+    backend.set_jit(choice.on and not _xla_failed)
+    settings = dataclasses.replace(chosen.settings, xla=choice.mode)
+    _current = dataclasses.replace(chosen, settings=settings, choice=choice)
+    return _current
+
+
+def fall_back(error: Exception) -> bool:
+    """Return whether training must start again without XLA; then ``auto`` leaves it off here.
+
+    It must if an operation failed in a run for which ``auto`` had turned XLA on.
+    """
+    global _xla_failed
+    choice = None if _current is None else _current.choice
+    if choice is None or not choice.on or _xla_failed:
+        return False
+    _xla_failed = isinstance(error, backend.tf.errors.OpError)
+    return _xla_failed
+
+
+def _cache(settings: Settings, gpu: bool) -> str:
+    """Return the folder of compiled programs; '' = none."""
+    compiles = settings.xla != "off" and (gpu or settings.xla != AUTO)
+    if settings.cache == "off" or not compiles or backend.installed() != "tf2":
+        return ""
+    if flags.CACHE in _original_environment.get(flags.XLA_FLAGS, ""):
+        return ""  # the user's own
+    path = compiled.folder(_original_environment, gpu)
+    return str(path) if compiled.prepare(path) else ""
 
 
 def _apply(precision: Precision) -> Precision:

@@ -15,12 +15,13 @@ from amp_xla.data.labelled import Labelled, Preparation
 from amp_xla.models import fine_tuning
 from amp_xla.models.weights import pretrained
 from amp_xla.process.progress import note
-from amp_xla.settings import Precision, Settings
+from amp_xla.settings import AUTO, Precision, Settings, auto
 from amp_xla.training import distributed
 from amp_xla.training.checkpoint import ARCHITECTURE, Checkpoint
 from amp_xla.training.options import LoopOptions
 from amp_xla.training.recipe import recipe_of
 from amp_xla.training.run import resumed_settings
+from amp_xla.training.state import XLA_LENGTHS
 
 
 class RunContext:
@@ -36,7 +37,7 @@ class RunContext:
       config: the configuration; for a resumed run with the vocabulary of its checkpoint.
       ranks: the processes that train together.
       micro_batches: number of micro-batches per update and rank.
-      precision: precision, XLA mode and loss scale.
+      precision: precision, XLA mode and loss scale; ``share`` chooses the mode ``auto``.
       step_input: placeholder of the micro-batch's number, which decides the dropout masks.
     """
 
@@ -51,11 +52,20 @@ class RunContext:
             return
         self.precision = options.resolve()
         # TensorFlow reads the precision at its import, so the imports follow here.
+        from amp_xla import backend
+        from amp_xla.backend import configuring
         from amp_xla.models import dropout
         from amp_xla.training import job
 
         job.seed_everything(config.seed)
         self.step_input = dropout.install(config.seed)
+        if self.precision.settings.xla == AUTO:
+            if resume_from is not None:
+                saved = resume_from.identity["settings"]
+                how = saved.get("xla") == "on", "as the run began", saved.get(XLA_LENGTHS)
+                self.precision = configuring.choose_xla(auto.Choice(*how))
+            elif not backend.gpus():
+                self._choose_xla(None)
 
     @property
     def reads_weights(self) -> bool:
@@ -72,6 +82,7 @@ class RunContext:
         return Preparation(
             config.vocabulary, dataclasses.replace(config.batches, batch_size=size),
             config.encoder.bert, config.training.token_dropout, config.seed, packed,
+            self._choose_xla if hasattr(self, "precision") else None,
         )  # fmt: skip
 
     def shared(self, data: Labelled) -> Labelled:
@@ -82,7 +93,28 @@ class RunContext:
 
     def share(self, batches: Any) -> Any:
         """Return a ``BatchSource`` of this rank's rows, each batch cut into micro-batches."""
+        if hasattr(self, "precision"):
+            self._choose_xla(batches)
         return self.ranks.share(batches, self.micro_batches)
+
+    def _choose_xla(self, batches: Any) -> bool:
+        """Choose the XLA mode if it is ``auto`` and not chosen yet.
+
+        Args:
+          batches: training batches, of few lengths if there are several; None = without a GPU.
+
+        Returns:
+          Whether the run must have batches of few lengths.
+        """
+        if self.precision.settings.xla == AUTO:
+            from amp_xla import backend
+            from amp_xla.backend import configuring
+
+            work = None if batches is None else work_of(self.config, batches, self.ranks.world.size)
+            capability = (backend.compute_capability() or (7, 0)) if backend.gpus() else None
+            self.precision = configuring.choose_xla(auto.choose(work, capability, backend.kind()))
+        choice = self.precision.choice
+        return choice is not None and choice.lengths is not None
 
     def steps(self, batches: Any) -> int:
         """Return the number of steps in the whole run; print the defaults that apply to it."""
@@ -189,8 +221,12 @@ class RunContext:
         **others: Any,
     ) -> Any:
         """Return the ``Job``; the arguments are its attributes."""
+        from amp_xla.backend import configuring
         from amp_xla.training.job import Job
 
+        if self.precision.settings.xla == AUTO:
+            unknown = auto.Choice(False, "the recipe does not share its batches")
+            self.precision = configuring.choose_xla(unknown)
         return Job(
             model, step, batches, evaluate, assets, self.precision, identity=identity, **others
         )
@@ -211,6 +247,22 @@ class RunContext:
         architecture = architecture or self.config.encoder.architecture(vocabulary, length)
         assets = {**data.assets, ARCHITECTURE: architecture}
         return self.job(model, step, data.batches, evaluate, assets, data.fingerprints, **others)
+
+
+def work_of(config: Any, batches: Any, ranks: int = 1) -> Optional[auto.Work]:
+    """Return what a run computes on one GPU; None without an encoder of a known size.
+
+    Args:
+      batches: the training batches of all ranks.
+    """
+    encoder = getattr(config, "encoder", None)
+    if encoder is None:
+        return None
+    size = encoder.size if encoder.bert is None else fine_tuning.size_of(encoder.bert)
+    steps = flat(config).get("epochs", 1) * batches.steps_per_epoch()
+    tokens = [rows * length / ranks for rows, length in batches.shapes]
+    shapes = min(len(tokens), auto.LENGTHS)
+    return size and auto.Work(steps, sum(tokens) / len(tokens), *size, shapes)
 
 
 def build_job(

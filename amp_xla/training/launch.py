@@ -8,14 +8,16 @@
 
 from __future__ import annotations
 
+import gc
 import shlex
 import sys
 import time
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Mapping, Optional, Type, Union
 
+from amp_xla import backend
 from amp_xla.backend import configuring
-from amp_xla.config import flat, parse
+from amp_xla.config import changed, flat, parse
 from amp_xla.errors import AmpXlaError
 from amp_xla.process.progress import note
 from amp_xla.process.stopping import SignalWatch
@@ -47,6 +49,8 @@ def train(
 ) -> int:
     """Train a recipe, from the start or from a checkpoint; return the exit code.
 
+    If XLA fails in a run for which ``auto`` turned it on, train on without it.
+
     Args:
       config: the recipe's configuration; its field ``run`` has ``RunOptions``.
       build: returns the ``Job`` of a configuration and a ``RunContext``.
@@ -56,26 +60,54 @@ def train(
       Stopped: a signal arrived; a checkpoint was written first.
       AmpXlaError: see ``Loop.train``; or the checkpoint does not fit this job.
     """
-    run: Optional[RunFolder] = None
     with SignalWatch() as watch:
-        try:
-            with watch.immediately("before the first step; nothing was lost", True):
-                ranks = _join(config) if join is None else join()
-                run = _folder(recipe, config.run, ranks)
-                resume_from = newest(run, ranks)
-                if resume_from is not None:  # keeps micro-batches as small as they were
-                    ranks.first_size = resume_from.ranks["first_size"]
-                job = build_job(build, config, resume_from)
-                loop = prepare(run, config, job.engine(), options, resume_from)
-            began = time.monotonic()
-            loop.train(watch)
-            report(loop, time.monotonic() - began)
-            note(_next(sys.modules[build.__module__], loop))
-            watch.check("after the last step; the run is complete")
-            return 0
-        finally:
-            if run is not None:
-                run.close()
+        while True:
+            begun: List[str] = []  # name of the run, once its folder exists
+            try:
+                return _train(recipe, config, build, options, join, watch, begun)
+            except Exception as error:
+                if not configuring.fall_back(error):
+                    raise
+                reason = next(filter(None, map(str.strip, str(error).splitlines())), "")[:200]
+            if begun:
+                config = changed(config, name=begun[0], resume=True)
+            backend.clear_session()
+            gc.collect()  # frees the GPU's memory
+            note(
+                f"XLA failed ({reason}): training goes on without it, from the last checkpoint or "
+                f"the first step; --xla off from the start saves this time"
+            )
+
+
+def _train(
+    recipe: str,
+    config: Any,
+    build: Callable[..., Any],
+    options: LoopOptions,
+    join: Optional[Callable[[], Ranks]],
+    watch: SignalWatch,
+    begun: List[str],
+) -> int:
+    run: Optional[RunFolder] = None
+    try:
+        with watch.immediately("before the first step; nothing was lost", True):
+            ranks = _join(config) if join is None else join()
+            run = _folder(recipe, config.run, ranks)
+            resume_from = newest(run, ranks)
+            if resume_from is not None:  # keeps micro-batches as small as they were
+                ranks.first_size = resume_from.ranks["first_size"]
+            job = build_job(build, config, resume_from)
+            loop = prepare(run, config, job.engine(), options, resume_from)
+            begun.append(loop.run.name)
+        began = time.monotonic()
+        loop.train(watch)
+        report(loop, time.monotonic() - began)
+        note(_next(sys.modules[build.__module__], loop))
+        watch.check("after the last step; the run is complete")
+        return 0
+    finally:
+        if run is not None:
+            run.close()
 
 
 def main(
