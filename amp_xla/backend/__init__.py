@@ -300,11 +300,6 @@ def _rewrite_in_plain_sessions() -> None:
     client.BaseSession.__init__ = init
 
 
-def set_jit(on: bool) -> None:
-    """Turn XLA's auto-clustering on or off for every Keras session created from now on."""
-    tensorflow().config.optimizer.set_jit(on)
-
-
 def clear_session() -> None:
     """Close Keras' session and replace the default graph by an empty one."""
     session().close()

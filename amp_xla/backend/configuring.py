@@ -19,8 +19,8 @@ from typing import Any, Dict, List, Optional
 from amp_xla import backend
 from amp_xla.backend import compiled, nvidia
 from amp_xla.errors import SettingsError, SetupOrderError, UnsupportedError
-from amp_xla.settings import AUTO, Precision, Settings, flags
-from amp_xla.settings.auto import Choice
+from amp_xla.process.progress import note
+from amp_xla.settings import AUTO, PREFIX, Precision, Settings, auto, flags
 
 _WATCHED = ("tensorflow", "keras", "tf_keras", "bert4keras")
 _IMPORT = re.compile(rf"\s*(import|from)\s+(.*,\s*)?({'|'.join(_WATCHED)})\b")
@@ -97,38 +97,47 @@ def resolve(**overrides: Any) -> Precision:
     return _current
 
 
-def choose_xla(choice: Choice) -> Precision:
+def choose_xla(choice: auto.Choice) -> Precision:
     """Turn XLA on or off, as ``auto`` chose, before Keras' session is made."""
     global _current
-    chosen = current()
-    backend.set_jit(choice.on and not _xla_failed)
-    settings = dataclasses.replace(chosen.settings, xla=choice.mode)
-    _current = dataclasses.replace(chosen, settings=settings, choice=choice)
+    settings = dataclasses.replace(current().settings, xla=choice.mode)
+    if _xla_failed:
+        choice = choice._replace(on=False, why="it failed")
+    backend.tensorflow().config.optimizer.set_jit(choice.on)
+    _current = dataclasses.replace(current(), settings=settings, choice=choice)
     return _current
 
 
 def fall_back(error: Exception) -> bool:
-    """Return whether training must start again without XLA; then ``auto`` leaves it off here.
-
-    It must if an operation failed in a run for which ``auto`` had turned XLA on.
-    """
+    """Return whether a run must start again without XLA, which ``auto`` had turned on."""
     global _xla_failed
-    choice = None if _current is None else _current.choice
-    if choice is None or not choice.on or _xla_failed:
+    if _current is None or _current.choice is None or not _current.choice.on:
         return False
     _xla_failed = isinstance(error, backend.tf.errors.OpError)
+    if _xla_failed:
+        lines = [line.strip() for line in str(error).splitlines()]
+        reason = next((line for line in lines if line and not line.endswith(":")), "")[:200]
+        note(
+            f"XLA failed ({reason}): training goes on without it, from the last checkpoint or the "
+            f"first step; --xla off leaves it off from the start"
+        )
     return _xla_failed
+
+
+def may_want_xla() -> bool:
+    """Return whether there is a GPU, and nobody has turned XLA on or off."""
+    chosen = current().settings
+    asked = chosen.xla != "off" or f"{PREFIX}XLA" in _original_environment
+    return not asked and chosen.device != "cpu" and nvidia.has_device(_original_environment)
 
 
 def _cache(settings: Settings, gpu: bool) -> str:
     """Return the folder of compiled programs; '' = none."""
     compiles = settings.xla != "off" and (gpu or settings.xla != AUTO)
-    if settings.cache == "off" or not compiles or backend.installed() != "tf2":
+    own = flags.CACHE in _original_environment.get(flags.XLA_FLAGS, "")
+    if settings.cache == "off" or not compiles or own or backend.installed() != "tf2":
         return ""
-    if flags.CACHE in _original_environment.get(flags.XLA_FLAGS, ""):
-        return ""  # the user's own
-    path = compiled.folder(_original_environment, gpu)
-    return str(path) if compiled.prepare(path) else ""
+    return compiled.folder(_original_environment, gpu)
 
 
 def _apply(precision: Precision) -> Precision:

@@ -87,15 +87,13 @@ def _rates(bert: str) -> Tuple[float, float, float]:
 
 def _width(bert: str) -> Optional[int]:
     """Return the hidden size of a folder's weights; None if it has no configuration."""
-    return (size_of(bert) or (None, None))[1]
+    width = configuration(bert).get("hidden_size")
+    return width if isinstance(width, int) else None
 
 
-def size_of(bert: str) -> Optional[Tuple[int, int]]:
-    """Return layers and hidden size of a folder's weights; None if it has no configuration."""
-    configs = (json_file(os.path.join(bert, name)) for name in CONFIGS)
-    config = next(filter(None, configs), {})
-    sizes = config.get("num_hidden_layers"), config.get("hidden_size")
-    return sizes if all(isinstance(size, int) for size in sizes) else None
+def configuration(bert: str) -> Mapping[str, Any]:
+    """Return the configuration of a folder's weights; empty if it has none."""
+    return next(filter(None, (json_file(os.path.join(bert, name)) for name in CONFIGS)), {})
 
 
 def _is_short_run(bert: str) -> bool:

@@ -92,11 +92,6 @@ class EncoderOptions:
         return bert_config(vocab_size, self.layers, self.hidden, heads, max_length, *self.rates)
 
     @property
-    def size(self) -> Tuple[int, int]:
-        """Layers and hidden size of a model that starts without ``bert``."""
-        return self.layers, self.hidden
-
-    @property
     def rates(self) -> Tuple[float, float]:
         """Shares to drop of activations and of attention weights."""
         attention = self.attention_dropout
@@ -200,11 +195,6 @@ class LanguageModelOptions:
     """share of activations and attention weights dropped; 0.1 for many epochs over little text"""
     attention_dropout: Annotated[Optional[float], within(at_least=0, below=1)] = None
     """share of attention weights dropped; none = --dropout"""
-
-    @property
-    def size(self) -> Tuple[int, int]:
-        """Layers and hidden size of a model that starts without ``bert``."""
-        return SIZES[self.model][:2]
 
     def language_model(
         self, vocab_size: int, length: int, objective: str = "mlm", weights: bool = True,

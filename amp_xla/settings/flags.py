@@ -45,7 +45,10 @@ NO_TRITON = "--xla_gpu_enable_triton_gemm=false"
 
 
 def environment(
-    settings: Settings, environ: Mapping[str, str], gpu: bool = True, tf2: bool = False,
+    settings: Settings,
+    environ: Mapping[str, str],
+    gpu: bool = True,
+    tf2: bool = False,
     cache: str = "",
 ) -> Dict[str, str]:
     """Return the variables to set for ``settings``, by name.
@@ -127,8 +130,8 @@ def _xla(settings: Settings, current: str, gpu: bool, cache: str) -> str:
         jit = flags.get("--tf_xla_auto_jit")
         if jit not in (None, "0", "-1"):
             raise SettingsError(
-                f"{XLA_FLAGS} has --tf_xla_auto_jit={jit} but xla={settings.xla}; set AMP_XLA_XLA to on, "
-                f"no_lazy or lite, or remove the flag"
+                f"{XLA_FLAGS} has --tf_xla_auto_jit={jit} but xla={settings.xla}; set "
+                f"AMP_XLA_XLA to on, no_lazy or lite, or remove the flag"
             )
     if settings.xla == "off":
         return current

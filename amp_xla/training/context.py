@@ -13,6 +13,7 @@ from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Type
 from amp_xla.config import flat
 from amp_xla.data.labelled import Labelled, Preparation
 from amp_xla.models import fine_tuning
+from amp_xla.models.options import SIZES
 from amp_xla.models.weights import pretrained
 from amp_xla.process.progress import note
 from amp_xla.settings import AUTO, Precision, Settings, auto
@@ -97,14 +98,10 @@ class RunContext:
             self._choose_xla(batches)
         return self.ranks.share(batches, self.micro_batches)
 
-    def _choose_xla(self, batches: Any) -> bool:
-        """Choose the XLA mode if it is ``auto`` and not chosen yet.
+    def _choose_xla(self, batches: Optional[Any]) -> bool:
+        """Choose the XLA mode if it is ``auto``; return whether batches must have few lengths.
 
-        Args:
-          batches: training batches, of few lengths if there are several; None = without a GPU.
-
-        Returns:
-          Whether the run must have batches of few lengths.
+        ``batches`` are those of training, of few lengths if there are several.
         """
         if self.precision.settings.xla == AUTO:
             from amp_xla import backend
@@ -113,8 +110,7 @@ class RunContext:
             work = None if batches is None else work_of(self.config, batches, self.ranks.world.size)
             capability = (backend.compute_capability() or (7, 0)) if backend.gpus() else None
             self.precision = configuring.choose_xla(auto.choose(work, capability, backend.kind()))
-        choice = self.precision.choice
-        return choice is not None and choice.lengths is not None
+        return self.precision.choice is not None and self.precision.choice.lengths is not None
 
     def steps(self, batches: Any) -> int:
         """Return the number of steps in the whole run; print the defaults that apply to it."""
@@ -221,12 +217,9 @@ class RunContext:
         **others: Any,
     ) -> Any:
         """Return the ``Job``; the arguments are its attributes."""
-        from amp_xla.backend import configuring
         from amp_xla.training.job import Job
 
-        if self.precision.settings.xla == AUTO:
-            unknown = auto.Choice(False, "the recipe does not share its batches")
-            self.precision = configuring.choose_xla(unknown)
+        self._choose_xla(None)  # in a recipe that shares no batches
         return Job(
             model, step, batches, evaluate, assets, self.precision, identity=identity, **others
         )
@@ -255,14 +248,19 @@ def work_of(config: Any, batches: Any, ranks: int = 1) -> Optional[auto.Work]:
     Args:
       batches: the training batches of all ranks.
     """
-    encoder = getattr(config, "encoder", None)
+    encoder: Any = getattr(config, "encoder", None)
     if encoder is None:
         return None
-    size = encoder.size if encoder.bert is None else fine_tuning.size_of(encoder.bert)
+    sizes = SIZES[encoder.model] if hasattr(encoder, "model") else (encoder.layers, encoder.hidden)
+    if encoder.bert is not None:
+        bert = fine_tuning.configuration(encoder.bert)
+        sizes = bert.get("num_hidden_layers"), bert.get("hidden_size")
+    if not all(isinstance(size, int) for size in sizes):
+        return None
     steps = flat(config).get("epochs", 1) * batches.steps_per_epoch()
     tokens = [rows * length / ranks for rows, length in batches.shapes]
     shapes = min(len(tokens), auto.LENGTHS)
-    return size and auto.Work(steps, sum(tokens) / len(tokens), *size, shapes)
+    return auto.Work(steps, sum(tokens) / len(tokens), *sizes[:2], shapes)
 
 
 def build_job(

@@ -93,7 +93,7 @@ class Job:
         """Raise NothingConvertedError or UnsupportedError if AMP or XLA did not take effect."""
         chosen, here = self.resolved.settings, self.resolved
         # A run for which ``auto`` turned XLA on may go on without it.
-        xla = AUTO if here.choice is not None and here.choice.on else chosen.xla
+        xla = AUTO if here.choice is not None and chosen.xla == "on" else chosen.xla
         executed.verify(graph, chosen.precision, here.machine_half, here.reason, xla)
 
 
@@ -110,7 +110,7 @@ class TensorFlowEngine(Engine):
         warning = shape_warning(len(job.batches.shapes), job.resolved.settings.xla)
         if warning:
             note(warning)
-        if job.resolved.settings.xla != "off" and compiled.programs():
+        if job.resolved.settings.xla != "off" and any(compiled.programs()):
             note("XLA loads programs of an earlier start; `Error parsing text-format` is harmless")
         self.metric_names = job.step.metric_names
         start = getattr(optimizer, "loss_scale_at_start", None)

@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-import gc
 import shlex
 import sys
 import time
@@ -49,7 +48,7 @@ def train(
 ) -> int:
     """Train a recipe, from the start or from a checkpoint; return the exit code.
 
-    If XLA fails in a run for which ``auto`` turned it on, train on without it.
+    If XLA fails where ``auto`` turned it on, training goes on without it.
 
     Args:
       config: the recipe's configuration; its field ``run`` has ``RunOptions``.
@@ -60,54 +59,35 @@ def train(
       Stopped: a signal arrived; a checkpoint was written first.
       AmpXlaError: see ``Loop.train``; or the checkpoint does not fit this job.
     """
-    with SignalWatch() as watch:
-        while True:
-            begun: List[str] = []  # name of the run, once its folder exists
-            try:
-                return _train(recipe, config, build, options, join, watch, begun)
-            except Exception as error:
-                if not configuring.fall_back(error):
-                    raise
-                reason = next(filter(None, map(str.strip, str(error).splitlines())), "")[:200]
-            if begun:
-                config = changed(config, name=begun[0], resume=True)
-            backend.clear_session()
-            gc.collect()  # frees the GPU's memory
-            note(
-                f"XLA failed ({reason}): training goes on without it, from the last checkpoint or "
-                f"the first step; --xla off from the start saves this time"
-            )
-
-
-def _train(
-    recipe: str,
-    config: Any,
-    build: Callable[..., Any],
-    options: LoopOptions,
-    join: Optional[Callable[[], Ranks]],
-    watch: SignalWatch,
-    begun: List[str],
-) -> int:
     run: Optional[RunFolder] = None
-    try:
-        with watch.immediately("before the first step; nothing was lost", True):
-            ranks = _join(config) if join is None else join()
-            run = _folder(recipe, config.run, ranks)
-            resume_from = newest(run, ranks)
-            if resume_from is not None:  # keeps micro-batches as small as they were
-                ranks.first_size = resume_from.ranks["first_size"]
-            job = build_job(build, config, resume_from)
-            loop = prepare(run, config, job.engine(), options, resume_from)
-            begun.append(loop.run.name)
-        began = time.monotonic()
-        loop.train(watch)
-        report(loop, time.monotonic() - began)
-        note(_next(sys.modules[build.__module__], loop))
-        watch.check("after the last step; the run is complete")
-        return 0
-    finally:
-        if run is not None:
-            run.close()
+    job = loop = None
+    with SignalWatch() as watch:
+        try:
+            with watch.immediately("before the first step; nothing was lost", True):
+                ranks = _join(config) if join is None else join()
+                run = _folder(recipe, config.run, ranks)
+                resume_from = newest(run, ranks)
+                if resume_from is not None:  # keeps micro-batches as small as they were
+                    ranks.first_size = resume_from.ranks["first_size"]
+                job = build_job(build, config, resume_from)
+                loop = prepare(run, config, job.engine(), options, resume_from)
+            began = time.monotonic()
+            loop.train(watch)
+            report(loop, time.monotonic() - began)
+            note(_next(sys.modules[build.__module__], loop))
+            watch.check("after the last step; the run is complete")
+            return 0
+        except Exception as error:
+            if not configuring.fall_back(error):
+                raise
+            if loop is not None:
+                config = changed(config, name=loop.run.name, resume=True)
+        finally:
+            if run is not None:
+                run.close()
+    job = loop = None
+    backend.clear_session()
+    return train(recipe, config, build, options, join)
 
 
 def main(

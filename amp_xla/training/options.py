@@ -66,8 +66,14 @@ class PrecisionOptions:
         """Apply these options, before TensorFlow is imported; return the resulting precision."""
         from amp_xla.backend import configuring
 
-        xla = self.xla or os.environ.get("AMP_XLA_XLA", "").strip() or AUTO
-        return configuring.resolve(precision=self.precision, xla=xla, loss_scale=self.loss_scale)
+        return configuring.resolve(
+            precision=self.precision, xla=self.xla_mode, loss_scale=self.loss_scale
+        )
+
+    @property
+    def xla_mode(self) -> str:
+        """XLA mode, with the environment variable and the default."""
+        return self.xla or os.environ.get("AMP_XLA_XLA", "").strip() or AUTO
 
 
 def precision_options(config: Any, purpose: str) -> PrecisionOptions:
