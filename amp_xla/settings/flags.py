@@ -135,7 +135,7 @@ def _xla(settings: Settings, current: str, gpu: bool, cache: str) -> str:
             )
     if settings.xla == "off":
         return current
-    if not gpu:
+    if not gpu and settings.xla != AUTO:  # which leaves XLA off on a CPU
         needed[CPU_JIT] = None
     for name, value in needed.items():
         # 1 and 2 are the same level in every TensorFlow since 1.13.

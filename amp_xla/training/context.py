@@ -62,9 +62,9 @@ class RunContext:
         self.step_input = dropout.install(config.seed)
         if self.precision.settings.xla == AUTO:
             if resume_from is not None:
-                saved = resume_from.identity["settings"]
-                how = saved.get("xla") == "on", "as the run began", saved.get(XLA_LENGTHS)
-                self.precision = configuring.choose_xla(auto.Choice(*how))
+                lengths = resume_from.identity["settings"].get(XLA_LENGTHS)
+                choice = auto.Choice(lengths is not None, "as the run began", lengths)
+                self.precision = configuring.choose_xla(choice)
             elif not backend.gpus():
                 self._choose_xla(None)
 

@@ -111,7 +111,10 @@ class TensorFlowEngine(Engine):
         if warning:
             note(warning)
         if job.resolved.settings.xla != "off" and any(compiled.programs()):
-            note("XLA loads programs of an earlier start; `Error parsing text-format` is harmless")
+            note(
+                "XLA's programs are kept for the next start (AMP_XLA_CACHE=off: not); messages "
+                "`Error parsing text-format` are harmless"
+            )
         self.metric_names = job.step.metric_names
         start = getattr(optimizer, "loss_scale_at_start", None)
         self.smallest_scale = getattr(start, "minimum", None)

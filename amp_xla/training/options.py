@@ -12,7 +12,7 @@ from typing import Any, Optional
 from typing_extensions import Annotated, Literal
 
 from amp_xla.config import MAY_CHANGE, within
-from amp_xla.errors import AmpXlaError
+from amp_xla.errors import AmpXlaError, SetupOrderError
 from amp_xla.settings import AUTO, Precision
 
 Seed = Annotated[int, within(0, 2**32 - 1, help="seed of all random numbers")]
@@ -66,9 +66,13 @@ class PrecisionOptions:
         """Apply these options, before TensorFlow is imported; return the resulting precision."""
         from amp_xla.backend import configuring
 
-        return configuring.resolve(
-            precision=self.precision, xla=self.xla_mode, loss_scale=self.loss_scale
-        )
+        others = {"precision": self.precision, "loss_scale": self.loss_scale}
+        try:
+            return configuring.resolve(**others, xla=self.xla_mode)
+        except SetupOrderError:
+            if self.xla_mode != AUTO:
+                raise
+            return configuring.resolve(**others, xla="off")  # too late for XLA's flags alone
 
     @property
     def xla_mode(self) -> str:
