@@ -304,6 +304,8 @@ def clear_session() -> None:
     """Close Keras' session and replace the default graph by an empty one."""
     session().close()
     _prepare()["K"].clear_session()
+    # 1.15 has put a placeholder into the graph; seeds depend on the number of operations.
+    _prepare()["tf"].reset_default_graph()
 
 
 def used() -> bool:
