@@ -29,6 +29,7 @@ _MANAGED = (
     *(flags.XLA_FLAGS, flags.COMPILER_FLAGS, flags.GRAPH_REWRITE, flags.FORK_LOSS_SCALING),
     *(flags.TF32_OVERRIDE, flags.VISIBLE_DEVICES),
 )
+_NO_REASON = re.compile(r"File |Detected at node|<stack traces|.*:$")  # in TensorFlow's errors
 _CRF_THRESHOLD = 1e6
 _OWN_INFINITY = 1e12  # bert4keras' default
 
@@ -116,7 +117,7 @@ def fall_back(error: Exception) -> bool:
     _xla_failed = isinstance(error, backend.tf.errors.OpError)
     if _xla_failed:
         lines = [line.strip() for line in str(error).splitlines()]
-        reason = next((line for line in lines if line and not line.endswith(":")), "")[:200]
+        reason = next((line for line in lines if line and not _NO_REASON.match(line)), "")[:200]
         note(
             f"XLA failed ({reason}): training goes on without it, from the last checkpoint or the "
             f"first step; --xla off leaves it off from the start"

@@ -137,8 +137,9 @@ class Preparation(NamedTuple):
                 return Batches(encoded[0], answers[0], lengths, size, self.seed)
 
             shapes = self.options.shapes
-            few = None if self.few_lengths is None else of(min(shapes, auto.LENGTHS))
-            batches = few if few and self.few_lengths(few) else of(shapes)
+            batches = of(min(shapes, auto.LENGTHS) if self.few_lengths else shapes)
+            if self.few_lengths is not None and not self.few_lengths(batches):
+                batches = of(shapes)
         return batches, batches.like(encoded[1], answers[1])
 
 

@@ -251,16 +251,19 @@ def work_of(config: Any, batches: Any, ranks: int = 1) -> Optional[auto.Work]:
     encoder: Any = getattr(config, "encoder", None)
     if encoder is None:
         return None
-    sizes = SIZES[encoder.model] if hasattr(encoder, "model") else (encoder.layers, encoder.hidden)
+    sizes: Any = (
+        SIZES[encoder.model] if hasattr(encoder, "model") else (encoder.layers, encoder.hidden)
+    )
     if encoder.bert is not None:
         bert = fine_tuning.configuration(encoder.bert)
         sizes = bert.get("num_hidden_layers"), bert.get("hidden_size")
-    if not all(isinstance(size, int) for size in sizes):
+    layers, hidden = sizes[:2]
+    if not (isinstance(layers, int) and isinstance(hidden, int)):
         return None
     steps = flat(config).get("epochs", 1) * batches.steps_per_epoch()
     tokens = [rows * length / ranks for rows, length in batches.shapes]
     shapes = min(len(tokens), auto.LENGTHS)
-    return auto.Work(steps, sum(tokens) / len(tokens), *sizes[:2], shapes)
+    return auto.Work(steps, sum(tokens) / len(tokens), layers, hidden, shapes)
 
 
 def build_job(
