@@ -302,6 +302,14 @@ def _rewrite_in_plain_sessions() -> None:
     client.BaseSession.__init__ = init
 
 
+def clear_session() -> None:
+    """Close Keras' session and replace the default graph by an empty one."""
+    session().close()
+    _prepare()["K"].clear_session()
+    # 1.15 has put a placeholder into the graph; seeds depend on the number of operations.
+    _prepare()["tf"].reset_default_graph()
+
+
 def used() -> bool:
     """Return True if TensorFlow has read its flags: it has made a session or listed devices."""
     from tensorflow.python.client import session as client

@@ -17,9 +17,10 @@ import warnings
 from typing import Any, Dict, List, Optional
 
 from amp_xla import backend
-from amp_xla.backend import nvidia
+from amp_xla.backend import compiled, nvidia
 from amp_xla.errors import SettingsError, SetupOrderError, UnsupportedError
-from amp_xla.settings import Precision, Settings, flags
+from amp_xla.process.progress import note
+from amp_xla.settings import AUTO, PREFIX, Precision, Settings, auto, flags
 
 _WATCHED = ("tensorflow", "keras", "tf_keras", "bert4keras")
 _IMPORT = re.compile(rf"\s*(import|from)\s+(.*,\s*)?({'|'.join(_WATCHED)})\b")
@@ -28,6 +29,7 @@ _MANAGED = (
     *(flags.XLA_FLAGS, flags.COMPILER_FLAGS, flags.GRAPH_REWRITE, flags.FORK_LOSS_SCALING),
     *(flags.TF32_OVERRIDE, flags.VISIBLE_DEVICES),
 )
+_NO_REASON = re.compile(r"File |Detected at node|<stack traces|.*:$")  # in TensorFlow's errors
 _CRF_THRESHOLD = 1e6
 _OWN_INFINITY = 1e12  # bert4keras' default
 
@@ -41,6 +43,7 @@ _MISSING = re.compile(r"Could not load dynamic library '((?!libnvinfer)[^']+)'")
 
 _original_environment: Dict[str, str] = dict(os.environ)
 _current: Optional[Precision] = None
+_xla_failed = False  # where ``auto`` had turned it on
 
 
 def current() -> Precision:
@@ -72,7 +75,7 @@ def configure(**overrides: Any) -> Precision:
     settings = Settings.from_environment(_original_environment, **overrides)
     gpu = settings.device != "cpu" and nvidia.has_device(_original_environment)
     tf2 = backend.installed() == "tf2"
-    variables = flags.environment(settings, _original_environment, gpu, tf2)
+    variables = flags.environment(settings, _original_environment, gpu, tf2, _cache(settings, gpu))
     problems = flags.check(_original_environment, tf2)
     if problems:
         raise SettingsError("; ".join(problems))
@@ -98,6 +101,49 @@ def resolve(**overrides: Any) -> Precision:
     global _current
     _current = _apply(Precision.of(configure(**overrides).settings, *backend.half_dtype()))
     return _current
+
+
+def choose_xla(choice: auto.Choice) -> Precision:
+    """Turn XLA on or off, as ``auto`` chose, before Keras' session is made."""
+    global _current
+    settings = dataclasses.replace(current().settings, xla=choice.mode)
+    if _xla_failed:
+        choice = choice._replace(on=False, why="it failed")
+    backend.tensorflow().config.optimizer.set_jit(choice.on)
+    _current = dataclasses.replace(current(), settings=settings, choice=choice)
+    return _current
+
+
+def fall_back(error: Exception) -> bool:
+    """Return whether a run must start again without XLA, which ``auto`` had turned on."""
+    global _xla_failed
+    if _current is None or _current.choice is None or not _current.choice.on:
+        return False
+    _xla_failed = isinstance(error, backend.tf.errors.OpError)
+    if _xla_failed:
+        lines = [line.strip() for line in str(error).splitlines()]
+        reason = next((line for line in lines if line and not _NO_REASON.match(line)), "")[:200]
+        note(
+            f"XLA failed ({reason}): training goes on without it, from the last checkpoint or the "
+            f"first step; --xla off leaves it off from the start"
+        )
+    return _xla_failed
+
+
+def may_want_xla() -> bool:
+    """Return whether there is a GPU, and nobody has turned XLA on or off."""
+    chosen = current().settings
+    asked = chosen.xla != "off" or f"{PREFIX}XLA" in _original_environment
+    return not asked and chosen.device != "cpu" and nvidia.has_device(_original_environment)
+
+
+def _cache(settings: Settings, gpu: bool) -> str:
+    """Return the folder of compiled programs; '' = none."""
+    compiles = settings.xla != "off" and (gpu or settings.xla != AUTO)
+    own = flags.CACHE in _original_environment.get(flags.XLA_FLAGS, "")
+    if settings.cache == "off" or not compiles or own or backend.installed() != "tf2":
+        return ""
+    return compiled.folder(_original_environment, gpu)
 
 
 def _apply(precision: Precision) -> Precision:

@@ -140,7 +140,7 @@ def _abilities(gpu: Gpu) -> Check:
         why += "(half an hour) or fails; NVIDIA's container has them"
         return Check("warning", "GPU", what, why, container(TF2_IMAGE))
     why = "tensor cores for float16, bfloat16 and TF32: float32 means TF32 unless "
-    why += "AMP_XLA_PRECISION=fp32; AMP may gain nothing over it until AMP_XLA_XLA=on"
+    why += "AMP_XLA_PRECISION=fp32; AMP may gain nothing over it without XLA"
     return Check("ok", "GPU", what, why)
 
 
@@ -198,6 +198,10 @@ def environment(machine: Optional[Machine]) -> List[Check]:
     if not problems:
         half = machine.half_dtype or None if machine else None
         what = Precision.of(settings, half).describe()
+        if "AMP_XLA_XLA" not in os.environ:
+            gpu = machine is not None and machine.gpu
+            rule = "on in runs that are long enough" if gpu else "off without a GPU"
+            what = what.replace("XLA off", f"XLA off in scripts, auto in recipes ({rule})")
         return [Check("ok", "environment", what, "no variable is misspelt or contradicts another")]
     why, fix = "training stops with this error", "unset the variable, or correct its value"
     return [Check("error", "environment", text, why, fix) for text in problems]

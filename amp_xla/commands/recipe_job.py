@@ -17,12 +17,13 @@ from typing import Any, Iterator, List, Mapping, NamedTuple, Optional, Sequence,
 
 import numpy as np
 
+from amp_xla import backend
 from amp_xla.config import changed, flat, parse
-from amp_xla.data.batches.protocol import micro_batches
+from amp_xla.data.batches.protocol import micro_batches, whole
 from amp_xla.errors import AmpXlaError, DataError
 from amp_xla.process.progress import note
-from amp_xla.settings import Precision, Settings
-from amp_xla.training.context import build_job
+from amp_xla.settings import AUTO, Precision, Settings, auto
+from amp_xla.training.context import build_job, work_of
 from amp_xla.training.options import precision_options
 from amp_xla.training.recipe import recipe_module, recipe_name
 
@@ -144,8 +145,14 @@ def open_recipe(recipe: str, words: Sequence[str], loss_scale: Optional[str] = N
         os.environ, precision="amp", loss_scale=loss_scale or options.loss_scale
     )
     scale = Precision.of(settings, "float16").loss_scale
-    config = changed(config, precision="amp", loss_scale=str(scale))
+    mode = options.xla_mode
+    config = changed(
+        config, precision="amp", loss_scale=str(scale), xla="off" if mode == AUTO else mode
+    )
     job = build_job(module.build, config)
+    if mode == AUTO:
+        choice = auto.choose(work_of(config, whole(job.batches)), auto.TENSOR_CORES, backend.kind())
+        note(f"--xla auto, the default, would choose on a GPU: {choice}")
     return Subject(job, feeds(job), flat(config))
 
 

@@ -16,6 +16,7 @@ from amp_xla.data.text.layout import LAYOUT, Fields, sample
 from amp_xla.data.text.options import VocabularyOptions
 from amp_xla.data.text.readers import Dataset
 from amp_xla.data.text.tokenizer import Encoded, Tokenizer
+from amp_xla.settings import auto
 
 _STREAM = 1  # last part of the random seed, so that order and dropout draw different numbers
 
@@ -74,6 +75,7 @@ class Preparation(NamedTuple):
       bert: folder whose vocabulary is used; None = use ``vocabulary``.
       token_dropout: share of the tokens hidden in training.
       seed: decides the order, the hidden tokens, and which texts ``train_fraction`` takes.
+      few_lengths: returns, for batches of few lengths, whether to use these because XLA is on.
     """
 
     vocabulary: VocabularyOptions
@@ -82,6 +84,7 @@ class Preparation(NamedTuple):
     token_dropout: float
     seed: int
     packed: bool = False
+    few_lengths: Optional[Callable[[Any], bool]] = None
 
     def labelled(
         self,
@@ -133,8 +136,15 @@ class Preparation(NamedTuple):
         else:
             # A dev text may be longer than every training text.
             sizes = np.concatenate([part.lengths for part in encoded])
-            lengths = choose_lengths(sizes, self.options.shapes, length)
-            batches = Batches(encoded[0], answers[0], lengths, size, self.seed)
+
+            def of(shapes: int) -> Batches:
+                lengths = choose_lengths(sizes, shapes, length)
+                return Batches(encoded[0], answers[0], lengths, size, self.seed)
+
+            shapes = self.options.shapes
+            batches = of(min(shapes, auto.LENGTHS) if self.few_lengths else shapes)
+            if self.few_lengths is not None and not self.few_lengths(batches):
+                batches = of(shapes)
         return batches, batches.like(encoded[1], answers[1])
 
 

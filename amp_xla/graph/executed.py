@@ -8,6 +8,7 @@ from typing import Any, Dict, Iterable
 
 from amp_xla.errors import NothingConvertedError, UnsupportedError
 from amp_xla.graph.nodes import BFLOAT16, HALF, has_type
+from amp_xla.settings import AUTO
 
 _HALF = {BFLOAT16: "bfloat16", HALF: "float16"}
 _CLUSTER_OPS = ("XlaLaunch", "_XlaRun", "XlaLaunchV2")
@@ -47,16 +48,6 @@ class ExecutedGraph:
             text = f"none of {self.nodes} executed nodes is in half precision"
         return text + (f", {self.clusters} XLA clusters" if self.clusters else ", no XLA clusters")
 
-    @property
-    def advice(self) -> str:
-        """Line for a GPU that trains in half precision without XLA; otherwise empty."""
-        if self.half_dtype != "float16" or self.clusters:
-            return ""
-        return (
-            "XLA is off (--xla on, or AMP_XLA_XLA=on): on an H100 BERT-base trained 3.0 times as "
-            "fast with it, and AMP alone gained nothing"
-        )
-
 
 def count(graphs: Iterable[Any]) -> ExecutedGraph:
     """Count nodes, casts and XLA clusters of executed graphs, without the nodes inside clusters.
@@ -84,7 +75,7 @@ def verify(counts: ExecutedGraph, precision: str, half_dtype: Any, why: str, xla
 
     Args:
       counts: counts of the first training step.
-      precision, xla: as in ``Settings``.
+      precision, xla: as in ``Settings``; ``auto`` allows both.
       half_dtype, why: half precision of this machine (None = none), and the reason.
 
     Raises:
@@ -106,7 +97,7 @@ def verify(counts: ExecutedGraph, precision: str, half_dtype: Any, why: str, xla
             f"precision={precision} is set, but {counts.describe()}: a Keras policy or another "
             f"library turned mixed precision on"
         )
-    if xla != "off" and not counts.clusters:
+    if xla not in ("off", AUTO) and not counts.clusters:
         raise UnsupportedError(
             f"xla={xla} is set, but {counts.describe()}: this build of TensorFlow has no XLA for "
             f"the device, or every cluster is below --tf_xla_min_cluster_size"

@@ -87,9 +87,13 @@ def _rates(bert: str) -> Tuple[float, float, float]:
 
 def _width(bert: str) -> Optional[int]:
     """Return the hidden size of a folder's weights; None if it has no configuration."""
-    configs = (json_file(os.path.join(bert, name)) for name in CONFIGS)
-    width = next(filter(None, configs), {}).get("hidden_size")
+    width = configuration(bert).get("hidden_size")
     return width if isinstance(width, int) else None
+
+
+def configuration(bert: str) -> Mapping[str, Any]:
+    """Return the configuration of a folder's weights; empty if it has none."""
+    return next(filter(None, (json_file(os.path.join(bert, name)) for name in CONFIGS)), {})
 
 
 def _is_short_run(bert: str) -> bool:

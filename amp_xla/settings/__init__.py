@@ -12,10 +12,12 @@ import math
 from typing import Any, Dict, Mapping, Optional, Tuple, Union
 
 from amp_xla.errors import SettingsError
+from amp_xla.settings.auto import Choice
 
 PREFIX = "AMP_XLA_"
 PRECISIONS: Tuple[str, ...] = ("fp32", "tf32", "amp")
 XLA_MODES: Tuple[str, ...] = ("off", "on", "no_lazy", "lite")
+AUTO = "auto"  # a recipe turns XLA on or off once it has read its data
 DEVICES: Tuple[str, ...] = ("auto", "cpu", "gpu")
 
 # Two masks (padding and causal) may be added to one attention score, so twice the infinity must
@@ -36,7 +38,8 @@ class Settings:
         (the auto-mixed-precision graph rewrite).
       xla: ``off``, ``on`` (auto-clustering), ``no_lazy`` (as ``on``, but each
         cluster is compiled the first time it runs), ``lite`` (only operations that XLA can fuse,
-        so no matrix products; stock TensorFlow 1.15 does not have it).
+        so no matrix products; stock TensorFlow 1.15 does not have it), ``auto`` (recipes only: on
+        or off, see ``amp_xla.settings.auto``).
       infinity: number that bert4keras subtracts from masked scores; None = 1e4 for amp, else
         bert4keras' default, 1e12. bert4keras 0.11.5 masks with ``where`` and does not use it.
       epsilon: Keras' fuzz factor; None = 1e-5 for amp, else Keras' default, 1e-7. bert4keras' LAMB
@@ -45,6 +48,7 @@ class Settings:
         in float16, else 1.
       device: ``auto`` (the GPU if there is one; a GPU that TensorFlow cannot use is an error
         before training), ``cpu`` (never a GPU) or ``gpu`` (an error without one).
+      cache: ``on``: TensorFlow 2 keeps the programs that XLA compiles for the next start; ``off``.
 
     Raises:
       SettingsError: a value is not allowed; the message lists what is.
@@ -56,11 +60,13 @@ class Settings:
     epsilon: Optional[float] = None
     loss_scale: Optional[LossScaleSetting] = None
     device: str = "auto"
+    cache: str = "on"
 
     def __post_init__(self) -> None:
         _one_of("precision", self.precision, PRECISIONS)
-        _one_of("xla", self.xla, XLA_MODES)
+        _one_of("xla", self.xla, (*XLA_MODES, AUTO))
         _one_of("device", self.device, DEVICES)
+        _one_of("cache", self.cache, ("on", "off"))
         object.__setattr__(self, "infinity", _number("infinity", self.infinity))
         object.__setattr__(self, "epsilon", _number("epsilon", self.epsilon))
         if self.loss_scale != "dynamic":
@@ -125,6 +131,7 @@ class Precision:
       reason: clause that explains ``machine_half``.
       loss_scale: a number, or ``dynamic``.
       infinity, epsilon: bert4keras' and Keras' constants; None keeps their defaults.
+      choice: what ``auto`` chose for XLA; None if the user chose, or nothing is chosen yet.
     """
 
     settings: Settings
@@ -134,6 +141,7 @@ class Precision:
     loss_scale: LossScaleSetting
     infinity: Optional[float]
     epsilon: Optional[float]
+    choice: Optional[Choice] = None
 
     @classmethod
     def of(cls, chosen: Settings, machine_half: Optional[str], reason: str = "") -> Precision:
@@ -153,7 +161,7 @@ class Precision:
         if self.settings.precision == "amp":
             reason = f": {self.reason}" if self.reason else ""
             words[0] += f" ({self.half or 'float32'}{reason})"
-        words.append(f"XLA {self.settings.xla}")
+        words.append(str(self.choice) if self.choice else f"XLA {self.settings.xla}")
         constants = {"infinity": self.infinity, "epsilon": self.epsilon}
         words += [f"{name} {plain(v)}" for name, v in constants.items() if v is not None]
         return ", ".join(words)

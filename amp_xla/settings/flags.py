@@ -11,7 +11,7 @@ import re
 from typing import Dict, List, Mapping, Optional
 
 from amp_xla.errors import SettingsError
-from amp_xla.settings import Settings
+from amp_xla.settings import AUTO, Settings
 
 XLA_FLAGS = "TF_XLA_FLAGS"
 COMPILER_FLAGS = "XLA_FLAGS"
@@ -38,19 +38,25 @@ XLA_MODE_FLAGS: Dict[str, Dict[str, str]] = {
     "lite": {"--tf_xla_auto_jit": "fusible"},
 }
 CPU_JIT = "--tf_xla_cpu_global_jit"
+CACHE = "--tf_xla_persistent_cache_directory"
 # Of the 182 seconds in which TensorFlow 2.17 compiled two layers of BERT-base on an H100, XLA spent
 # 166 on trying out Triton's kernels; without them the step was as fast (docs/results/h100.md).
 NO_TRITON = "--xla_gpu_enable_triton_gemm=false"
 
 
 def environment(
-    settings: Settings, environ: Mapping[str, str], gpu: bool = True, tf2: bool = False
+    settings: Settings,
+    environ: Mapping[str, str],
+    gpu: bool = True,
+    tf2: bool = False,
+    cache: str = "",
 ) -> Dict[str, str]:
     """Return the variables to set for ``settings``, by name.
 
     Args:
       gpu: False adds the flag that XLA needs on a CPU.
       tf2: for TensorFlow 2; XLA of 1.15 ends the process if it meets a flag that it does not know.
+      cache: folder of compiled programs; '' = none.
 
     Raises:
       SettingsError: ``environ`` contradicts ``settings``; the message names both.
@@ -62,7 +68,7 @@ def environment(
     changes.update(_precision(settings, environ))
     if settings.device == "cpu":
         changes[VISIBLE_DEVICES] = "-1"
-    xla = _xla(settings, environ.get(XLA_FLAGS, ""), gpu)
+    xla = _xla(settings, environ.get(XLA_FLAGS, ""), gpu, cache)
     if xla != environ.get(XLA_FLAGS, ""):
         changes[XLA_FLAGS] = xla
     compiler = environ.get(COMPILER_FLAGS, "")
@@ -116,18 +122,20 @@ def parse_xla_flags(text: str) -> Dict[str, Optional[str]]:
     return flags
 
 
-def _xla(settings: Settings, current: str, gpu: bool) -> str:
+def _xla(settings: Settings, current: str, gpu: bool, cache: str) -> str:
     flags = parse_xla_flags(current)
-    needed: Dict[str, Optional[str]] = dict(XLA_MODE_FLAGS[settings.xla])
-    if settings.xla == "off":
+    # ``auto`` turns XLA on in the sessions' options, when the data have been read.
+    needed: Dict[str, Optional[str]] = dict(XLA_MODE_FLAGS.get(settings.xla, {}))
+    if settings.xla in ("off", AUTO):
         jit = flags.get("--tf_xla_auto_jit")
         if jit not in (None, "0", "-1"):
             raise SettingsError(
-                f"{XLA_FLAGS} has --tf_xla_auto_jit={jit} but xla=off; set AMP_XLA_XLA to on, "
-                f"no_lazy or lite, or remove the flag"
+                f"{XLA_FLAGS} has --tf_xla_auto_jit={jit} but xla={settings.xla}; set "
+                f"AMP_XLA_XLA to on, no_lazy or lite, or remove the flag"
             )
+    if settings.xla == "off":
         return current
-    if not gpu:
+    if not gpu and settings.xla != AUTO:  # which leaves XLA off on a CPU
         needed[CPU_JIT] = None
     for name, value in needed.items():
         # 1 and 2 are the same level in every TensorFlow since 1.13.
@@ -138,6 +146,8 @@ def _xla(settings: Settings, current: str, gpu: bool) -> str:
                 f"{name}={value}; remove one of the two"
             )
         flags.setdefault(name, value)
+    if cache:
+        flags.setdefault(CACHE, cache)
     return " ".join(n if v is None else f"{n}={v}" for n, v in flags.items())
 
 

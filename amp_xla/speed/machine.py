@@ -90,6 +90,7 @@ def clean_environment() -> Dict[str, str]:
     env = {k: v for k, v in os.environ.items() if k == DEVICE or not k.startswith(dropped)}
     if env.get(DEVICE) == "cpu":
         env["CUDA_VISIBLE_DEVICES"] = "-1"
+    env["AMP_XLA_CACHE"] = "off"  # compiling is measured
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     paths = [root, os.getcwd(), env.get("PYTHONPATH", "")]
     env["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)

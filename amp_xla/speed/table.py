@@ -79,6 +79,20 @@ def recommend(outcomes: Sequence[Outcome]) -> Tuple[Optional[Outcome], str]:
     return equals[0], f"{reason}; the simplest of these is {equals[0].name}"
 
 
+def pays_from(best: Outcome, outcomes: Sequence[Outcome]) -> str:
+    """Return from which step on the XLA mode of ``best`` pays; '' if that cannot be said."""
+    off = next((o for o in outcomes if (o.precision, o.xla) == (best.precision, "off")), best)
+    times = [statistics.median(o.step_seconds or [0.0]) for o in (off, best)]
+    compiling = best.warm_seconds - off.warm_seconds
+    if times[0] <= times[1] or compiling <= 0:
+        return ""
+    return (
+        f"{best.name} compiles for {compiling:.0f} s, so it pays from "
+        f"{compiling / (times[0] - times[1]):,.0f} steps on; --xla auto, the default, decides by "
+        f"figures of an H100\n"
+    )
+
+
 def _spread_text(outcome: Outcome) -> str:
     noise = spread(outcome.samples_per_second)
     return "one round only" if noise == math.inf else f"{noise:.0%}"

@@ -67,6 +67,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     print(reason)
     if best is not None:
         print(f"train with: --precision {best.precision} --xla {best.xla}")
+        print(table.pays_from(best, outcomes), end="")
     if config.largest_batch:
         best = best or next(o for o in outcomes if o.status == "ok")
         print(_largest_batch(config, words, best, rows, here))

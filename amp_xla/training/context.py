@@ -13,14 +13,16 @@ from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Type
 from amp_xla.config import flat
 from amp_xla.data.labelled import Labelled, Preparation
 from amp_xla.models import fine_tuning
+from amp_xla.models.options import SIZES
 from amp_xla.models.weights import pretrained
 from amp_xla.process.progress import note
-from amp_xla.settings import Precision, Settings
+from amp_xla.settings import AUTO, Precision, Settings, auto
 from amp_xla.training import distributed
 from amp_xla.training.checkpoint import ARCHITECTURE, Checkpoint
 from amp_xla.training.options import LoopOptions
 from amp_xla.training.recipe import recipe_of
 from amp_xla.training.run import resumed_settings
+from amp_xla.training.state import XLA_LENGTHS
 
 
 class RunContext:
@@ -36,7 +38,7 @@ class RunContext:
       config: the configuration; for a resumed run with the vocabulary of its checkpoint.
       ranks: the processes that train together.
       micro_batches: number of micro-batches per update and rank.
-      precision: precision, XLA mode and loss scale.
+      precision: precision, XLA mode and loss scale; ``share`` chooses the mode ``auto``.
       step_input: placeholder of the micro-batch's number, which decides the dropout masks.
     """
 
@@ -51,6 +53,8 @@ class RunContext:
             return
         self.precision = options.resolve()
         # TensorFlow reads the precision at its import, so the imports follow here.
+        from amp_xla import backend
+        from amp_xla.backend import configuring
         from amp_xla.models import dropout
         from amp_xla.training import job
 
@@ -59,6 +63,13 @@ class RunContext:
         if resume_from is not None:  # its masks, whether XLA is on now or not
             hashed = resume_from.identity["settings"].get(dropout.MASKS) == dropout.HASH
         self.step_input = dropout.install(config.seed, hashed)
+        if self.precision.settings.xla == AUTO:
+            if resume_from is not None:
+                lengths = resume_from.identity["settings"].get(XLA_LENGTHS)
+                choice = auto.Choice(lengths is not None, "as the run began", lengths)
+                self.precision = configuring.choose_xla(choice)
+            elif not backend.gpus():
+                self._choose_xla(None)
 
     @property
     def reads_weights(self) -> bool:
@@ -75,6 +86,7 @@ class RunContext:
         return Preparation(
             config.vocabulary, dataclasses.replace(config.batches, batch_size=size),
             config.encoder.bert, config.training.token_dropout, config.seed, packed,
+            self._choose_xla if hasattr(self, "precision") else None,
         )  # fmt: skip
 
     def shared(self, data: Labelled) -> Labelled:
@@ -85,7 +97,23 @@ class RunContext:
 
     def share(self, batches: Any) -> Any:
         """Return a ``BatchSource`` of this rank's rows, each batch cut into micro-batches."""
+        if hasattr(self, "precision"):
+            self._choose_xla(batches)
         return self.ranks.share(batches, self.micro_batches)
+
+    def _choose_xla(self, batches: Optional[Any]) -> bool:
+        """Choose the XLA mode if it is ``auto``; return whether batches must have few lengths.
+
+        ``batches`` are those of training, of few lengths if there are several.
+        """
+        if self.precision.settings.xla == AUTO:
+            from amp_xla import backend
+            from amp_xla.backend import configuring
+
+            work = None if batches is None else work_of(self.config, batches, self.ranks.world.size)
+            capability = (backend.compute_capability() or (7, 0)) if backend.gpus() else None
+            self.precision = configuring.choose_xla(auto.choose(work, capability, backend.kind()))
+        return self.precision.choice is not None and self.precision.choice.lengths is not None
 
     def steps(self, batches: Any) -> int:
         """Return the number of steps in the whole run; print the defaults that apply to it."""
@@ -194,6 +222,7 @@ class RunContext:
         """Return the ``Job``; the arguments are its attributes."""
         from amp_xla.training.job import Job
 
+        self._choose_xla(None)  # in a recipe that shares no batches
         return Job(
             model, step, batches, evaluate, assets, self.precision, identity=identity, **others
         )
@@ -214,6 +243,30 @@ class RunContext:
         architecture = architecture or self.config.encoder.architecture(vocabulary, length)
         assets = {**data.assets, ARCHITECTURE: architecture}
         return self.job(model, step, data.batches, evaluate, assets, data.fingerprints, **others)
+
+
+def work_of(config: Any, batches: Any, ranks: int = 1) -> Optional[auto.Work]:
+    """Return what a run computes on one GPU; None without an encoder of a known size.
+
+    Args:
+      batches: the training batches of all ranks.
+    """
+    encoder: Any = getattr(config, "encoder", None)
+    if encoder is None:
+        return None
+    sizes: Any = (
+        SIZES[encoder.model] if hasattr(encoder, "model") else (encoder.layers, encoder.hidden)
+    )
+    if encoder.bert is not None:
+        bert = fine_tuning.configuration(encoder.bert)
+        sizes = bert.get("num_hidden_layers"), bert.get("hidden_size")
+    layers, hidden = sizes[:2]
+    if not (isinstance(layers, int) and isinstance(hidden, int)):
+        return None
+    steps = flat(config).get("epochs", 1) * batches.steps_per_epoch()
+    tokens = [rows * length / ranks for rows, length in batches.shapes]
+    shapes = min(len(tokens), auto.LENGTHS)
+    return auto.Work(steps, sum(tokens) / len(tokens), layers, hidden, shapes)
 
 
 def build_job(

@@ -21,15 +21,16 @@ from typing import Any, Callable, List, Mapping, Optional, Sequence, TypeVar, ca
 import numpy as np
 
 from amp_xla import backend
+from amp_xla.backend import configuring
 from amp_xla.data.batches.protocol import RankShard
 from amp_xla.errors import AmpXlaError, RankLost
 from amp_xla.process.world import World, meet, stop_with_launcher, world
 
 T = TypeVar("T")
 
-# Horovod's own limit for a rank that does not answer is infinite. A rank that compiles for longer
-# than this ends the run.
-_STALL_SECONDS = "35"
+# Horovod's own limit for a rank that does not answer is infinite. With XLA on a GPU a rank may
+# compile while others have loaded their programs.
+_STALL_SECONDS, _COMPILING_SECONDS = "35", "600"
 _DEFAULTS = {
     "HOROVOD_STALL_CHECK_TIME_SECONDS": "20",
     "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": _STALL_SECONDS,
@@ -210,8 +211,10 @@ def join() -> Ranks:
 
 
 def _horovod(place: World) -> Any:
+    compiles = configuring.current().settings.xla != "off" and backend.gpus()
     for name, value in _DEFAULTS.items():
-        os.environ.setdefault(name, value)
+        longer = compiles and value == _STALL_SECONDS
+        os.environ.setdefault(name, _COMPILING_SECONDS if longer else value)
     _check_name(place, os.environ)
     try:
         hvd = importlib.import_module("horovod.tensorflow")

@@ -13,7 +13,7 @@ import numpy as np
 from safetensors import SafetensorError
 
 from amp_xla import backend
-from amp_xla.backend import configuring, keras, tf
+from amp_xla.backend import compiled, configuring, keras, tf
 from amp_xla.data.batches.protocol import BatchSource, micro_batches
 from amp_xla.errors import AmpXlaError
 from amp_xla.graph import executed, training_graph
@@ -22,10 +22,11 @@ from amp_xla.graph.training_graph import DROPOUT_STEP
 from amp_xla.models import dropout
 from amp_xla.process import durable
 from amp_xla.process.progress import note
-from amp_xla.settings import Precision
+from amp_xla.settings import AUTO, Precision
 from amp_xla.training import distributed
 from amp_xla.training.checkpoint import MORE, Checkpoint, CheckpointError
 from amp_xla.training.engine import Engine, StepResult, fitting
+from amp_xla.training.state import XLA_LENGTHS
 from amp_xla.training.step import (
     FLAG,
     TrainStep,
@@ -92,7 +93,9 @@ class Job:
     def verify(self, graph: executed.ExecutedGraph) -> None:
         """Raise NothingConvertedError or UnsupportedError if AMP or XLA did not take effect."""
         chosen, here = self.resolved.settings, self.resolved
-        executed.verify(graph, chosen.precision, here.machine_half, here.reason, chosen.xla)
+        # A run for which ``auto`` turned XLA on may go on without it.
+        xla = AUTO if here.choice is not None and chosen.xla == "on" else chosen.xla
+        executed.verify(graph, chosen.precision, here.machine_half, here.reason, xla)
 
 
 class TensorFlowEngine(Engine):
@@ -108,6 +111,11 @@ class TensorFlowEngine(Engine):
         warning = shape_warning(len(job.batches.shapes), job.resolved.settings.xla)
         if warning:
             note(warning)
+        if job.resolved.settings.xla != "off" and any(compiled.programs()):
+            note(
+                "XLA's programs are kept for the next start (AMP_XLA_CACHE=off: not); messages "
+                "`Error parsing text-format` are harmless"
+            )
         self.metric_names = job.step.metric_names
         start = getattr(optimizer, "loss_scale_at_start", None)
         self.smallest_scale = getattr(start, "minimum", None)
@@ -129,7 +137,9 @@ class TensorFlowEngine(Engine):
         settings = dataclasses.asdict(job.resolved.settings)
         settings["half precision"] = job.resolved.machine_half
         settings[dropout.MASKS] = dropout.kind()
-        del settings["device"]  # machine_half covers its effect
+        del settings["device"], settings["cache"]  # machine_half covers the effect of the first
+        if job.resolved.choice is not None and job.resolved.choice.lengths:
+            settings[XLA_LENGTHS] = job.resolved.choice.lengths
         self.settings = settings
         self.versions = {
             "tensorflow": backend.tensorflow().__version__,
@@ -169,8 +179,7 @@ class TensorFlowEngine(Engine):
     def first_step_ran(self) -> Optional[Dict[str, Any]]:
         graph = self.job.step.executed
         note(f"first step ran: {graph.describe()}")
-        if graph.advice:
-            note(graph.advice)
+        compiled.seal()
         self.job.verify(graph)
         return dataclasses.asdict(graph)
 

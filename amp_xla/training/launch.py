@@ -14,8 +14,9 @@ import time
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Mapping, Optional, Type, Union
 
+from amp_xla import backend
 from amp_xla.backend import configuring
-from amp_xla.config import flat, parse
+from amp_xla.config import changed, flat, parse
 from amp_xla.errors import AmpXlaError
 from amp_xla.process.progress import note
 from amp_xla.process.stopping import SignalWatch
@@ -47,6 +48,8 @@ def train(
 ) -> int:
     """Train a recipe, from the start or from a checkpoint; return the exit code.
 
+    If XLA fails where ``auto`` turned it on, training goes on without it.
+
     Args:
       config: the recipe's configuration; its field ``run`` has ``RunOptions``.
       build: returns the ``Job`` of a configuration and a ``RunContext``.
@@ -57,6 +60,7 @@ def train(
       AmpXlaError: see ``Loop.train``; or the checkpoint does not fit this job.
     """
     run: Optional[RunFolder] = None
+    job = loop = None
     with SignalWatch() as watch:
         try:
             with watch.nothing_to_save("before the first step; nothing was lost"):
@@ -73,9 +77,17 @@ def train(
             note(_next(sys.modules[build.__module__], loop))
             watch.check("after the last step; the run is complete")
             return 0
+        except Exception as error:
+            if not configuring.fall_back(error):
+                raise
+            if loop is not None:
+                config = changed(config, name=loop.run.name, resume=True)
         finally:
             if run is not None:
                 run.close()
+    job = loop = None
+    backend.clear_session()
+    return train(recipe, config, build, options, join)
 
 
 def main(

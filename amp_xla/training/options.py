@@ -6,13 +6,14 @@ A recipe's own defaults go into the group: ``UpdateOptions(learning_rate=1e-3)``
 from __future__ import annotations
 
 import dataclasses
+import os
 from typing import Any, Optional
 
 from typing_extensions import Annotated, Literal
 
 from amp_xla.config import MAY_CHANGE, within
-from amp_xla.errors import AmpXlaError
-from amp_xla.settings import Precision
+from amp_xla.errors import AmpXlaError, SetupOrderError
+from amp_xla.settings import AUTO, Precision
 
 Seed = Annotated[int, within(0, 2**32 - 1, help="seed of all random numbers")]
 Accumulate = Annotated[
@@ -52,8 +53,9 @@ class PrecisionOptions:
 
     precision: Optional[Literal["fp32", "tf32", "amp"]] = None
     """precision; none = environment variable AMP_XLA_PRECISION, or amp if that is not set"""
-    xla: Optional[Literal["off", "on", "no_lazy", "lite"]] = None
-    """XLA mode; none = environment variable AMP_XLA_XLA, or off if that is not set"""
+    xla: Annotated[Optional[Literal["auto", "off", "on", "no_lazy", "lite"]], MAY_CHANGE] = None
+    """XLA mode; none = environment variable AMP_XLA_XLA, or auto if that is not set: on if there is
+    a GPU and the run is long enough for compiling to pay"""
     loss_scale: Optional[str] = None
     """loss scale: a number (1 = off) or dynamic; none = environment variable AMP_XLA_LOSS_SCALE, or
     if that is not set, 1000 in float16 and 1 otherwise"""
@@ -64,9 +66,18 @@ class PrecisionOptions:
         """Apply these options, before TensorFlow is imported; return the resulting precision."""
         from amp_xla.backend import configuring
 
-        return configuring.resolve(
-            precision=self.precision, xla=self.xla, loss_scale=self.loss_scale
-        )
+        others = {"precision": self.precision, "loss_scale": self.loss_scale}
+        try:
+            return configuring.resolve(**others, xla=self.xla_mode)
+        except SetupOrderError:
+            if self.xla_mode != AUTO:
+                raise
+            return configuring.resolve(**others, xla="off")  # too late for XLA's flags alone
+
+    @property
+    def xla_mode(self) -> str:
+        """XLA mode, with the environment variable and the default."""
+        return self.xla or os.environ.get("AMP_XLA_XLA", "").strip() or AUTO
 
 
 def precision_options(config: Any, purpose: str) -> PrecisionOptions:

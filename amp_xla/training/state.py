@@ -34,6 +34,8 @@ _PARTS = {  # part of an identity -> word for its entries in messages
     "assets": "file", "versions": "version",
 }  # fmt: skip
 _STEPS = "steps per epoch"
+# Part of "settings" if ``auto`` turned XLA on: most lengths of the batches.
+XLA_LENGTHS = "lengths with xla"
 
 
 @dataclasses.dataclass

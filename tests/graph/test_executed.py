@@ -34,11 +34,6 @@ def test_half_nodes_and_casts_are_counted():
     assert "float16 (1 matrix products, 2 casts)" in HALF.describe()
 
 
-def test_only_half_precision_without_xla_is_advised_to_use_it():
-    assert "--xla on" in HALF.advice
-    assert not FULL.advice and not dataclasses.replace(HALF, clusters=3).advice
-
-
 @pytest.mark.parametrize(
     "counts, precision, xla, error, text",
     [
