@@ -14,10 +14,19 @@ import pytest
 from hypothesis import given, settings
 
 from amp_xla.precision import PolicyRules
-from amp_xla.precision.jax import DynamicLossScale, NoOpLossScale, value_and_grad
+from amp_xla.precision.jax import DynamicLossScale, NoOpLossScale, select_tree, value_and_grad
 from amp_xla.precision.jax.optax import loss_scaled
 from tests.support.scale_reference import cases, reference
 from tests.support.snippets import blocks, run
+from tests.support.update_sequences import (
+    MOMENTUM,
+    RATE,
+    SLOPES,
+    Reference,
+    many,
+    scale,
+    sequences,
+)
 
 pytestmark = pytest.mark.jax
 
@@ -80,6 +89,79 @@ def test_optax_wrapper_skips_whole_steps():
     assert (state.applied_steps, state.skipped_steps) == (3, 2)
     # 8, then halved by inf; one finite step; halved by nan; one finite step.
     assert state.loss_scale.loss_scale == 2.0 and state.loss_scale.counter == 1
+
+
+@jax.jit
+def sequence_step(state, factor, shift):
+    params, slots, loss_scale, average = state
+    optimizer = optax.chain(
+        optax.clip_by_global_norm(1.0), optax.sgd(RATE, MOMENTUM, accumulator_dtype=jnp.float32)
+    )
+
+    def loss(params):
+        return sum(jnp.sum(value * SLOPES) for value in params.values()) * factor + shift
+
+    _, grads, finite, loss_scale = value_and_grad(loss, loss_scale)(params)
+    updates, new_slots = optimizer.update(grads, slots, params)
+    new = optax.apply_updates(params, updates), new_slots, 0.5 * average + 0.5 * factor
+    params, slots, average = select_tree(finite, new, (params, slots, average))
+    return (params, slots, loss_scale, average), finite
+
+
+def check_sequence(case):
+    """The moving average is part of the state; an abandoned step is a state not taken over."""
+    batches, _ = case
+    reference = Reference(1, clips_always=True)
+    params = {name: jnp.ones(2) for name in "eab"}
+    slots = optax.chain(optax.identity(), optax.sgd(RATE, MOMENTUM)).init(params)
+    state = (params, slots, scale(), jnp.float32(0))
+    for micro in batches:
+        new, finite = sequence_step(state, jnp.float32(micro.factor), jnp.float32(micro.shift))
+        if micro.abandoned:
+            continue
+        state = new
+        assert bool(finite) == reference.step(micro)
+        loss_scale = state[2]
+        counts = [reference.applied, reference.skipped]
+        reference.check(state[0], [*counts, loss_scale.loss_scale, loss_scale.counter])
+        assert state[3] == reference.average
+
+
+SEQUENCES = sequences(("whole",), abandon=True)
+
+
+@many(25)
+@given(case=SEQUENCES)
+def test_random_sequences_of_updates(case):
+    check_sequence(case)
+
+
+@pytest.mark.long
+@many(1000)
+@given(case=SEQUENCES)
+def test_a_thousand_random_sequences_of_updates(case):
+    check_sequence(case)
+
+
+@pytest.mark.parametrize("mapped", ["argument", "closure"])
+def test_an_axis_of_vmap_is_averaged_over(mapped):
+    params, x = jnp.ones([3, 1]), jnp.arange(12.0).reshape(2, 2, 3)
+
+    def mean_square(p, x):
+        return jnp.mean((x @ p) ** 2)
+
+    def step(p, x):
+        return value_and_grad(mean_square, 8.0, axis_name="d")(p, x)
+
+    if mapped == "argument":
+        run = jax.vmap(step, in_axes=(None, 0), axis_name="d")
+    else:
+        run = jax.vmap(lambda p, x: step(params, x), in_axes=(None, 0), axis_name="d")
+    for done in (run(params, x), jax.jit(run)(params, x)):
+        want = jnp.mean(jnp.stack([jax.grad(mean_square)(params, part) for part in x]), 0)
+        np.testing.assert_allclose(done.grads, jnp.stack([want, want]), rtol=1e-6)
+    done = jax.jit(run)(params, x.at[1, 0, 0].set(jnp.inf))
+    assert done.finite.tolist() == [False, False]
 
 
 DEVICES = """

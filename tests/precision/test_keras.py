@@ -122,3 +122,37 @@ def test_the_documentations_graph_blocks_run(code, tmp_path, monkeypatch):
     model = backend.keras.models.Sequential([backend.keras.layers.Dense(1, input_shape=(4,))])
     model.compile(loss="mse", optimizer="sgd")
     run(code.replace("steps=20", "steps=2"), model=model, batches=Batches(16))
+
+
+class Tracking(keras.layers.Layer):
+    """Counts batches and assigns the mean of the last one, as its updates."""
+
+    def build(self, shape):
+        self.batches = self.add_weight("batches", [], initializer="zeros", trainable=False)
+        self.mean = self.add_weight("mean", [shape[-1]], initializer="zeros", trainable=False)
+
+    def call(self, x):
+        self.add_update(self.batches.assign_add(1.0))
+        self.add_update(keras.backend.update(self.mean, tf.reduce_mean(x, [0, 1, 2])))
+        return x
+
+
+@pytest.mark.parametrize("wrap", [LossScaleOptimizer, DropIn])
+@pytest.mark.parametrize("layer", [
+    lambda: keras.layers.BatchNormalization(fused=True),
+    lambda: keras.layers.BatchNormalization(fused=False), Tracking,
+])  # fmt: skip
+def test_layers_update_their_variables_in_applied_steps_only(cleared, wrap, layer):
+    layers = [keras.layers.Reshape([2, 2, 1], input_shape=[4]), layer(), keras.layers.Flatten()]
+    model = keras.models.Sequential([*layers, keras.layers.Dense(1)])
+    optimizers = getattr(keras.optimizers, "legacy", keras.optimizers)
+    model.compile(wrap(optimizers.SGD(1e-3)), "mse")
+    model.set_weights(model.get_weights())  # sessions know the updates before the optimizer's
+    x, seen = np.random.RandomState(0).randn(4, 8, 4), []
+    x[1, 3] = np.inf
+    for batch in x:
+        model.train_on_batch(batch, batch[:, :1])
+        seen.append(model.get_weights())
+    assert all(np.array_equal(a, b) for a, b in zip(seen[0], seen[1]))
+    assert not any(np.array_equal(a, b) for a, b in zip(seen[1], seen[2]))
+    assert all(np.isfinite(weight).all() for weight in seen[-1])

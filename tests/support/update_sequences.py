@@ -84,8 +84,8 @@ class Reference:
       updates: mean gradients of the applied steps, by variable.
     """
 
-    def __init__(self, window: int) -> None:
-        self.window, self.scale = window, scale()
+    def __init__(self, window: int, clips_always: bool = False) -> None:
+        self.window, self.scale, self._clips_always = window, scale(), clips_always
         self.weights = {name: np.ones(2, np.float32) for name in "eab"}
         self.slots = {name: np.zeros(2, np.float32) for name in "eab"}
         self.average = np.float32(0.0)
@@ -116,7 +116,9 @@ class Reference:
             return False
         self.average = moved
         self.updates.append(means)
+        norm = np.sqrt(sum(np.square(mean).sum() for mean in means.values()))
         for name, mean in means.items():
+            mean = mean / max(1.0, norm / CLIP) if self._clips_always else mean
             self.slots[name] = MOMENTUM * self.slots[name] - RATE * mean
             self.weights[name] = self.weights[name] + self.slots[name]
         return True

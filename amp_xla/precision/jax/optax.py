@@ -38,8 +38,9 @@ def loss_scaled(
     """Build a transformation of scaled gradients: unscale, check, apply or skip the step.
 
     A loss that is not finite skips the step only if its gradients are not finite either; see
-    ``value_and_grad``. Clipping belongs inside:
-    ``loss_scaled(optax.chain(optax.clip_by_global_norm(1.0), adam))``.
+    ``value_and_grad``.
+
+    Clipping belongs inside: ``loss_scaled(optax.chain(optax.clip_by_global_norm(1.0), adam))``.
 
     Args:
       optimizer: any Optax transformation.
