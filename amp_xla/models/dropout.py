@@ -177,13 +177,13 @@ def _random(shape: Any, text: bytes, rate: float) -> Any:
 def _hashed(shape: Any, text: bytes, rate: float) -> Any:
     """Return a mask that is a hash of its elements' numbers, with two keys for layer and step.
 
-    With one key, masks would be permutations of one another. int32 stands for uint32, which
+    With one key, masks would be permutations of one another. int32 replaces uint32, which
     TensorFlow 1.15 cannot multiply. Source of the hash: Chris Wellons' triple32,
     https://nullprogram.com/blog/2018/07/31, without the last step, which changes low bits only.
     """
     step = tf.cast(_stream().step, tf.int32)
-    own = np.frombuffer(hashlib.sha256(text).digest()[:8], "<i4")
-    keys = step * _int32([0x9E3779B9, 0xC2B2AE35]) + own
+    constants = np.frombuffer(hashlib.sha256(text).digest()[:8], "<i4")
+    keys = step * _int32([0x9E3779B9, 0xC2B2AE35]) + constants
     x = tf.bitwise.bitwise_xor(tf.reshape(tf.range(tf.reduce_prod(shape)), shape), keys[0])
     for shift, factor, key in ((17, 0xED5AD4BB, keys[1]), (11, 0xAC4C1B51, 0), (15, 0x31848BAB, 0)):
         high = tf.bitwise.bitwise_and(tf.bitwise.right_shift(x, shift), 2 ** (32 - shift) - 1)
