@@ -47,8 +47,9 @@ def tensorflow() -> Any:
         try:
             import tensorflow as module
         except ImportError as error:
-            # 1.15 prints a traceback as its message.
-            reason = str(error).rpartition("ImportError: ")[2].partition("\n")[0]
+            reason = (
+                str(error).rpartition("ImportError: ")[2].partition("\n")[0]
+            )  # 1.15: a traceback
             raise UnsupportedError(
                 f"TensorFlow cannot be imported ({reason}); install it ({environment()}), or run "
                 f"inside NVIDIA's TensorFlow container"

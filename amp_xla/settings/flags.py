@@ -135,7 +135,11 @@ def _xla(settings: Settings, current: str, gpu: bool, cache: str) -> str:
             )
     if settings.xla == "off":
         return current
-    if not gpu and settings.xla != AUTO:  # which leaves XLA off on a CPU
+    if settings.xla == AUTO and gpu:
+        # Lazily, the first batch of each further length runs without XLA: with two lengths, a run
+        # that is resumed between their first batches would have other bits.
+        needed["--tf_xla_enable_lazy_compilation"] = "false"
+    elif not gpu and settings.xla != AUTO:  # which leaves XLA off on a CPU
         needed[CPU_JIT] = None
     for name, value in needed.items():
         # 1 and 2 are the same level in every TensorFlow since 1.13.

@@ -64,6 +64,8 @@ TF, XLA, TRITON = "TF_XLA_FLAGS", "XLA_FLAGS", "--xla_gpu_enable_triton_gemm"
 @pytest.mark.parametrize("name, mine, settings, merged", [
     (TF, "", {"xla": "off"}, None), (TF, "", {"xla": "lite"}, "--tf_xla_auto_jit=fusible"),
     (TF, "", {"xla": "on"}, "--tf_xla_auto_jit=1"),
+    (TF, "", {"xla": "auto"}, "--tf_xla_enable_lazy_compilation=false"),
+    (TF, "", {"xla": "auto", "gpu": False}, None),
     (TF, "", {"xla": "on", "gpu": False}, "--tf_xla_auto_jit=1 --tf_xla_cpu_global_jit"),
     (TF, "", {"xla": "no_lazy"}, "--tf_xla_auto_jit=1 --tf_xla_enable_lazy_compilation=false"),
     (TF, "--tf_xla_min_cluster_size=2  --tf_xla_clustering_debug", {"xla": "no_lazy"},
