@@ -47,9 +47,7 @@ def tensorflow() -> Any:
         try:
             import tensorflow as module
         except ImportError as error:
-            reason = (
-                str(error).rpartition("ImportError: ")[2].partition("\n")[0]
-            )  # 1.15: a traceback
+            reason = str(error).rpartition("ImportError: ")[2].partition("\n")[0]
             raise UnsupportedError(
                 f"TensorFlow cannot be imported ({reason}); install it ({environment()}), or run "
                 f"inside NVIDIA's TensorFlow container"
