@@ -192,8 +192,9 @@ def all_or_nothing(folder: Path, write: Callable[[Path], Any]) -> Any:
     folder.parent.mkdir(parents=True, exist_ok=True)
     prefix = f"{durable.TEMPORARY}{folder.name}-"
     for left in folder.parent.glob(f"{glob.escape(prefix)}*"):
-        with contextlib.suppress(OSError), _locked(left):  # its process was killed
-            shutil.rmtree(str(left), ignore_errors=True)
+        with contextlib.suppress(OSError), _locked(left) as unused:  # its process was killed
+            if unused:
+                shutil.rmtree(str(left), ignore_errors=True)
     try:
         # A new name: another process may be writing the same export, or have left a link.
         with temporary_folder(prefix, str(folder.parent)) as scratch, _locked(scratch):
@@ -213,11 +214,14 @@ def all_or_nothing(folder: Path, write: Callable[[Path], Any]) -> Any:
 
 
 @contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Lock a folder; raise OSError if another process has locked it."""
+def _locked(folder: Path) -> Iterator[bool]:
+    """Lock a folder and yield True; False if another process or the file system prevents it."""
     descriptor = os.open(str(folder), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
+        locked = False
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            locked = True
+        yield locked
     finally:
         os.close(descriptor)

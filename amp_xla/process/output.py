@@ -33,7 +33,7 @@ def printable(text: Any, allowed: str = "") -> str:
 
 def check_name(name: str) -> None:
     """Raise AmpXlaError if a name is not UTF-8: it could not be written into the run's files."""
-    plain = os.fsencode(name).decode("utf-8", "backslashreplace")
+    plain = name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
     if plain != name:
         raise AmpXlaError(f"{plain}: the name is not UTF-8; rename it")
 
@@ -71,7 +71,7 @@ def require() -> None:
 
 @contextlib.contextmanager
 def messages() -> Iterator[None]:
-    """Print to standard error, and go on without it if its reader or terminal is gone."""
+    """Print to standard error; continue without it if its reader or terminal has ended."""
     try:
         yield
     except BrokenPipeError:

@@ -36,14 +36,14 @@ class Interrupted(SystemExit, KeyboardInterrupt):
 
 
 def interactive() -> bool:
-    """Return whether the process belongs to somebody who types: a notebook or Python's prompt."""
+    """Return whether the process is a notebook's kernel, IPython or Python's prompt."""
     return hasattr(sys, "ps1")
 
 
 def ending(error: Any) -> BaseException:
     """Return the exception that ends the user's program after ``Stopped`` or ``RankLost``.
 
-    A notebook shows the message and goes on. A script ends by the exit code, without a traceback;
+    A notebook shows the message. A script ends by the exit code, without a traceback;
     Ctrl-C is also a KeyboardInterrupt, so that ``except KeyboardInterrupt`` around ``fit`` works.
     """
     if interactive():

@@ -159,6 +159,21 @@ def test_code_that_swallows_everything_does_not_swallow_a_signal(number, code):
     assert done == (code, "", f"stopped by {signal.Signals(number).name}\n")
 
 
+@pytest.mark.parametrize(("code", "caught", "left"), [
+    (130, "ValueError", (130, "", "")), (130, "KeyboardInterrupt", (0, "saved\n", "")),
+    (143, "KeyboardInterrupt", (143, "", "")),
+])  # fmt: skip
+def test_a_script_catches_ctrl_c_or_ends_by_its_exit_code(code, caught, left):
+    program = f"""
+from amp_xla.process.stopping import Stopped, ending
+try:
+    raise ending(Stopped("stopped", {code})) from None
+except {caught}:
+    print("saved")
+"""
+    assert run_python("-c", program) == left
+
+
 def test_code_that_never_gives_up_is_ended():
     done = run_python("-c", PROGRAM, "never", timeout=30)
     assert done.code == 143, done
