@@ -6,7 +6,7 @@ import json
 import re
 import warnings
 from collections import Counter
-from typing import Any, Dict, Iterable, Mapping, Optional
+from typing import Any, Dict, Iterable, List, Mapping, Optional
 
 from amp_xla.backend import keras
 from amp_xla.errors import AmpXlaError
@@ -21,6 +21,18 @@ _LOWER = ("loss", "error", "mae", "mse", "perplexity")
 _KERAS = ("keras", "tensorflow", "tensorflow_core", "tf_keras")
 
 
+def with_inner(optimizer: Any) -> List[Any]:
+    """Return an optimizer and those that it wraps, such as to scale the loss, outermost first."""
+    found = [optimizer]
+    while True:
+        names = ("inner", "_optimizer", "optimizer")
+        inner = (getattr(found[-1], name, None) for name in names)
+        next_one = next((each for each in inner if hasattr(each, "apply_gradients")), None)
+        if next_one is None:
+            return found
+        found.append(next_one)
+
+
 def describe(model: Any, data: Mapping[str, Any]) -> Dict[str, Any]:
     """Return ``data``, the loss, the optimizer and the layers' settings, name -> JSON of a value.
 
@@ -31,7 +43,9 @@ def describe(model: Any, data: Mapping[str, Any]) -> Dict[str, Any]:
     if "_amp_xla_config" not in vars(optimizer):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # functions that get_config leaves out
-            vars(optimizer)["_amp_xla_config"] = _config(optimizer)
+            configs = [_config(part) for part in with_inner(optimizer)]
+            known = [each for each in configs if each.keys() != {"class"}]
+            vars(optimizer)["_amp_xla_config"] = known[0] if known else configs[0]
     described: Dict[str, Any] = {}
     layers = {name: _config(layer) for name, layer in layers_of(model).items()}
     parts = {"data": data, "loss": model.loss, "optimizer": vars(optimizer)["_amp_xla_config"]}

@@ -17,7 +17,7 @@ from amp_xla import backend
 from amp_xla.backend import configuring, keras
 from amp_xla.callbacks import data, description
 from amp_xla.callbacks.other_callbacks import OtherCallbacks
-from amp_xla.callbacks.step import FitJob, FitStep, check, metric_variables, rates_of
+from amp_xla.callbacks.step import FitJob, FitStep, check, metric_variables
 from amp_xla.config import fields
 from amp_xla.errors import AmpXlaError, RankLost
 from amp_xla.process.progress import note
@@ -231,6 +231,8 @@ class Run(keras.callbacks.Callback):
             self._files, configuring.current(), self._identity, script=script,
         )  # fmt: skip
         engine = TensorFlowEngine(job)
+        engine.skips = self._step.skips
+        built = engine.variables.snapshot() if resume_from else {}
         try:
             self._loop = prepare(self.folder, self._config, engine, options, resume_from)
         except CheckpointError as error:
@@ -239,11 +241,10 @@ class Run(keras.callbacks.Callback):
         self._loop.more = self._more
         if resume_from is None:
             self._loop.state.epoch = epoch
+        else:  # callbacks begin with the model of the script, as they did in the new run
+            engine.variables.assign(built)
+        self._resume_from, self._built = resume_from, built
         self._step.number, self._step.skip = self._loop.state.step, skip
-        rates = rates_of(model) if skip else []
-        self._within_epoch = list(zip(rates, backend.K.batch_get_value(rates)))
-        if skip and len(self._saved["metrics"]) == len(metric_variables(model)):
-            self._within_epoch += zip(metric_variables(model), self._saved["metrics"])
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Raise AmpXlaError unless Keras' graph-mode ``fit`` is running."""
@@ -264,6 +265,16 @@ class Run(keras.callbacks.Callback):
         """Restore the state of the other callbacks, after their ``on_train_begin``."""
         self._others = OtherCallbacks(others, self._loop.engine.variables.shapes())
         self._others.restore(self._saved["callbacks"], self._arrays)
+        if self._resume_from:
+            engine, built, self._built = self._loop.engine, self._built, {}
+            begun = engine.variables.snapshot()
+            names = [name for name in built if begun[name].tobytes() != built[name].tobytes()]
+            if names:
+                note(
+                    f"callbacks set {', '.join(names[:3])}{' ...' if names[3:] else ''} in "
+                    f"on_train_begin; the checkpoint's values replace them"
+                )
+            engine.restore(self._resume_from)
         if self._step.skip:
             self._others.silence()
         if self._ended:
@@ -276,8 +287,11 @@ class Run(keras.callbacks.Callback):
         if step.skip:
             step.skip -= 1
             if not step.skip:  # undo what Keras and callbacks changed at the start of the epoch
-                backend.K.batch_set_value(self._within_epoch)
-                self._others.rejoin(self._saved["callbacks"], self._arrays)
+                loop.engine.restore(self._resume_from)
+                metrics = metric_variables(step.model)
+                if len(self._saved["metrics"]) == len(metrics):
+                    backend.K.batch_set_value(list(zip(metrics, self._saved["metrics"])))
+                self._others.rejoin()
                 self._epoch_ends()
             return
         size = int(logs["size"])
