@@ -11,6 +11,7 @@ from typing import Any, Dict, Iterable, List, Mapping, Optional
 from amp_xla.backend import keras
 from amp_xla.errors import AmpXlaError
 from amp_xla.graph.training_graph import layers_of
+from amp_xla.process.progress import note
 
 IN_A_LOOP = (
     "this process has already ended a run there: in a loop, such as over folds, give each run "
@@ -101,6 +102,31 @@ def renumbered(stored: Iterable[str], model: Any) -> bool:
     names = {weight.op.name for weight in model.weights}
     plain = [Counter(re.sub(r"_\d+(?=/|$)", "", name) for name in each) for each in (names, stored)]
     return not names <= set(stored) and not plain[0] - plain[1]
+
+
+def name_changed(built: Mapping[str, Any], begun: Mapping[str, Any]) -> None:
+    """Print the names of variables that callbacks have set since they were ``built``."""
+    names = [name for name in built if begun[name].tobytes() != built[name].tobytes()]
+    if names:
+        note(
+            f"callbacks set {', '.join(names[:3])}{' ...' if names[3:] else ''} in "
+            f"on_train_begin; the checkpoint's values replace them"
+        )
+
+
+def name_unfinished(loop: Any) -> None:
+    """Print what the end of ``fit`` has left: steps of an epoch, or of an accumulation window."""
+    state, left, count = loop.state, loop.engine.in_window, loop.engine.micro_batches
+    if state.step_in_epoch:
+        note(
+            f"a callback stopped the run within epoch {state.epoch + 1}; {loop.run.resume_by} "
+            f"continues it after step {state.step}"
+        )
+    elif left:
+        note(
+            f"the last {left} of {count} micro-batches made no update: accumulate does not divide "
+            f"{state.step} steps; more epochs use them"
+        )
 
 
 def higher_is_better(name: str) -> bool:

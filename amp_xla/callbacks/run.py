@@ -62,7 +62,8 @@ class Run(keras.callbacks.Callback):
       monitor: name of the log value that decides which checkpoint is best; None = ``val_loss``, or
         without it the first ``val_`` value. Lower is better if the name contains loss, error, mae,
         mse or perplexity.
-      checkpoint_every: steps between checkpoints; 0 = after each epoch and every 10 minutes.
+      checkpoint_every: steps between checkpoints, more while one is being written; 0 = after each
+        epoch and every 10 minutes.
       keep: number of newest checkpoints to keep, besides the best one.
       on_nonfinite: what to do at a step that is not finite: ``skip`` it; skip it and ``report`` the
         first operation that was not finite; or ``stop``.
@@ -267,13 +268,7 @@ class Run(keras.callbacks.Callback):
         self._others.restore(self._saved["callbacks"], self._arrays)
         if self._resume_from:
             engine, built, self._built = self._loop.engine, self._built, {}
-            begun = engine.variables.snapshot()
-            names = [name for name in built if begun[name].tobytes() != built[name].tobytes()]
-            if names:
-                note(
-                    f"callbacks set {', '.join(names[:3])}{' ...' if names[3:] else ''} in "
-                    f"on_train_begin; the checkpoint's values replace them"
-                )
+            description.name_changed(built, engine.variables.snapshot())
             engine.restore(self._resume_from)
         if self._step.skip:
             self._others.silence()
@@ -331,7 +326,9 @@ class Run(keras.callbacks.Callback):
         loop, model = self._loop, self.model
         self._evaluation.close()
         model.stop_training = any(self._ranks.gather(bool(model.stop_training)))
-        self._ended = model.stop_training and not loop.over
+        # A stop within an epoch, such as for a time limit, may be continued.
+        stopped = model.stop_training and not loop.over
+        self._ended = stopped and not loop.state.step_in_epoch
         if loop.state.evaluate_due:
             self._validation = {n[4:]: float(v) for n, v in logs.items() if n.startswith("val_")}
             if not self._validation:
@@ -386,6 +383,8 @@ class Run(keras.callbacks.Callback):
         state = self._loop.state
         path, complete = self.folder.path, self._resumed_at == state.step
         words = f"{path} is complete: {state.epoch} epochs; more epochs continue it"
+        if self._ended:
+            words = f"{path} was ended by a callback after {state.epoch} epochs"
         if complete and path in _ENDED:
             raise AmpXlaError(f"{words}; {description.IN_A_LOOP}")
         _ENDED.add(path)
@@ -395,12 +394,7 @@ class Run(keras.callbacks.Callback):
         self._loop.save_if_needed()
         self._loop.checkpoints.wait()
         report(self._loop, time.monotonic() - self._began)
-        left = self._loop.engine.in_window
-        if left:
-            note(
-                f"the last {left} of {self._loop.engine.micro_batches} micro-batches made no "
-                f"update: accumulate does not divide {state.step} steps; more epochs use them"
-            )
+        description.name_unfinished(self._loop)
         if self._missing:
             raise AmpXlaError(self._missing)
         self._watch.check("after the last step; the run is complete")
