@@ -6,11 +6,12 @@ import json
 import re
 import warnings
 from collections import Counter
-from typing import Any, Dict, Iterable, Mapping, Optional
+from typing import Any, Dict, Iterable, List, Mapping, Optional
 
 from amp_xla.backend import keras
 from amp_xla.errors import AmpXlaError
 from amp_xla.graph.training_graph import layers_of
+from amp_xla.process.progress import note
 
 IN_A_LOOP = (
     "this process has already ended a run there: in a loop, such as over folds, give each run "
@@ -19,6 +20,18 @@ IN_A_LOOP = (
 # Parts of the names of values for which lower is better.
 _LOWER = ("loss", "error", "mae", "mse", "perplexity")
 _KERAS = ("keras", "tensorflow", "tensorflow_core", "tf_keras")
+
+
+def with_inner(optimizer: Any) -> List[Any]:
+    """Return an optimizer and those that it wraps, such as to scale the loss, outermost first."""
+    found = [optimizer]
+    while True:
+        names = ("inner", "_optimizer", "optimizer")
+        inner = (getattr(found[-1], name, None) for name in names)
+        next_one = next((each for each in inner if hasattr(each, "apply_gradients")), None)
+        if next_one is None:
+            return found
+        found.append(next_one)
 
 
 def describe(model: Any, data: Mapping[str, Any]) -> Dict[str, Any]:
@@ -31,7 +44,9 @@ def describe(model: Any, data: Mapping[str, Any]) -> Dict[str, Any]:
     if "_amp_xla_config" not in vars(optimizer):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # functions that get_config leaves out
-            vars(optimizer)["_amp_xla_config"] = _config(optimizer)
+            configs = [_config(part) for part in with_inner(optimizer)]
+            known = [each for each in configs if each.keys() != {"class"}]
+            vars(optimizer)["_amp_xla_config"] = known[0] if known else configs[0]
     described: Dict[str, Any] = {}
     layers = {name: _config(layer) for name, layer in layers_of(model).items()}
     parts = {"data": data, "loss": model.loss, "optimizer": vars(optimizer)["_amp_xla_config"]}
@@ -87,6 +102,31 @@ def renumbered(stored: Iterable[str], model: Any) -> bool:
     names = {weight.op.name for weight in model.weights}
     plain = [Counter(re.sub(r"_\d+(?=/|$)", "", name) for name in each) for each in (names, stored)]
     return not names <= set(stored) and not plain[0] - plain[1]
+
+
+def name_changed(built: Mapping[str, Any], begun: Mapping[str, Any]) -> None:
+    """Print the names of variables that callbacks have set since they were ``built``."""
+    names = [name for name in built if begun[name].tobytes() != built[name].tobytes()]
+    if names:
+        note(
+            f"callbacks set {', '.join(names[:3])}{' ...' if names[3:] else ''} in "
+            f"on_train_begin; the checkpoint's values replace them"
+        )
+
+
+def name_unfinished(loop: Any) -> None:
+    """Print what the end of ``fit`` has left: steps of an epoch, or of an accumulation window."""
+    state, left, count = loop.state, loop.engine.in_window, loop.engine.micro_batches
+    if state.step_in_epoch:
+        note(
+            f"a callback stopped the run within epoch {state.epoch + 1}; {loop.run.resume_by} "
+            f"continues it after step {state.step}"
+        )
+    elif left:
+        note(
+            f"the last {left} of {count} micro-batches made no update: accumulate does not divide "
+            f"{state.step} steps; more epochs use them"
+        )
 
 
 def higher_is_better(name: str) -> bool:

@@ -60,16 +60,27 @@ class OtherCallbacks:
             {hook: vars(callback)[hook] for hook in _BATCH_HOOKS if hook in vars(callback)}
             for callback in self._callbacks
         ]
+        self._silent = [
+            {
+                name: (text, {key: np.array(array) for key, array in arrays.items()})
+                for name, (text, arrays) in self._attributes(number).items()
+            }
+            for number in range(len(self._callbacks))
+        ]
         for callback in self._callbacks:
             vars(callback).update(dict.fromkeys(_BATCH_HOOKS, lambda batch, logs=None: None))
 
-    def rejoin(self, states: Any, arrays: Mapping[str, np.ndarray]) -> None:
-        """Call the callbacks for batches again; restore the ``states`` of a checkpoint."""
-        for callback, hooks in zip(self._callbacks, self._hooks):
+    def rejoin(self) -> None:
+        """Call the callbacks for batches again; undo what they changed since ``silence``."""
+        for number, (callback, hooks) in enumerate(zip(self._callbacks, self._hooks)):
             for hook in _BATCH_HOOKS:
                 delattr(callback, hook)
             vars(callback).update(hooks)
-        self.restore(states, arrays)
+            now = self._attributes(number)
+            for name, (text, arrays) in self._silent[number].items():
+                if name not in now or now[name][0] != text:
+                    setattr(callback, name, _decoded(json.loads(text), arrays))
+        self._silent.clear()
 
     def state(self, arrays: Arrays) -> List[Dict[str, Any]]:
         """Return class and changed attributes of each callback for JSON; add to ``arrays``."""

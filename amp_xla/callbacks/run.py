@@ -18,7 +18,7 @@ from amp_xla.backend import configuring, keras
 from amp_xla.callbacks import data, description
 from amp_xla.callbacks.evaluating import StateBefore
 from amp_xla.callbacks.other_callbacks import OtherCallbacks
-from amp_xla.callbacks.step import FitJob, FitStep, check, metric_variables, rates_of
+from amp_xla.callbacks.step import FitJob, FitStep, check, metric_variables
 from amp_xla.config import fields
 from amp_xla.errors import AmpXlaError, RankLost
 from amp_xla.process import output
@@ -64,7 +64,8 @@ class Run(keras.callbacks.Callback):
       monitor: name of the log value that decides which checkpoint is best; None = ``val_loss``, or
         without it the first ``val_`` value. Lower is better if the name contains loss, error, mae,
         mse or perplexity.
-      checkpoint_every: steps between checkpoints; 0 = after each epoch and every 10 minutes.
+      checkpoint_every: steps between checkpoints, more while one is being written; 0 = after each
+        epoch and every 10 minutes.
       keep: number of newest checkpoints to keep, besides the best one.
       on_nonfinite: what to do at a step that is not finite: ``skip`` it; skip it and ``report`` the
         first operation that was not finite; or ``stop``.
@@ -235,6 +236,8 @@ class Run(keras.callbacks.Callback):
             self._files, configuring.current(), self._identity, script=script,
         )  # fmt: skip
         engine = TensorFlowEngine(job)
+        engine.skips = self._step.skips
+        built = engine.variables.snapshot() if resume_from else {}
         try:
             self._loop = prepare(self.folder, self._config, engine, options, resume_from)
         except CheckpointError as error:
@@ -244,11 +247,10 @@ class Run(keras.callbacks.Callback):
         self._before = StateBefore(self._loop, self._watch)
         if resume_from is None:
             self._loop.state.epoch = epoch
+        else:  # callbacks begin with the model of the script, as they did in the new run
+            engine.variables.assign(built)
+        self._resume_from, self._built = resume_from, built
         self._step.number, self._step.skip = self._loop.state.step, skip
-        rates = rates_of(model) if skip else []
-        self._within_epoch = list(zip(rates, backend.K.batch_get_value(rates)))
-        if skip and len(self._saved["metrics"]) == len(metric_variables(model)):
-            self._within_epoch += zip(metric_variables(model), self._saved["metrics"])
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Raise AmpXlaError unless Keras' graph-mode ``fit`` is running."""
@@ -269,6 +271,10 @@ class Run(keras.callbacks.Callback):
         """Restore the state of the other callbacks, after their ``on_train_begin``."""
         self._others = OtherCallbacks(others, self._loop.engine.variables.shapes())
         self._others.restore(self._saved["callbacks"], self._arrays)
+        if self._resume_from:
+            engine, built, self._built = self._loop.engine, self._built, {}
+            description.name_changed(built, engine.variables.snapshot())
+            engine.restore(self._resume_from)
         if self._step.skip:
             self._others.silence()
         if self._ended:
@@ -281,8 +287,11 @@ class Run(keras.callbacks.Callback):
         if step.skip:
             step.skip -= 1
             if not step.skip:  # undo what Keras and callbacks changed at the start of the epoch
-                backend.K.batch_set_value(self._within_epoch)
-                self._others.rejoin(self._saved["callbacks"], self._arrays)
+                loop.engine.restore(self._resume_from)
+                metrics = metric_variables(step.model)
+                if len(self._saved["metrics"]) == len(metrics):
+                    backend.K.batch_set_value(list(zip(metrics, self._saved["metrics"])))
+                self._others.rejoin()
                 self._epoch_ends()
             return
         size = int(logs["size"])
@@ -320,7 +329,9 @@ class Run(keras.callbacks.Callback):
         loop, model = self._loop, self.model
         self._before.release()
         model.stop_training = any(self._ranks.gather(bool(model.stop_training)))
-        self._ended = model.stop_training and not loop.over
+        # A stop within an epoch, such as for a time limit, may be continued.
+        stopped = model.stop_training and not loop.over
+        self._ended = stopped and not loop.state.step_in_epoch
         if loop.state.evaluate_due:
             self._validation = {n[4:]: float(v) for n, v in logs.items() if n.startswith("val_")}
             if not self._validation:
@@ -373,6 +384,8 @@ class Run(keras.callbacks.Callback):
         state = self._loop.state
         path, complete = self.folder.path, self._resumed_at == state.step
         words = f"{path} is complete: {state.epoch} epochs; more epochs continue it"
+        if self._ended:
+            words = f"{path} was ended by a callback after {state.epoch} epochs"
         if complete and path in _ENDED:
             raise AmpXlaError(f"{words}; {description.IN_A_LOOP}")
         _ENDED.add(path)
@@ -382,12 +395,7 @@ class Run(keras.callbacks.Callback):
         self._loop.save_if_needed()
         self._loop.checkpoints.wait()
         report(self._loop, time.monotonic() - self._began)
-        left = self._loop.engine.in_window
-        if left:
-            note(
-                f"the last {left} of {self._loop.engine.micro_batches} micro-batches made no "
-                f"update: accumulate does not divide {state.step} steps; more epochs use them"
-            )
+        description.name_unfinished(self._loop)
         if self._missing:
             raise AmpXlaError(self._missing)
         self._watch.check("after the last step; the run is complete")

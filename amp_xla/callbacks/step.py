@@ -10,6 +10,7 @@ import numpy as np
 
 from amp_xla import backend
 from amp_xla.backend import configuring, tf
+from amp_xla.callbacks import description
 from amp_xla.errors import AmpXlaError
 from amp_xla.graph import executed, training_graph
 from amp_xla.models import dropout
@@ -33,7 +34,8 @@ def check(model: Any) -> None:
             "Run does not train under a tf.distribute strategy; on several GPUs start the "
             "script with horovodrun, without the strategy (docs/ranks.md)"
         )
-    if configuring.current().half == "float16" and not hasattr(model.optimizer, "loss_scale"):
+    scaled = any(hasattr(part, "loss_scale") for part in description.with_inner(model.optimizer))
+    if configuring.current().half == "float16" and not scaled:
         note(
             f"warning: float16 without loss scaling loses small gradients; compile with "
             f"LossScaleOptimizer({type(model.optimizer).__name__}(...))"
@@ -94,7 +96,9 @@ class FitStep:
         self.learning_rate = _rate(optimizer, 0)
         self._own = list(function.inputs), list(function.fetches)
         self._fetched: Dict[str, Any] = {}
+        self._adapted: Any = None  # the scale's variable in Keras' own wrapper, which skips steps
         self._add_fetches()
+        self.skips = self._adapted is not None or hasattr(optimizer, "gradients_finite")
         function.inputs.append(dropout.step_input())
         if self._ranks.several:
             self._add_figures()
@@ -158,6 +162,18 @@ class FitStep:
             fetches["loss_scale"] = optimizer.loss_scale
             fetches["finite"] = optimizer.gradients_finite
             fetches["gradient_norm"] = optimizer.gradient_norm
+        else:
+            parts = description.with_inner(optimizer)
+            scale = next(filter(None, (getattr(part, "_loss_scale", None) for part in parts)), 1.0)
+            with tf.control_dependencies([self.train_op]):
+                self._adapted = getattr(scale, "_current_loss_scale", None)
+                if self._adapted is None:
+                    scale = scale() if callable(scale) else scale
+                    fetches["loss_scale"] = tf.convert_to_tensor(scale, tf.float32)
+                else:
+                    counter = "_counter" if hasattr(scale, "_counter") else "_num_good_steps"
+                    fetches["good_steps"] = getattr(scale, counter).read_value()
+                    fetches["loss_scale"] = self._adapted.read_value()
         for name, tensor in fetches.items():
             self._fetch(name, tensor)
 
@@ -187,6 +203,7 @@ class FitStep:
         values = [*inputs, self.masks]
         if self._ranks.several:
             values.append(np.array([self._flag()], np.float32))
+        scale = None if self._adapted is None else backend.K.get_value(self._adapted)
         self._feed.read_ahead()
         try:
             outputs: List[Any] = self._whole(values)
@@ -196,6 +213,10 @@ class FitStep:
             raise
         finally:
             self._feed.wait()
+        if scale is not None:  # Keras' decision is known by its effect: no growth, and a new count
+            fetched = self._fetched
+            fetched["finite"] = fetched["good_steps"] > 0 or fetched["loss_scale"] > scale
+            fetched["loss_scale"] = scale
         if self.executed is None:
             self._count()
         fed = zip(function.inputs, inputs)  # without Keras' learning phase, a bool
@@ -221,7 +242,7 @@ class FitStep:
     def result(self, loss: float) -> StepResult:
         """Return the result of the last step, whose loss Keras computed."""
         fetched = self._fetched
-        self.scale = float(fetched.get("loss_scale", 1.0))
+        self.scale = float(fetched["loss_scale"])
         flags = tuple(fetched["figures"][1:]) if "figures" in fetched else ()
         return StepResult(
             float(loss), float(fetched["learning_rate"]), self.scale,
@@ -256,22 +277,15 @@ def _inside(model: Any) -> Optional[Any]:
 
 def _rate(optimizer: Any, steps: int) -> Any:
     """Return the learning rate at the optimizer's iteration plus ``steps``, a scalar tensor."""
-    inner = getattr(optimizer, "inner", optimizer)
-    decayed = getattr(inner, "_decayed_lr", None)
-    if decayed is None:
-        return tf.convert_to_tensor(optimizer.learning_rate)
+    inner = description.with_inner(optimizer)[-1]
+    if "learning_rate" not in getattr(inner, "_hyper", {}):
+        return tf.convert_to_tensor(getattr(inner, "learning_rate", math.nan), tf.float32)
     iterations = inner.iterations
     inner._iterations = iterations.read_value() + steps  # schedules of Keras and bert4keras read it
     try:
-        return tf.convert_to_tensor(decayed(tf.float32))
+        return tf.convert_to_tensor(inner._decayed_lr(tf.float32))
     finally:
         inner._iterations = iterations
-
-
-def rates_of(model: Any) -> List[Any]:
-    """Return the optimizer's hyper-parameters, which callbacks set at the start of an epoch."""
-    inner = getattr(model.optimizer, "inner", model.optimizer)
-    return [v for v in getattr(inner, "_hyper", {}).values() if hasattr(v, "read_value")]
 
 
 def metric_variables(model: Any) -> List[Any]:

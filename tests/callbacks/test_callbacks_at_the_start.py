@@ -1,0 +1,181 @@
+"""What callbacks set when training or an epoch begins, and optimizers of Keras' own wrappers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from amp_xla.backend import K, keras, tf
+from amp_xla.callbacks import Run
+from tests.support.small_fit import Killed, KilledAfter, as_in_a_new_process, build, fit, states
+
+pytestmark = pytest.mark.slow
+Hooks = keras.callbacks.LambdaCallback
+
+
+class Base(keras.callbacks.Callback):
+    """A warm-up from the rate at the start, and weights that return to those of the start."""
+
+    def on_train_begin(self, logs=None):
+        self.rate = float(K.get_value(self.model.optimizer.inner.lr))
+        self.first = self.model.get_weights()
+
+    def on_train_batch_begin(self, batch, logs=None):
+        self.step = getattr(self, "step", 0) + 1
+        K.set_value(self.model.optimizer.inner.lr, self.rate * min(1.0, self.step / 20))
+
+    def on_epoch_begin(self, epoch, logs=None):
+        if epoch == 3:
+            self.model.set_weights([weight * 0.5 for weight in self.first])
+
+
+class Counts(keras.callbacks.Callback):
+    """A variable outside the model, and a flag that is back at its first value in an epoch."""
+
+    def __init__(self):
+        super().__init__()
+        self.epochs, self.fresh = K.variable(0), False
+
+    def on_epoch_begin(self, epoch, logs=None):
+        K.set_value(self.epochs, K.get_value(self.epochs) + 1)
+        self.fresh = True
+
+    def on_train_batch_end(self, batch, logs=None):
+        if self.fresh:
+            self.model.set_weights([weight * 0.9 for weight in self.model.get_weights()])
+        self.fresh = False
+
+    def on_epoch_end(self, epoch, logs=None):
+        scale = K.get_value(self.epochs)
+        self.model.set_weights([weight + 0.01 * scale for weight in self.model.get_weights()])
+
+
+def loads(folder):
+    """Return a callback that loads the newest weights, as scripts without a resume do."""
+    file = str(folder / "last.h5")
+
+    class Loads(keras.callbacks.Callback):
+        def on_train_begin(self, logs=None):
+            if (folder / "last.h5").exists():
+                self.model.load_weights(file)
+
+        def on_epoch_end(self, epoch, logs=None):
+            self.model.save_weights(file)
+
+    return Loads()
+
+
+def head(folder):
+    def begin(epoch, logs):
+        if epoch == 2:
+            layer = head.model.layers[-1]
+            layer.set_weights([weight * 0 for weight in layer.get_weights()])
+
+    return Hooks(on_epoch_begin=begin)
+
+
+def restarts(folder):
+    return keras.callbacks.ModelCheckpoint(
+        str(folder / "{epoch}.h5"), save_weights_only=True, load_weights_on_restart=True
+    )
+
+
+HOOKS = {"loads": loads, "head": head, "restarts": restarts,
+         "base": lambda folder: Base(), "counts": lambda folder: Counts()}  # fmt: skip
+
+
+@pytest.mark.parametrize("kill", [{"batches": 17}, {"epoch": 2}], ids=["within", "between"])
+@pytest.mark.parametrize("name", HOOKS)
+def test_what_callbacks_set_at_the_start_is_as_in_the_whole_run(name, kill, tmp_path, capfd):
+    def trained(folder, *more, **options):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        head.model = build()
+        callback = HOOKS[name](tmp_path / folder)
+        run = Run(tmp_path / folder / "run", checkpoint_every=1, **options)
+        fit(head.model, callback, run, *more)
+        return states(head.model)
+
+    whole = trained("whole")
+    capfd.readouterr()
+    with pytest.raises(Killed):
+        trained("killed", KilledAfter(**kill))
+    assert trained("killed", resume=True) == whole
+    said = "in on_train_begin; the checkpoint's values replace them"
+    assert capfd.readouterr().err.count(said) == (name in ("loads", "restarts"))
+
+
+class Limit(keras.callbacks.Callback):
+    """Stops within an epoch, as for a time limit, at the first start only."""
+
+    def __init__(self, step):
+        super().__init__()
+        self.left = step
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.left -= 1
+        self.model.stop_training |= self.left == 0
+
+
+@pytest.mark.parametrize("step", [9, 15])
+def test_a_run_that_was_stopped_within_an_epoch_continues(step, tmp_path, capfd):
+    whole = build()
+    fit(whole, Limit(99), Run(tmp_path / "whole"))
+    expected = states(whole)
+    for limit in (step, 99):
+        as_in_a_new_process()
+        model = build()
+        fit(model, Limit(limit), Run(tmp_path / "run", resume=True))
+    assert states(model) == expected
+    said = f"resume=True continues it after step {step}"
+    assert capfd.readouterr().err.count(said) == 1
+
+
+def wrapped(optimizer, scale="dynamic"):
+    """Return Keras' own wrapper, on either TensorFlow."""
+    kind = getattr(keras.mixed_precision, "LossScaleOptimizer", None)
+    if kind is None:
+        return keras.mixed_precision.experimental.LossScaleOptimizer(optimizer, scale)
+    return kind(optimizer) if scale == "dynamic" else kind(optimizer, False, scale)
+
+
+def adam(rate: Any = 0.01) -> Any:
+    return keras.optimizers.Adam(rate)
+
+
+def rewritten(optimizer):
+    module: Any = getattr(tf, "mixed_precision", None)
+    if not hasattr(module, "enable_mixed_precision_graph_rewrite"):  # TensorFlow 1.15
+        module = tf.train.experimental
+    return module.enable_mixed_precision_graph_rewrite(optimizer)
+
+
+OPTIMIZERS = {
+    "dynamic": lambda: wrapped(adam()),
+    "fixed": lambda: wrapped(adam(), 128.0),
+    "schedule": lambda: wrapped(adam(keras.optimizers.schedules.ExponentialDecay(0.01, 3, 0.5))),
+    "rewrite": lambda: rewritten(adam()),
+    "train": lambda: rewritten(tf.train.AdamOptimizer(0.01)),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_keras_own_loss_scaling_trains_and_resumes(name, tmp_path):
+    rows = np.array(np.random.RandomState(0).randn(26, 4))
+    rows[0] = 1e9 if name == "fixed" else np.nan  # one batch in each epoch of 7 is skipped
+
+    def trained(folder, *more, **options):
+        model, seen = build(dropout=0.0), []
+        model.compile(OPTIMIZERS[name](), "mse")
+        log = Hooks(on_epoch_end=lambda epoch, logs: seen.append(logs))
+        fit(model, Run(tmp_path / folder, checkpoint_every=1, **options), log, *more, x=rows)
+        state = K.batch_get_value(sorted(tf.global_variables(), key=lambda v: v.name))
+        return [array.tobytes() for array in model.get_weights() + state], seen[-1]
+
+    whole, logs = trained("whole")
+    scale, skipped = (128.0, 0) if name == "fixed" else (2.0**15 / 2**4, 4)
+    assert (logs["loss_scale"], logs["skipped_steps"]) in [(scale, skipped), (2 * scale, skipped)]
+    with pytest.raises(Killed):
+        trained("killed", KilledAfter(17))
+    assert trained("killed", resume=True)[0] == whole
