@@ -192,7 +192,7 @@ def all_or_nothing(folder: Path, write: Callable[[Path], Any]) -> Any:
     try:
         result = write(temporary)
         for path in temporary.rglob("*"):
-            durable.sync(path)
+            (durable.own if path.is_file() else durable.sync)(path)
         durable.publish(temporary, folder)
     except Exception as error:
         if getattr(error, "errno", 0) in (errno.ENOTEMPTY, errno.EEXIST):

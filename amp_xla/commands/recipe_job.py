@@ -20,6 +20,7 @@ import numpy as np
 from amp_xla.config import changed, flat, parse
 from amp_xla.data.batches.protocol import micro_batches
 from amp_xla.errors import AmpXlaError, DataError
+from amp_xla.process import durable
 from amp_xla.process.progress import note
 from amp_xla.settings import Precision, Settings
 from amp_xla.training.context import build_job
@@ -117,7 +118,7 @@ class SubjectOptions:
         folder = Path(self.out or f"runs/{recipe}/{command}")
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / name
-        path.write_text(json.dumps(report.to_json(), indent=1) + "\n", encoding="utf-8")
+        durable.replace(path, json.dumps(report.to_json(), indent=1).encode() + b"\n")
         if not quiet:
             print(f"\n{report}\n\nwritten: {path}")
         return folder

@@ -14,6 +14,7 @@ never reused: a second checkpoint of one step is ``step-00000123.1``.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import os
@@ -27,7 +28,7 @@ import safetensors.numpy
 from safetensors import SafetensorError
 
 from amp_xla import config as settings
-from amp_xla.errors import AmpXlaError, SettingsError
+from amp_xla.errors import AmpXlaError, DataError, SettingsError
 from amp_xla.process import durable, json_files, regular
 from amp_xla.process.progress import note
 from amp_xla.training.state import STATE, LoopState, read_state
@@ -65,6 +66,8 @@ class Checkpoint:
         try:
             self.state = read_state(path)
             self.loop = LoopState.from_json(self.state["loop"])
+        except DataError as error:
+            raise CheckpointError(str(error)) from error
         except ValueError as error:
             raise CheckpointError(f"cannot use {path / STATE}: {error}") from error
         self.step = self.loop.step
@@ -201,7 +204,7 @@ def write(
 
 def _write_tensors(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
     safetensors.numpy.save_file(dict(tensors), str(path))
-    durable.sync(path)
+    durable.own(path)
 
 
 def _is_finite(array: np.ndarray) -> bool:
@@ -220,6 +223,14 @@ def _entry(path: Path) -> Dict[str, Any]:
     return {"bytes": path.stat().st_size, "sha256": durable.sha256(path)}
 
 
+def _is_whole(path: Path, entry: Any) -> bool:
+    """Return whether a file is the one of an entry; a file of another size is not read."""
+    with regular.opened(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        same_size = isinstance(entry, dict) and entry.get("bytes") == size
+        return same_size and entry == {"bytes": size, "sha256": durable.sha256(file)}
+
+
 def manifest_of(name: str, files: Mapping[str, Any]) -> bytes:
     """Return a manifest for the checkpoint ``name``, with its own SHA-256."""
     listed = {"checkpoint": name, "files": files}
@@ -232,6 +243,7 @@ def read_manifest(path: Path) -> Dict[str, Any]:
 
     Raises:
       ValueError: the manifest is missing or damaged; the message names it.
+      OSError: the manifest cannot be read.
     """
     try:
         data = regular.read(path / MANIFEST)
@@ -241,7 +253,7 @@ def read_manifest(path: Path) -> Dict[str, Any]:
             raise ValueError("content differs from its own SHA-256")
         if manifest["checkpoint"] != path.name:
             raise ValueError(f"belongs to {manifest['checkpoint']}, not to {path.name}")
-    except OSError as error:
+    except (FileNotFoundError, regular.NotAFile) as error:
         raise ValueError(f"{MANIFEST}: {error.strerror}") from error
     except ValueError as error:
         raise ValueError(f"{MANIFEST}: {error}") from error
@@ -256,11 +268,24 @@ def problems(path: Path, only: Sequence[str] = ()) -> List[str]:
     Args:
       path: the checkpoint.
       only: names of the files to check; empty = all.
+
+    Raises:
+      CheckpointError: a file cannot be read, e.g. without permission, and so may be whole.
     """
     try:
+        return _problems(path, only)
+    except OSError as error:
+        raise CheckpointError(
+            f"cannot read {error.filename or path}: {error.strerror}; the checkpoint may be whole, "
+            f"so no older one is used"
+        ) from error
+
+
+def _problems(path: Path, only: Sequence[str]) -> List[str]:
+    present = set(os.listdir(str(path))) - {MANIFEST}
+    try:
         listed = read_manifest(path)
-        present = set(os.listdir(str(path))) - {MANIFEST}
-    except (ValueError, OSError) as error:
+    except ValueError as error:
         return [str(error)]
     wrong = []
     for name in sorted(only or {*listed, *present, STATE, TENSORS}):
@@ -270,12 +295,10 @@ def problems(path: Path, only: Sequence[str] = ()) -> List[str]:
                 wrong.append(f"{name}: missing")
             elif name not in listed:
                 wrong.append(f"{name}: not in the manifest")
-            elif file.is_symlink() or not file.is_file():
-                wrong.append(f"{name}: not a regular file")
-            elif _entry(file) != listed[name]:
+            elif not _is_whole(file, listed[name]):
                 wrong.append(f"{name}: content differs from its SHA-256")
-        except OSError as error:
-            wrong.append(f"{name}: {error.strerror}")
+        except regular.NotAFile:
+            wrong.append(f"{name}: not a regular file")
     if len(wrong) > 1:
         wrong.append(f"{MANIFEST}: may belong to another checkpoint")
     return wrong
@@ -309,8 +332,10 @@ def folder_of(run: Path) -> Path:
 
 def steps(folder: Path) -> List[Path]:
     """Return the checkpoints in ``folder``, oldest first, including damaged ones."""
-    numbered = []
-    for path in folder.glob("step-*"):
+    numbered, names = [], []
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        names = os.listdir(str(folder))  # without permission glob would find nothing
+    for path in map(folder.joinpath, names):
         match = _NAME.fullmatch(path.name)
         if match and path.is_dir() and not path.is_symlink():
             numbered.append((int(match.group(1)), int(match.group(2) or 0), path))

@@ -218,11 +218,11 @@ def pipe(run):
 BOMB, LIST = gzip.compress(bytes(1 << 30)), "labels.json"
 CASES: Dict[str, Tuple[Callable[[Path], Any], str, str]] = {
     "checkpoints": (elsewhere, "predict resume verify", "checkpoints: is a link"),
-    "lock": (pipe, "resume", ".lock is not a regular file"),
+    "lock": (pipe, "resume", ".lock: not a regular file"),
     "layers": (setting(layers=10**6), "resume", "a model with layers 1000000, hidden 8"),
     "hidden": (setting(hidden=2**20), "predict", "a model with layers 1, hidden 1048576"),
     "vocabulary": (asset("vocab.txt", BOMB), "predict", "vocab.txt: larger than"),
-    "labels": (asset(LIST, b'[1, {"a": 2}]'), "export", "labels.json: a list of texts"),
+    "labels": (asset(LIST, b'[1, {"a": 2}]'), "export", "json: a list; a list of nothing but text"),
     "labels of depth": (asset(LIST, b"[" * 10**6), "predict", "labels.json: JSON nested too deep"),
     "loop": (loop(step=-1), "resume", "negative count"),
     "sums": (loop(log_sums=["x"]), "resume", "loop.log_sums"),
