@@ -24,7 +24,7 @@ from amp_xla.settings import Settings
 from amp_xla.training.options import RunOptions
 
 STATE = "state.json"
-_RANKS = dict.fromkeys(("size", "first_size", "micro_batches"), json_files.Whole(1, 2**20))
+_RANKS = dict.fromkeys(("size", "first_size", "micro_batches"), json_files.Whole(1, 2**16))
 _IDENTITY = dict.fromkeys(("data", "assets", "config", "settings", "versions", "defaults"), dict)
 _OPTIONAL: Dict[str, Any] = {"best": (int, float, type(None)), "rolled_back_at": (int, type(None))}
 # Settings for the length of a run. A larger value extends the run.
