@@ -14,7 +14,8 @@ import pytest
 
 from amp_xla.commands import verify
 from amp_xla.training import checkpoint
-from amp_xla.training.checkpoint import CheckpointError, manifest_of, read_manifest
+from amp_xla.training.checkpoint import CheckpointError
+from amp_xla.training.manifest import manifest_of, read_manifest
 from amp_xla.training.state import LoopState
 from tests.support import checkpoints as runs
 
