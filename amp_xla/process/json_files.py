@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, List, Mapping, NamedTuple, Optional, Tuple, Type, Union
+from typing import Any, List, Mapping, NamedTuple, Optional
 
 from amp_xla.errors import DataError
 from amp_xla.process import regular
@@ -30,8 +30,7 @@ class Whole(NamedTuple):
         return f"a whole number from {self.at_least:,} to {self.at_most:,}"
 
 
-Kind = Union[Type[Any], Whole, List[Any]]  # [str]: a list of texts
-Kinds = Union[Kind, Tuple[Kind, ...]]
+Kind = Any  # a type, ``Whole``, or [str] for a list of texts; in fields also a tuple of kinds
 
 
 def encode(value: Mapping[str, Any]) -> bytes:
@@ -64,7 +63,7 @@ def decode(data: bytes, kind: Kind = dict) -> Any:
 
 def read(
     path: Path,
-    fields: Optional[Mapping[str, Kinds]] = None,
+    fields: Optional[Mapping[str, Kind]] = None,
     kind: Kind = dict,
     links: bool = False,
     most: int = regular.LARGEST,
@@ -91,14 +90,13 @@ def read(
     return value
 
 
-def require(values: Mapping[str, Any], kinds: Mapping[str, Kinds], prefix: str = "") -> None:
+def require(values: Mapping[str, Any], kinds: Mapping[str, Kind], prefix: str = "") -> None:
     """Raise ValueError if a field of ``values`` is missing or not of its kind in ``kinds``."""
     for name, allowed in kinds.items():
         if name not in values:
             raise ValueError(f"{prefix}{name} is missing")
-        value, each = values[name], allowed
-        # A range is a tuple, too.
-        each = allowed if type(allowed) is tuple else (allowed,)  # type: ignore[assignment]
+        value = values[name]
+        each = allowed if type(allowed) is tuple else (allowed,)  # ``Whole`` is a tuple, too
         if not any(_fits(value, kind) for kind in each):
             number = type(value) is int and any(isinstance(kind, Whole) for kind in each)
             shown = value if number else _NAMES[type(value)]
