@@ -40,6 +40,7 @@ T = TypeVar("T")
 MAY_CHANGE = "may change on resume"
 _LARGEST_INTEGER = 2**63 - 1
 _SHOWN_CHARACTERS = 40
+_KINDS = {str: "text", bool: "true or false", type(None): "null", list: "a list"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,7 +120,7 @@ class Field(NamedTuple):
         return tuple(kind for kind in (int, float) if kind in self.kinds)
 
     def problem(self, value: Any) -> Optional[str]:
-        """Return what is wrong with a number or a choice, or None."""
+        """Return what is wrong with a value, or None."""
         if value is None and type(None) in self.kinds:
             return None
         numbers = self.numbers()
@@ -131,7 +132,10 @@ class Field(NamedTuple):
             fits = value in limits and (float in numbers or isinstance(value, int))
             allowed = str(limits) if float in numbers else f"a whole number, {limits}"
         else:
-            return None
+            # Tuples are lists in JSON.
+            kinds = tuple(list if get_origin(kind) is tuple else kind for kind in self.kinds)
+            allowed = " or ".join(_KINDS.get(kind, kind.__name__) for kind in kinds)
+            fits = isinstance(list(value) if isinstance(value, tuple) else value, kinds)
         if fits:
             return None
         text = repr(value)

@@ -201,7 +201,7 @@ def all_or_nothing(folder: Path, write: Callable[[Path], Any]) -> Any:
             temporary = scratch / folder.name
             result = write(temporary)
             for path in temporary.rglob("*"):
-                durable.sync(path)
+                (durable.own if path.is_file() else durable.sync)(path)
             durable.publish(temporary, folder)
             return result
     except Exception as error:

@@ -21,6 +21,7 @@ from amp_xla.commands.recipe_job import LOOKED_AT, SubjectOptions, longest
 from amp_xla.config import parse, split_words, within
 from amp_xla.data.batches.protocol import micro_batches
 from amp_xla.errors import SettingsError
+from amp_xla.process import durable
 from amp_xla.speed.plan.gpus import chosen
 
 
@@ -82,7 +83,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         config.subject.recipe, own.samples, config.gpus, total, half / max(total, 1.0), options
     )
     folder = config.subject.write("plan", "plan.json", result, quiet=config.json)
-    (folder / "plan.svg").write_text(result.svg(), encoding="utf-8")
+    durable.replace(folder / "plan.svg", result.svg().encode())
     if config.json:
         print(json.dumps(result.to_json(), indent=1))
     return 0

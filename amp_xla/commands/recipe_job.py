@@ -21,6 +21,7 @@ from amp_xla import backend
 from amp_xla.config import changed, flat, parse
 from amp_xla.data.batches.protocol import micro_batches, whole
 from amp_xla.errors import AmpXlaError, DataError
+from amp_xla.process import durable
 from amp_xla.process.progress import note
 from amp_xla.settings import AUTO, Precision, Settings, auto
 from amp_xla.training.context import build_job, work_of
@@ -120,7 +121,7 @@ class SubjectOptions:
         folder = Path(self.out or f"runs/{recipe}/{command}")
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / name
-        path.write_text(json.dumps(report.to_json(), indent=1) + "\n", encoding="utf-8")
+        durable.replace(path, json.dumps(report.to_json(), indent=1).encode() + b"\n")
         if not quiet:
             print(f"\n{report}\n\nwritten: {path}")
         return folder

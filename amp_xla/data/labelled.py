@@ -25,7 +25,7 @@ _STREAM = 1  # last part of the random seed, so that order and dropout draw diff
 class BatchOptions:
     """Rows and tokens of a batch."""
 
-    batch_size: Annotated[int, within(at_least=1), MAY_CHANGE] = 16
+    batch_size: Annotated[int, within(1, 2**16), MAY_CHANGE] = 16
     """samples per micro-batch (with --bert: 32, or 16 for few texts); on a GPU use 32 to 256"""
     max_length: Annotated[int, within(at_least=3)] = 96
     """maximum tokens per sample; longer ones are cut; activation memory grows with its square"""

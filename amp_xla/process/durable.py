@@ -10,16 +10,19 @@ import hashlib
 import os
 import shutil
 from pathlib import Path
+from typing import BinaryIO, Union
 
 TEMPORARY = ".tmp-"
 
 
-def sha256(path: Path) -> str:
-    """Return the SHA-256 of a file's content in hexadecimal."""
+def sha256(file: Union[Path, BinaryIO]) -> str:
+    """Return the SHA-256 of a file's content in hexadecimal; the file may be open."""
+    if isinstance(file, Path):
+        with open(str(file), "rb") as opened:
+            return sha256(opened)
     digest = hashlib.sha256()
-    with open(str(path), "rb") as file:
-        for block in iter(lambda: file.read(1 << 20), b""):
-            digest.update(block)
+    for block in iter(lambda: file.read(1 << 20), b""):
+        digest.update(block)
     return digest.hexdigest()
 
 
@@ -33,6 +36,17 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def own(path: Path) -> None:
+    """Give a file that a library wrote the umask's mode, and wait until it is on the disk.
+
+    safetensors writes files that only their owner can read.
+    """
+    mask = os.umask(0o077)  # there is no other way to read it
+    os.umask(mask)
+    os.chmod(str(path), 0o666 & ~mask)
+    sync(path)
 
 
 def write(path: Path, data: bytes) -> None:
@@ -69,7 +83,7 @@ def replace(path: Path, data: bytes, writer: str = "") -> None:
 
 def adopt(temporary: Path, path: Path) -> None:
     """Rename ``temporary``, a file in the same folder that a library wrote, to ``path``."""
-    sync(temporary)
+    own(temporary)
     _swap(temporary, path)
 
 

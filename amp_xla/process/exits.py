@@ -28,6 +28,7 @@ _CLOSED_PIPE = 141
 _USER_ERRORS = frozenset(
     [errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO]
     + [errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EMFILE, errno.ENFILE]
+    + [errno.ESTALE, errno.ENXIO]
 )
 
 

@@ -1,15 +1,16 @@
-"""JSON files: encoded, decoded, and type-checked when read.
+"""JSON files: encoded, decoded, and checked when read: size, depth, types and ranges.
 
-A run folder may come from an untrusted source, so its content is data only, and each field is
-checked before it is used.
+A run folder, prepared text or weights may come from an untrusted source, so their content is data
+only, and each field is checked before it is used. ``read`` reads all such files.
 """
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Tuple, Type, Union
+from typing import Any, List, Mapping, NamedTuple, Optional
 
+from amp_xla.errors import DataError
 from amp_xla.process import regular
 
 _NAMES = {
@@ -17,7 +18,19 @@ _NAMES = {
     int: "a whole number", float: "a number", type(None): "null",
 }  # fmt: skip
 _DEEPEST = 32
-Kinds = Union[Type[Any], Tuple[Type[Any], ...]]
+
+
+class Whole(NamedTuple):
+    """Whole numbers of a range."""
+
+    at_least: int = 0
+    at_most: int = 2**63 - 1
+
+    def __str__(self) -> str:
+        return f"a whole number from {self.at_least:,} to {self.at_most:,}"
+
+
+Kind = Any  # a type, ``Whole``, or [str] for a list of texts; in fields also a tuple of kinds
 
 
 def encode(value: Mapping[str, Any]) -> bytes:
@@ -27,7 +40,7 @@ def encode(value: Mapping[str, Any]) -> bytes:
     return text.encode("utf-8", "backslashreplace") + b"\n"
 
 
-def decode(data: bytes, kind: Type[Any] = dict) -> Any:
+def decode(data: bytes, kind: Kind = dict) -> Any:
     """Return the JSON object, or with ``kind`` the list, in ``data``.
 
     A whole number beyond 64 bits becomes a float, such as the 10^30 that means "no limit" in
@@ -40,41 +53,74 @@ def decode(data: bytes, kind: Type[Any] = dict) -> Any:
         value = json.loads(data.decode("utf-8-sig"), parse_int=_whole_number)
     except RecursionError:
         raise ValueError("JSON nested too deep") from None
-    if not isinstance(value, kind):
-        raise ValueError(f"{_NAMES[type(value)]}; {_NAMES[kind]} in JSON is needed")
+    if not _fits(value, kind):
+        raise ValueError(f"{_NAMES[type(value)]}; {_words(kind)} in JSON is needed")
     level: List[Any] = [value]
     for _ in range(_DEEPEST):
         groups = (v.values() if isinstance(v, dict) else v for v in level)
         level = [v for group in groups for v in group if isinstance(v, (dict, list))]
+        if not level:
+            break
     if level:
         raise ValueError("JSON nested too deep")
     return value
 
 
-def read(path: Path) -> Dict[str, Any]:
-    """Return the JSON object in a file.
+def read(
+    path: Path,
+    fields: Optional[Mapping[str, Kind]] = None,
+    kind: Kind = dict,
+    links: bool = False,
+    most: int = regular.LARGEST,
+) -> Any:
+    """Return the JSON object, or with ``kind`` the list, in a file.
+
+    Args:
+      path: the file.
+      fields: the fields that the object must have; see ``require``.
+      kind: as for ``decode``.
+      links, most: as for ``regular.read``.
 
     Raises:
-      ValueError: the file cannot be read or decoded; the message does not name the file.
+      DataError: the file is missing or has another content.
+      OSError: the file cannot be read, which says nothing about its content.
     """
     try:
-        data = regular.read(path)
-    except OSError as error:
-        raise ValueError(error.strerror or str(error)) from error
-    content: Dict[str, Any] = decode(data)
-    return content
+        value = decode(regular.read(path, links, most), kind)
+        require(value, fields or {})
+    except (FileNotFoundError, regular.NotAFile) as error:
+        raise DataError(f"cannot use {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise DataError(f"cannot use {path}: {error}") from error
+    return value
 
 
-def require(values: Mapping[str, Any], kinds: Mapping[str, Kinds], prefix: str = "") -> None:
+def require(values: Mapping[str, Any], kinds: Mapping[str, Kind], prefix: str = "") -> None:
     """Raise ValueError if a field of ``values`` is missing or not of its kind in ``kinds``."""
     for name, allowed in kinds.items():
         if name not in values:
             raise ValueError(f"{prefix}{name} is missing")
-        value, kind = values[name], allowed if isinstance(allowed, tuple) else (allowed,)
-        # Python counts True as a number.
-        if not isinstance(value, kind) or (isinstance(value, bool) and bool not in kind):
-            words = " or ".join(_NAMES[each] for each in kind)
-            raise ValueError(f"{prefix}{name} is {_NAMES[type(value)]}, not {words}")
+        value = values[name]
+        each = allowed if type(allowed) is tuple else (allowed,)  # ``Whole`` is a tuple, too
+        if not any(_fits(value, kind) for kind in each):
+            number = type(value) is int and any(isinstance(kind, Whole) for kind in each)
+            shown = value if number else _NAMES[type(value)]
+            raise ValueError(f"{prefix}{name} is {shown}, not {' or '.join(map(_words, each))}")
+
+
+def _fits(value: Any, kind: Kind) -> bool:
+    if isinstance(kind, list):
+        return isinstance(value, list) and all(_fits(each, kind[0]) for each in value)
+    if isinstance(kind, Whole):
+        return type(value) is int and kind.at_least <= value <= kind.at_most
+    # Python counts True as a number.
+    return isinstance(value, kind) and (kind is bool or not isinstance(value, bool))
+
+
+def _words(kind: Kind) -> str:
+    if isinstance(kind, list):
+        return f"a list of nothing but {_words(kind[0])}"
+    return str(kind) if isinstance(kind, Whole) else _NAMES[kind]
 
 
 def _whole_number(digits: str) -> float:

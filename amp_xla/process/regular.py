@@ -1,4 +1,4 @@
-"""Reading folders that may come from others: no links, regular files only, of bounded size.
+"""Files of folders that may come from others: no links, regular files only, of bounded size.
 
 A link could lead to any of the user's files, and a pipe or a device would never end.
 """
@@ -14,32 +14,63 @@ from typing import BinaryIO, Iterator
 
 LARGEST = 16 << 20  # bytes of a file that is read whole, such as JSON or a vocabulary
 _LONGEST = 1 << 20
+# Errors of ``os.open`` for a folder, a link, a socket, a missing device
+_OTHER_KINDS = (errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.ENODEV)
 
 
-def opened(path: Path, links: bool = False) -> BinaryIO:
-    """Open a regular file to read its bytes.
+class NotAFile(OSError):
+    """The thing at a path is a link, a folder or a pipe, or is too large.
+
+    Other errors of the system, such as EACCES or EIO, say nothing about a file's content.
+    """
+
+
+def descriptor(path: str, flags: int, links: bool = False) -> int:
+    """Open a regular file; an ``opener`` for Python's ``open``.
 
     Args:
       path: the file; its folder is one that the user named, or passed ``not_linked``.
+      flags: as for ``os.open``. To write, the file must have no second name, which a hard link is.
       links: whether a link to a regular file is allowed, as in Hugging Face's cache.
 
     Raises:
-      OSError: it is missing, a link, or not a regular file.
+      NotAFile: it is not such a file.
+      OSError: it cannot be opened.
     """
-    flags = os.O_RDONLY | os.O_NONBLOCK | (0 if links else os.O_NOFOLLOW)
-    descriptor = os.open(str(path if links else not_linked(path)), flags)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError(errno.EISDIR, "not a regular file", str(path))
-    return os.fdopen(descriptor, "rb")
+    try:
+        opened = os.open(
+            path if links else str(not_linked(Path(path))),
+            flags | os.O_NONBLOCK | (0 if links else os.O_NOFOLLOW), 0o666,
+        )  # fmt: skip
+    except OSError as error:
+        if error.errno in _OTHER_KINDS and not isinstance(error, NotAFile):
+            raise NotAFile(errno.EISDIR, "not a regular file", path) from None
+        raise
+    status = os.fstat(opened)
+    problem = "" if stat.S_ISREG(status.st_mode) else "not a regular file"
+    if not problem and flags & (os.O_WRONLY | os.O_RDWR) and status.st_nlink > 1:
+        problem = "has another name (a hard link), whose content would change: delete it"
+    if problem:
+        os.close(opened)
+        raise NotAFile(errno.EISDIR, problem, path)
+    return opened
+
+
+def opened(path: Path, links: bool = False) -> BinaryIO:
+    """Open a regular file to read its bytes; see ``descriptor``."""
+    return os.fdopen(descriptor(str(path), os.O_RDONLY, links), "rb")
 
 
 def read(path: Path, links: bool = False, most: int = LARGEST) -> bytes:
-    """Return the content of a regular file of at most ``most`` bytes; see ``opened``."""
+    """Return the content of a regular file of at most ``most`` bytes; see ``descriptor``."""
     with opened(path, links) as file:
-        data = file.read(most + 1)
+        try:
+            data = file.read(most + 1)
+        except OSError as error:
+            error.filename = str(path)  # the system's error has none
+            raise
     if len(data) > most:
-        raise OSError(errno.EFBIG, f"larger than {most:,} bytes", str(path))
+        raise NotAFile(errno.EFBIG, f"larger than {most:,} bytes", str(path))
     return data
 
 
@@ -53,7 +84,7 @@ def lines(path: Path, most: float = math.inf) -> Iterator[bytes]:
 
 
 def not_linked(path: Path) -> Path:
-    """Return the path of a file or folder; raise OSError if it is a link."""
+    """Return the path of a file or folder; raise ``NotAFile`` if it is a link."""
     if path.is_symlink():
-        raise OSError(errno.ELOOP, "is a link, which may lead out of its folder", str(path))
+        raise NotAFile(errno.ELOOP, "is a link, which may lead out of its folder", str(path))
     return path

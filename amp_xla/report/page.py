@@ -22,6 +22,7 @@ from amp_xla.report.record import Record, number
 
 REPORT = "report.html"
 _TEMPLATES = Path(__file__).parent / "templates"
+_LONGEST_COMMAND = 100_000  # characters
 _NO_OTHER_FIGURE = (
     "step", "epoch", "samples", "loss", "learning_rate", "loss_scale", "gradient_norm",
     "applied_steps", "skipped_steps", "samples_per_second",
@@ -94,8 +95,10 @@ def percent(share: float) -> str:
 
 def command(run: Record) -> str:
     """Return the command that repeats the training, as a user would type it."""
+    typed = str(run.process.get("command", ""))
     try:
-        first, *rest = without_secrets(shlex.split(str(run.process.get("command", ""))))
+        # shlex takes time that grows with the square of the length.
+        first, *rest = without_secrets(shlex.split(typed if len(typed) <= _LONGEST_COMMAND else ""))
     except ValueError:
         return ""
     path, ranks = Path(first), number(run.process.get("ranks"))

@@ -23,7 +23,7 @@ from amp_xla.process import json_files, regular
 STATUS, EVALUATIONS = "status.json", "evaluation"
 _MOST_STEPS = 2**53  # larger numbers are not exact in float64
 _MOST_FIELDS = 64  # maximum number of fields in metrics.jsonl
-_LARGEST_LOG, _MOST_LINES = 32 << 20, 500_000  # bytes and lines of metrics.jsonl to read
+_LARGEST_LOG, _MOST_LINES = 32 << 20, 100_000  # bytes and lines of metrics.jsonl to read
 _LARGEST = 4 << 20  # bytes of each other file; a larger one counts as damaged
 _SILENT_SECONDS = 1200.0  # a run writes a checkpoint every ten minutes, or more often
 _NOT_FINITE = ("nan", "inf", "-inf")  # strings in metrics.jsonl, because JSON has no such numbers
@@ -42,7 +42,7 @@ class Record:
       state: ``running``, ``done``, ``stopped``, ``failed``, ``killed`` or ``empty``.
       train, dev: field of ``metrics.jsonl`` -> float64 [lines]; NaN for lines without it.
       evaluations: results of ``amp-xla evaluate`` by the name of their folder.
-      nonfinite: reports of the overflow finder, newest last.
+      nonfinite: the newest report of the overflow finder, if there is one.
     """
 
     path: Path
@@ -107,7 +107,9 @@ class Record:
     @property
     def is_cut(self) -> bool:
         """True if ``metrics.jsonl`` is too large to be read to its end."""
-        log = self.path / "metrics.jsonl"
+        log, read = self.path / "metrics.jsonl", (self.train, self.dev)
+        if sum(len(part.get("step", ())) for part in read) >= _MOST_LINES:
+            return True
         return os.path.lexists(str(log)) and log.lstat().st_size > _LARGEST_LOG
 
     @property
@@ -143,7 +145,8 @@ def read(path: Path, name: str = "") -> Record:
     train, dev = _metrics(path / "metrics.jsonl")
     folders = _inside(path)
     results = sorted(_inside(path / EVALUATIONS)) if path / EVALUATIONS in folders else []
-    reports = sorted(file / "report.txt" for file in folders if "nonfinite-" in file.name)
+    # Only the newest report is shown, and there may be thousands.
+    reports = sorted(file / "report.txt" for file in folders if "nonfinite-" in file.name)[-1:]
     return Record(
         path, name or path.resolve().name, config, _json(path / "run.json"),
         _json(path / "executed.json"), status, _state(path, status), train, dev,

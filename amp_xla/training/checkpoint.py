@@ -14,34 +14,37 @@ never reused: a second checkpoint of one step is ``step-00000123.1``.
 
 from __future__ import annotations
 
-import hashlib
+import contextlib
 import itertools
 import os
 import re
 import shutil
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Type, TypeVar
+from typing import Any, Dict, List, Mapping, Optional, Type, TypeVar
 
 import numpy as np
 import safetensors.numpy
 from safetensors import SafetensorError
 
 from amp_xla import config as settings
-from amp_xla.errors import AmpXlaError, SettingsError
+from amp_xla.errors import DataError, SettingsError
 from amp_xla.process import durable, json_files, regular
 from amp_xla.process.progress import note
+from amp_xla.training.manifest import (
+    MANIFEST,
+    TENSORS,
+    CheckpointError,
+    entry_of,
+    manifest_of,
+    problems,
+)
 from amp_xla.training.state import STATE, LoopState, read_state
 
-TENSORS, MANIFEST = "tensors.safetensors", "manifest.json"
 ARCHITECTURE = "bert_config.json"
 MORE = "more/"  # start of the names of tensors that are not variables of every checkpoint
 _NAME = re.compile(r"step-(\d{8,18})(?:\.(\d{1,4}))?")
 
 T = TypeVar("T")
-
-
-class CheckpointError(AmpXlaError):
-    """A checkpoint is missing, damaged, cannot be written or does not fit the model."""
 
 
 class Checkpoint:
@@ -65,6 +68,8 @@ class Checkpoint:
         try:
             self.state = read_state(path)
             self.loop = LoopState.from_json(self.state["loop"])
+        except DataError as error:
+            raise CheckpointError(str(error)) from error
         except ValueError as error:
             raise CheckpointError(f"cannot use {path / STATE}: {error}") from error
         self.step = self.loop.step
@@ -186,7 +191,7 @@ def write(
         for name, data in sorted(files.items()):
             durable.write(temporary / name, data)
         durable.write(temporary / STATE, json_files.encode(state))
-        listed = {file.name: _entry(file) for file in sorted(temporary.iterdir())}
+        listed = {file.name: entry_of(file) for file in sorted(temporary.iterdir())}
         durable.write(temporary / MANIFEST, manifest_of(path.name, listed))
         durable.publish(temporary, path)
     except (OSError, SafetensorError) as error:
@@ -201,7 +206,7 @@ def write(
 
 def _write_tensors(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
     safetensors.numpy.save_file(dict(tensors), str(path))
-    durable.sync(path)
+    durable.own(path)
 
 
 def _is_finite(array: np.ndarray) -> bool:
@@ -213,72 +218,6 @@ def _free_name(folder: Path, step: int) -> str:
     first = f"step-{step:08d}"
     names = itertools.chain([first], (f"{first}.{n}" for n in itertools.count(1)))
     return next(name for name in names if not (folder / name).exists())
-
-
-def _entry(path: Path) -> Dict[str, Any]:
-    """Return a file's entry in a manifest."""
-    return {"bytes": path.stat().st_size, "sha256": durable.sha256(path)}
-
-
-def manifest_of(name: str, files: Mapping[str, Any]) -> bytes:
-    """Return a manifest for the checkpoint ``name``, with its own SHA-256."""
-    listed = {"checkpoint": name, "files": files}
-    digest = hashlib.sha256(json_files.encode(listed)).hexdigest()
-    return json_files.encode({**listed, "sha256": digest})
-
-
-def read_manifest(path: Path) -> Dict[str, Any]:
-    """Return file name -> ``bytes`` and ``sha256`` of each file of a checkpoint.
-
-    Raises:
-      ValueError: the manifest is missing or damaged; the message names it.
-    """
-    try:
-        data = regular.read(path / MANIFEST)
-        manifest = json_files.decode(data)
-        json_files.require(manifest, {"checkpoint": str, "files": dict})
-        if data != manifest_of(manifest["checkpoint"], manifest["files"]):
-            raise ValueError("content differs from its own SHA-256")
-        if manifest["checkpoint"] != path.name:
-            raise ValueError(f"belongs to {manifest['checkpoint']}, not to {path.name}")
-    except OSError as error:
-        raise ValueError(f"{MANIFEST}: {error.strerror}") from error
-    except ValueError as error:
-        raise ValueError(f"{MANIFEST}: {error}") from error
-    return manifest["files"]
-
-
-def problems(path: Path, only: Sequence[str] = ()) -> List[str]:
-    """Return what is wrong with a checkpoint, one line per file; empty if it is whole.
-
-    The whole content is read. Links and files that are not in the manifest count as damage.
-
-    Args:
-      path: the checkpoint.
-      only: names of the files to check; empty = all.
-    """
-    try:
-        listed = read_manifest(path)
-        present = set(os.listdir(str(path))) - {MANIFEST}
-    except (ValueError, OSError) as error:
-        return [str(error)]
-    wrong = []
-    for name in sorted(only or {*listed, *present, STATE, TENSORS}):
-        file = path / name
-        try:
-            if name not in present:  # also for a name outside this folder, e.g. ../x
-                wrong.append(f"{name}: missing")
-            elif name not in listed:
-                wrong.append(f"{name}: not in the manifest")
-            elif file.is_symlink() or not file.is_file():
-                wrong.append(f"{name}: not a regular file")
-            elif _entry(file) != listed[name]:
-                wrong.append(f"{name}: content differs from its SHA-256")
-        except OSError as error:
-            wrong.append(f"{name}: {error.strerror}")
-    if len(wrong) > 1:
-        wrong.append(f"{MANIFEST}: may belong to another checkpoint")
-    return wrong
 
 
 def prune(folder: Path, keep: int) -> None:
@@ -309,8 +248,10 @@ def folder_of(run: Path) -> Path:
 
 def steps(folder: Path) -> List[Path]:
     """Return the checkpoints in ``folder``, oldest first, including damaged ones."""
-    numbered = []
-    for path in folder.glob("step-*"):
+    numbered, names = [], []
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        names = os.listdir(str(folder))  # without permission glob would find nothing
+    for path in map(folder.joinpath, names):
         match = _NAME.fullmatch(path.name)
         if match and path.is_dir() and not path.is_symlink():
             numbered.append((int(match.group(1)), int(match.group(2) or 0), path))

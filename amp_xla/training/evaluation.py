@@ -19,6 +19,7 @@ from amp_xla.data.text.tokenizer import Encoded
 from amp_xla.report import scores
 from amp_xla.training import distributed
 
+_ROWS = 4096  # larger batches have no more rows than samples, rounded up to this
 Infer = Callable[[Batch], Mapping[str, Any]]
 Evaluation = Callable[[], Dict[str, float]]
 
@@ -58,6 +59,7 @@ def in_order(encoded: Encoded, length: int, rows: int, infer: Callable[[Batch], 
     Samples have at most ``length`` tokens; the batches have a few lengths, with little padding.
     """
     results: List[Any] = [None] * len(encoded)
+    rows = min(rows, -(-len(encoded) // _ROWS) * _ROWS)
     lengths = choose_lengths(encoded.lengths, BatchOptions.shapes, length)
     for batch in Batches(encoded, None, lengths, rows, shuffle=False).epoch(0):
         for sample, result in zip(batch["sample_ids"].tolist(), infer(batch)):

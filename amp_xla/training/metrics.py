@@ -12,7 +12,7 @@ from typing import Any, Dict, Iterator, Mapping, Optional, Sequence
 
 import numpy as np
 
-from amp_xla.process import durable, regular
+from amp_xla.process import durable, json_files, regular
 
 
 class MetricsLog:
@@ -48,7 +48,9 @@ class MetricsLog:
         if os.path.lexists(str(path)):  # a link becomes a file
             readable = path.is_file() and not path.is_symlink()
             durable.replace(path, b"".join(_until(path, after, pending) if readable else ()))
-        self._file = open(path, "a", encoding="utf-8", buffering=1)  # noqa: SIM115
+        self._file = open(  # noqa: SIM115
+            str(path), "a", encoding="utf-8", buffering=1, opener=regular.descriptor
+        )
         self._events: Optional[Any] = None
         if events:
             from amp_xla.backend import tf
@@ -95,9 +97,9 @@ class MetricsLog:
 def _until(path: Path, step: int, pending: Sequence[str]) -> Iterator[bytes]:
     for line in regular.lines(path):
         try:
-            record = json.loads(line.decode())
+            record = json_files.decode(line)
             written = record["step"] == step and record["kind"] not in pending
             if line.endswith(b"\n") and (record["step"] < step or written):
                 yield line
-        except (ValueError, KeyError, TypeError, RecursionError):  # cut off by a kill, or foreign
+        except (ValueError, KeyError, TypeError):  # cut off by a kill, or foreign
             continue

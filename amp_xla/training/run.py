@@ -176,10 +176,7 @@ class RunFolder:
             )
 
     def _acquire(self) -> None:
-        path = regular.not_linked(self.path / _LOCK)
-        if path.exists() and not path.is_file():
-            raise AmpXlaError(f"{path} is not a regular file: delete it")
-        lock = os.open(str(path), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+        lock = regular.descriptor(str(self.path / _LOCK), os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -276,7 +273,7 @@ class RunFolder:
             return
         try:
             same = regular.read(self.path / name) == data
-        except OSError:
+        except (FileNotFoundError, regular.NotAFile):
             same = False
         if not same:
             durable.replace(self.path / name, data)

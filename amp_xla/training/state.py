@@ -24,7 +24,7 @@ from amp_xla.settings import Settings
 from amp_xla.training.options import RunOptions
 
 STATE = "state.json"
-_RANKS = dict.fromkeys(("size", "first_size", "micro_batches"), int)
+_RANKS = dict.fromkeys(("size", "first_size", "micro_batches"), json_files.Whole(1, 2**16))
 _IDENTITY = dict.fromkeys(("data", "assets", "config", "settings", "versions", "defaults"), dict)
 _OPTIONAL: Dict[str, Any] = {"best": (int, float, type(None)), "rolled_back_at": (int, type(None))}
 # Settings for the length of a run. A larger value extends the run.
@@ -107,8 +107,8 @@ def read_state(path: Path) -> Dict[str, Any]:
     Raises:
       ValueError: it is unreadable or does not have the expected fields.
     """
-    state = json_files.read(path / STATE)
-    json_files.require(state, {"recipe": str, "loop": dict, "identity": dict, "ranks": dict})
+    fields = {"recipe": str, "loop": dict, "identity": dict, "ranks": dict}
+    state: Dict[str, Any] = json_files.read(path / STATE, fields)
     json_files.require(state["ranks"], _RANKS, "ranks.")
     state["identity"].setdefault("defaults", {})  # older checkpoints
     json_files.require(state["identity"], _IDENTITY, "identity.")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import json
 import os
 import subprocess
 import sys
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Dict, List, Optional, Sequence, Tuple
 
 from amp_xla.commands import COMMANDS, OF_A_SCRIPT, unknown_command, usage
-from amp_xla.process import output
+from amp_xla.process import json_files, output
 from scripts.environment import SetupError, say
 from scripts.environment.build import ensure
 from scripts.environment.installed import distributions, inside_container, tensorflow_version
@@ -185,12 +184,12 @@ def flag(words: Sequence[str], name: str) -> Optional[str]:
 
 
 def process_of(run: str) -> Dict[str, object]:
-    """Return the content of a run's run.json; empty if there is none."""
+    """Return the content of a run's run.json; empty if it cannot be used."""
     try:
-        process = json.loads((Path(run) / "run.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        process: Dict[str, object] = json_files.read(Path(run) / "run.json", most=1 << 20)
+    except (OSError, ValueError):  # the command that follows reports it
         return {}
-    return process if isinstance(process, dict) else {}
+    return process
 
 
 def runtime_of_run(process: Dict[str, object]) -> Optional[str]:

@@ -22,7 +22,7 @@ from amp_xla.data.text.vocabulary import SPECIAL_TOKENS
 from amp_xla.errors import AmpXlaError
 from amp_xla.process import durable
 from amp_xla.training import checkpoint
-from amp_xla.training.checkpoint import MANIFEST, manifest_of
+from amp_xla.training.manifest import MANIFEST, manifest_of
 from amp_xla.training.recipe import own_recipes
 from tests.support import google_folder
 from tests.support.commands import PREDICT, RECIPE, VERIFY, Commands, bytes_of
@@ -219,13 +219,14 @@ def pipe(run):
 
 
 BOMB, LIST = gzip.compress(bytes(1 << 30)), "labels.json"
+RANKS = ("size", "first_size", "micro_batches")
 CASES: Dict[str, Tuple[Callable[[Path], Any], str, str]] = {
     "checkpoints": (elsewhere, "predict resume verify", "checkpoints: is a link"),
-    "lock": (pipe, "resume", ".lock is not a regular file"),
+    "lock": (pipe, "resume", ".lock: not a regular file"),
     "layers": (setting(layers=10**6), "resume", "a model with layers 1000000, hidden 8"),
     "hidden": (setting(hidden=2**20), "predict", "a model with layers 1, hidden 1048576"),
     "vocabulary": (asset("vocab.txt", BOMB), "predict", "vocab.txt: larger than"),
-    "labels": (asset(LIST, b'[1, {"a": 2}]'), "export", "labels.json: a list of texts"),
+    "labels": (asset(LIST, b'[1, {"a": 2}]'), "export", "json: a list; a list of nothing but text"),
     "labels of depth": (asset(LIST, b"[" * 10**6), "predict", "labels.json: JSON nested too deep"),
     "loop": (loop(step=-1), "resume", "negative count"),
     "sums": (loop(log_sums=["x"]), "resume", "loop.log_sums"),
@@ -236,6 +237,11 @@ CASES: Dict[str, Tuple[Callable[[Path], Any], str, str]] = {
     "module": (made_up(recipe="evil.deeper"), "predict", "give its path: --recipe"),
     "identity": (made_up(identity=[]), "predict", "identity is a list, not an object"),
     "no number": (setting(hidden="8"), "predict", "--hidden '8': allowed is a whole number"),
+    "no text": (setting(bert=3), "predict", "--bert 3: allowed is text or null"),
+    "batch": (setting(batch_size=10**9), "predict resume", "1 to 65,536"),
+    "ranks": (made_up(ranks=dict.fromkeys(RANKS, 10**9)), "predict resume", "ranks.size is 1000"),
+    "layout": (asset("layout.json", b'{"a":' * 10**6), "predict", "layout.json: JSON nested too"),
+    "columns": (asset("layout.json", b'{"columns": 3}'), "predict", "layout.json: format is miss"),
     "no setting": (setting(hiden=8), "predict", "has no setting hiden"),
 }  # fmt: skip
 

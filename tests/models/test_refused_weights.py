@@ -113,7 +113,7 @@ GOOGLE = {
     "index truncated": (cut(INDEX, 0.5), (INDEX, "damaged")),
     "no data": (without(DATA), (DATA, "exists, but not")),
     "no config": (without(google_folder.NAME), ("has no bert_config.json",)),
-    "not JSON": (cut(google_folder.NAME, 0.5), ("cannot read", google_folder.NAME)),
+    "not JSON": (cut(google_folder.NAME, 0.5), ("cannot use", google_folder.NAME)),
     "no hidden size": (config(hidden_size=None), ("hidden_size is missing",)),
     "layers as text": (config(num_hidden_layers="2"), ('num_hidden_layers is "2"',)),
     "heads 3": (config(num_attention_heads=3), ("num_attention_heads 3", "hidden_size 16")),

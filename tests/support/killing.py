@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Dict, List, Optional
 
 from amp_xla.training import checkpoint
-from amp_xla.training.checkpoint import read_manifest
+from amp_xla.training.manifest import read_manifest
 from tests.support.forkserver import Server
 from tests.support.running import until
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
+import functools
 import math
 import os
 import shutil
@@ -12,7 +14,8 @@ import pytest
 
 from amp_xla.commands import verify
 from amp_xla.training import checkpoint
-from amp_xla.training.checkpoint import CheckpointError, manifest_of, read_manifest
+from amp_xla.training.checkpoint import CheckpointError
+from amp_xla.training.manifest import manifest_of, read_manifest
 from amp_xla.training.state import LoopState
 from tests.support import checkpoints as runs
 
@@ -65,6 +68,57 @@ def test_every_damage_to_every_file_is_named_and_survived(tmp_path, capsys):
     (path / "stray").unlink()
     shutil.copytree(str(path), str(folder / "step-00000003"))
     assert "belongs to step-00000002" in checkpoint.problems(folder / "step-00000003")[0]
+
+
+FILES = "state.json", "tensors.safetensors", "manifest.json", "vocab.txt"
+
+
+@pytest.mark.parametrize("name", [*FILES, SECOND])
+@pytest.mark.parametrize("code", ["EACCES", "EIO", "ESTALE", "EMFILE"])
+def test_what_cannot_be_read_is_no_damage(tmp_path, monkeypatch, name, code):
+    """Nothing is set aside: with the right permission or on another day the files are whole."""
+    run, real = tmp_path / "run", (os.open, os.listdir)
+    folder = run / "checkpoints"
+    for step in (1, 2):
+        runs.write(folder, step)
+
+    def failing(call, path, *arguments, **named):
+        if str(path).endswith(str(folder / SECOND / name if name in FILES else folder)):
+            raise OSError(getattr(errno, code), os.strerror(getattr(errno, code)), str(path))
+        return call(path, *arguments, **named)
+
+    for call in real:
+        monkeypatch.setattr(os, call.__name__, functools.partial(failing, call))
+    checks = (
+        checkpoint.newest,
+        lambda _: checkpoint.find(run),
+        lambda _: checkpoint.find(run, "last"),
+    )
+    for check in (*checks, lambda _: verify.main(["--run", str(run)])):
+        with pytest.raises((CheckpointError, OSError), match=os.strerror(getattr(errno, code))):
+            check(folder)
+    monkeypatch.undo()
+    newest = checkpoint.newest(folder)
+    assert newest is not None and newest.path.name == SECOND
+
+
+def test_files_have_the_mode_of_the_umask(tmp_path):
+    for mask in (0o002, 0o027, 0o077):
+        old = os.umask(mask)
+        try:
+            path = runs.write(tmp_path / str(mask), 1)
+        finally:
+            os.umask(old)
+        modes = {file.name: file.stat().st_mode & 0o777 for file in path.iterdir()}
+        assert modes == dict.fromkeys(FILES, 0o666 & ~mask)
+        assert path.stat().st_mode & 0o777 == 0o777 & ~mask
+
+
+def test_a_file_of_another_size_is_not_read(tmp_path):
+    path = runs.write(tmp_path, 1)
+    with (path / "tensors.safetensors").open("r+b") as file:
+        file.truncate(1 << 42)
+    assert checkpoint.problems(path) == ["tensors.safetensors: content differs from its SHA-256"]
 
 
 def test_links_are_not_followed(tmp_path):

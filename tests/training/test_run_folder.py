@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import errno
+import os
+import shutil
 from unittest.mock import Mock
 
 import pytest
 
+from amp_xla.commands.recipe_job import SubjectOptions
 from amp_xla.errors import AmpXlaError
+from amp_xla.process import regular
 from amp_xla.training.metrics import MetricsLog
 from amp_xla.training.run import RunFolder, check_name
 from tests.support.commands import bytes_of
@@ -94,7 +98,8 @@ def test_the_newest_run_is_the_one_that_latest_names(here):
 
 
 def test_links_are_not_followed(here):
-    (here / "outside").mkdir()
+    for name in ("outside", "out"):
+        (here / name).mkdir()
     precious = here / "outside" / "precious"
     precious.write_text("data")
     run = RunFolder("r", "mine")
@@ -112,4 +117,19 @@ def test_links_are_not_followed(here):
     log.write(1, "train", 1, {"loss": 1.0})
     assert b"loss" in next(run.path.glob("events*")).read_bytes()  # kill -9 loses no line
     log.close()
+    for name in (".lock", "metrics.jsonl"):
+        (run.path / name).unlink()
+        os.link(str(precious), str(run.path / name))
+    with pytest.raises(OSError, match="a hard link"):
+        RunFolder("r", "mine", resume=True)
+    with pytest.raises(OSError, match="a hard link"):
+        regular.descriptor(str(run.path / "metrics.jsonl"), os.O_WRONLY)
+    MetricsLog(run.path, events=False).close()  # writes a new file
+    for link in (os.symlink, os.link, lambda _, path: os.mkfifo(path)):
+        link(str(precious), str(here / "out" / "plan.json"))
+        options = SubjectOptions(out=str(here / "out"))
+        options.write("plan", "plan.json", Mock(to_json=dict), quiet=True)
+        assert (here / "out" / "plan.json").read_text() == "{}\n"
+        shutil.rmtree(str(here / "out"))
+        (here / "out").mkdir()
     assert precious.read_text() == "data"

@@ -7,13 +7,13 @@ import dataclasses
 import json
 import math
 import shlex
-from typing import Any, Sequence, Tuple
+from pathlib import Path
+from typing import Sequence, Tuple
 
 import numpy as np
 
-from amp_xla.data.text.lines import read_bytes
 from amp_xla.errors import DataError
-from amp_xla.process import json_files, regular
+from amp_xla.process import json_files
 
 SHOWN = 20  # maximum number of labels listed in a message
 MANY = 100  # with this many samples, mostly different labels are an error
@@ -111,13 +111,7 @@ class Labels:
     @classmethod
     def load(cls, path: str) -> Labels:
         """Read a file that ``encoded`` wrote; checkpoints verify its checksum."""
-        try:
-            names: Any = json_files.decode(read_bytes(path, regular.LARGEST), list)
-        except ValueError as error:
-            raise DataError(f"{path}: {error}") from None
-        if not all(isinstance(name, str) for name in names):
-            raise DataError(f"{path}: a list of texts is needed")
-        return cls(tuple(names))
+        return cls(tuple(json_files.read(Path(path), kind=[str])))
 
 
 def several(names: Sequence[str]) -> str:

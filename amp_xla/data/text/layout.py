@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from amp_xla.data.text.lines import Table, called, json_object, read_bytes
+from amp_xla.data.text.lines import Table, called, json_object
 from amp_xla.errors import DataError
+from amp_xla.process import json_files
 
 LAYOUT = "layout.json"
 EXAMINED = 100  # JSON objects whose keys are collected: the first may lack a key
@@ -145,13 +147,14 @@ class Layout:
     @classmethod
     def load(cls, path: str) -> Layout:
         """Read a file that ``encoded`` wrote; raise ``DataError`` if it cannot be used."""
+        stored = json_files.read(Path(path), {"format": str, "header": bool, "columns": [str]})
+        index = (json_files.Whole(0, len(stored["columns"]) - 1), type(None))
+        values = {field: stored.get(field) for field in Fields._fields}
         try:
-            stored = json.loads(read_bytes(path).decode("utf-8"))
-            layout = cls(**{**stored, "columns": tuple(map(str, stored["columns"]))})
-            str(layout)  # its indices exist
-            return layout
-        except (ValueError, TypeError, LookupError) as error:
+            json_files.require(values, dict.fromkeys(values, index))
+        except ValueError as error:
             raise DataError(f"cannot use {path}: {error}") from None
+        return cls(stored["format"], stored["header"], tuple(stored["columns"]), **values)
 
     def applied(self, table: Table, needs: Sequence[str]) -> Optional[Layout]:
         """Return the layout of another file with the same columns; None if it has others.

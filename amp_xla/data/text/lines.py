@@ -189,7 +189,12 @@ def extra(module: str, use: str, packages: Optional[str] = None) -> Any:
 
 
 def read_bytes(path: str, most: Optional[int] = None) -> bytes:
-    """Return the decompressed content of a file of at most ``most`` bytes; see ``opened``."""
+    """Return the decompressed content of a file of at most ``most`` bytes; see ``opened``.
+
+    A file with a limit is part of a folder, which may be foreign, so pipes are refused.
+    """
+    if most is not None and os.path.exists(path) and not os.path.isfile(path):
+        raise DataError(f"{path}: not a regular file")
     with opened(path) as file:
         content: bytes = file.read(-1 if most is None else most + 1)
     if most is not None and len(content) > most:

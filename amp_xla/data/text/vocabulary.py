@@ -232,14 +232,10 @@ def _normalizer(source: str) -> Optional[Dict[str, Any]]:
 
 def json_file(source: str) -> Dict[str, Any]:
     """Return the JSON object in a file; an empty one if there is no such file."""
-    try:
-        return json_files.decode(regular.read(Path(source), links=True))
-    except FileNotFoundError:
+    if not os.path.lexists(source):
         return {}
-    except OSError as error:
-        raise DataError(f"cannot read {source}: {error.strerror}") from None
-    except ValueError as error:
-        raise DataError(f"cannot read {source}: {error}") from None
+    content: Dict[str, Any] = json_files.read(Path(source), links=True)
+    return content
 
 
 def fingerprint(tokens: Sequence[str]) -> str:

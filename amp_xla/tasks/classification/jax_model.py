@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Any, Dict, List, Tuple
 
@@ -58,7 +57,7 @@ def new_model(config: Any, shape: Dict[str, Any], classes: int, weights: bool) -
 def predict(config: Any, checkpoint: Checkpoint, lines: List[str]) -> Answers:
     """Return the probability of each label for each line."""
     to_classify = LinesToClassify(config, checkpoint, lines)
-    shape = bert.Shape.of(json.loads(Path(checkpoint.file("bert_config.json")).read_text()))
+    shape = bert.Shape.of(pretrained(str(checkpoint.path)).config)
     policy, _ = precision(config)
     like = bert.new_classifier(shape, len(to_classify.labels), config.seed)
     model = restored(checkpoint, policy.cast_to_param(like), ".model")

@@ -8,7 +8,6 @@ from typing import Any, Dict, Sequence, Tuple
 import numpy as np
 
 from amp_xla.backend import session, tf
-from amp_xla.errors import DataError
 from amp_xla.process import json_files
 from amp_xla.sok.saver import TableShards
 from amp_xla.tasks.recommendation.data import Columns, batch_of, parse_line
@@ -55,11 +54,8 @@ def export(config: Any, checkpoint: Checkpoint, folder: Path) -> str:
 
 
 def _columns(checkpoint: Checkpoint) -> Tuple[Columns, int]:
-    try:
-        known = json_files.read(Path(checkpoint.file(_COLUMNS)))
-        json_files.require(known, {"numbers": int, "slots": int, "values": int})
-    except ValueError as error:
-        raise DataError(f"cannot use {checkpoint.path / _COLUMNS}: {error}") from error
+    fields = dict.fromkeys(("numbers", "slots", "values"), json_files.Whole(0, 2**31))
+    known = json_files.read(Path(checkpoint.file(_COLUMNS)), fields)
     return Columns(known["numbers"], known["slots"]), known["values"]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from pathlib import Path
 from typing import ClassVar, List, Optional, Sequence, Tuple
 
 import numpy as np
@@ -13,11 +14,11 @@ from amp_xla.config import MAY_CHANGE
 from amp_xla.data.labelled import Labelled, Preparation
 from amp_xla.data.text import corpora
 from amp_xla.data.text.layout import LABELLED_PAIRS
-from amp_xla.data.text.lines import LineError, read_bytes
+from amp_xla.data.text.lines import LineError
 from amp_xla.data.text.options import TextFiles
 from amp_xla.data.text.readers import Dataset
 from amp_xla.errors import DataError, SettingsError
-from amp_xla.process import json_files, regular
+from amp_xla.process import json_files
 
 Method = Literal["cross-encoder", "cosent", "simcse", "unsupervised-simcse"]
 NEEDS = {"simcse": ("text", "pair"), "unsupervised-simcse": ("text",)}
@@ -61,13 +62,10 @@ class Scale:
     @classmethod
     def load(cls, path: str) -> Scale:
         """Read a file that ``encoded`` wrote; its checksum is verified with the checkpoint."""
-        try:
-            values = json_files.decode(read_bytes(path, regular.LARGEST))
-            number = (int, float)
-            json_files.require(values, {"low": number, "high": number, "binary": bool})
-            return cls(values["low"], values["high"], values["binary"])
-        except ValueError as error:
-            raise DataError(f"{path}: {error}") from None
+        number = (int, float)
+        fields = {"low": number, "high": number, "binary": bool}
+        values = json_files.read(Path(path), fields)
+        return cls(values["low"], values["high"], values["binary"])
 
 
 @dataclasses.dataclass(frozen=True)

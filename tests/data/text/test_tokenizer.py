@@ -143,7 +143,7 @@ def test_other_kinds_of_tokenizers_are_refused(tmp_path):
     refused("its model is Unigram; only BERT's WordPiece", model={"type": "Unigram"})
     refused("its normalizer is None; only BERT's", model={"type": "WordPiece"})
     (tmp_path / "tokenizer.json").write_text("{")
-    with pytest.raises(DataError, match=r"cannot read .*tokenizer.json"):
+    with pytest.raises(DataError, match=r"cannot use .*tokenizer.json"):
         Tokenizer.of_folder(str(tmp_path))
 
 

@@ -21,7 +21,7 @@ from amp_xla.data.text import vocabulary
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.data.text.vocabulary import json_file
 from amp_xla.errors import DataError
-from amp_xla.process import durable, json_files
+from amp_xla.process import durable, json_files, regular
 
 FORMAT = 3
 SETTINGS, MANIFEST, VOCAB, UNITS = "settings.json", "manifest.json", "vocab.txt", "units"
@@ -33,6 +33,18 @@ LEFT_OUT = {
     "bad_lines": "bad lines",
     "other_lengths": "documents of other lengths",
 }
+_COUNT, _ID = json_files.Whole(0, 2**40), json_files.Whole(0, 2**22)
+_UNIT = {**dict.fromkeys(LEFT_OUT, _COUNT), **dict.fromkeys(SPLITS, dict)}
+_SHARD = {
+    **dict.fromkeys(("documents", "tokens", "unknown"), _COUNT),
+    "file": str, "crc32": json_files.Whole(0, 2**32 - 1),
+}  # fmt: skip
+_SETTINGS = {
+    **dict.fromkeys(("cls_id", "sep_id", "vocab_size"), _ID),
+    **dict.fromkeys(("corpus", "corpus_sha256", "vocab_sha256"), str),
+    "length": json_files.Whole(16, 2**20), "lowercase": bool,
+}  # fmt: skip
+_LARGEST_HEADER = 1 << 16
 
 
 def write(path: str, data: bytes) -> None:
@@ -50,8 +62,7 @@ def write_stream(
     ``documents`` are int32 [tokens] each; a negative id continues the word before it.
     """
     parts = [part for tokens in documents if len(tokens) for part in ([tokenizer.sep_id], tokens)]
-    kind = np.int16 if tokenizer.vocab_size <= 1 << 15 else np.int32
-    stream = np.concatenate(parts[1:] or [np.zeros(0)]).astype(kind)
+    stream = np.concatenate(parts[1:] or [np.zeros(0)]).astype(_dtype(tokenizer.vocab_size))
     file = io.BytesIO()
     np.save(file, stream)
     write(path, file.getvalue())
@@ -80,10 +91,13 @@ class Manifest:
     @classmethod
     def load(cls, folder: str) -> Manifest:
         """Return the manifest of a prepared folder."""
-        manifest = json_file(os.path.join(folder, MANIFEST))
-        if not manifest:
+        path = Path(folder, MANIFEST)
+        if not path.exists():
             raise DataError(f"{folder} is not prepared; run: amp-xla prepare CORPUS {folder}")
-        return cls(folder, json_file(os.path.join(folder, SETTINGS)), manifest["units"])
+        units = json_files.read(path, {"units": [dict]}, links=True)["units"]
+        for unit in units:
+            _check(unit, path)
+        return cls(folder, _settings(folder), units)
 
     @classmethod
     def collect(cls, folder: str, names: List[str]) -> Optional[Manifest]:
@@ -91,7 +105,7 @@ class Manifest:
         units = [unit for unit in (finished(folder, name) for name in names) if unit]
         if len(units) < len(names):
             return None
-        manifest = cls(folder, json_file(os.path.join(folder, SETTINGS)), units)
+        manifest = cls(folder, _settings(folder), units)
         if not manifest.total("tokens", "train"):
             listed = ", ".join(f"{manifest.total(name)} {what}" for name, what in LEFT_OUT.items())
             raise DataError(
@@ -117,10 +131,12 @@ class Manifest:
         """
         path = os.path.join(self.folder, VOCAB)
         tokenizer = Tokenizer.load(path, self.settings["lowercase"])
-        if vocabulary.fingerprint(tokenizer.tokens) != self.settings["vocab_sha256"]:
+        known = vocabulary.fingerprint(tokenizer.tokens), tokenizer.vocab_size
+        if known != (self.settings["vocab_sha256"], self.settings["vocab_size"]):
             raise DataError(
                 f"{path} is not the vocabulary that the text in this folder was tokenized with "
-                f"(vocab_sha256 in {SETTINGS}); restore it, or delete the folder and prepare again"
+                f"(vocab_sha256 and vocab_size in {SETTINGS}); restore it, or delete the folder "
+                "and prepare again"
             )
         return tokenizer
 
@@ -157,6 +173,8 @@ class Sequences:
         self.length: int = length or manifest.settings["length"]
         self._folder, self._settings = manifest.folder, manifest.settings
         self._files = [unit[split] for unit in manifest.units]
+        for file in self._files:  # before arrays of these sizes are made
+            self._begin(file)
         counts = [-(-file["tokens"] // (self.length - 2)) for file in self._files]
         self._ends = np.cumsum([0, *counts])
         self._verified: Set[int] = set()
@@ -182,23 +200,65 @@ class Sequences:
         starts[:, 1] = True
         return np.abs(ids), starts
 
-    def _open(self, number: int) -> Any:
-        """Return the memory-mapped tokens of a file; verify its checksum at the first call."""
-        path = os.path.join(self._folder, self._files[number]["file"])
-        problem = ""
+    def _begin(self, file: Dict[str, Any]) -> int:
+        """Return the byte at which the tokens of a file begin."""
+        path = Path(self._folder, file["file"])
         try:
-            stream: Any = np.load(path, mmap_mode="r")
-            if number not in self._verified and zlib.crc32(stream) != self._files[number]["crc32"]:
-                problem = "checksum"
-        except (OSError, ValueError) as error:
-            problem = str(error)
-        if problem:
-            raise DataError(
-                f"{path}: damaged ({problem}); delete this file and run amp-xla prepare again "
-                "with the same settings, which writes only missing files"
-            )
+            with regular.opened(path, links=True) as opened:
+                size = os.fstat(opened.fileno()).st_size
+        except (FileNotFoundError, regular.NotAFile) as error:
+            raise _damaged(path, str(error.strerror)) from None
+        begin = size - file["tokens"] * _dtype(self._settings["vocab_size"]).itemsize
+        if not 0 < begin < _LARGEST_HEADER:
+            raise _damaged(path, f"{size:,} bytes, which are not {file['tokens']:,} tokens")
+        return begin
+
+    def _open(self, number: int) -> Any:
+        """Return the memory-mapped tokens of a file; verify its content at the first call."""
+        file, size = self._files[number], self._settings["vocab_size"]
+        path, begin = Path(self._folder, file["file"]), self._begin(file)
+        # NumPy's own reader evaluates the header, which may come from others.
+        stream: Any = np.memmap(str(path), _dtype(size), "r", begin, (file["tokens"],))
+        if number not in self._verified:
+            if zlib.crc32(stream) != file["crc32"]:
+                raise _damaged(path, "checksum")
+            if not -size < int(stream.min()) <= int(stream.max()) < size:
+                raise _damaged(path, f"an id that is not below vocab_size {size:,}")
         self._verified.add(number)
         return stream
+
+
+def _dtype(vocab_size: int) -> np.dtype:
+    return np.dtype(np.int16 if vocab_size <= 1 << 15 else np.int32)
+
+
+def _damaged(path: Path, problem: str) -> DataError:
+    return DataError(
+        f"{path}: damaged ({problem}); delete this file and run amp-xla prepare again with the "
+        "same settings, which writes only missing files"
+    )
+
+
+def _settings(folder: str) -> Dict[str, Any]:
+    """Return the checked content of ``settings.json``."""
+    path = Path(folder, SETTINGS)
+    settings: Dict[str, Any] = json_files.read(path, _SETTINGS, links=True)
+    if max(settings["cls_id"], settings["sep_id"]) >= settings["vocab_size"]:
+        raise DataError(f"cannot use {path}: cls_id and sep_id must be below vocab_size")
+    return settings
+
+
+def _check(unit: Dict[str, Any], source: Path) -> None:
+    """Raise DataError if the record of a unit in the file ``source`` cannot be used."""
+    try:
+        json_files.require(unit, _UNIT)
+        for split in SPLITS:
+            json_files.require(unit[split], _SHARD, f"{split}.")
+            name = unit[split]["file"]
+            if "/" in name or "\0" in name or not name.endswith(".npy"):
+                raise ValueError(f"{split}.file is {name!r:.40}, not the name of an .npy file")
+    except ValueError as error:
+        raise DataError(f"cannot use {source}: {error}") from None
 
 
 def claim(folder: str, settings: Dict[str, Any]) -> None:
@@ -236,7 +296,10 @@ def finish(folder: str, name: str, unit: Dict[str, Any]) -> None:
 
 def finished(folder: str, name: str) -> Optional[Dict[str, Any]]:
     """Return the record of a unit; None if it is not finished or a file is missing."""
-    unit = json_file(os.path.join(folder, UNITS, name + ".json"))
+    path = Path(folder, UNITS, name + ".json")
+    unit = json_file(str(path))
+    if unit:
+        _check(unit, path)
     return unit if unit and _has_files(folder, unit) else None
 
 

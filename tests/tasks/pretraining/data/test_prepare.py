@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import json
+import operator
 import os
 import shutil
 import signal
@@ -303,3 +305,50 @@ def test_chinese_words_are_those_of_jieba(tmp_path):
         else:
             cut[-1] += piece
     assert cut == ["我", "来到", "北京", "清华大学", ",", "非常", "喜欢", "transformers", "模型"]
+
+
+FOREIGN = {
+    "a path": ("manifest", "units.0.train.file", "../x.npy"),
+    "no name": ("manifest", "units.0.heldout.file", 3),
+    "many tokens": ("manifest", "units.0.train.tokens", 10**12),
+    "negative": ("manifest", "units.0.train.tokens", -1),
+    "half a token": ("manifest", "units.0.train.tokens", 1.5),
+    "no unit": ("manifest", "units.0", []),
+    "no units": ("manifest", "units", {"a": 1}),
+    "no counts": ("manifest", "units.0.bad_lines", None),
+    "checksum": ("manifest", "units.0.train.crc32", "x"),
+    "short": ("settings", "length", 2),
+    "long": ("settings", "length", 10**9),
+    "text": ("settings", "length", "32"),
+    "id": ("settings", "cls_id", 10**6),
+    "vocabulary": ("settings", "vocab_size", 10),
+    "sha": ("settings", "vocab_sha256", None),
+    "boolean": ("settings", "lowercase", "no"),
+}
+
+
+@pytest.mark.parametrize("file, field, value", FOREIGN.values(), ids=FOREIGN)
+def test_a_foreign_folder_is_checked(tmp_path, vocab, corpus, file, field, value):
+    prepared(tmp_path, vocab, corpus)
+    path = tmp_path / "out" / f"{file}.json"
+    content = json.loads(path.read_text())
+    *outer, last = [int(part) if part.isdigit() else part for part in field.split(".")]
+    functools.reduce(operator.getitem, outer, content)[last] = value
+    path.write_text(json.dumps(content))
+    with pytest.raises(DataError, match=rf"out/|{last}"):
+        manifest = Manifest.load(str(tmp_path / "out"))
+        manifest.tokenizer()
+        sequences = Sequences(manifest)
+        sequences.read(range(len(sequences)))
+
+
+@pytest.mark.parametrize(
+    "name", ["manifest.json", "settings.json", "vocab.txt", "train-00000-00000.npy"]
+)
+def test_a_pipe_in_a_foreign_folder_is_refused(tmp_path, vocab, corpus, name):
+    prepared(tmp_path, vocab, corpus)
+    (tmp_path / "out" / name).unlink()
+    os.mkfifo(str(tmp_path / "out" / name))
+    with pytest.raises(DataError, match=rf"{name}.*not a regular file"):
+        Manifest.load(str(tmp_path / "out")).tokenizer()
+        Sequences(Manifest.load(str(tmp_path / "out")))

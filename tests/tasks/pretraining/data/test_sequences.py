@@ -30,7 +30,7 @@ def test_documents_come_back_whole_in_any_length(tmp_path_factory, files):
         {"train": write_stream(str(folder / f"{i}.npy"), [np.array(d) for d in file], tokenizer)}
         for i, file in enumerate(signed)
     ]
-    settings = {"length": LENGTH, "cls_id": CLS, "sep_id": SEP}
+    settings = {"length": LENGTH, "cls_id": CLS, "sep_id": SEP, "vocab_size": 100}
     for length in (LENGTH, 40):
         sequences = Sequences(Manifest(str(folder), settings, units), length=length)
         ids, begins = sequences.read(range(len(sequences)))
@@ -137,7 +137,7 @@ def test_the_longer_phase_has_held_out_text_however_little_is_asked_for(tmp_path
         part: write_stream(str(tmp_path / f"{part}.npy"), [np.full(200, 5)], tokenizer)
         for part in parts
     }
-    settings = {"length": LENGTH, "cls_id": CLS, "sep_id": SEP}
+    settings = {"length": LENGTH, "cls_id": CLS, "sep_id": SEP, "vocab_size": 100}
     manifest = Manifest(str(tmp_path), settings, [unit])
     amount = LengthOptions(steps=3, phase2_length=64, phase2_share=0.3, global_batch=4)
     phases = read(manifest, amount, 1, "mlm", masking(95))
