@@ -12,7 +12,8 @@ from typing import Any, List, Optional, Sequence, Tuple
 from amp_xla.commands import OF_A_SCRIPT
 from amp_xla.config import parse
 from amp_xla.data.text.layout import LAYOUT, Layout
-from amp_xla.data.text.lines import TAG, LineError, called, every_line
+from amp_xla.data.text.lines import TAG, LineError, every_line
+from amp_xla.data.text.unpacked import called
 from amp_xla.errors import AmpXlaError
 from amp_xla.models.options import GenerationOptions
 from amp_xla.process import output

@@ -10,7 +10,7 @@ from typing import Any, List
 
 import numpy as np
 
-from amp_xla.data.text.lines import extra
+from amp_xla.data.text.unpacked import extra
 from amp_xla.errors import UnsupportedError
 from amp_xla.export.model import Exportable, Run, comparable
 from amp_xla.models.weights import first_line

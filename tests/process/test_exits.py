@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from amp_xla.data.text import lines
+from amp_xla.data.text import unpacked
 from amp_xla.errors import DataError
 from amp_xla.process import output
 from amp_xla.process.checkout import as_typed
@@ -42,9 +42,9 @@ def test_a_missing_package_is_named(monkeypatch, error, line):
     def missing(name):
         raise error
 
-    monkeypatch.setattr(lines.importlib, "import_module", missing)
+    monkeypatch.setattr(unpacked.importlib, "import_module", missing)
     with pytest.raises(DataError, match=re.escape(line)):
-        lines.extra("tf2onnx.convert", "ONNX", "a b")
+        unpacked.extra("tf2onnx.convert", "ONNX", "a b")
 
 
 PROGRAM = """

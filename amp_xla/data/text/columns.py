@@ -22,7 +22,8 @@ from amp_xla.data.text.layout import (
     keys,
     numbers,
 )
-from amp_xla.data.text.lines import EXAMINED, Table, called, json_object
+from amp_xla.data.text.lines import EXAMINED, Table, json_object
+from amp_xla.data.text.unpacked import called
 from amp_xla.errors import DataError
 
 ENOUGH = 8  # rows from which on a column of different numbers or codes is an id

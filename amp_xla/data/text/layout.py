@@ -8,7 +8,8 @@ import json
 from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from amp_xla.data.text.lines import Table, called, json_object
+from amp_xla.data.text.lines import Table, json_object
+from amp_xla.data.text.unpacked import called
 from amp_xla.errors import DataError
 from amp_xla.process import json_files
 

@@ -21,7 +21,7 @@ from tokenizers.normalizers import BertNormalizer
 from tokenizers.pre_tokenizers import BertPreTokenizer, WhitespaceSplit
 from tokenizers.trainers import WordPieceTrainer
 
-from amp_xla.data.text.lines import read_bytes
+from amp_xla.data.text.unpacked import read_bytes
 from amp_xla.errors import DataError
 from amp_xla.process import json_files, regular
 from amp_xla.process.progress import note

@@ -27,7 +27,8 @@ from amp_xla.data.batches.order import permutation
 from amp_xla.data.batches.protocol import Batch
 from amp_xla.data.text import corpora
 from amp_xla.data.text.layout import sample
-from amp_xla.data.text.lines import LineError, Table, opened, refuse_encoding
+from amp_xla.data.text.lines import LineError, Table, refuse_encoding
+from amp_xla.data.text.unpacked import opened
 from amp_xla.errors import DataError
 
 _BLOCK = 1 << 16  # approximate number of lines that are shuffled together

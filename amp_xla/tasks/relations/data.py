@@ -17,9 +17,10 @@ from amp_xla.data.batches.protocol import Batch
 from amp_xla.data.labelled import Labelled, Preparation
 from amp_xla.data.text import corpora
 from amp_xla.data.text.layout import Layout, keys
-from amp_xla.data.text.lines import Table, called, json_object
+from amp_xla.data.text.lines import Table, json_object
 from amp_xla.data.text.options import TaggedFiles
 from amp_xla.data.text.readers import Dataset, collected, text_value
+from amp_xla.data.text.unpacked import called
 from amp_xla.errors import DataError
 
 FIELDS = ["spo_list", "triple_list"]  # names of the list of triples

@@ -8,7 +8,7 @@ from typing import Any, Dict, List, Sequence
 
 import numpy as np
 
-from amp_xla.data.text.lines import extra
+from amp_xla.data.text.unpacked import extra
 from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.sample_scores import Samples, SampleScores, Scorer
 

@@ -15,7 +15,7 @@ import zipfile
 import pytest
 
 from amp_xla.data.text import entities as tagged
-from amp_xla.data.text import lines
+from amp_xla.data.text import lines, unpacked
 from amp_xla.data.text.layout import TARGETS
 from amp_xla.data.text.lines import every_line
 from amp_xla.data.text.options import TaggedFiles, TextFiles
@@ -298,7 +298,7 @@ def test_compressed_files_are_known_by_content(file, name, content):
     reading, writing = os.pipe()
     os.write(writing, content)
     os.close(writing)
-    assert lines.read_bytes(f"/dev/fd/{reading}").decode() == COMMAS
+    assert unpacked.read_bytes(f"/dev/fd/{reading}").decode() == COMMAS
     os.close(reading)
 
 

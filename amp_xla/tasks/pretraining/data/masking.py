@@ -14,8 +14,8 @@ import numpy as np
 
 from amp_xla.data.batches.order import uniform
 from amp_xla.data.batches.protocol import Batch
-from amp_xla.data.text.lines import extra
 from amp_xla.data.text.tokenizer import Tokenizer
+from amp_xla.data.text.unpacked import extra
 
 # Longer "words", such as hashes and paths, are masked in parts of this many tokens.
 LONGEST_WORD = 8

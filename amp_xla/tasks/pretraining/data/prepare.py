@@ -24,8 +24,8 @@ from typing_extensions import Annotated, Literal
 from amp_xla.config import flat, parse, within
 from amp_xla.data.text import corpora
 from amp_xla.data.text.layout import sample
-from amp_xla.data.text.lines import plain_name
 from amp_xla.data.text.tokenizer import Tokenizer
+from amp_xla.data.text.unpacked import plain_name
 from amp_xla.data.text.vocabulary import Rules, fingerprint
 from amp_xla.errors import DataError
 from amp_xla.process import durable

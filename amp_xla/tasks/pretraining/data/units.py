@@ -15,15 +15,13 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Tuple
 from typing_extensions import Literal
 
 from amp_xla.data.text.lines import (
-    COMPRESSED,
     JSON_SUFFIXES,
     decoded,
     json_object,
-    opened,
-    plain_name,
     refuse_encoding,
     text_problem,
 )
+from amp_xla.data.text.unpacked import COMPRESSED, opened, plain_name
 from amp_xla.errors import DataError
 
 TEXT_SUFFIXES = (".txt", ".text", ".tsv", ".data")

@@ -1,0 +1,176 @@
+"""Files and pipes as bytes: compressed in any way, or Parquet."""
+
+from __future__ import annotations
+
+import bz2
+import contextlib
+import gzip
+import importlib
+import io
+import json
+import lzma
+import os
+import re
+import sys
+import zipfile
+import zlib
+from typing import Any, Iterator, List, Optional, Tuple, Type
+
+from amp_xla.errors import DataError
+from amp_xla.process import output
+
+GZIP_MAGIC, PARQUET_MAGIC = b"\x1f\x8b", b"PAR1"
+COMPRESSED = (".gz", ".bz2", ".zst", ".xz", ".zip")
+# How packed files begin
+_PACKED = re.compile(
+    rb"(?P<bz2>BZh\d1AY&SY)|(?P<zst>\x28\xb5\x2f\xfd)|(?P<xz>\xfd7zXZ)|(?P<zip>PK\x03\x04)"
+)
+_ENCODER = json.JSONEncoder(ensure_ascii=False, default=str)  # str: dates and numbers of Arrow
+
+
+@contextlib.contextmanager
+def opened(path: str) -> Iterator[Any]:
+    """Open a file, a pipe or, for ``-``, standard input, to read its decompressed bytes.
+
+    Compression is recognized by the first bytes or by the name. Parquet, recognized by its first
+    four bytes, is read as JSON lines.
+    """
+    damage: Tuple[Type[Exception], ...] = (OSError, EOFError, zlib.error, lzma.LZMAError)
+    damage += (zipfile.BadZipFile,)
+    kind = ""
+    try:
+        with _raw(path) as raw:
+            file: Any = raw
+            packed = _PACKED.match(raw.peek(10))
+            packing = str(packed and packed.lastgroup), os.path.splitext(path.lower())[1][1:]
+            if "bz2" in packing:
+                kind, file = "bz2", bz2.BZ2File(raw)
+            elif "xz" in packing:
+                kind, file = "xz", lzma.LZMAFile(raw)  # noqa: SIM115
+            elif "zip" in packing:
+                kind = "zip"
+                file = _member(path, raw)
+            elif "zst" in packing:
+                zstandard = extra("zstandard", f"{path}: reading .zst")
+                damage += (zstandard.ZstdError,)
+                stream = zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True)
+                kind, file = "zst", io.BufferedReader(stream)
+            elif raw.peek(2)[:2] == GZIP_MAGIC or path.lower().endswith(".gz"):
+                kind, file = "gzip", gzip.GzipFile(fileobj=raw)
+            elif raw.peek(4)[:4] == PARQUET_MAGIC:
+                kind, parquet = "Parquet", extra("pyarrow.parquet", f"{path}: reading Parquet")
+                damage += (extra("pyarrow", path).ArrowException,)
+                file = io.BufferedReader(Rows(parquet.ParquetFile(raw)))
+            yield file
+    except FileNotFoundError:
+        raise DataError(
+            f"{path}: no such file (looked in {os.path.abspath(os.path.dirname(path))})"
+        ) from None
+    except damage as error:
+        # Only errors of the system have a text, such as "Is a directory"; others mean damage.
+        reason = getattr(error, "strerror", None)
+        problem = f"cannot be read: {reason}" if reason else f"damaged {kind} file: {error}"
+        raise DataError(f"{path}: {problem}") from None
+
+
+class Rows(io.RawIOBase):
+    """The rows of a ``pyarrow.parquet.ParquetFile``: ``batches`` of records, or JSON lines."""
+
+    def __init__(self, file: Any) -> None:
+        self.batches = (batch.to_pylist() for batch in file.iter_batches(batch_size=1024))
+        self._left = b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._left:
+            batch = next(self.batches, None)
+            if batch is None:
+                return 0
+            lines = [*map(_ENCODER.encode, batch), ""]
+            self._left = "\n".join(lines).encode("utf-8", "surrogatepass")
+        size = min(len(buffer), len(self._left))
+        buffer[:size], self._left = self._left[:size], self._left[size:]
+        return size
+
+
+def _member(path: str, raw: Any) -> Any:
+    """Open the only file in a ZIP archive."""
+    archive = zipfile.ZipFile(raw if raw.seekable() else io.BytesIO(raw.read()))
+    names = _files_in(archive)
+    if len(names) == 1:
+        try:
+            return archive.open(names[0])
+        except RuntimeError as error:  # encrypted, or compressed in another way
+            raise DataError(f"{called(path)}: {error}") from None
+    advice = "unpack it, and name one of them"
+    if "[Content_Types].xml" in names:
+        advice = "if it is an Excel file, save it as CSV (UTF-8)"
+    raise DataError(
+        f"{called(path)}: a ZIP archive of {len(names):,} files ({', '.join(names)[:60]}); {advice}"
+    )
+
+
+def _files_in(archive: zipfile.ZipFile) -> List[str]:
+    return [n for n in archive.namelist() if not n.endswith("/") and not n.startswith("__MACOSX")]
+
+
+def _raw(path: str) -> io.BufferedReader:
+    if path != "-":
+        return open(path, "rb")
+    if sys.stdin is None or "stdin" in output.CLOSED:
+        raise DataError("standard input is closed; name a file")
+    content: Any = io.BytesIO(sys.stdin.buffer.read())
+    return io.BufferedReader(content)  # which can peek
+
+
+def extra(module: str, use: str, packages: Optional[str] = None) -> Any:
+    """Import a module of an optional package.
+
+    Args:
+      module: name of the module.
+      use: what needs it, for the message.
+      packages: packages to install; None = the package of the module.
+
+    Raises:
+      DataError: the package is missing, or cannot be imported.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        # The package may be installed, without one that it imports.
+        package = str(error.name or module).split(".")[0]
+        if not module.startswith(package):
+            packages = None
+        raise DataError(
+            f"{use} needs the package {package} ({error}): pip install {packages or package}"
+        ) from None
+
+
+def read_bytes(path: str, most: Optional[int] = None) -> bytes:
+    """Return the decompressed content of a file of at most ``most`` bytes; see ``opened``.
+
+    A file with a limit is part of a folder, which may be foreign, so pipes are refused.
+    """
+    if most is not None and os.path.exists(path) and not os.path.isfile(path):
+        raise DataError(f"{path}: not a regular file")
+    with opened(path) as file:
+        content: bytes = file.read(-1 if most is None else most + 1)
+    if most is not None and len(content) > most:
+        raise DataError(f"{path}: larger than {most:,} bytes")
+    return content
+
+
+def plain_name(path: str) -> str:
+    """Return a file name without .gz and the like; the name of the only file in a .zip."""
+    if path.lower().endswith(".zip") and os.path.isfile(path):
+        with contextlib.suppress(OSError, zipfile.BadZipFile), zipfile.ZipFile(path) as archive:
+            names = _files_in(archive)
+            return names[0] if len(names) == 1 else os.path.splitext(path)[0]
+    return os.path.splitext(path)[0] if path.lower().endswith(COMPRESSED) else path
+
+
+def called(path: str) -> str:
+    """Return the name of a file for messages; ``-`` is standard input."""
+    return "standard input" if path == "-" else path
