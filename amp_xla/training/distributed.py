@@ -211,7 +211,7 @@ def join() -> Ranks:
 
 
 def _horovod(place: World) -> Any:
-    compiles = configuring.current().settings.xla != "off" and backend.gpus()
+    compiles = configuring.compiles() and backend.gpus()
     for name, value in _DEFAULTS.items():
         longer = compiles and value == _STALL_SECONDS
         os.environ.setdefault(name, _COMPILING_SECONDS if longer else value)
