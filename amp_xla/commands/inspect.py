@@ -11,6 +11,7 @@ Flags after ``--`` belong to the recipe or script. The command prints tables and
 from __future__ import annotations
 
 import dataclasses
+import os
 from typing import Optional, Sequence
 
 from amp_xla.commands.recipe_job import SubjectOptions, longest
@@ -37,6 +38,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     if config.compiled is not None:
         target = named(config.compiled, "--compiled").target()
         compiler.program()  # errors before the model is built
+        os.environ.setdefault("AMP_XLA_XLA", "on")  # models have other operations then
     model, batches, _ = config.subject.open(words)
     from amp_xla.diagnose import compiled, inspect  # import TensorFlow: `open` has set precision
 

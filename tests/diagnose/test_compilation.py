@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from amp_xla import backend
-from amp_xla.backend import K, keras, tf
+from amp_xla.backend import K, configuring, keras, tf
 from amp_xla.diagnose import compiled
 from amp_xla.errors import UnsupportedError
 from amp_xla.graph import compiler, hlo
@@ -23,7 +23,7 @@ H100 = named("h100", "").target()
 BATCH, LENGTH, PREDICTED = 64, 384, 58
 # Two layers of BERT-base, dropout 0.1, 64 x 384, with the masked language model's loss: 3% above
 # what they need. A change that needs less lowers these.
-KERNELS, GIGABYTES = 354, 31.2
+KERNELS, GIGABYTES = 232, 24.8
 
 
 def masked_language_model(layers):
@@ -44,7 +44,8 @@ def masked_language_model(layers):
 
 @on_tf2
 @pytest.mark.slow
-def test_the_program_of_a_gpu_does_not_grow(cleared):
+def test_the_program_of_a_gpu_does_not_grow(cleared, monkeypatch):
+    monkeypatch.setattr(configuring, "compiles", lambda: True)  # models as with XLA on
     tokens, words = (np.zeros((BATCH, n)) for n in (LENGTH, PREDICTED))
     report = compiled(masked_language_model(2), H100, [tokens, tokens, words, words, words, 0])
     assert 0.5 * KERNELS < len(report.kernels) <= KERNELS

@@ -20,7 +20,7 @@ class Option:
     """A GPU in a mode. Ranges hold 80% of the residuals of such GPUs.
 
     Attributes:
-      step_ms: of a micro-batch; ``samples_per_s``: of all GPUs.
+      step_ms: of a micro-batch; ``samples_per_s``: of all GPUs; ``speed``: the same without range.
       memory_gib, verdict: needed memory, and whether it ``fits``.
       largest_batch: largest batch per GPU that fits.
       hours, cost: of the run; None if its length or the price is unknown.
@@ -38,14 +38,11 @@ class Option:
     hours: Optional[Range]
     cost: Optional[Range]
     parts: Dict[str, float]
+    speed: float
 
     @property
     def mode(self) -> str:
         return str(Mode(self.precision, self.xla))
-
-    @property
-    def speed(self) -> float:
-        return sum(self.samples_per_s) / 2
 
 
 def option(
@@ -71,7 +68,7 @@ def option(
         gpu.name, mode.precision, mode.xla, (low * 1e3, high * 1e3), speeds, needed / 2**30,
         forecast.verdict(needed / (gpu.memory * 2**30)), forecast.largest_batch(work, gpu, mode),
         hours, None if hours is None or scale is None else (hours[0] * scale, hours[1] * scale),
-        {name: value / total for name, value in seconds._asdict().items()},
+        {name: value / total for name, value in seconds._asdict().items()}, count / total,
     )  # fmt: skip
 
 
