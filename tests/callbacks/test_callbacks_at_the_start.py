@@ -144,11 +144,21 @@ def adam(rate: Any = 0.01) -> Any:
     return keras.optimizers.Adam(rate)
 
 
+def rewriting() -> Any:
+    """Return the module that turns the graph rewrite on and off."""
+    module = getattr(tf, "mixed_precision", None)
+    is_new = hasattr(module, "enable_mixed_precision_graph_rewrite")
+    return module if is_new else tf.train.experimental  # TensorFlow 1.15
+
+
 def rewritten(optimizer):
-    module: Any = getattr(tf, "mixed_precision", None)
-    if not hasattr(module, "enable_mixed_precision_graph_rewrite"):  # TensorFlow 1.15
-        module = tf.train.experimental
-    return module.enable_mixed_precision_graph_rewrite(optimizer)
+    return rewriting().enable_mixed_precision_graph_rewrite(optimizer)
+
+
+@pytest.fixture
+def rewrite_off_at_the_end():
+    yield
+    rewriting().disable_mixed_precision_graph_rewrite()
 
 
 OPTIMIZERS = {
@@ -161,7 +171,7 @@ OPTIMIZERS = {
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_keras_own_loss_scaling_trains_and_resumes(name, tmp_path):
+def test_keras_own_loss_scaling_trains_and_resumes(name, tmp_path, rewrite_off_at_the_end):
     rows = np.array(np.random.RandomState(0).randn(26, 4))
     rows[0] = 1e9 if name == "fixed" else np.nan  # one batch in each epoch of 7 is skipped
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 
 import pytest
@@ -59,7 +60,7 @@ def test_xla_that_fails_ends_no_run(folder):
 
 def test_xla_that_fails_later_goes_on_from_the_last_checkpoint_and_is_resumed(folder):
     said = train(folder, "later", fails="3", **JIT)
-    assert "4 XLA clusters" not in said and said.count("XLA failed (") == 1
+    assert re.search(r"\b[1-9]\d* XLA clusters", said) and said.count("XLA failed (") == 1
     assert "resumed from step-00000002" in said, said
     runs = folder / "runs" / "classification"
     shutil.copytree(str(runs / "later"), str(runs / "again"))
