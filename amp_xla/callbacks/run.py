@@ -127,8 +127,6 @@ class Run(keras.callbacks.Callback):
         self._step: Any = None
         self._loop: Any = None
 
-    # -- fit ------------------------------------------------------------------------------------
-
     def fit(self, fit: Callable[..., Any], model: Any, given: Dict[str, Any]) -> Any:
         """Call Keras' ``fit`` or ``fit_generator`` with this callback; return its result.
 
