@@ -150,7 +150,7 @@ def test_few_packages_are_enough_and_two_processes_are_one(folder, tmp_path):
     assert "JAX bf16, cuDNN attention, batch 4: ok" in said
 
     first, second = small.together(folder, [*words, "two"])
-    assert "2 processes" in first and "step 5/" not in second  # one speaks
+    assert "processes: 2" in first and "step 5/" not in second  # one speaks
     runs = [folder / small.RUNS / name for name in ("few", "two")]
     one, two = (checkpoint.find(run).tensors() for run in runs)
     worst = max(np.abs(np.float64(one[n]) - np.float64(two[n])).max() for n in one)
