@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import time
 from pathlib import Path
-from typing import Any, List
+from typing import Any, Dict, Iterator, List, Sequence
 
+import numpy as np
 from typing_extensions import Literal
 
 from amp_xla.config import parse
@@ -21,7 +23,10 @@ from amp_xla.report.record import Record
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """List runs: state, best value, steps, speed, age, and settings that are not defaults."""
+    """List runs: state, best value, steps, speed, age, and settings that are not defaults.
+
+    Finished runs that differ in their seed alone also get one line: mean and standard deviation.
+    """
 
     folder: str = "runs"
     """folder with the runs of all recipes, or of one recipe; or one run"""
@@ -48,7 +53,31 @@ def main(argv: List[str]) -> int:
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip()
         for row in [head, *rows]
     )
+    output.lines(_groups(sorted(runs, key=_age)))
     return 0
+
+
+def _groups(runs: Sequence[Record]) -> Iterator[str]:
+    """Yield a line for each group of finished runs that differ in their seed alone.
+
+    Of several runs with one seed, the first counts.
+    """
+    groups: Dict[str, Dict[float, Record]] = {}
+    for run in runs:
+        seed = record.number(run.config.get("seed"))
+        if run.state == "done" and run.best is not None and math.isfinite(seed):
+            settings = {name: value for name, value in run.config.items() if name != "seed"}
+            kind = json.dumps([run.process.get("recipe"), run.monitor, settings], sort_keys=True)
+            groups.setdefault(kind, {}).setdefault(seed, run)
+    for group in groups.values():
+        if len(group) > 1:
+            seeds = sorted(group)
+            values = [group[seed].best_value for seed in seeds]
+            yield (
+                f"seeds {', '.join(f'{seed:.0f}' for seed in seeds)}: best "
+                f"{group[seeds[0]].monitor[4:]} mean {np.mean(values):.4f}, standard deviation "
+                f"{np.std(values, ddof=1):.4f} ({', '.join(str(group[s].path) for s in seeds)})"
+            )
 
 
 def _age(run: Record) -> float:
