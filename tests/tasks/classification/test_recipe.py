@@ -55,6 +55,16 @@ def trained(command):
 
 def test_learns_and_leaves_a_complete_run_folder(trained):
     run, result = trained
+    steps = (
+        "loading libraries",
+        "reading train.tsv",
+        "learning a vocabulary",
+        "done: ",
+        "report: ",
+    )
+    begins = [result.err.find(step) for step in steps]
+    assert -1 not in begins and begins == sorted(begins), result.err
+    assert "report: runs/classification/good/report.html\n" in result.err
     assert "best dev accuracy" in result.err
     assert float(result.err.split("best dev accuracy ")[1].split()[0]) >= 0.95
     assert json.loads((run / "config.json").read_text())["hidden"] == 64
@@ -79,6 +89,8 @@ def test_says_what_precision_means_on_this_machine(trained):
     assert executed["half_dtype"] == (half or "")
     assert f"precision amp ({half or 'float32'}: " in result.err
     assert why in result.err
+    expected = f"none of {executed['nodes']} executed nodes is in half precision, "
+    assert (f"{expected}no XLA clusters, as expected ({why})" in result.err) == (half is None)
 
 
 def test_prints_no_wall_of_warnings(trained):
