@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import random
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 from amp_xla.data.text.entities import Entity
-from tests.support.commands import CLI
+from amp_xla.data.text.tokenizer import Tokenizer
+from tests.support.commands import CLI, served
 from tests.support.killing import state
 
 RECIPE = "recipes.tagging"
@@ -94,6 +97,30 @@ def test_it_learns_and_finds_the_entities_of_new_text(trained, command):
         "text": "from Oslo Osloson came Eve",
         "entities": [[5, 17, "city"], [23, 26, "person"]],
     }
+
+
+@pytest.mark.once
+def test_exports_name_the_tags_in_the_order_of_their_logits(trained, command):
+    for kind in ("hf", "savedmodel"):
+        command.done(CLI, "export", str(trained), "--format", kind)
+    tags = ["O", "B-city", "I-city", "B-person", "I-person"]
+    config = json.loads((trained / "export-hf" / "config.json").read_text())
+    assert [config["id2label"][str(i)] for i in range(len(tags))] == tags
+    folder = trained / "export-savedmodel"
+    assert json.loads((folder / "labels.json").read_text()) == tags
+    tokenizer = Tokenizer.of_folder(str(folder))
+    encoded = tokenizer.encode(["from Oslo Osloson came Eve"])
+    ids = encoded.token_ids[None]
+    logits = served(folder, token_ids=ids, segment_ids=0 * ids)["logits"][0]
+    found = {tokenizer.tokens[i]: tags[tag] for i, tag in zip(ids[0][::-1], logits[::-1].argmax(1))}
+    assert [found[token] for token in ("from", "oslo", "came", "eve")] == [
+        "O", "B-city", "O", "B-person"
+    ]  # fmt: skip
+    weights = load_file(str(trained / "export-hf" / "model.safetensors"))
+    answers = json.loads((folder / "answers.json").read_text())
+    np.testing.assert_allclose(weights["transitions"], answers["transitions"], rtol=1e-6)
+    step = dict(zip(tags, np.array(answers["transitions"])[tags.index("B-city")]))
+    assert step["I-city"] > step["I-person"]  # row = first tag
 
 
 @pytest.mark.once
