@@ -62,22 +62,19 @@ def _groups(runs: Sequence[Record]) -> Iterator[str]:
 
     Of several runs with one seed, the first counts.
     """
-    groups: Dict[str, Dict[float, Record]] = {}
+    groups: Dict[str, Dict[str, Record]] = {}
     for run in runs:
-        seed = record.number(run.config.get("seed"))
-        if run.state == "done" and run.best is not None and math.isfinite(seed):
-            settings = {name: value for name, value in run.config.items() if name != "seed"}
-            kind = json.dumps([run.process.get("recipe"), run.monitor, settings], sort_keys=True)
-            groups.setdefault(kind, {}).setdefault(seed, run)
-    for group in groups.values():
-        if len(group) > 1:
-            seeds = sorted(group)
-            values = [group[seed].best_value for seed in seeds]
-            yield (
-                f"seeds {', '.join(f'{seed:.0f}' for seed in seeds)}: best "
-                f"{group[seeds[0]].monitor[4:]} mean {np.mean(values):.4f}, standard deviation "
-                f"{np.std(values, ddof=1):.4f} ({', '.join(str(group[s].path) for s in seeds)})"
-            )
+        settings = {**run.config, "seed": None, "recipe": run.process.get("recipe")}
+        if run.state == "done" and run.best is not None:
+            of_settings = groups.setdefault(json.dumps(settings, sort_keys=True), {})
+            of_settings.setdefault(f"{run.config.get('seed')}", run)
+    for seeds, group in ((sorted(group), group) for group in groups.values() if len(group) > 1):
+        values = [group[seed].best_value for seed in seeds]
+        yield (
+            f"seeds {', '.join(seeds)}: best {group[seeds[0]].monitor[4:]} mean "
+            f"{np.mean(values):.4f}, standard deviation {np.std(values, ddof=1):.4f} "
+            f"({', '.join(str(group[seed].path) for seed in seeds)})"
+        )
 
 
 def _age(run: Record) -> float:
