@@ -27,8 +27,6 @@ from amp_xla.training import sample_scores
 from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.sample_scores import Samples, SampleScores, Scorer
 
-_MEANINGS = {"calibration_error": "   mean distance of confidence from accuracy; 0 is best"}
-
 
 @dataclasses.dataclass(frozen=True)
 class Config:
@@ -178,8 +176,7 @@ def _text(result: Dict[str, Any]) -> Iterator[str]:
     yield f"{result['run']}, {result['checkpoint']}: {result['samples']:,} samples"
     for name, value in result["metrics"].items():
         ends = f"   95%: {value['low']:.4f} to {value['high']:.4f}" if "low" in value else ""
-        word = _MEANINGS.get(name, "")
-        yield f"  {name.replace('_', ' '):<18} {value['value']:.4f}{ends}{word}"
+        yield f"  {name.replace('_', ' '):<18} {value['value']:.4f}{ends}"
     if not result["per_label"]:
         return
     width = min(24, max(len(row["label"]) for row in result["per_label"]))

@@ -23,7 +23,6 @@ SHORT_RUN = 10_000_000  # sequences of pretraining; BERT saw 256 million
 # Google's smaller BERTs (google-research/bert, March 2020): 3e-5 to 3e-4, of which the highest was
 # best for a hidden size of 384, most clearly with few texts (docs/results/classification.md).
 RATES = ((768, 2e-5, 5e-5), (0, 3e-4, 3e-4))
-_SHOWN = ("learning_rate", "epochs", "batch_size")
 
 
 def defaults(bert: Optional[str], texts: int) -> Dict[str, Any]:
@@ -56,16 +55,14 @@ def describe(config: Mapping[str, Any], replaced: Mapping[str, Any], steps: int)
     bert, rate = config["bert"], config["learning_rate"]
     highest = float("inf")
     if bert is None:
-        values = ", ".join(f"{name} {config[name]}" for name in _SHOWN)
-        line = f"training from scratch: {values} (--bert has other defaults: learning_rate "
-        line += f"{RATES[0][1]:g} to {RATES[-1][1]:g}, epochs {EPOCHS[0]} to {EPOCHS[1]}, "
-        line += f"batch_size {BATCH_SIZES[0]} or {BATCH_SIZES[1]})"
+        line = "defaults for a small model trained from scratch (--bert has other defaults)"
     elif _is_short_run(bert):
         line = "fine-tuning a short pretraining run: defaults as for training from scratch"
     else:
         width = _width(bert) or "unknown"
         highest = _rates(bert)[2]
-        values = ", ".join(f"{name} {replaced[name]}" for name in _SHOWN if name in replaced)
+        names = [name for name in ("learning_rate", "epochs", "batch_size") if name in replaced]
+        values = ", ".join(f"{name} {replaced[name]}" for name in names)
         line = f"fine-tuning defaults for hidden size {width}: {values}"
     changed = [name for name in sorted(replaced) if config[name] != replaced[name]]
     if changed:

@@ -177,13 +177,10 @@ class TensorFlowEngine(Engine):
         self.last_batch, self._micro_batch = (number, feed), part
 
     def first_step_ran(self) -> Optional[Dict[str, Any]]:
-        graph, chosen = self.job.step.executed, self.job.resolved
-        self.job.verify(graph)
-        amp = chosen.settings.precision == "amp"
-        why = chosen.reason if amp else f"precision {chosen.settings.precision}"
-        expected = "" if graph.half_nodes else f", as expected ({why})"
-        note(f"first step ran: {graph.describe()}{expected}")
+        graph = self.job.step.executed
+        note(f"first step ran: {graph.describe()}")
         compiled.seal()
+        self.job.verify(graph)
         return dataclasses.asdict(graph)
 
     @property

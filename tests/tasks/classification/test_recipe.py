@@ -83,8 +83,6 @@ def test_says_what_precision_means_on_this_machine(trained):
     assert executed["half_dtype"] == (half or "")
     assert f"precision amp ({half or 'float32'}: " in result.err
     assert why in result.err
-    expected = f"none of {executed['nodes']} executed nodes is in half precision, "
-    assert (f"{expected}no XLA clusters, as expected ({why})" in result.err) == (half is None)
 
 
 def test_prints_no_wall_of_warnings(trained):
