@@ -11,6 +11,8 @@ from safetensors.numpy import load_file
 
 from amp_xla.data.text.entities import Entity
 from amp_xla.data.text.tokenizer import Tokenizer
+from amp_xla.export.model import ANSWERS
+from amp_xla.models.weights import google
 from tests.support.commands import CLI, served
 from tests.support.killing import state
 
@@ -100,27 +102,31 @@ def test_it_learns_and_finds_the_entities_of_new_text(trained, command):
 
 
 @pytest.mark.once
-def test_exports_name_the_tags_in_the_order_of_their_logits(trained, command):
+def test_exports_name_the_tags_and_find_the_best_path(trained, command):
     for kind in ("hf", "savedmodel"):
         command.done(CLI, "export", str(trained), "--format", kind)
     tags = ["O", "B-city", "I-city", "B-person", "I-person"]
-    config = json.loads((trained / "export-hf" / "config.json").read_text())
+    hf, folder = trained / "export-hf", trained / "export-savedmodel"
+    config = json.loads((hf / "config.json").read_text())
     assert [config["id2label"][str(i)] for i in range(len(tags))] == tags
-    folder = trained / "export-savedmodel"
     assert json.loads((folder / "labels.json").read_text()) == tags
     tokenizer = Tokenizer.of_folder(str(folder))
-    encoded = tokenizer.encode(["from Oslo Osloson came Eve"])
-    ids = encoded.token_ids[None]
-    logits = served(folder, token_ids=ids, segment_ids=0 * ids)["logits"][0]
-    found = {tokenizer.tokens[i]: tags[tag] for i, tag in zip(ids[0][::-1], logits[::-1].argmax(1))}
-    assert [found[token] for token in ("from", "oslo", "came", "eve")] == [
-        "O", "B-city", "O", "B-person"
-    ]  # fmt: skip
-    weights = load_file(str(trained / "export-hf" / "model.safetensors"))
-    answers = json.loads((folder / "answers.json").read_text())
-    np.testing.assert_allclose(weights["transitions"], answers["transitions"], rtol=1e-6)
-    step = dict(zip(tags, np.array(answers["transitions"])[tags.index("B-city")]))
-    assert step["I-city"] > step["I-person"]  # row = first tag
+    ids = tokenizer.encode(["from Oslo came Eve"]).token_ids[None]
+    best = served(folder, token_ids=ids, segment_ids=0 * ids)["logits"][0].argmax(1)
+    found = {tokenizer.tokens[i]: tags[tag] for i, tag in zip(ids[0], best)}
+    assert (found["oslo"], found["came"], found["eve"]) == ("B-city", "O", "B-person")
+    transitions = json.loads((folder / ANSWERS).read_text())["transitions"]
+    row = dict(zip(tags, transitions[tags.index("B-city")]))
+    assert row["I-city"] > row["I-person"]  # row = first tag
+    weights = load_file(str(hf / "model.safetensors"))
+    np.testing.assert_allclose(weights["transitions"], transitions, rtol=1e-6)
+    assert config["model_type"] == "bert_tagger"  # not BERT, which would leave out transitions
+    assert config["auto_map"]["AutoModelForTokenClassification"] == "tagger.Tagger"
+    code = (hf / "tagger.py").read_text()
+    compile(code, "tagger.py", "exec")
+    assert "import BertConfig, BertForTokenClassification" in code
+    assert "trust_remote_code=True" in (hf / "README.md").read_text()
+    assert google.pretrained(str(hf)).config["model_type"] == "bert"  # --bert reads it
 
 
 @pytest.mark.once
