@@ -66,7 +66,7 @@ def test_the_page_shows_each_value_at_its_step_and_the_best_run(tmp_path):
         places = [(x["step"], float(f"{x[field]:.5g}")) for x in lines if x["kind"] == kind]
         shown = [list(zip(*line[2:])) for line in curves if line[0] == name]
         assert places in shown, field
-    assert "dev loss: from 1.25 to 0.5, lowest 0.5, highest 1.25" in text
+    assert "dev accuracy: from 0.6 to 0.9, lowest 0.6, highest 0.9" in text
     with (best / "metrics.jsonl").open("a") as log:
         log.write('{"step": 201, "kind": "dev", "dev_accuracy": 0.95}\n')
     assert "Best: <strong>best" in render([record.read(run), record.read(best)])

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, List, Optional, Sequence
+from typing import Any, Callable, List, Optional
 
 import numpy as np
 
 from amp_xla.data.batches.protocol import Batch
 from amp_xla.data.text.labels import Labels
-from amp_xla.data.text.tokenizer import Encoded, Tokenizer
+from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.training.answers import Answers, label_answers
 from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.evaluation import in_order
-
-
-def encode_lines(lines: Sequence[str], tokenizer: Tokenizer, max_length: int) -> Encoded:
-    """Return the tokens of lines to predict; a line is a text, or two texts separated by a tab.
-
-    The tokens of a line do not depend on other lines.
-    """
-    split = [line.partition("\t") for line in lines]
-    pairs = [second if tab else None for _, tab, second in split]
-    return tokenizer.encode([first for first, _, _ in split], pairs, max_length)
+from amp_xla.training.vectors import encode_lines
 
 
 class LinesToClassify:
