@@ -181,7 +181,7 @@ def turn(request: Request, steps: int, timeout: float, folder: Path) -> List[Dic
 def _logged(runs: Path) -> List[Dict[str, Any]]:
     """Return the training lines of the only run in a folder; empty if it has none yet."""
     text = "".join(path.read_text("utf-8") for path in runs.glob("*/tune/metrics.jsonl"))
-    lines = (json.loads(line) for line in text.splitlines(True) if line.endswith("\n"))
+    lines = map(json.loads, text.split("\n")[:-1])  # the last one may be incomplete
     return [line for line in lines if line["kind"] == "train"]
 
 

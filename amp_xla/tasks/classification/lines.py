@@ -1,4 +1,4 @@
-"""Texts to classify, for the classifiers in TensorFlow, Keras and JAX. Imports no TensorFlow."""
+"""Texts to classify, for the classifiers in TensorFlow and JAX. Imports no TensorFlow."""
 
 from __future__ import annotations
 
