@@ -1,16 +1,121 @@
-"""Recipes by name or path."""
+"""What a recipe is; recipes by name or path."""
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import importlib.util
 import os
 import pkgutil
 import sys
 from pathlib import Path
-from typing import Any, List
+from typing import Any, Callable, List, Optional, Sequence, Type, Union
 
+from typing_extensions import Literal
+
+from amp_xla.config import parse
 from amp_xla.errors import AmpXlaError
+from amp_xla.settings import Precision, Settings
+from amp_xla.training.checkpoint import Checkpoint
+from amp_xla.training.distributed import Ranks
+from amp_xla.training.options import LoopOptions, loop_options
+
+FunctionName = Literal["predict", "rank", "generate", "fill", "scored", "exportable", "export"]
+Function = Optional[Callable[..., Any]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """A training job and the functions that serve its runs: ``recipe`` in a recipe's file.
+
+    The functions get the configuration of the run and its checkpoint, then the arguments below.
+    They import TensorFlow when they are called, after the precision was set.
+
+    Attributes:
+      config: dataclass of the settings, with a field ``run`` (``RunOptions``).
+      build: returns the ``Job`` of a configuration and a ``RunContext``.
+      monitor: dev metric that decides which checkpoint is best; or a function from the
+        configuration to ``LoopOptions``.
+      predict: lines -> ``Answers``, for ``amp-xla predict``.
+      rank: the same with an argument ``query``, for ``predict --query``.
+      generate: the same with an argument ``generation``, for ``predict --beams``.
+      fill: texts, number of predictions -> ``Filling``s of each text, for ``amp-xla fill``.
+      scored: ``Samples`` -> ``Scorer``, for ``amp-xla evaluate``; gets no configuration, and
+        imports no TensorFlow.
+      exportable: the ``Exportable`` for ``amp-xla export``; computed in float32.
+      export: folder -> signature, if the only format is a SavedModel.
+      join: joins the processes that train together; None = by Horovod.
+    """
+
+    config: Type[Any]
+    build: Callable[[Any, Any], Any]
+    monitor: Union[str, Callable[[Any], LoopOptions]]
+    predict: Function = None
+    rank: Function = None
+    generate: Function = None
+    fill: Function = None
+    scored: Function = None
+    exportable: Function = None
+    export: Function = None
+    join: Optional[Callable[[], Ranks]] = None
+
+    @property
+    def name(self) -> str:
+        """Name of the recipe's folder in ``runs/``."""
+        return recipe_of(self.build)
+
+    def parse(self, words: Optional[Sequence[str]]) -> Any:
+        """Return the configuration of flags; None = those of the command line."""
+        return parse(self.config, words, f"amp-xla train {self.name}")
+
+    def loop_options(self, config: Any) -> LoopOptions:
+        """Return the options of the training loop."""
+        if isinstance(self.monitor, str):
+            return loop_options(config, self.monitor)
+        return self.monitor(config)
+
+    def need(self, function: FunctionName, run: str, why: str) -> Callable[..., Any]:
+        """Return a function; if there is none, raise AmpXlaError with ``why`` at its end."""
+        found: Function = vars(self)[function]
+        if found is None:
+            raise AmpXlaError(f"{run}: recipe {self.name} has no `{function}`; {why}")
+        return found
+
+    def call(
+        self, function: FunctionName, checkpoint: Checkpoint, *args: Any, **named: Any
+    ) -> Any:  # fmt: skip
+        """Call a function in the precision of a run, an export in float32."""
+        config = checkpoint.config(self.config)
+        if "precision_options" in vars(config):
+            apply_precision(checkpoint, float32=function == "exportable")
+        return vars(self)[function](config, checkpoint, *args, **named)
+
+
+def apply_precision(checkpoint: Checkpoint, float32: bool) -> None:
+    """Apply the precision of a run, without XLA and loss scaling, before TensorFlow's import."""
+    from amp_xla.backend import configuring
+
+    stored, names = checkpoint.identity["settings"], ("precision", "infinity", "epsilon")
+    meant = Precision.of(Settings(**{name: stored.get(name) for name in names}), None)
+    configuring.resolve(
+        precision="fp32" if float32 else meant.settings.precision, xla="off",
+        infinity=meant.infinity, epsilon=meant.epsilon,
+    )  # fmt: skip
+
+
+def find_recipe(recipe: str) -> Recipe:
+    """Return a recipe by its name in ``recipes`` or by the path of its file.
+
+    Raises:
+      AmpXlaError: there is no such recipe, or the file has no object ``recipe``.
+    """
+    found = vars(recipe_module(recipe)).get("recipe")
+    if not isinstance(found, Recipe):
+        raise AmpXlaError(
+            f"{recipe} has no object `recipe` of the class amp_xla.training.recipe.Recipe; "
+            f"docs/own-recipe.md shows one"
+        )
+    return found
 
 
 def recipe_module(recipe: str) -> Any:

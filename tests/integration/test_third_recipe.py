@@ -46,7 +46,30 @@ def test_it_predicts_where_the_user_says_which_file_it_is(trained, command):
     assert done.code == 2 and "majority" in done.error and "--recipe" in done.error
 
 
-def test_a_file_whose_name_is_no_modules_name_is_refused(command):
-    (command.folder / "no-name.py").write_text("raise SystemExit(9)\n")
-    done = command(CLI, "train", "--recipe", "no-name.py")
-    assert done.code == 2 and "needs another name" in done.error
+@pytest.mark.parametrize(
+    "words, function",
+    [
+        ("predict RUN --query salt", "rank"), ("predict RUN --beams 2", "generate"),
+        ("fill RUN --text [MASK]", "fill"), ("evaluate RUN --file texts.txt", "scored"),
+        ("export RUN", "exportable"),
+    ],
+)  # fmt: skip
+def test_what_it_lacks_is_named(trained, command, words, function):
+    (command.folder / "texts.txt").write_text("38 39 40\n1 2 3\n")
+    words = [str(trained) if word == "RUN" else word for word in words.split()]
+    done = command(CLI, *words, "--recipe", "majority.py")
+    assert done.code == 2 and f"recipe majority has no `{function}`; " in done.error, done.err
+
+
+@pytest.mark.parametrize(
+    "name, text, message",
+    [
+        ("no-name.py", "raise SystemExit(9)\n", "needs another name"),
+        ("plain.py", "def main(argv):\n    raise SystemExit(9)\n", "has no object `recipe` of"),
+        ("other.py", "recipe = 'classification'\n", "has no object `recipe` of"),
+    ],
+)
+def test_a_file_that_is_no_recipe_is_refused(command, name, text, message):
+    (command.folder / name).write_text(text)
+    done = command(CLI, "train", "--recipe", name)
+    assert done.code == 2 and f"{name} {message}" in done.error

@@ -58,15 +58,15 @@ def evaluation(infer: Infer, data: Labelled, threshold: Optional[Any]) -> Evalua
     return evaluate
 
 
-def rank(config: Any, checkpoint: Checkpoint, lines: Sequence[str], query: str) -> Answers:
-    """Return the predictions for pairs of ``query`` and each line."""
-    query, *others = map(readers.one_line, [query, *lines])
-    return _answers(lines, *_scores(config, checkpoint, [f"{query}\t{line}" for line in others]))
-
-
-def predict(config: Any, checkpoint: Checkpoint, lines: Sequence[str]) -> Answers:
-    """Return the predictions for pairs; each line is two texts with a tab between."""
-    return _answers(lines, *_scores(config, checkpoint, lines))
+def predict(
+    config: Any, checkpoint: Checkpoint, lines: Sequence[str], query: Optional[str] = None
+) -> Answers:
+    """Return the predictions for pairs: two texts with a tab between, or ``query`` and a line."""
+    pairs = lines
+    if query is not None:
+        query, *others = map(readers.one_line, [query, *lines])
+        pairs = [f"{query}\t{line}" for line in others]
+    return _answers(lines, *_scores(config, checkpoint, pairs))
 
 
 def _answers(lines: Sequence[str], scores: np.ndarray, similar: Optional[np.ndarray]) -> Answers:
