@@ -24,7 +24,7 @@ from amp_xla.process import durable, output
 from amp_xla.process.stopping import temporary_folder
 from amp_xla.settings import Precision, Settings
 from amp_xla.training.checkpoint import Checkpoint, find
-from amp_xla.training.recipe import Recipe, recipe_module, recipe_name
+from amp_xla.training.recipe import Recipe, recipe_module
 from amp_xla.training.run import ScriptFolder
 
 _FULL = [os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)]
@@ -121,7 +121,7 @@ def _export_script(config: Config, target: str, words: List[str]) -> int:
         if saved.recipe != ScriptFolder.RECIPE:
             raise AmpXlaError(f"{config.run} is a run of recipe {saved.recipe}: leave out {target}")
         weights = str(saved.path)
-    folder = config.folder(config.run if saved else f"runs/{recipe_name(script.path)}")
+    folder = config.folder(config.run if saved else f"runs/{Path(script.path).stem}")
     import amp_xla.setup as setup  # before the script's own import, which then changes nothing
 
     own = os.path.isfile(script.path) and "amp_xla" in Path(script.path).read_text(

@@ -43,16 +43,6 @@ class SavedOptions:
             raise AmpXlaError(f"{run}: {OF_A_SCRIPT}")
         return saved, find_recipe(self.recipe or own_recipe(saved.recipe))
 
-    def open(self, run: str, function: FunctionName, advice: str) -> Tuple[Checkpoint, Recipe]:
-        """Return the checkpoint and its recipe, which has a function.
-
-        Raises:
-          AmpXlaError: the recipe has no such function; the message ends with ``advice``.
-        """
-        saved, recipe = self.load(run)
-        recipe.need(function, run, advice)
-        return saved, recipe
-
 
 def files_of(saved: Checkpoint, recipe: Recipe) -> Tuple[Any, Optional[Layout]]:
     """Return a run's options of files, if it has any, and how its training file was read."""
@@ -98,7 +88,8 @@ def main(argv: List[str]) -> int:
         function = "generate"
         advice = "--beams, --top-k and the other options of text generation need a seq2seq run"
         named = {"generation": config.generation}
-    saved, recipe = config.saved.open(config.run, function, advice)
+    saved, recipe = config.saved.load(config.run)
+    recipe.need(function, config.run, advice)
     lines = _inputs(saved, recipe, config)
     numbers = [number for number, line in enumerate(lines, 1) if line.strip()]
     texts = [lines[number - 1] for number in numbers]

@@ -26,7 +26,7 @@ from amp_xla.process.progress import note
 from amp_xla.settings import AUTO, Precision, Settings, auto
 from amp_xla.training.context import build_job, work_of
 from amp_xla.training.options import precision_options
-from amp_xla.training.recipe import find_recipe, recipe_module, recipe_name
+from amp_xla.training.recipe import find_recipe, recipe_module
 
 LOOKED_AT = 200  # batches
 
@@ -117,7 +117,7 @@ class SubjectOptions:
     def write(self, command: str, name: str, report: Any, quiet: bool = False) -> Path:
         """Print a report, write it as JSON to a file of the command's folder; return the folder."""
         script = ScriptFunction.of(self.recipe)
-        recipe = recipe_name(script.path if script else self.recipe)
+        recipe = Path(script.path if script else self.recipe).stem
         folder = Path(self.out or f"runs/{recipe}/{command}")
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / name

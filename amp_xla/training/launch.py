@@ -148,7 +148,7 @@ def prepare(
     run.name = ranks.from_first(lambda: run.name)  # it may depend on the clock
     if ranks.first and resume_from is not None:
         set_aside_damaged(resume_from)
-    note(f"run folder: {run.path}")
+    note(f"run folder: {run.path}; after an interruption, {run.continuing}")
     if resume_from is None and run_options.resume:
         note(f"{run.path} has no checkpoint yet: starting from the beginning")
     if ranks.first:
@@ -226,13 +226,18 @@ def report(loop: Any, seconds: float) -> None:
 
 
 def _next(recipe: Recipe, loop: Any) -> str:
-    """Return the command to use next: predict, fine-tune (or fill in masks), or verify."""
-    run = shlex.quote(str(loop.run.path))
-    if recipe.predict is not None:
-        return f"predict with: amp-xla predict {run} FILE"
+    """Return the commands to use next."""
+    run, settings = shlex.quote(str(loop.run.path)), flat(loop.config)
+    flag = f" --recipe {recipe.file}" if recipe.file else ""
+    scored = recipe.scored is not None and settings.get("multilabel") is None
+    fill = recipe.fill is not None and settings.get("objective") == "mlm"
+    uses = {
+        f"predict with: amp-xla predict {run} FILE": recipe.predict is not None,
+        f"score labelled samples with: amp-xla evaluate {run} --file FILE": scored,
+        f"try it: amp-xla fill {run} --text 'the [MASK] of a list'": fill,
+        f"export it with: amp-xla export {run}": bool(recipe.exportable or recipe.export),
+    }
+    lines = [f"{line}{flag}" for line, offered in uses.items() if offered]
     if loop.engine.job.export is not None:
-        masks = recipe.fill is not None and flat(loop.config).get("objective") == "mlm"
-        return (f"try it: amp-xla fill {run} --text 'the [MASK] of a list'\n" * masks) + (
-            f"fine-tune its weights with: amp-xla train classification --bert {run}"
-        )
-    return f"check its checkpoints with: amp-xla verify {run}"
+        lines.append(f"fine-tune its weights with: amp-xla train classification --bert {run}")
+    return "\n".join(lines or [f"check its checkpoints with: amp-xla verify {run}"])

@@ -189,9 +189,3 @@ class LoopOptions:
     higher_is_better: bool = True
     patience: int = 0
     nonfinite_limit: int = 20
-
-
-def loop_options(config: Any, monitor: str = "accuracy") -> LoopOptions:
-    """Return the loop's options; ``monitor`` is the dev metric that decides which step is best."""
-    length = config.training
-    return config.intervals.loop(monitor=monitor, epochs=length.epochs, patience=length.patience)

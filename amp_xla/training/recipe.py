@@ -15,10 +15,11 @@ from typing_extensions import Literal
 
 from amp_xla.config import parse
 from amp_xla.errors import AmpXlaError
+from amp_xla.process.checkout import shortest
 from amp_xla.settings import Precision, Settings
 from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.distributed import Ranks
-from amp_xla.training.options import LoopOptions, loop_options
+from amp_xla.training.options import LoopOptions
 
 FunctionName = Literal["predict", "rank", "generate", "fill", "scored", "exportable", "export"]
 Function = Optional[Callable[..., Any]]
@@ -34,8 +35,8 @@ class Recipe:
     Attributes:
       config: dataclass of the settings, with a field ``run`` (``RunOptions``).
       build: returns the ``Job`` of a configuration and a ``RunContext``.
-      monitor: dev metric that decides which checkpoint is best; or a function from the
-        configuration to ``LoopOptions``.
+      monitor: dev metric that decides which checkpoint is best, or a function from the
+        configuration to it or to ``LoopOptions``.
       predict: lines -> ``Answers``, for ``amp-xla predict``.
       rank: the same with an argument ``query``, for ``predict --query``.
       generate: the same with an argument ``generation``, for ``predict --beams``.
@@ -49,7 +50,7 @@ class Recipe:
 
     config: Type[Any]
     build: Callable[[Any, Any], Any]
-    monitor: Union[str, Callable[[Any], LoopOptions]]
+    monitor: Union[str, Callable[[Any], Union[str, LoopOptions]]]
     predict: Function = None
     rank: Function = None
     generate: Function = None
@@ -64,15 +65,25 @@ class Recipe:
         """Name of the recipe's folder in ``runs/``."""
         return recipe_of(self.build)
 
+    @property
+    def file(self) -> str:
+        """The path of its file, as typed here; empty for a recipe of this project."""
+        path = Path(str(sys.modules[self.build.__module__].__file__)).resolve()
+        return "" if own_folder().resolve() == path.parent else shortest(path)
+
     def parse(self, words: Optional[Sequence[str]]) -> Any:
         """Return the configuration of flags; None = those of the command line."""
-        return parse(self.config, words, f"amp-xla train {self.name}")
+        return parse(self.config, words, f"amp-xla train {self.file or self.name}")
 
     def loop_options(self, config: Any) -> LoopOptions:
         """Return the options of the training loop."""
-        if isinstance(self.monitor, str):
-            return loop_options(config, self.monitor)
-        return self.monitor(config)
+        monitor = self.monitor if isinstance(self.monitor, str) else self.monitor(config)
+        if isinstance(monitor, LoopOptions):
+            return monitor
+        length = config.training
+        return config.intervals.loop(
+            monitor=monitor, epochs=length.epochs, patience=length.patience
+        )  # fmt: skip
 
     def need(self, function: FunctionName, run: str, why: str) -> Callable[..., Any]:
         """Return a function; if there is none, raise AmpXlaError with ``why`` at its end."""
@@ -81,26 +92,22 @@ class Recipe:
             raise AmpXlaError(f"{run}: recipe {self.name} has no `{function}`; {why}")
         return found
 
-    def call(
-        self, function: FunctionName, checkpoint: Checkpoint, *args: Any, **named: Any
-    ) -> Any:  # fmt: skip
-        """Call a function in the precision of a run, an export in float32."""
+    def call(self, name: FunctionName, checkpoint: Checkpoint, *args: Any, **named: Any) -> Any:
+        """Call a function with the configuration and in the precision of a run.
+
+        Exports are in float32. XLA and loss scaling are off.
+        """
         config = checkpoint.config(self.config)
-        if "precision_options" in vars(config):
-            apply_precision(checkpoint, float32=function == "exportable")
-        return vars(self)[function](config, checkpoint, *args, **named)
+        if "precision_options" in vars(config):  # before TensorFlow's import
+            from amp_xla.backend import configuring
 
-
-def apply_precision(checkpoint: Checkpoint, float32: bool) -> None:
-    """Apply the precision of a run, without XLA and loss scaling, before TensorFlow's import."""
-    from amp_xla.backend import configuring
-
-    stored, names = checkpoint.identity["settings"], ("precision", "infinity", "epsilon")
-    meant = Precision.of(Settings(**{name: stored.get(name) for name in names}), None)
-    configuring.resolve(
-        precision="fp32" if float32 else meant.settings.precision, xla="off",
-        infinity=meant.infinity, epsilon=meant.epsilon,
-    )  # fmt: skip
+            stored, names = checkpoint.identity["settings"], ("precision", "infinity", "epsilon")
+            meant = Precision.of(Settings(**{name: stored.get(name) for name in names}), None)
+            configuring.resolve(
+                precision="fp32" if name == "exportable" else meant.settings.precision, xla="off",
+                infinity=meant.infinity, epsilon=meant.epsilon,
+            )  # fmt: skip
+        return vars(self)[name](config, checkpoint, *args, **named)
 
 
 def find_recipe(recipe: str) -> Recipe:
@@ -128,21 +135,22 @@ def recipe_module(recipe: str) -> Any:
     """
     if recipe.endswith(".py"):
         return _from_path(os.path.abspath(recipe))
-    name = recipe if "." in recipe else f"{recipe_package()}.{recipe}"
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name not in (name, name.rpartition(".")[0]):
-            raise
+    if recipe not in own_recipes():
         raise AmpXlaError(
-            f"there is no {name.replace('.', '/')}.py; recipes: {', '.join(own_recipes())}"
-        ) from None
+            f"there is no recipe {recipe}; allowed: {', '.join(own_recipes())}, or the path of a "
+            f".py file"
+        )
+    return importlib.import_module(f"{recipe_package()}.{recipe}")
+
+
+def own_folder() -> Path:
+    """Return the folder of this project's recipes."""
+    return Path(next(iter(importlib.import_module(recipe_package()).__path__)))
 
 
 def own_recipes() -> List[str]:
     """Return the names of this project's recipes."""
-    package = importlib.import_module(recipe_package())
-    return sorted(module.name for module in pkgutil.iter_modules(package.__path__))
+    return sorted(module.name for module in pkgutil.iter_modules([str(own_folder())]))
 
 
 def recipe_package() -> str:
@@ -170,11 +178,6 @@ def _from_path(path: str) -> Any:
         del sys.modules[name]
         raise
     return module
-
-
-def recipe_name(recipe: str) -> str:
-    """Return the name of a recipe's folder in ``runs/``."""
-    return Path(recipe).stem if recipe.endswith(".py") else recipe
 
 
 def recipe_of(part: Any) -> str:

@@ -18,6 +18,7 @@ from typing_extensions import Annotated
 from amp_xla.config import MAY_CHANGE, within
 from amp_xla.process.exits import exit_code
 from amp_xla.training import launch
+from amp_xla.training.answers import label_answers
 from amp_xla.training.options import LoopOptions, PrecisionOptions, RunOptions
 from amp_xla.training.recipe import Recipe
 
@@ -169,7 +170,7 @@ def predict(config: Config, saved: Any, lines: List[str]) -> Any:
     restore_weights(saved, model.weights)
     infer = Inference({"tokens": model.inputs[0]}, {"chances": tf.nn.softmax(model.output)})
     tokens = np.array([[ids[word] for word in line.split()] for line in lines], np.int32)
-    return labels.names, infer({"tokens": tokens})["chances"]
+    return label_answers(lines, labels.names, infer({"tokens": tokens})["chances"])
 
 
 recipe = Recipe(Config, build, options, predict)
