@@ -18,7 +18,7 @@ from amp_xla.process.progress import note
 from amp_xla.speed import machine, table
 from amp_xla.speed.measure import Request, measure
 from amp_xla.training.options import precision_options
-from amp_xla.training.recipe import recipe_module
+from amp_xla.training.recipe import find_recipe
 
 CPU_MINUTES = 5.0
 TIMEOUT = 900.0  # maximum seconds per process
@@ -72,6 +72,5 @@ def check_recipe(recipe: str, words: Sequence[str]) -> None:
     for flag in ("--precision", "--xla"):
         if any(word.split("=")[0] == flag for word in words):
             raise AmpXlaError(f"{flag}: tune measures every value of this flag; leave the flag out")
-    module = recipe_module(recipe)
-    config: Any = parse(module.Config, list(words), f"amp-xla train {recipe}")
+    config = find_recipe(recipe).parse(words)
     precision_options(config, "this measures the precisions and XLA modes of")
