@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from amp_xla.process.exits import exit_code
 from amp_xla.training import checkpoint
 from amp_xla.training.recipe import own_recipes
 from tests.support import checkpoints as runs
+from tests.support.running import ROOT
 
 pytestmark = pytest.mark.once
 FLAGS = Path(__file__).with_name("flags.txt")
@@ -64,6 +66,12 @@ def test_a_wrong_number_is_one_line_before_anything_is_written(
     assert words.split()[0] in said.err
     assert "allow" in said.err or "is not a whole number" in said.err
     assert not list(tmp_path.iterdir())
+
+
+def test_recipes_are_imported_without_a_framework():
+    names = ", ".join(f"recipes.{recipe}" for recipe in own_recipes())
+    code = f"import sys, {names}; assert not {{'tensorflow', 'jax', 'keras'}} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], cwd=str(ROOT), check=True)
 
 
 def test_a_run_of_jax_needs_jax(tmp_path, monkeypatch, capsys):
