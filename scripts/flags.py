@@ -27,9 +27,9 @@ INTRODUCTION = """\
 
 `./amp-xla python -m scripts.flags` writes this page from the code. `make train ARGS="--help"` and
 `./amp-xla predict --help` print the same for one recipe or command. Flags are a run's
-hyperparameters (learning rate, batch size, epochs, ...) and its other settings; `config.json` in
-the run folder stores them. [Switches](switches.md) has the environment variables, and explains precision, XLA and
-the tricks for fine-tuning.
+hyperparameters (learning rate, batch size, epochs, ...) and its other settings, which the run
+stores in `config.json`. [Switches](switches.md) has the environment variables, and explains
+precision, XLA and the tricks for fine-tuning.
 
 A flag that is true or false is switched on by its name, and off by `--no-` before the name. **R**
 marks flags that may change when a run is [resumed](resume.md). With `none` nothing is set, and the
