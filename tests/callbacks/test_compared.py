@@ -152,7 +152,7 @@ def test_one_run_in_a_list(tmp_path):
     with pytest.raises(AmpXlaError, match=r"give a list, callbacks=\[Run\(\.\.\.\)\]"):
         model.fit(callbacks=run, **given)
     with pytest.raises(
-        AmpXlaError, match="callbacks has 2 Run; allowed is one, for one run folder"
+        AmpXlaError, match="callbacks has 2 Run; allowed is one"
     ):
         model.fit(callbacks=[run, Run(tmp_path / "other")], **given)
     model.fit(callbacks=(run,), **given)
