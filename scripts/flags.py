@@ -31,7 +31,7 @@ hyperparameters (learning rate, batch size, epochs, ...) and its other settings,
 stores in `config.json`. [Switches](switches.md) has the environment variables, and explains
 precision, XLA and the tricks for fine-tuning.
 
-A flag that is true or false is switched on by its name, and off by `--no-` before the name. **R**
+`--lowercase` switches a flag on that is true or false, `--no-lowercase` switches it off. **R**
 marks flags that may change when a run is [resumed](resume.md). With `none` nothing is set, and the
 meaning says what happens then. In a checkout each command also has `--runtime` and `--python`.
 
