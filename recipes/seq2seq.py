@@ -66,15 +66,14 @@ class Config:
 
 def build(config: Config, context: RunContext) -> Any:
     """Build the job up to the first step."""
-    from amp_xla.tasks.seq2seq import answers, model
+    from amp_xla.tasks.seq2seq import answers
 
     # sources and targets -> batches
     data = context.shared(read(config.files, context.preparation(), config.max_target))
 
     # batches -> logits -> loss -> update
-    lm = model.language_model(
-        config.encoder, data.tokenizer.vocab_size, config.batches.max_length, context.reads_weights
-    )
+    size, length = data.tokenizer.vocab_size, config.batches.max_length
+    lm = config.encoder.language_model(size, length, "unilm", context.reads_weights)
     inputs = lm.placeholders()
     loss, metrics = lm.loss(inputs, smoothing=config.training.label_smoothing)
     optimizer = context.optimizer(context.steps(data.batches))
