@@ -6,7 +6,7 @@ import dataclasses
 import json
 import sys
 from pathlib import Path
-from typing import Any, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from amp_xla.commands import OF_A_SCRIPT
 from amp_xla.config import parse
@@ -80,7 +80,8 @@ def main(argv: List[str]) -> int:
     if config.query is not None and generates:
         raise AmpXlaError("--query excludes --beams, --top-k and the other options of generation")
     function: FunctionName = "predict"
-    advice, named = "amp-xla predict needs it", {}
+    advice = "amp-xla predict needs it"
+    named: Dict[str, Any] = {}
     if config.query is not None:
         function, advice = "rank", "--query needs a similarity run"
         named = {"query": config.query}
