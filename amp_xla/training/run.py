@@ -49,13 +49,13 @@ _FRESH = ".no-checkpoint-yet"
 
 
 def resumed_settings(kind: Type[Any], recipe: str, options: RunOptions) -> Dict[str, Any]:
-    """Return the settings of the run that ``--resume`` continues; empty for a new run.
+    """Return the settings of the run that ``--resume`` continues; for a new run, of ``--like``.
 
-    They are read from the newest checkpoint and are the defaults of the command line.
+    They are the defaults of the command line. A resumed run's are in its newest checkpoint.
     """
     run = Path(RUNS) / recipe / (options.name or LATEST)
     saved = readable(folder_of(run)) if options.resume else None
-    return {} if saved is None else saved.settings(kind)
+    return options.settings_like(kind) if saved is None else saved.settings(kind)
 
 
 def check_name(name: str) -> str:
