@@ -77,7 +77,7 @@ def test_learns_and_leaves_a_complete_run_folder(trained):
 
 
 def test_vectors_are_those_that_the_layer_of_labels_gets(trained, command):
-    lines = ["rain and snow", "", "the soup", "rain and snow\tbread"]
+    lines = ["rain and snow", "", "the soup", "rain and snow with bread"]
     (command.folder / "lines.txt").write_text("\n".join(lines))
     run = ("--run", trained[0], "--file", "lines.txt", "--checkpoint", "last")
     assert command.done(PREDICT, *run, "--vectors", "out.npy", code=FP32).out == ""
