@@ -51,7 +51,7 @@ class Config:
     run: options.RunOptions = options.RunOptions()
     method: Method = "cosent"
     """cross-encoder encodes both texts together; the others encode each text as a vector. cosent
-    trains the order of cosines; simcse takes the other texts of a micro-batch as negatives;
+    trains the order of cosines; simcse has in-batch negatives, from a micro-batch;
     unsupervised-simcse needs no labels and pairs each text with itself"""
     accumulate: Annotated[int, within(at_least=1)] = 1
     """micro-batches per update; each has --batch-size pairs, and its pairs are compared only with

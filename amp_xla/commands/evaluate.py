@@ -173,6 +173,8 @@ def _text(result: Dict[str, Any]) -> Iterator[str]:
     yield f"{result['run']}, {result['checkpoint']}: {result['samples']:,} samples"
     for name, value in result["metrics"].items():
         ends = f"   95%: {value['low']:.4f} to {value['high']:.4f}" if "low" in value else ""
+        if name == "calibration_error":
+            ends = "   mean distance between probability and accuracy; 0 is best"
         yield f"  {name.replace('_', ' '):<18} {value['value']:.4f}{ends}"
     if not result["per_label"]:
         return

@@ -20,7 +20,7 @@ from amp_xla.settings import AUTO, Precision
 Seed = Annotated[int, within(0, 2**32 - 1, help="seed of all random numbers")]
 Accumulate = Annotated[
     int,
-    within(at_least=1, help="micro-batches per update; each has --batch-size samples"),
+    within(at_least=1, help="gradient accumulation: micro-batches of --batch-size per update"),
     MAY_CHANGE,
 ]
 
@@ -124,7 +124,7 @@ class ClassifierOptions:
     """passes over the training data (with --bert: enough for 300 updates, but at least 3 and
     at most 20)"""
     patience: Annotated[int, within(at_least=0)] = 0
-    """evaluations without improvement before early stopping; 0 = never"""
+    """early stopping after this many evaluations without improvement; 0 = never"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,7 +146,7 @@ class MemoryOptions:
     """Memory for activations."""
 
     recompute: Annotated[bool, MAY_CHANGE] = False
-    """recompute transformer layers in the backward pass: less memory, slower steps"""
+    """gradient checkpointing: recompute layers in the backward pass; less memory, slower steps"""
 
 
 @dataclasses.dataclass(frozen=True)

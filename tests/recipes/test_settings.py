@@ -19,7 +19,7 @@ from amp_xla.training import checkpoint
 from amp_xla.training.recipe import own_recipes
 from amp_xla.training.state import settings_of
 from tests.support import checkpoints as runs
-from tests.support.running import ROOT
+from tests.support.running import ROOT, run_python
 
 pytestmark = pytest.mark.once
 FLAGS = Path(__file__).with_name("flags.txt")
@@ -33,6 +33,16 @@ def test_a_new_flag_is_a_decision():
         for field in fields(importlib.import_module(f"recipes.{recipe}").Config).values()
     ]
     assert FLAGS.read_text().splitlines() == lines
+
+
+def test_the_page_of_flags_is_up_to_date():
+    """To renew it: ./amp-xla python -m scripts.flags"""
+    code = "import sys; from scripts import flags; print(flags.page(), end='')"
+    done = run_python(
+        "-c", f"{code}; sys.exit('tensorflow' in sys.modules or 'jax' in sys.modules)"
+    )
+    assert done.code == 0, done.err
+    assert done.out == (ROOT / "docs" / "flags.md").read_text(encoding="utf-8")
 
 
 WRONG = {

@@ -142,7 +142,7 @@ def test_links_are_not_followed(here):
     for link in (os.symlink, os.link, lambda _, path: os.mkfifo(path)):
         link(str(precious), str(here / "out" / "plan.json"))
         options = SubjectOptions(out=str(here / "out"))
-        options.write("plan", "plan.json", Mock(to_json=dict), quiet=True)
+        options.write("plan", "plan.json", Mock(to_json=dict))
         assert (here / "out" / "plan.json").read_text() == "{}\n"
         shutil.rmtree(str(here / "out"))
         (here / "out").mkdir()
