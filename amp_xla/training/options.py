@@ -53,8 +53,7 @@ class RunOptions:
         if self.like is None:
             return {}
         path = Path(self.like, "config.json" if os.path.isdir(self.like) else "")
-        values: Dict[str, Any] = json_files.read(path)
-        values.pop("run", None)
+        values = {name: value for name, value in json_files.read(path).items() if name != "run"}
         try:
             changed(kind(), **values)
         except SettingsError as error:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
 import importlib.util
 import os
 import pkgutil
 import sys
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Optional, Sequence, Type, Union
+from typing import Any, Callable, List, Optional, Sequence, Type, Union
 
 from typing_extensions import Literal
 
@@ -78,10 +79,7 @@ class Recipe:
 
     def parse(self, words: Optional[Sequence[str]]) -> Any:
         """Return the configuration of flags; None = those of the command line."""
-
-        def stored(typed: Any) -> Dict[str, Any]:
-            return resumed_settings(self.config, self.name, typed.run)
-
+        stored = functools.partial(resumed_settings, recipe=self.name)
         return parse(self.config, words, f"amp-xla train {self.file or self.name}", stored)
 
     def loop_options(self, config: Any) -> LoopOptions:
