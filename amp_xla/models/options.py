@@ -133,13 +133,13 @@ class EncoderOptions:
         return encoders.classifier(vectors, encoder.model.inputs, classes, self.dropout)
 
     def language_model(
-        self, vocab_size: int, length: int, objective: str, weights: bool = True, **extend: Any
+        self, vocab_size: int, length: int, objective: str, weights: bool = True
     ) -> Any:
         """Build a ``LanguageModel`` for sequences of any length up to ``length``."""
         from amp_xla.models.language_model import LanguageModel
 
         config = self.config(vocab_size, length)
-        return LanguageModel(config, length, objective, self.bert, weights, **extend)
+        return LanguageModel(config, length, objective, self.bert, weights)
 
     def architecture(self, vocab_size: int, max_length: int) -> bytes:
         """Return the content of the model's ``bert_config.json``."""

@@ -21,9 +21,6 @@ Accumulate = Annotated[
     within(at_least=1, help="gradient accumulation: micro-batches of --batch-size per update"),
     MAY_CHANGE,
 ]
-LogEvery = Annotated[
-    int, within(at_least=1, help="steps between lines of metrics.jsonl"), MAY_CHANGE
-]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,7 +156,8 @@ class Intervals:
 
     evaluate_every: Annotated[int, within(at_least=0)] = 0
     """steps between evaluations; 0 = once per epoch"""
-    log_every: LogEvery = 20
+    log_every: Annotated[int, within(at_least=1), MAY_CHANGE] = 20
+    """steps between lines of metrics.jsonl"""
 
     def loop(self, **rest: Any) -> LoopOptions:
         """Return ``LoopOptions`` with these intervals and the values in ``rest``."""

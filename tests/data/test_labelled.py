@@ -14,7 +14,6 @@ from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.errors import DataError, SettingsError
 from amp_xla.tasks.classification import data as classification
 from amp_xla.tasks.classification.data import MultiLabelTextFiles
-from amp_xla.tasks.classification.lines import encode_lines
 from tests.support.encoded import digest, ids_of
 
 pytestmark = pytest.mark.once
@@ -76,7 +75,7 @@ def test_a_share_of_the_ordinary_tokens_is_hidden_as_seed_epoch_and_step_decide(
 
 def test_a_line_to_predict_is_independent_of_other_lines(files):
     tokenizer = read(files).tokenizer
-    encoded = encode_lines(["good", "good\tbad text", "good\t", "text " * 20], tokenizer, 16)
+    encoded = tokenizer.encode_lines(["good", "good\tbad text", "good\t", "text " * 20], 16)
     assert ids_of(encoded, 0) == ids_of(tokenizer.encode(["good"]), 0)
     assert ids_of(encoded, 1) == ids_of(tokenizer.encode(["good"], ["bad text"]), 0)
     assert ids_of(encoded, 2) == ids_of(tokenizer.encode(["good"], [""]), 0)

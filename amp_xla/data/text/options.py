@@ -116,6 +116,8 @@ class TextFiles(Files):
     """is the first line of columns a header? none = detect it, and stop if it is not clear"""
 
     def built_in(self) -> Tuple[Dataset, Dataset]:
+        if self.numbers:
+            raise DataError("give --train and --dev: the built-in labels are not numbers")
         return corpora.pydoc()
 
     def dataset(
