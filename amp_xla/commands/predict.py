@@ -58,7 +58,7 @@ class Config:
     run: str = "runs/classification/latest"
     """run folder, as printed at the end of training"""
     file: Optional[str] = None
-    """file with one text per line, or two separated by a tab; may be gzipped; none = standard
+    """file with one text per line, or two separated by a tab; may be gzipped; none or - = standard
     input"""
     json: bool = False
     """print one JSON object per line, with more fields, such as the probabilities of all labels"""
@@ -151,9 +151,9 @@ def lines_of(file: Optional[str]) -> List[str]:
 
 
 def _lines(file: Optional[str]) -> List[str]:
-    if file is None and sys.stdin is not None and sys.stdin.isatty():
-        note("type texts, one per line; end with Ctrl-D")
     path = "-" if file is None else file
+    if path == "-" and sys.stdin is not None and sys.stdin.isatty():
+        note("type texts, one per line; end with Ctrl-D")
     lines, bad = every_line(path)
     if bad:
         raise AmpXlaError(

@@ -114,17 +114,15 @@ class SubjectOptions:
         note("running TensorFlow's mixed-precision pass against a virtual GPU ...")
         return subject
 
-    def write(self, command: str, name: str, report: Any, quiet: bool = False) -> Path:
-        """Print a report, write it as JSON to a file of the command's folder; return the folder."""
+    def write(self, command: str, name: str, report: Any) -> None:
+        """Print a report, and write it as JSON to a file of the command's folder."""
         script = ScriptFunction.of(self.recipe)
         recipe = Path(script.path if script else self.recipe).stem
         folder = Path(self.out or f"runs/{recipe}/{command}")
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / name
         durable.replace(path, json.dumps(report.to_json(), indent=1).encode() + b"\n")
-        if not quiet:
-            print(f"\n{report}\n\nwritten: {path}")
-        return folder
+        print(f"\n{report}\n\nwritten: {path}")
 
 
 def open_recipe(recipe: str, words: Sequence[str], loss_scale: Optional[str] = None) -> Subject:

@@ -8,7 +8,7 @@ Flags after ``--`` belong to the recipe. It prints a table and the flags to trai
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Optional, Sequence
+from typing import Optional, Sequence
 
 from typing_extensions import Annotated
 

@@ -49,6 +49,7 @@ def train(recipe: Recipe, config: Any) -> int:
     """
     run: Optional[RunFolder] = None
     job = loop = None
+    note(f"{recipe.name}: loading libraries ...")
     with SignalWatch() as watch:
         try:
             with watch.nothing_to_save("before the first step; nothing was lost"):
@@ -219,9 +220,10 @@ def report(loop: Any, seconds: float) -> None:
     best = ""
     if state.best is not None:
         best = f"best dev {loop.options.monitor} {state.best:.4f} at step {state.best_step}; "
+    page = loop.run.path / "report.html"
     note(
         f"done: {best}{state.step} steps ({state.skipped} skipped), {state.samples} samples in "
-        f"{seconds:.0f} s of training and evaluation"
+        f"{seconds:.0f} s of training and evaluation" + f"\nreport: {page}" * page.is_file()
     )
 
 

@@ -86,6 +86,7 @@ class RunFolder:
     Raises:
       AmpXlaError: the name is not valid; the folder already holds a run, or a run whose
         checkpoints are gone; it is in use.
+      OSError: the folder cannot be written.
     """
 
     resume_by, force_by, choose = "--resume", "--force-resume", "choose another --name"
@@ -110,6 +111,8 @@ class RunFolder:
         self.name = name or time.strftime("%Y%m%d-%H%M%S")
         self.continues = False
         self._seen: List[str] = []
+        if writes:
+            regular.refuse_unwritable(self.path)
         # If the name is the date, ``begin`` finds a free one.
         if writes and self._chosen and os.path.lexists(str(self.path)):
             # A refusal must not create the lock. If there is one, nobody writes from here on.

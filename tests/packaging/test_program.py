@@ -50,6 +50,8 @@ def test_a_mistake_is_one_line(words, message):
 
 def test_several_runs_are_one_value():
     assert with_flags(["a", "b", "--top", "1"], ("run",)) == ["--run", "a,b", "--top", "1"]
+    read = with_flags(["a", "-", "--json"], ("run", "file"))  # standard input
+    assert read == ["--run", "a", "--file", "-", "--json"]
 
 
 MINE = """import dataclasses
