@@ -31,7 +31,8 @@ _MAPPINGS: Dict[str, Any] = {
 _FACTORIES: Dict[str, Any] = {kind.__name__: kind for kind in (int, float, str, list, dict, set)}
 _CONTAINERS: Any = (list, set, dict, collections.deque, np.ndarray)
 _LIBRARIES = (
-    "amp_xla", "bert4keras", "keras", "tensorflow", "tensorflow_core", "tf_keras", "_io",
+    "amp_xla", "bert4keras", "keras", "tensorflow", "tensorflow_core", "tf_keras",
+    "_csv", "_io", "csv",
 )  # fmt: skip
 Arrays = Dict[str, np.ndarray]
 
@@ -79,7 +80,7 @@ class OtherCallbacks:
             now = self._attributes(number)
             for name, (text, arrays) in self._silent[number].items():
                 if name not in now or now[name][0] != text:
-                    setattr(callback, name, _decoded(json.loads(text), arrays))
+                    setattr(callback, name, decoded(json.loads(text), arrays))
         self._silent.clear()
 
     def state(self, arrays: Arrays) -> List[Dict[str, Any]]:
@@ -104,9 +105,9 @@ class OtherCallbacks:
                 continue
             left.remove(saved)
             for attribute, value in (saved["state"] or {}).items():
-                decoded = _decoded(value, arrays)
-                if attribute not in _KERAS and not _is_place(attribute, decoded):
-                    setattr(callback, attribute, decoded)
+                before = decoded(value, arrays)
+                if attribute not in _KERAS and not _is_place(attribute, before):
+                    setattr(callback, attribute, before)
 
     def _attributes(self, number: int) -> Dict[str, Tuple[str, Arrays]]:
         """Return name -> JSON and arrays of what can be restored; name the rest in a line."""
@@ -117,7 +118,7 @@ class OtherCallbacks:
                 continue
             arrays: Arrays = {}
             try:
-                text = json.dumps(_encoded(value, f"callbacks/{number}/{name}", arrays))
+                text = json.dumps(encoded(value, f"callbacks/{number}/{name}", arrays))
                 attributes[name] = text, arrays
             except (TypeError, RecursionError):
                 if self._is_elsewhere(callback.model, value):
@@ -140,7 +141,7 @@ class OtherCallbacks:
         return hasattr(value, "read_value") and value.op.name in self._variables
 
 
-def _encoded(value: Any, name: str, arrays: Arrays) -> Any:
+def encoded(value: Any, name: str, arrays: Arrays) -> Any:
     """Return a value for JSON; raise TypeError if it cannot be restored exactly.
 
     Args:
@@ -156,13 +157,13 @@ def _encoded(value: Any, name: str, arrays: Arrays) -> Any:
     if isinstance(value, np.generic) and kind.__module__ == "numpy" and value.dtype.kind in "biuf":
         return {"scalar": value.dtype.name, "value": value.item()}
     if _SEQUENCES.get(kind.__name__) is kind:
-        items = [_encoded(item, f"{name}/{i}", arrays) for i, item in enumerate(value)]
+        items = [encoded(item, f"{name}/{i}", arrays) for i, item in enumerate(value)]
         if kind is list:
             return items
         return {"type": kind.__name__, "items": items, "maxlen": getattr(value, "maxlen", None)}
     if _MAPPINGS.get(kind.__name__) is kind:
         pairs = [
-            [_encoded(key, name, arrays), _encoded(item, f"{name}/{i}", arrays)]
+            [encoded(key, name, arrays), encoded(item, f"{name}/{i}", arrays)]
             for i, (key, item) in enumerate(value.items())
         ]
         factory = getattr(value, "default_factory", None)
@@ -173,10 +174,10 @@ def _encoded(value: Any, name: str, arrays: Arrays) -> Any:
     raise TypeError
 
 
-def _decoded(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
-    """Return a new value equal to the one that ``_encoded`` got."""
+def decoded(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
+    """Return a new value equal to the one that ``encoded`` got."""
     if isinstance(value, list):
-        return [_decoded(item, arrays) for item in value]
+        return [decoded(item, arrays) for item in value]
     if not isinstance(value, dict):
         return value
     if "array" in value:
@@ -185,11 +186,11 @@ def _decoded(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
         return np.dtype(value["scalar"]).type(value["value"])
     kind = value.get("type")
     if kind in _SEQUENCES:
-        items = [_decoded(item, arrays) for item in value["items"]]
+        items = [decoded(item, arrays) for item in value["items"]]
         limit = {} if value["maxlen"] is None else {"maxlen": value["maxlen"]}
         return _SEQUENCES[kind](items, **limit)
     if kind in _MAPPINGS:
-        pairs = [(_decoded(key, arrays), _decoded(item, arrays)) for key, item in value["pairs"]]
+        pairs = [(decoded(key, arrays), decoded(item, arrays)) for key, item in value["pairs"]]
         if kind == "defaultdict":
             return collections.defaultdict(_FACTORIES.get(value["factory"]), pairs)
         return _MAPPINGS[kind](dict(pairs)) if kind == "Counter" else _MAPPINGS[kind](pairs)

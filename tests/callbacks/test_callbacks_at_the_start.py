@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,17 @@ import pytest
 
 from amp_xla.backend import K, keras, tf
 from amp_xla.callbacks import Run
-from tests.support.small_fit import Killed, KilledAfter, as_in_a_new_process, build, fit, states
+from tests.support.small_fit import (
+    Batches,
+    Killed,
+    KilledAfter,
+    X,
+    Y,
+    as_in_a_new_process,
+    build,
+    fit,
+    states,
+)
 
 pytestmark = pytest.mark.slow
 Hooks = keras.callbacks.LambdaCallback
@@ -50,6 +61,49 @@ class Counts(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
         scale = K.get_value(self.epochs)
         self.model.set_weights([weight + 0.01 * scale for weight in self.model.get_weights()])
+
+
+class Draws(keras.callbacks.Callback):
+    """Noise of both modules, in each hook."""
+
+    def noise(self, number, logs=None):
+        scale = 0.01 * random.random()
+        noisy = [w + scale * np.random.randn(*w.shape) for w in self.model.get_weights()]
+        self.model.set_weights(noisy)
+
+    on_epoch_begin = on_train_batch_begin = on_train_batch_end = on_epoch_end = noise
+
+
+class Augmented(Batches):
+    """Batches that draw random numbers themselves, in a new order after each pass."""
+
+    def __init__(self):
+        super().__init__(4)
+        self.order = np.arange(len(self))
+
+    def __getitem__(self, index):
+        x, y = super().__getitem__(self.order[index])
+        return x + np.random.randn(*x.shape) * random.random(), y
+
+    def on_epoch_end(self):
+        np.random.shuffle(self.order)
+
+
+def augmented():
+    """Yield batches whose random numbers continue from one epoch to the next."""
+    while True:
+        yield Augmented()[random.randrange(7)]
+
+
+class Counted(Batches):
+    """Batches that depend on how many were read before."""
+
+    read = 0
+
+    def __getitem__(self, index):
+        self.read += 1
+        x, y = super().__getitem__(index)
+        return x * self.read, y
 
 
 def loads(folder):
@@ -106,6 +160,46 @@ def test_what_callbacks_set_at_the_start_is_as_in_the_whole_run(name, kill, tmp_
     assert capfd.readouterr().err.count(said) == (name in ("loads", "restarts"))
 
 
+def perturbed(model):
+    """Add noise to a weight for a step, as adversarial training does."""
+    model._make_train_function()
+    function, weight = model.train_function, model.weights[0]
+
+    def step(inputs):
+        before = K.get_value(weight)
+        K.set_value(weight, before + 0.1 * np.random.randn(*before.shape))
+        outputs = function(inputs)
+        K.set_value(weight, K.get_value(weight) - 0.001 * random.random())
+        return outputs
+
+    model.train_function = step
+
+
+@pytest.mark.parametrize("kill", [KilledAfter(17), KilledAfter(epoch=2)], ids=["within", "between"])
+@pytest.mark.parametrize("how", ["arrays", "sequence", "generator", "adversarial", "counted"])
+def test_random_numbers_of_callbacks_and_data_continue_after_a_kill(how, kill, tmp_path, capfd):
+    makers = {"generator": augmented, "counted": lambda: Counted(4), "arrays": None}
+
+    def trained(folder, *more, seed=3, **options):
+        model, make = build(), makers.get(how, Augmented)
+        if how == "adversarial":
+            perturbed(model)
+        given = {"x": make(), "y": None, "batch_size": None, "steps_per_epoch": 7} if make else {}
+        random.seed(seed)
+        run = Run(tmp_path / folder, checkpoint_every=1, **options)
+        fit(model, run, Draws(), *more, validation_data=(X[:4], Y[:4]), **given)
+        return states(model), np.random.rand(), random.random()
+
+    whole = trained("whole")
+    with pytest.raises(Killed):
+        trained("killed", KilledAfter(kill._left, kill._epoch))
+    capfd.readouterr()
+    again = trained("killed", seed=4, resume=True)
+    said = "is not the one before the checkpoint, so this resume is not exact"
+    assert capfd.readouterr().err.count(said) == (how == "counted")
+    assert (again == whole) == (how != "counted")
+
+
 class Limit(keras.callbacks.Callback):
     """Stops within an epoch, as for a time limit, at the first start only."""
 
@@ -118,7 +212,7 @@ class Limit(keras.callbacks.Callback):
         self.model.stop_training |= self.left == 0
 
 
-@pytest.mark.parametrize("step", [9, 15])
+@pytest.mark.parametrize("step", [9, 14, 15])
 def test_a_run_that_was_stopped_within_an_epoch_continues(step, tmp_path, capfd):
     whole = build()
     fit(whole, Limit(99), Run(tmp_path / "whole"))
