@@ -14,7 +14,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, 
 import numpy as np
 
 from amp_xla import backend
-from amp_xla.backend import configuring, keras
+from amp_xla.backend import configuring, keras, tf
 from amp_xla.callbacks import data, description
 from amp_xla.callbacks.evaluating import StateBefore
 from amp_xla.callbacks.other_callbacks import OtherCallbacks, decoded, encoded
@@ -239,6 +239,7 @@ class Run(keras.callbacks.Callback):
         )  # fmt: skip
         engine = TensorFlowEngine(job)
         engine.skips = self._step.skips
+        self._variables = len(tf.global_variables())
         built = engine.variables.snapshot() if resume_from else {}
         description.check_names(resume_from, model)
         try:
@@ -360,6 +361,13 @@ class Run(keras.callbacks.Callback):
         arrays: Dict[str, np.ndarray] = {}
         state = self._loop.state
         within = state.step_in_epoch > 0 or state.evaluate_due
+        late = [v.op.name for v in tf.global_variables()[self._variables :]]
+        if late:
+            self._variables += len(late)
+            note(
+                f"warning: checkpoints do not hold {', '.join(late[:3])}{' ...' * bool(late[3:])}, "
+                f"made after fit began: a resume is not exact there; train such a model once before"
+            )
         metrics = backend.K.batch_get_value(metric_variables(self._step.model)) if within else []
         fit = {
             "seed": self._seed,
