@@ -303,10 +303,10 @@ class Loop:
             values[name] = rate * factor(state.step)
         self._write("train", values)
         shown = {"loss": f"{means[0]:.4f}"}
-        shown.update((n, f"{m:.3f}") for n, m in zip(self.engine.metric_names, means[1:]))
-        shown["samples/s"] = f"{rate:.0f}"
         shown["scale"] = "" if result is None else f"{result.loss_scale:g}"
         shown["skipped"] = str(state.skipped)
+        shown.update((n, f"{m:.3f}") for n, m in zip(self.engine.metric_names, means[1:]))
+        shown["samples/s"] = f"{rate:.0f}"
         self.progress.show(state.step, shown)
 
     def _write(self, kind: str, values: Mapping[str, Any]) -> None:
@@ -353,6 +353,7 @@ class Loop:
         number = itertools.count()
 
         def ask() -> None:  # a rank that stopped on its own would leave the others waiting
+            self.progress.alive("evaluating ...")
             alone = not self.engine.ranks.several
             if (alone or next(number) % _ASK_EVERY == 0) and self._agree(watch)[0]:
                 raise watch.stopped("during an evaluation")

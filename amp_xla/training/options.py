@@ -7,22 +7,21 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from typing import Any, Optional
+from pathlib import Path
+from typing import Any, Dict, Optional, Type
 
 from typing_extensions import Annotated, Literal
 
-from amp_xla.config import MAY_CHANGE, within
-from amp_xla.errors import AmpXlaError, SetupOrderError
+from amp_xla.config import MAY_CHANGE, changed, within
+from amp_xla.errors import AmpXlaError, SettingsError, SetupOrderError
+from amp_xla.process import json_files
 from amp_xla.settings import AUTO, Precision
 
 Seed = Annotated[int, within(0, 2**32 - 1, help="seed of all random numbers")]
 Accumulate = Annotated[
     int,
-    within(at_least=1, help="micro-batches per update; each has --batch-size samples"),
+    within(at_least=1, help="gradient accumulation: micro-batches of --batch-size per update"),
     MAY_CHANGE,
-]
-LogEvery = Annotated[
-    int, within(at_least=1, help="steps between lines of metrics.jsonl"), MAY_CHANGE
 ]
 
 
@@ -36,6 +35,9 @@ class RunOptions:
     """continue from the newest whole checkpoint; start if there is none"""
     force_resume: Annotated[bool, MAY_CHANGE] = False
     """with --resume: continue although data, settings or versions differ"""
+    like: Annotated[Optional[str], MAY_CHANGE] = None
+    """run folder or config.json whose settings, all but the name and the like, are the defaults of
+    this run; flags win"""
     warm_start: Annotated[Optional[str], MAY_CHANGE] = None
     """run folder whose best weights the new run starts from, at step 0 and with a new optimizer;
     with --resume, used only if there is no checkpoint yet"""
@@ -45,6 +47,18 @@ class RunOptions:
     """number of newest checkpoints to keep, besides the best"""
     on_nonfinite: Annotated[Literal["skip", "report", "stop"], MAY_CHANGE] = "skip"
     """if loss or gradients are not finite: skip the step, report the cause once, or stop"""
+
+    def settings_like(self, kind: Type[Any]) -> Dict[str, Any]:
+        """Return the settings of ``like``, which a recipe's configuration ``kind`` has; or {}."""
+        if self.like is None:
+            return {}
+        path = Path(self.like, "config.json" if os.path.isdir(self.like) else "")
+        values = {name: value for name, value in json_files.read(path).items() if name != "run"}
+        try:
+            changed(kind(), **values)
+        except SettingsError as error:
+            raise SettingsError(f"--like {path}: {error}") from None
+        return values
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,7 +123,7 @@ class ClassifierOptions:
     """passes over the training data (with --bert: enough for 300 updates, but at least 3 and
     at most 20)"""
     patience: Annotated[int, within(at_least=0)] = 0
-    """evaluations without improvement before early stopping; 0 = never"""
+    """early stopping after this many evaluations without improvement; 0 = never"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,7 +145,7 @@ class MemoryOptions:
     """Memory for activations."""
 
     recompute: Annotated[bool, MAY_CHANGE] = False
-    """recompute transformer layers in the backward pass: less memory, slower steps"""
+    """gradient checkpointing: recompute layers in the backward pass; less memory, slower steps"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,7 +173,8 @@ class Intervals:
 
     evaluate_every: Annotated[int, within(at_least=0)] = 0
     """steps between evaluations; 0 = once per epoch"""
-    log_every: LogEvery = 20
+    log_every: Annotated[int, within(at_least=1), MAY_CHANGE] = 20
+    """steps between lines of metrics.jsonl"""
 
     def loop(self, **rest: Any) -> LoopOptions:
         """Return ``LoopOptions`` with these intervals and the values in ``rest``."""

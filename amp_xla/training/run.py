@@ -23,7 +23,7 @@ import socket
 import sys
 import time
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Type
+from typing import Any, Dict, Iterator, List, Mapping, Optional
 
 from amp_xla import __version__
 from amp_xla.config import flat
@@ -40,6 +40,7 @@ from amp_xla.training.engine import Engine
 from amp_xla.training.options import RunOptions
 from amp_xla.training.state import settings_of
 
+RUNS = "runs"  # folder of all runs
 LATEST = "latest"
 _LOCK = ".lock"
 _NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)  # e.g. Lustre mounted without flock
@@ -47,14 +48,16 @@ _NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)  # e.g. Lustre mounte
 _FRESH = ".no-checkpoint-yet"
 
 
-def resumed_settings(kind: Type[Any], recipe: str, options: RunOptions) -> Dict[str, Any]:
-    """Return the settings of the run that ``--resume`` continues; empty for a new run.
+def resumed_settings(config: Any, recipe: str) -> Dict[str, Any]:
+    """Return the settings of the run that ``--resume`` continues; for a new run, of ``--like``.
 
-    They are read from the newest checkpoint and are the defaults of the command line.
+    They are the defaults of the command line. A resumed run's are in its newest checkpoint.
     """
-    run = Path("runs") / recipe / (options.name or LATEST)
+    options: RunOptions = config.run
+    run = Path(RUNS) / recipe / (options.name or LATEST)
     saved = readable(folder_of(run)) if options.resume else None
-    return {} if saved is None else saved.settings(kind)
+    kind = type(config)
+    return options.settings_like(kind) if saved is None else saved.settings(kind)
 
 
 def check_name(name: str) -> str:
@@ -73,7 +76,7 @@ class RunFolder:
     Args:
       recipe: e.g. ``classification``.
       name: name of the folder; None = date and time, or with ``resume`` the newest run.
-      root: folder of all runs.
+      root: folder of all runs; None = ``RUNS``.
       resume: allow a folder that already holds a run.
       writes: whether to read, lock and write the folder; only the first rank does.
 
@@ -85,6 +88,7 @@ class RunFolder:
     Raises:
       AmpXlaError: the name is not valid; the folder already holds a run, or a run whose
         checkpoints are gone; it is in use.
+      OSError: the folder cannot be written.
     """
 
     resume_by, force_by, choose = "--resume", "--force-resume", "choose another --name"
@@ -93,12 +97,12 @@ class RunFolder:
         self,
         recipe: str,
         name: Optional[str] = None,
-        root: str = "runs",
+        root: Optional[str] = None,
         resume: bool = False,
         writes: bool = True,
     ) -> None:
         self.recipe, self._writes = recipe, writes
-        self._parent = Path(root) / recipe
+        self._parent = Path(RUNS if root is None else root) / recipe
         self._lock: Optional[int] = None
         self._checkpoint: Optional[Checkpoint] = None
         if name is not None:
@@ -109,6 +113,8 @@ class RunFolder:
         self.name = name or time.strftime("%Y%m%d-%H%M%S")
         self.continues = False
         self._seen: List[str] = []
+        if writes:
+            regular.refuse_unwritable(self.path)
         # If the name is the date, ``begin`` finds a free one.
         if writes and self._chosen and os.path.lexists(str(self.path)):
             # A refusal must not create the lock. If there is one, nobody writes from here on.
