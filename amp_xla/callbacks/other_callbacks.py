@@ -210,7 +210,7 @@ def decoded(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
 def _change(callback: Any, name: str, value: Any) -> None:
     """Replace one of the ``_values`` of a callback."""
     old, change = _values(callback).get(name, (None, functools.partial(setattr, callback, name)))
-    arrays = isinstance(old, np.ndarray) and isinstance(value, np.ndarray)
+    arrays = "." in name and isinstance(old, np.ndarray) and isinstance(value, np.ndarray)
     if arrays and (old.shape, old.dtype) == (value.shape, value.dtype):
         old[...] = value  # it may be what fit reads
     else:

@@ -136,16 +136,78 @@ def restarts(folder):
     )
 
 
-HOOKS = {"loads": loads, "head": head, "restarts": restarts,
-         "base": lambda folder: Base(), "counts": lambda folder: Counts()}  # fmt: skip
+class Decay:
+    """A rate that falls with each call, from the optimizer of the model that is trained now."""
+
+    def __init__(self):
+        self.calls, self.rates = 0, []
+
+    def __call__(self, *_, **logs):
+        self.calls += 1
+        self.rates.append(0.05 / self.calls)
+        K.set_value(Decay.model.optimizer.inner.lr, np.mean(self.rates[-9:]))
+        return self.rates[-1]
+
+
+class Inside(keras.callbacks.Callback):
+    """Calls one of Keras' callbacks, and counts in its class."""
+
+    epochs = 0
+
+    def __init__(self):
+        super().__init__()
+        self.plateau = keras.callbacks.ReduceLROnPlateau("loss", 0.5, 1, min_delta=9.0)
+
+    def on_train_begin(self, logs=None):
+        self.plateau.set_model(Decay.model)
+        self.plateau.on_train_begin()
+
+    def on_epoch_end(self, epoch, logs=None):
+        type(self).epochs += 1
+        self.plateau.on_epoch_end(epoch, {**logs, "loss": logs["loss"] + self.epochs})
+
+
+def assigned():
+    """Return a callback whose state is variables of this function."""
+    count, seen, sums, decay = 0, [], np.zeros(2), Decay()
+
+    def end(batch, logs):
+        nonlocal count
+        count, sums[0] = count + 1, sums[0] + count
+        seen.append(count)
+        K.set_value(Decay.model.optimizer.inner.lr, decay() / (len(seen) + sums[0]) + count * 1e-3)
+
+    return Hooks(on_batch_end=end)
+
+
+STEPS = 0
+
+
+class Global(keras.callbacks.Callback):
+    def on_train_batch_begin(self, batch, logs=None):
+        global STEPS
+        STEPS += 1
+        K.set_value(self.model.optimizer.inner.lr, 0.05 / STEPS)
+
+
+HOOKS = {
+    "loads": loads, "head": head, "restarts": restarts, "base": lambda folder: Base(),
+    "counts": lambda folder: Counts(), "inside": lambda folder: Inside(),
+    "object": lambda folder: Hooks(on_batch_end=Decay().__call__),
+    "schedule": lambda folder: keras.callbacks.LearningRateScheduler(Decay()),
+    "assigned": lambda folder: assigned(), "global": lambda folder: Global(),
+    "early": lambda folder: keras.callbacks.EarlyStopping("loss", 10.0, 2, 0, "auto", None, True),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("kill", [{"batches": 17}, {"epoch": 2}], ids=["within", "between"])
 @pytest.mark.parametrize("name", HOOKS)
 def test_what_callbacks_set_at_the_start_is_as_in_the_whole_run(name, kill, tmp_path, capfd):
     def trained(folder, *more, **options):
+        global STEPS
         (tmp_path / folder).mkdir(exist_ok=True)
-        head.model = build()
+        head.model = Decay.model = build()
+        STEPS = Inside.epochs = 0
         callback = HOOKS[name](tmp_path / folder)
         run = Run(tmp_path / folder / "run", checkpoint_every=1, **options)
         fit(head.model, callback, run, *more)
