@@ -13,7 +13,7 @@ from amp_xla import backend
 from amp_xla.backend import tf
 from amp_xla.errors import UnsupportedError
 from amp_xla.graph import optimized, virtual_gpu
-from amp_xla.graph.training_graph import RANDOM_OPS, TrainingGraph
+from amp_xla.graph.training_graph import TrainingGraph
 
 
 def of_step(training: TrainingGraph, feeds: Mapping[str, Sequence[int]]) -> bytes:
@@ -24,17 +24,13 @@ def of_step(training: TrainingGraph, feeds: Mapping[str, Sequence[int]]) -> byte
       UnsupportedError: XLA cannot compile an operation, or does not know a shape.
     """
     fetches = [*training.ends, *([training.finite] if training.finite else [])]
-    graph = virtual_gpu.rewrite(training, fetches).graph_def
+    graph = virtual_gpu.rewrite(training, fetches, repeatable=False).graph_def
     for node in graph.node:
         if node.name in training.constants:
             value = tf.make_tensor_proto(training.constants[node.name])
             node.CopyFrom(tf.NodeDef(name=node.name, op="Const"))
             node.attr["dtype"].type = value.dtype
             node.attr["value"].tensor.CopyFrom(value)
-        elif node.op in RANDOM_OPS and node.input[1].startswith("amp_xla_seeds/"):
-            # ``export`` has made it stateless, in a form that XLA lacks.
-            node.op, node.input[:] = RANDOM_OPS[node.op], [node.input[0]]
-            del node.attr["Tseed"]
     # Removes the branches that the constants exclude, such as inference instead of training.
     graph = optimized.passed(graph, ["constfold", "loop", "pruning"], fetches)
     return module(graph, fetches, feeds)
