@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from amp_xla.errors import AmpXlaError, SettingsError
+from amp_xla.errors import SettingsError
 from amp_xla.speed.plan import forecast, report
 from amp_xla.speed.plan.forecast import Mode
 from amp_xla.speed.plan.gpus import GPUS, chosen
@@ -140,13 +140,3 @@ def test_a_report(price):
     for item in found:
         assert item.step_ms[0] < item.step_ms[1] and sum(item.parts.values()) == pytest.approx(1)
         assert (item.cost is None) == (price is None)
-
-
-def test_a_table_of_other_rows(tmp_path):
-    path = tmp_path / "other.csv"
-    lines = (plan_rows.PUBLISHED / "rows.csv").read_text(encoding="utf-8").splitlines()
-    path.write_text("\n".join(lines[:3]) + "\n", encoding="utf-8")
-    assert len(plan_rows.published(path)) == 2
-    path.write_text("\n".join([*lines[:2], lines[2].replace("V100 16GB", "X9")]), encoding="utf-8")
-    with pytest.raises(AmpXlaError, match="X9"):
-        plan_rows.published(path)
