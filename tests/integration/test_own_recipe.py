@@ -81,7 +81,7 @@ def test_a_killed_run_continues_as_its_first_lines_say(printed, command):
 
 def test_it_is_forecast_and_needs_its_file(printed, command):
     done = command.done(CLI, "plan", "stars.py", "--gpu", "h100", "--", *FLAGS)
-    assert "H100" in done.out and "written: runs/stars/plan/plan.json" in done.out
+    assert "h100" in done.out and "written: runs/stars/plan/plan.json" in done.out
     done = command(CLI, "predict", "runs/stars/run 0", "FILE")
     assert done.code == 2 and "give its path: --recipe path/to/stars.py" in done.error
     done = command(CLI, "train", "stars.py", "--layers", "1")

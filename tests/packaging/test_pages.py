@@ -33,6 +33,7 @@ ELSEWHERE = {
     "a GPU": r"RUNTIME=nvtf1|AMP_XLA_DEVICE=gpu",
     "JAX: its own runtime": r"jax|JAX",
     "the tests themselves": r"make test",
+    "an own recipe: test_own_recipe.py": r"stars",
     "an environment: test_program.py, test_installed.py": r"^pip |amp-xla (python|pip)|make env",
 }
 LINE = re.compile(r"^ {4}(\S.*)$", re.MULTILINE)
