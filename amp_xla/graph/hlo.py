@@ -1,7 +1,8 @@
 """Translates a training step, as AMP rewrites it for a GPU, into the language of XLA.
 
 It is forward and backward pass, gradients and the test whether they are finite, for one shape of
-the batch. The update is left out: where a step may be skipped, it is another program.
+the batch. The update is left out: where a step may be skipped, it is another program. So are the
+sums of accumulated gradients.
 """
 
 from __future__ import annotations
@@ -23,7 +24,11 @@ def of_step(training: TrainingGraph, feeds: Mapping[str, Sequence[int]]) -> byte
       PassFailedError: the mixed-precision pass failed.
       UnsupportedError: XLA cannot compile an operation, or does not know a shape.
     """
-    fetches = [*training.ends, *([training.finite] if training.finite else [])]
+    fetches = list(training.ends)
+    if training.finite:
+        finite = training.graph.get_operation_by_name(training.finite)
+        # With accumulation a branch computes it, at the end of a window.
+        fetches += [finite.name] if all(t.op.type != "Merge" for t in finite.inputs) else []
     graph = virtual_gpu.rewrite(training, fetches, repeatable=False).graph_def
     for node in graph.node:
         if node.name in training.constants:

@@ -14,6 +14,7 @@ from amp_xla.backend import K, configuring, keras, tf
 from amp_xla.diagnose import compiled
 from amp_xla.errors import UnsupportedError
 from amp_xla.graph import compiler, hlo
+from amp_xla.precision.optimizer import LossScaleOptimizer
 from amp_xla.speed.plan.gpus import GPUS
 from benchmarks.masked_lm import our_config
 from tests.support import heads
@@ -105,13 +106,15 @@ def kernels(graph, fetches, feeds, gpu=H100):
 
 
 @on_tf2
-def test_a_keras_model_is_compiled_without_its_branches_for_inference(cleared):
+@pytest.mark.parametrize("how", [None, {}, {"accumulate": 2}], ids=["plain", "scaled", "sums"])
+def test_a_keras_model_is_compiled_without_its_branches_for_inference(cleared, how):
     def noisy(x):
         return K.in_train_phase(lambda: x * tf.random.uniform(tf.shape(x)), x)
 
     layers = [keras.layers.Dense(64, input_shape=(8,)), keras.layers.Lambda(noisy)]
     model = keras.models.Sequential([*layers, keras.layers.Dense(4)])
-    model.compile("sgd", "mse")
+    optimizer = keras.optimizers.SGD(0.1)
+    model.compile(optimizer if how is None else LossScaleOptimizer(optimizer, 8.0, **how), "mse")
     kinds = {kernel.kind for kernel in compiled(model, H100).kernels}
     assert {"rng-get-and-update-state", "__cublas$gemm"} <= kinds
     model = heads.build("classifier").model
