@@ -16,7 +16,7 @@ from amp_xla.errors import UnsupportedError
 from amp_xla.graph import compiler, hlo
 from amp_xla.precision.optimizer import LossScaleOptimizer
 from amp_xla.speed.plan.gpus import GPUS
-from benchmarks.masked_lm import our_config
+from benchmarks.masked_lm import our_step
 from tests.support import heads
 
 on_tf2 = pytest.mark.skipif(backend.kind() == "tf1", reason="TensorFlow 1.15 has no such compiler")
@@ -27,28 +27,16 @@ BATCH, LENGTH, PREDICTED = 64, 384, 58
 KERNELS, GIGABYTES = 232, 24.8
 
 
-def masked_language_model(layers):
-    """Return the job of a BERT-base with few layers, built as the pretraining recipe builds it."""
-    from amp_xla.models.language_model import LanguageModel
-    from amp_xla.training.context import RunContext
-    from amp_xla.training.options import PrecisionOptions, UpdateOptions
-
-    precision = PrecisionOptions("fp32", "off", loss_scale="1000")
-    update = UpdateOptions(learning_rate=1e-4, warmup=0.0)
-    context = RunContext(types.SimpleNamespace(seed=1, precision_options=precision, update=update))
-    shape = {"vocab_size": 30528, "layers": layers, "hidden": 768, "dropout": 0.1}
-    lm = LanguageModel(our_config({**shape, "max_length": LENGTH}), LENGTH, any_length=False)
-    inputs = lm.placeholders()
-    step = context.step(inputs, lm.loss(inputs)[0], context.optimizer(10**6), lm.weights, {})
-    return types.SimpleNamespace(step=step, model=lm.transformer.model)
-
-
 @on_tf2
 @pytest.mark.slow
 def test_the_program_of_a_gpu_does_not_grow(cleared, monkeypatch):
     monkeypatch.setattr(configuring, "compiles", lambda: True)  # models as with XLA on
+    shape = {"vocab_size": 30528, "layers": 2, "hidden": 768, "dropout": 0.1, "max_length": LENGTH}
+    precision = {"precision": "fp32", "xla": "off", "loss_scale": "1000"}
+    lm, step = our_step({**shape, **precision, "seed": 1, "learning_rate": 1e-4})
     tokens, words = (np.zeros((BATCH, n)) for n in (LENGTH, PREDICTED))
-    report = compiled(masked_language_model(2), H100, [tokens, tokens, words, words, words, 0])
+    job = types.SimpleNamespace(step=step, model=lm.transformer.model)
+    report = compiled(job, H100, [tokens, tokens, words, words, words, 0])
     assert 0.5 * KERNELS < len(report.kernels) <= KERNELS
     assert sum(kernel.moved for kernel in report.kernels) <= GIGABYTES * 1e9
     # 2 layers, and the vocabulary; three times for the backward pass.
