@@ -36,7 +36,7 @@ DAY: Dict[str, Tuple[int, str]] = {
     f"inspect classification -- {DATA}": (0, "written: runs/classification/inspect/amp.json"),
     f"inspect classification --compiled t4 -- {DATA}": (0, "inspect/compiled.json"),
     "inspect classification --compiled a100": (2, "did you mean a100-40g or a100-80g? allowed: "),
-    f"plan classification --gpu t4,h100 -- {DATA}": (0, "Advice: h100 with --precision amp"),
+    f"plan classification --gpu t4,h100 -- {DATA}": (0, "of the program that XLA compiles for t4"),
     f"rehearse classification --steps 1 -- {DATA}": (0, "written: runs/classification/rehearse"),
     f"tune classification --steps 1 --rounds 2 --minutes 0.1 -- {DATA}": (0, "samples/s"),
     "header --xla on": (0, "TensorFlow 2."),
