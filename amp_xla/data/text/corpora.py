@@ -35,7 +35,9 @@ DOCUMENTED = (ast.Module, *DEFINITION)
 WORDS = (6, 60)  # fewest and most words of a paragraph with entities
 WORDS_OF_HEADS = 40  # most words of a text with triples
 DESCRIPTION = range(4, 41)  # allowed numbers of words of a text with a name
-GROUPED, SENTENCE = 4, range(3, 25)  # functions of a passage; words of a sentence about one
+SENTENCES = range(6, 61)  # allowed numbers of words of a passage
+SENTENCE = re.compile(r"([^.;: ].*?)(?=[.;:](?: |$)|$)")
+RETURNED = re.compile(r"[Rr]eturns? " + SENTENCE.pattern)
 MARKUP = re.compile(r":[a-z:]+:(?=`)|[`*]+")
 WORD = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
 NAME = re.compile(WORD.pattern + r"(\(\))?")
@@ -211,50 +213,32 @@ def names() -> Parts:
 def questions() -> Parts:
     """Return training and dev questions on passages; labels are lists of [answer, start] in JSON.
 
-    A passage has heads and first sentences of up to four functions of Python's standard library.
-    The questions are what each takes, returns or does; some have no answer. The SHA-256 of a
-    passage decides whether it is a dev passage.
+    A passage is the head of a function of Python's standard library and the first paragraph of its
+    docstring. The questions are what it takes, does and returns; some have no answer. The SHA-256
+    of a passage decides whether it is a dev passage.
     """
-    asked: Dict[str, List[Tuple[str, str, str]]] = {}
+    passages: Dict[str, Tuple[str, str]] = {}
     for tree in trees(_library()):
         for node in ast.walk(tree):
-            each = list(_described(node))
-            for functions in (each[i : i + GROUPED] for i in range(0, len(each), GROUPED)):
-                passage, answers = "", []
-                for name, names, sentence in functions:
-                    answers.append((name, "take", names, len(passage) + len(name) + 1))
-                    passage += f"{name}({names}): "
-                    returned = sentence.partition(" ")[2] if sentence.startswith("Return") else ""
-                    place = len(passage) + len(sentence) - len(returned or sentence)
-                    if returned or "return" not in sentence.lower():
-                        answers.append((name, "return", returned, place))
-                    if not returned:
-                        answers.append((name, "do", sentence, place))
-                    passage += f"{sentence}. "
-                asked[passage] = [
-                    (
-                        f"what does {name} {verb}?",
-                        passage,
-                        json.dumps([(words, at)] if words else []),
-                    )
-                    for name, verb, words, at in answers
-                ]
+            if isinstance(node, FUNCTION):
+                paragraph = PARAGRAPHS.split(ast.get_docstring(node) or "")[0]
+                text = " ".join(MARKUP.sub("", paragraph).split())
+                names = [part.arg for part in ast.walk(node.args) if isinstance(part, ast.arg)]
+                taken = ", ".join(name for name in names if name not in NO_NAMES)
+                if len(text.split()) in SENTENCES and not text_problem(text):
+                    passages[f"{node.name}({taken}): {text}"] = (node.name, taken)
     parts: Any = ([], [])
-    for passage in sorted(asked):
-        parts[is_dev(passage)].extend(asked[passage])
+    for passage, (name, taken) in sorted(passages.items()):
+        begin = len(f"{name}({taken}): ")
+        first, returned = SENTENCE.search(passage, begin), RETURNED.search(passage, begin)
+        spans = {"take": (len(name) + 1, begin - 3), "do": first.span(1)}
+        spans["return"] = returned.span(1) if returned else (0, 0)
+        for verb, (start, end) in spans.items():
+            label = json.dumps([[passage[start:end], start]] * (start < end))
+            if start < end or "eturn" not in passage:
+                parts[is_dev(passage)].append((f"what does {name} {verb}?", passage, label))
     train, dev = (Dataset(*map(list, zip(*part))) for part in parts)
     return train, dev
-
-
-def _described(node: ast.AST) -> Iterator[Tuple[str, str, str]]:
-    """Yield name, parameters and first sentence of each function in a module or class."""
-    for child in node.body if isinstance(node, (ast.Module, ast.ClassDef)) else ():
-        if isinstance(child, FUNCTION):
-            paragraph = PARAGRAPHS.split(ast.get_docstring(child) or "")[0]
-            text = " ".join(MARKUP.sub("", paragraph).split()).split(". ")[0].rstrip(".")
-            names = [part.arg for part in ast.walk(child.args) if isinstance(part, ast.arg)]
-            if len(text.split()) in SENTENCE and not text_problem(text):
-                yield child.name, ", ".join(name for name in names if name not in NO_NAMES), text
 
 
 def _paragraphs(tree: ast.AST) -> Iterator[Tuple[str, Set[str]]]:

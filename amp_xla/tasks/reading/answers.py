@@ -100,6 +100,7 @@ def predict(config: Any, checkpoint: Checkpoint, lines: Sequence[str]) -> Answer
         n_best = [
             _fields(texts[i], chance, aligned.starts[i][first - 1], aligned.ends[i][last - 1])
             for first, last, chance in zip(firsts, lasts, chances)
+            if chance
         ]
         fields = {**n_best[0], "n_best": n_best}
         if limit < NEVER:
