@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import sys
-from typing import Any
+from typing import Any, List
 
 from typing_extensions import Annotated
 
@@ -23,7 +23,8 @@ from amp_xla.process.exits import exit_code
 from amp_xla.tasks.reading import scores
 from amp_xla.tasks.reading.data import ReadingFiles, read
 from amp_xla.training import launch, options
-from amp_xla.training.context import RunContext, served, text_defaults
+from amp_xla.training.context import RunContext, text_defaults
+from amp_xla.training.recipe import Recipe
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,11 +87,22 @@ def build(config: Config, context: RunContext) -> Any:
     return context.text_job(reader, step, data, evaluate)
 
 
-main = functools.partial(launch.main, Config, build, options="f1")
-# by amp-xla predict, evaluate --file and export
-predict = served(Config, "amp_xla.tasks.reading.answers:predict")
-scored = scores.scored
-exportable = served(Config, "amp_xla.tasks.reading.export:reader", float32=True)
+def predict(config: Config, checkpoint: Any, lines: List[str]) -> Any:
+    """Return the answer to each line, a question and its passage."""
+    from amp_xla.tasks.reading import answers
+
+    return answers.predict(config, checkpoint, lines)
+
+
+def exportable(config: Config, checkpoint: Any) -> Any:
+    """Return the model to export."""
+    from amp_xla.tasks.reading import export
+
+    return export.reader(config, checkpoint)
+
+
+recipe = Recipe(Config, build, "f1", predict, scored=scores.scored, exportable=exportable)
+main = functools.partial(launch.main, recipe)
 
 
 if __name__ == "__main__":

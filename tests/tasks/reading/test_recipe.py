@@ -16,11 +16,11 @@ from tests.support.killing import state
 
 RECIPE = "recipes.reading"
 TINY = (
-    "--layers 2 --hidden 64 --max-length 96 --shapes 1 --batch-size 16 --learning-rate 3e-3 "
+    "--layers 2 --hidden 64 --max-length 96 --shapes 1 --batch-size 8 --learning-rate 2e-3 "
     "--vocab-size 200 --log-every 5 --seed 3 --max-answer 8"
 ).split()
 DATA = (*TINY, "--train", "train.json", "--dev", "dev.json")
-LONG = ("--epochs", "8", "--checkpoint-every", "20", "--keep", "99")
+LONG = ("--epochs", "12", "--checkpoint-every", "50", "--keep", "99")
 PEOPLE, CITIES = "张伟 王芳 李娜 刘洋 陈杰 赵磊".split(), "北京 上海 广州 深圳 哈尔滨".split()
 COMPANIES = "蓝天航空 东方书店 长江银行 新星软件 BERT公司".split()
 FACTS = {  # name -> words before the fact in a passage, question about it
@@ -34,7 +34,9 @@ def questions(count, seed, empty=0.0):
     draw, passages = random.Random(seed), []
     for number in range(count):
         years = [f"{draw.randint(1950, 1999)}年" for _ in range(2)]
-        facts = dict(zip(FACTS, (years[0], *draw.sample(CITIES, 2), years[1], draw.choice(COMPANIES))))
+        facts = dict(
+            zip(FACTS, (years[0], *draw.sample(CITIES, 2), years[1], draw.choice(COMPANIES)))
+        )
         missing = draw.choice(list(FACTS)) if draw.random() < empty else ""
         person, places = draw.choice(PEOPLE), {}
         passage = person
@@ -85,7 +87,9 @@ def test_it_learns_and_answers_new_questions(trained, command):
     (command.folder / "new.txt").write_text(lines, encoding="utf-8")
     done = command(CLI, "predict", str(trained), "new.txt")
     first, blank, second = (line.split("\t") for line in done.out.splitlines())
-    assert first[::2] == ["哈尔滨", "王芳的老家在哪里？"] and blank == [""] and second[0] == "1987年"
+    assert (
+        first[::2] == ["哈尔滨", "王芳的老家在哪里？"] and blank == [""] and second[0] == "1987年"
+    )
     done = command(CLI, "predict", str(trained), "new.txt", "--json")
     answer, blank, _ = map(json.loads, done.out.splitlines())
     assert passage[answer["start"] : answer["end"]] == answer["answer"] == "哈尔滨"
@@ -117,7 +121,7 @@ def test_evaluate_scores_as_predict_answers(trained, command):
 @pytest.mark.once
 def test_no_answer_is_one_too(command):
     """The threshold is chosen on dev, and saved with the run."""
-    words = (*TINY, "--train", "train2.json", "--dev", "dev2.json", "--epochs", "8")
+    words = (*TINY, "--train", "train2.json", "--dev", "dev2.json", "--epochs", "12")
     command.done(RECIPE, *words, "--name", "second")
     best = max(command.metrics("reading", "second"), key=lambda line: line.get("dev_f1", 0))
     assert best["dev_f1"] >= 0.9
@@ -133,7 +137,7 @@ def test_no_answer_is_one_too(command):
 
 
 def test_resumed_it_ends_with_the_same_bits(trained, command):
-    assert state(command.resumed(RECIPE, trained, 57, *DATA, *LONG)) == state(trained)
+    assert state(command.resumed(RECIPE, trained, 777, *DATA, *LONG)) == state(trained)
 
 
 def asked_of(folder, lines):
