@@ -68,9 +68,7 @@ def build(config: Config, context: RunContext) -> Any:
     data = context.shared(read(config.files, context.preparation(), config.max_answer))
 
     # batches -> scores of the first and the last token
-    size, length = data.tokenizer.vocab_size, config.batches.max_length
-    encoder = config.encoder.transformer(size, length, context.reads_weights).model
-    reader = model.reader(encoder, config.encoder.dropout)
+    reader = model.of_config(config, data.tokenizer.vocab_size, context.reads_weights)
     inputs = encoders.inputs_of(reader, [None, 2], [None])
 
     # scores -> loss -> update
@@ -82,7 +80,7 @@ def build(config: Config, context: RunContext) -> Any:
     # evaluation
     output = dropout.without(reader)
     infer = Inference(inputs, {"scores": output, "loss": model.loss(inputs, output)})
-    threshold = answers.threshold_of(data.train.labels)
+    threshold = answers.threshold_of(data.train.labels or [])
     evaluate = answers.evaluation(infer, data, threshold, config.max_answer)
     return context.text_job(reader, step, data, evaluate)
 
@@ -96,9 +94,9 @@ def predict(config: Config, checkpoint: Any, lines: List[str]) -> Any:
 
 def exportable(config: Config, checkpoint: Any) -> Any:
     """Return the model to export."""
-    from amp_xla.tasks.reading import export
+    from amp_xla.tasks.reading import answers
 
-    return export.reader(config, checkpoint)
+    return answers.export(config, checkpoint)
 
 
 recipe = Recipe(Config, build, "f1", predict, scored=scores.scored, exportable=exportable)

@@ -230,14 +230,16 @@ def questions() -> Parts:
     parts: Any = ([], [])
     for passage, (name, taken) in sorted(passages.items()):
         begin = len(f"{name}({taken}): ")
-        first, returned = SENTENCE.search(passage, begin), RETURNED.search(passage, begin)
-        spans = {"take": (len(name) + 1, begin - 3), "do": first.span(1)}
-        spans["return"] = returned.span(1) if returned else (0, 0)
+        spans = {"take": (len(name) + 1, begin - 3)}
+        for verb, pattern in (("do", SENTENCE), ("return", RETURNED)):
+            match = pattern.search(passage, begin)
+            spans[verb] = match.span(1) if match else (0, 0)
         for verb, (start, end) in spans.items():
             label = json.dumps([[passage[start:end], start]] * (start < end))
             if start < end or "eturn" not in passage:
                 parts[is_dev(passage)].append((f"what does {name} {verb}?", passage, label))
-    train, dev = (Dataset(*map(list, zip(*part))) for part in parts)
+    columns: Any = ([list(column) for column in zip(*part)] for part in parts)
+    train, dev = (Dataset(*each) for each in columns)
     return train, dev
 
 

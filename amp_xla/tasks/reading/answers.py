@@ -1,8 +1,8 @@
-"""Answers to questions: evaluation on dev questions, and the answers to new ones."""
+"""Answers to questions: evaluation on dev questions, answers to new ones, export."""
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Sequence
+from typing import Any, Dict, List, Optional, Sequence
 
 import numpy as np
 
@@ -10,6 +10,9 @@ from amp_xla.backend import K, tf
 from amp_xla.data.batches.protocol import Batch
 from amp_xla.data.labelled import Labelled
 from amp_xla.data.text.tokenizer import Tokenizer
+from amp_xla.export.graph import Parts, exportable
+from amp_xla.export.model import Exportable
+from amp_xla.export.text_models import dense, encoder_of
 from amp_xla.models import dropout
 from amp_xla.process import output
 from amp_xla.process.progress import note
@@ -45,7 +48,7 @@ def evaluation(infer: Infer, data: Labelled, threshold: Any, most: int) -> Evalu
       most: maximum tokens of an answer.
     """
     labels, aligned = data.dev.labels or [], data.aligned
-    metric = scores.Metric([scores.texts_of(label) for label in labels])
+    metric = scores.Metric(labels)
     empty = metric.rows([""] * len(labels))
 
     def best(batch: Batch) -> Dict[str, Any]:
@@ -82,8 +85,7 @@ def predict(config: Any, checkpoint: Checkpoint, lines: Sequence[str]) -> Answer
             f"{length}; answers after it are not found"
         )
     with dropout.inference():
-        encoder = config.encoder.transformer(tokenizer.vocab_size, length, weights=False).model
-        reader = model.reader(encoder, 0.0)
+        reader = model.of_config(config, tokenizer.vocab_size, weights=False)
     threshold = threshold_of()
     restore_weights(checkpoint, [*reader.weights, threshold])
     limit = float(K.get_value(threshold))
@@ -115,3 +117,23 @@ def predict(config: Any, checkpoint: Checkpoint, lines: Sequence[str]) -> Answer
 def _fields(passage: str, chance: float, start: int, end: int) -> Dict[str, Any]:
     number = float(f"{chance:.7g}")
     return {"answer": passage[start:end], "score": number, "start": start, "end": end}
+
+
+def export(config: Any, checkpoint: Checkpoint) -> Exportable:
+    """Return the reader of a run, whose outputs are the scores of first and last tokens."""
+
+    def build(folder: Optional[str]) -> Parts:
+        encoder = encoder_of(config, checkpoint, folder)
+        built = model.reader(encoder.model, 0.0)
+        head = dense("qa_outputs", built.get_layer("Answer"))
+        threshold = threshold_of()
+        weights, numbers = [*built.weights, threshold], {"threshold": threshold}
+        return Parts(encoder, {"scores": built.output}, head, weights, numbers)
+
+    length = config.batches.max_length
+    return exportable(
+        checkpoint, build, length, kind="ForQuestionAnswering", task="question-answering",
+        formula="vectors of all tokens @ qa_outputs.weight.T + qa_outputs.bias",
+        load='from transformers import pipeline; pipeline("question-answering", "{}", '
+        f"max_answer_len={config.max_answer}, max_seq_len={length})",
+    )  # fmt: skip

@@ -43,10 +43,9 @@ class ReadingFiles(Files):
         """Return questions and passages; a label is a JSON list of answers and where they begin."""
         table = Table.read(path)
         if table.rows and table.format != "json":
-            number, line = table.rows[0]
             raise DataError(
-                f"{called(path)}:{number}: not JSON: {line[:60]!r}; needed: a file like SQuAD's, "
-                "or objects with question, context and answers"
+                f"{called(path)}:{table.rows[0][0]}: not JSON; needed: a file like SQuAD's, or "
+                "objects with question, context and answers"
             )
         data = collected(path, _flat(table), _sample, table.bad, self.on_bad_line)
         layout = Layout("json", False, ("question", "context", "answers"), 0, 1, 2)
@@ -58,7 +57,8 @@ class ReadingFiles(Files):
         table = Table.of(path, lines, [])
         if table.format != "json":
             return lines, None  # question<TAB>passage
-        data = collected(path, _flat(table), lambda x: (*_texts(x), None), table.bad, "error")
+        asked = ((number, {**record, "answers": []}) for number, record in _flat(table))
+        data = collected(path, asked, _sample, table.bad, "error")
         return ["\t".join(map(one_line, x)) for x in zip(data.texts, data.pairs or [])], run
 
 
@@ -81,12 +81,6 @@ def _inner(record: Dict[str, Any], name: str) -> List[Dict[str, Any]]:
     return inner
 
 
-def _texts(record: Dict[str, Any]) -> List[str]:
-    """Return question and passage."""
-    names = (next(filter(record.__contains__, each), each[0]) for each in FIELDS)
-    return [text_value(record, name, "text") for name in names]
-
-
 def _sample(record: Dict[str, Any]) -> Tuple[str, ...]:
     """Return question, passage and label."""
     given = record.get("answers", record.get("answer"))
@@ -105,7 +99,9 @@ def _sample(record: Dict[str, Any]) -> Tuple[str, ...]:
                 "or of objects with text and answer_start; an empty list if there is no answer"
             )
         answers += [(text, start)] if text.strip() else []  # in DuReader, "" is no answer
-    return (*_texts(record), json.dumps(answers, ensure_ascii=False))
+    names = (next(filter(record.__contains__, each), each[0]) for each in FIELDS)
+    texts = [text_value(record, name, "text") for name in names]
+    return (*texts, json.dumps(answers, ensure_ascii=False))
 
 
 def encode(
@@ -132,8 +128,8 @@ def encode(
         rows.append([*begin, *end])
         firsts.append(len(begin))
         alone.append([tokenizer.cls_id, *end])
-    _, starts, ends = zip(*map(known.__getitem__, passages))
-    return Encoded.of(rows, firsts), AlignedTexts(passages, Encoded.of(alone), starts, ends)
+    starts_of, ends_of = ([known[passage][i] for passage in passages] for i in (1, 2))
+    return Encoded.of(rows, firsts), AlignedTexts(passages, Encoded.of(alone), starts_of, ends_of)
 
 
 def targets(
@@ -142,30 +138,26 @@ def targets(
     """Return the first and last token of the first answer that is found, int32 [N, 2].
 
     Both are 0, [CLS], if there is no answer; both are -1 if none is in the tokens. ``problems``
-    gets reasons with the answers that are not found, or at another place than their file says.
+    gets reasons with the answers that are not found, or not where their file says.
     """
     tokens = np.zeros((len(data), 2), np.int32)
     for i, label in enumerate(data.labels or []):
-        spans = []
-        for text, given in json.loads(label):
+        tokens[i] = 0 if label == NO_ANSWER else -1
+        for text, given in reversed(json.loads(label)):
             starts = (x.start() for x in re.finditer(f"(?={re.escape(text)})", aligned.texts[i]))
             start = min(starts, key=lambda start: abs(start - given), default=None)
             if start is None:
                 problems.setdefault("not in their passage", []).append(text)
                 continue
-            first, last, reason = aligned.span(i, start, start + len(text))
             if given not in (start, -1):
                 problems.setdefault("not at their answer_start, but near it", []).append(text)
+            first, last, reason = aligned.span(i, start, start + len(text))
             if reason == CUT:
                 problems.setdefault(CUT, []).append(text)
             elif first <= last:
-                spans.append((first, last))
+                tokens[i] = np.array([first, last]) + encoded.first_lengths[i] - 1
             if last - first >= most:
                 problems.setdefault(f"longer than --max-answer {most} tokens", []).append(text)
-        if spans:
-            tokens[i] = np.array(spans[0]) + encoded.first_lengths[i] - 1
-        elif label != NO_ANSWER:
-            tokens[i] = -1
     return tokens
 
 
@@ -174,18 +166,18 @@ def read(files: ReadingFiles, preparation: Preparation, most: int) -> Labelled:
     parts = train, dev = files.read(preparation.seed)
     passages = list(dict.fromkeys(train.pairs or []))
     tokenizer = preparation.vocabulary.tokenizer([*train.texts, *passages], preparation.bert)
-    encoded, aligned, spans, warnings = [], [], [], ""
+    tokens, spans, warnings = [], [], ""
     for kind, part in zip(("training", "dev"), parts):
-        tokens = encode(part.texts, part.pairs or [], tokenizer, preparation.options.max_length)
         problems: Dict[str, List[str]] = {}
-        spans.append(targets(part, *tokens, most, problems))
-        encoded.append(tokens[0])
-        aligned.append(tokens[1])
+        length = preparation.options.max_length
+        tokens.append(encode(part.texts, part.pairs or [], tokenizer, length))
+        spans.append(targets(part, *tokens[-1], most, problems))
         for why, texts in problems.items():
             warnings += f"\nwarning: {len(texts):,} {kind} answers are {why}, such as {texts[0]!r}"
     if not (spans[0] > 0).any():
         raise DataError(f"training data: no answer is found in its passage{warnings}")
     empty = ((part.labels or []).count(NO_ANSWER) for part in parts)
+    encoded, aligned = zip(*tokens)
     return preparation.labelled(
         parts, None, tokenizer, encoded, spans, warnings=warnings, aligned=aligned[1],
         counts="{:,} training and {:,} dev questions, {:,} and {:,} of them without an "

@@ -22,6 +22,12 @@ def reader(encoder: Any, dropout: float) -> Any:
     return keras.models.Model(encoder.inputs, scores)
 
 
+def of_config(config: Any, vocab_size: int, weights: bool) -> Any:
+    """Build the reader of a recipe's configuration; ``weights`` as for ``transformer``."""
+    encoder = config.encoder.transformer(vocab_size, config.batches.max_length, weights)
+    return reader(encoder.model, config.encoder.dropout)
+
+
 def loss(inputs: Dict[str, Any], scores: Any) -> Any:
     """Build the mean cross-entropy of first and last token over [CLS] and passage, float32 [B].
 

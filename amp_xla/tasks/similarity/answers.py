@@ -9,11 +9,12 @@ import numpy as np
 from amp_xla.backend import K, tf
 from amp_xla.data.labelled import Labelled
 from amp_xla.data.text import readers
+from amp_xla.data.text.labels import Scale
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.models import dropout
 from amp_xla.report.scores import best_threshold, spearman
 from amp_xla.tasks.similarity import model as similarity
-from amp_xla.tasks.similarity.data import Method, Scale, apart, split
+from amp_xla.tasks.similarity.data import Method, apart, split
 from amp_xla.training.answers import Answers, Row, label_answers
 from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.evaluation import Evaluation, Infer, in_order, of_lines, per_sample

@@ -20,12 +20,12 @@ TINY = (
     "--vocab-size 200 --log-every 5 --seed 3 --max-answer 8"
 ).split()
 DATA = (*TINY, "--train", "train.json", "--dev", "dev.json")
-LONG = ("--epochs", "12", "--checkpoint-every", "50", "--keep", "99")
+LONG = ("--epochs", "8", "--checkpoint-every", "50", "--keep", "99")
 PEOPLE, CITIES = "张伟 王芳 李娜 刘洋 陈杰 赵磊".split(), "北京 上海 广州 深圳 哈尔滨".split()
 COMPANIES = "蓝天航空 东方书店 长江银行 新星软件 BERT公司".split()
 FACTS = {  # name -> words before the fact in a passage, question about it
-    "born": ("生于", "哪一年出生？"), "city": ("老家是", "的老家在哪里？"), "home": ("如今住在", "现在住在哪里？"),
-    "joined": ("开始工作是在", "什么时候开始工作？"), "company": ("任职于", "在哪里任职？"),
+    "born": ("生于", "哪一年出生？"), "city": ("老家是", "的老家在哪里？"),
+    "home": ("如今住在", "现在住在哪里？"), "company": ("任职于", "在哪里任职？"),
 }  # fmt: skip
 
 
@@ -33,10 +33,8 @@ def questions(count, seed, empty=0.0):
     """Return passages in CMRC 2018's squad-style form, two questions on each."""
     draw, passages = random.Random(seed), []
     for number in range(count):
-        years = [f"{draw.randint(1950, 1999)}年" for _ in range(2)]
-        facts = dict(
-            zip(FACTS, (years[0], *draw.sample(CITIES, 2), years[1], draw.choice(COMPANIES)))
-        )
+        born, company = f"{draw.randint(1950, 1999)}年", draw.choice(COMPANIES)
+        facts = dict(zip(FACTS, (born, *draw.sample(CITIES, 2), company)))
         missing = draw.choice(list(FACTS)) if draw.random() < empty else ""
         person, places = draw.choice(PEOPLE), {}
         passage = person
@@ -62,10 +60,14 @@ def flat(content):
     ]  # fmt: skip
 
 
+def labels_of(content):
+    return [json.dumps([(text, -1) for text in texts]) for _, _, texts in flat(content)]
+
+
 @pytest.fixture(scope="module")
 def command(command):
     for name, count, seed, empty in (
-        ("train", 300, 1, 0.0), ("dev", 75, 2, 0.0), ("train2", 300, 3, 1.0), ("dev2", 75, 4, 1.0),
+        ("train", 500, 1, 0.0), ("dev", 75, 2, 0.0), ("train2", 500, 3, 1.0), ("dev2", 75, 4, 1.0),
     ):  # fmt: skip
         content = json.dumps(questions(count, seed, empty), ensure_ascii=False)
         (command.folder / f"{name}.json").write_text(content, encoding="utf-8")
@@ -75,7 +77,7 @@ def command(command):
 @pytest.fixture(scope="module")
 def trained(command):
     said = command.done(RECIPE, *DATA, *LONG, "--name", "good").err
-    assert "600 training and 150 dev questions, 0 and 0 of them without an answer" in said, said
+    assert "1,000 training and 150 dev questions, 0 and 0 of them without an answer" in said, said
     assert "warning" not in said
     return command.folder / "runs" / "reading" / "good"
 
@@ -106,8 +108,7 @@ def test_it_learns_and_answers_new_questions(trained, command):
 def test_evaluate_scores_as_predict_answers(trained, command):
     done = command(CLI, "predict", str(trained), "dev.json", "--json")
     found = [json.loads(line)["answer"] for line in done.out.splitlines()]
-    right = [texts for _, _, texts in flat(questions(75, 2))]
-    exact, f1 = scores.Metric(right).rows(found).mean(0)
+    exact, f1 = scores.Metric(labels_of(questions(75, 2))).rows(found).mean(0)
     done = command(CLI, "evaluate", str(trained), "--file", "dev.json")
     assert done.code == 0, done.err
     result = json.loads((trained / "evaluation" / "dev.json" / "result.json").read_text())
@@ -121,17 +122,16 @@ def test_evaluate_scores_as_predict_answers(trained, command):
 @pytest.mark.once
 def test_no_answer_is_one_too(command):
     """The threshold is chosen on dev, and saved with the run."""
-    words = (*TINY, "--train", "train2.json", "--dev", "dev2.json", "--epochs", "12")
+    words = (*TINY, "--train", "train2.json", "--dev", "dev2.json", "--epochs", "8")
     command.done(RECIPE, *words, "--name", "second")
     best = max(command.metrics("reading", "second"), key=lambda line: line.get("dev_f1", 0))
     assert best["dev_f1"] >= 0.9
     run = command.folder / "runs" / "reading" / "second"
     done = command(CLI, "predict", str(run), "dev2.json", "--json")
     answers = [json.loads(line) for line in done.out.splitlines()]
-    right = [texts for _, _, texts in flat(questions(75, 4, 1.0))]
-    assert scores.Metric(right).rows([x["answer"] for x in answers])[:, 1].mean() == pytest.approx(
-        best["dev_f1"]
-    )
+    labels = labels_of(questions(75, 4, 1.0))
+    f1 = scores.Metric(labels).rows([answer["answer"] for answer in answers])[:, 1].mean()
+    assert f1 == pytest.approx(best["dev_f1"])
     for answer in answers:
         assert (answer["answer"] == "") == (answer["null_odds"] >= best["dev_threshold"])
 
@@ -158,8 +158,7 @@ def test_exports_answer_as_predict(trained, command):
     lines = [line[:2] for line in flat(questions(75, 2))]
     command.done(CLI, "export", str(trained), "--to", "saved")
     aligned, batch = asked_of(command.folder / "saved", lines)
-    out = served(command.folder / "saved", **batch)
-    values = np.stack([out["start_logits"], out["end_logits"]], -1)
+    values = served(command.folder / "saved", **batch)["scores"]
     first, last, *_ = scores.decode(values, batch, 8)
     found = [aligned.words(i, *span) for i, span in enumerate(zip(first[:, 0], last[:, 0]))]
     assert found == expected
