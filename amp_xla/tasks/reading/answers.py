@@ -9,6 +9,7 @@ import numpy as np
 from amp_xla.backend import K, tf
 from amp_xla.data.batches.protocol import Batch
 from amp_xla.data.labelled import Labelled
+from amp_xla.data.text import readers
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.export.graph import Parts, exportable
 from amp_xla.export.model import Exportable
@@ -17,7 +18,7 @@ from amp_xla.models import dropout
 from amp_xla.process import output
 from amp_xla.process.progress import note
 from amp_xla.tasks.reading import model, scores
-from amp_xla.tasks.reading.data import NO_ANSWER, encode, split
+from amp_xla.tasks.reading.data import NO_ANSWER, encode
 from amp_xla.training.answers import Answers, Row
 from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.evaluation import Evaluation, Infer, in_order, per_sample
@@ -30,8 +31,7 @@ NEVER = 1e30  # threshold if all training questions have an answer
 def threshold_of(labels: Sequence[str] = (NO_ANSWER,)) -> Any:
     """Return the threshold, a variable: the answer is empty if that scores higher by so much.
 
-    Its value is chosen on the dev questions and saved in checkpoints. ``labels`` are those of the
-    training questions; a checkpoint replaces the value that they decide.
+    Its value is chosen on dev and saved in checkpoints; training ``labels`` decide its start.
     """
     start = 0.0 if NO_ANSWER in labels else NEVER
     return tf.get_variable(
@@ -42,10 +42,7 @@ def threshold_of(labels: Sequence[str] = (NO_ANSWER,)) -> Any:
 def evaluation(infer: Infer, data: Labelled, threshold: Any, most: int) -> Evaluation:
     """Return F1, exact match and mean loss; set the threshold to the one with the highest F1.
 
-    Args:
-      infer: outputs ``scores`` [B, L, 2] and ``loss`` [B].
-      data: the questions; threshold: see ``threshold_of``.
-      most: maximum tokens of an answer.
+    ``infer`` returns ``scores`` [B, L, 2] and ``loss`` [B]; ``most``: maximum tokens of an answer.
     """
     labels, aligned = data.dev.labels or [], data.aligned
     metric = scores.Metric(labels)
@@ -75,7 +72,7 @@ def evaluation(infer: Infer, data: Labelled, threshold: Any, most: int) -> Evalu
 
 def predict(config: Any, checkpoint: Checkpoint, lines: Sequence[str]) -> Answers:
     """Return answer, score and question; each line is a question and its passage, a tab between."""
-    questions, texts = split(lines)
+    questions, texts = readers.split_pairs(lines)
     tokenizer = Tokenizer.of_folder(str(checkpoint.path))
     length = config.batches.max_length
     encoded, aligned = encode(questions, texts, tokenizer, length)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import re
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
@@ -15,14 +16,14 @@ from amp_xla.data.alignment import CUT, AlignedTexts
 from amp_xla.data.labelled import Labelled, Preparation
 from amp_xla.data.text import corpora
 from amp_xla.data.text.layout import Layout
-from amp_xla.data.text.lines import BadLine, LineError, Table, json_object
+from amp_xla.data.text.lines import BadLine, Table, json_object
 from amp_xla.data.text.options import Files
 from amp_xla.data.text.readers import Dataset, collected, one_line, text_value
 from amp_xla.data.text.tokenizer import Encoded, Tokenizer
 from amp_xla.data.text.unpacked import called
 from amp_xla.errors import DataError
 
-# Names of the fields: the usual one, that of CMRC 2018, and the one that ``evaluate`` writes.
+# Names of question and passage: the usual ones, those of CMRC 2018, and those of ``evaluate``.
 FIELDS = ("question", "query_text", "text"), ("context", "context_text", "pair")
 NO_ANSWER = "[]"  # label of a question without an answer
 QUESTION_TOKENS = 64  # of a question, as in BERT's run_squad.py
@@ -66,19 +67,15 @@ def _flat(table: Table) -> Iterator[Tuple[int, Dict[str, Any]]]:
     """Yield line and record of each question, also of those in SQuAD's articles and paragraphs."""
     for number, content in table.rows:
         try:
-            for paragraph in _inner(json_object(content), "paragraphs"):
-                for question in _inner(paragraph, "qas"):
+            record = json_object(content)
+            for paragraph in record.get("paragraphs", [record]):
+                for question in paragraph.get("qas", [paragraph]):
                     yield number, {**paragraph, **question}
-        except ValueError as reason:
-            table.bad.append(BadLine(table.path, number, str(reason)))
-
-
-def _inner(record: Dict[str, Any], name: str) -> List[Dict[str, Any]]:
-    """Return the objects in the list ``name``; without such a list, the record itself."""
-    inner = record.get(name, [record])
-    if not isinstance(inner, list) or not all(isinstance(each, dict) for each in inner):
-        raise ValueError(f"{name} is {json.dumps(inner)[:40]}; a list of objects is needed")
-    return inner
+        except (AttributeError, TypeError, ValueError) as error:
+            reason = str(error)
+            if not isinstance(error, ValueError):
+                reason = "paragraphs and qas must be lists of objects, as in SQuAD"
+            table.bad.append(BadLine(table.path, number, reason))
 
 
 def _sample(record: Dict[str, Any]) -> Tuple[str, ...]:
@@ -86,13 +83,13 @@ def _sample(record: Dict[str, Any]) -> Tuple[str, ...]:
     given = record.get("answers", record.get("answer"))
     if record.get("is_impossible") is True:
         given = []
-    if isinstance(given, dict):  # Hugging Face's columns
-        columns = (given.get(name) or [] for name in ("text", "answer_start"))
-        given = [{"text": text, "answer_start": start} for text, start in zip(*columns)]
+    if isinstance(given, dict) and isinstance(given.get("text"), list):  # Hugging Face's columns
+        columns = given["text"], given.get("answer_start", [-1] * len(given["text"]))
+        given = [{"text": a, "answer_start": b} for a, b in itertools.zip_longest(*columns)]
     answers = []
-    for each in [given] if isinstance(given, str) else given if isinstance(given, list) else [None]:
-        each = {"text": each} if not isinstance(each, dict) else each
-        text, start = each.get("text"), each.get("answer_start", -1)
+    for each in given if isinstance(given, list) else [given]:
+        record_of = each if isinstance(each, dict) else {"text": each}
+        text, start = record_of.get("text"), record_of.get("answer_start", -1)
         if not (isinstance(text, str) and isinstance(start, int)):
             raise ValueError(
                 f"answers: {json.dumps(given, ensure_ascii=False)[:60]}; needed: a list of texts, "
@@ -183,12 +180,3 @@ def read(files: ReadingFiles, preparation: Preparation, most: int) -> Labelled:
         counts="{:,} training and {:,} dev questions, {:,} and {:,} of them without an "
         "answer".format(len(train), len(dev), *empty),
     )  # fmt: skip
-
-
-def split(lines: Sequence[str]) -> Tuple[List[str], List[str]]:
-    """Return question and passage of each line; a line without both is a ``LineError``."""
-    pairs = [line.partition("\t") for line in lines]
-    for i, (question, _, passage) in enumerate(pairs):
-        if not (question.strip() and passage.strip()):
-            raise LineError(i, "needed: a question and its passage with a tab between them")
-    return [question for question, _, _ in pairs], [passage for _, _, passage in pairs]

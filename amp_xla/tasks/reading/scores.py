@@ -58,12 +58,9 @@ def cmrc(answer: str, right: str, tokenizer: Any) -> Tuple[float, float]:
 
 
 class Metric:
-    """Exact match and F1: CMRC's if most right answers are Chinese, else SQuAD's.
+    """Exact match and F1: CMRC's if most answers in ``labels`` are Chinese, else SQuAD's.
 
     They are SQuAD 2.0's if a question has no answer.
-
-    Args:
-      labels: the right answers of each question, in JSON.
     """
 
     def __init__(self, labels: Sequence[str]) -> None:
@@ -91,12 +88,9 @@ def decode(
 ) -> Tuple[np.ndarray, ...]:
     """Return the ``count`` best spans of at most ``most`` tokens in each passage.
 
-    ``scores`` are of the first and the last token, float [B, L, 2].
-
-    Returns:
-      First and last tokens, from 1 in the passage, and probabilities, [B, count]; by how much the
-      score of no answer is higher, and its probability, [B]. As in transformers, probabilities are
-      those of the tokens of the passage and of [CLS].
+    ``scores`` are of first and last tokens, float [B, L, 2]. The result is first and last tokens,
+    from 1 in the passage, and probabilities, as transformers has them, [B, count]; by how much the
+    score of no answer is higher than the best span's, and its probability, [B].
     """
     scores, passage = scores.astype(np.float64), batch["segment_ids"] > 0
     rows, length = passage.shape

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar, List, Optional, Sequence, Tuple
+from typing import ClassVar, Optional, Sequence, Tuple
 
 import numpy as np
 from typing_extensions import Annotated, Literal
@@ -13,7 +13,6 @@ from amp_xla.data.labelled import Labelled, Preparation
 from amp_xla.data.text import corpora
 from amp_xla.data.text.labels import Scale
 from amp_xla.data.text.layout import LABELLED_PAIRS
-from amp_xla.data.text.lines import LineError
 from amp_xla.data.text.options import TextFiles
 from amp_xla.data.text.readers import Dataset
 from amp_xla.errors import DataError, SettingsError
@@ -99,16 +98,3 @@ def _examples(method: Method, train: Dataset, scale: Scale) -> Dataset:
             )
         return train.take(similar)
     return train
-
-
-def split(lines: Sequence[str]) -> Tuple[List[str], List[str]]:
-    """Split lines into two texts at the tab.
-
-    Raises:
-      LineError: a line does not have one tab, with a text before and after it.
-    """
-    pairs = [line.split("\t") for line in lines]
-    for i, texts in enumerate(pairs):
-        if len(texts) != 2 or not all(map(str.strip, texts)):
-            raise LineError(i, "needed: two texts with a tab between them, without a label")
-    return [first for first, _ in pairs], [second for _, second in pairs]

@@ -47,6 +47,8 @@ LAYOUTS = {
     "objects": ({**ONE, "answers": [FOUND]}, [WANTED]),
     "texts": ([{**ONE, "answer": "Rome"}, {**ONE, "answers": ["Rome", "in Rome"]}],
               [[["Rome", -1]], [["Rome", -1], ["in Rome", -1]]]),
+    "no starts": ([{**ONE, "answers": {"text": ["Rome"]}}, {**ONE, "answers": FOUND}],
+                  [[["Rome", -1]], WANTED]),
 }  # fmt: skip
 
 
@@ -73,8 +75,9 @@ def test_layouts_of_public_sets(tmp_path, name, indent):
         (ONE, "answers: null; needed: a list of texts"),
         ({**ONE, "answers": [{"text": 3}]}, 'answers: [{"text": 3}]'),
         ({**ONE, "answers": [{"text": "a", "answer_start": "0"}]}, "text and answer_start"),
-        ({"paragraphs": "x"}, 'paragraphs is "x"; a list of objects'),
-        ({"paragraphs": [{"context": "c", "qas": 1}]}, "qas is 1; a list of objects"),
+        ({**ONE, "answers": {"text": ["a"], "answer_start": []}}, "text and answer_start"),
+        ({"paragraphs": "x"}, "must be lists of objects"),
+        ({"paragraphs": [{"context": "c", "qas": 1}]}, "must be lists of objects"),
     ],
 )
 def test_a_bad_record_is_named_with_its_line(tmp_path, record, message):

@@ -99,7 +99,7 @@ def test_it_learns_and_answers_new_questions(trained, command):
     assert len(answer["n_best"]) == 5 and "null_odds" not in answer and blank["answer"] is None
     (command.folder / "bad.txt").write_text("a question alone\n")
     assert (
-        "bad.txt, line 1: needed: a question and"
+        "bad.txt, line 1: needed: two texts with a tab"
         in command(CLI, "predict", str(trained), "bad.txt").error
     )
 
