@@ -172,8 +172,8 @@ def _repeated(train: Dataset, dev: Dataset) -> str:
     if not repeated:
         return ""
     kind = "target" if train.labels is None else "label"
-    others = f", {sum(repeated):,} of them with another {kind}" if any(repeated) else ""
-    return f"\nwarning: {len(repeated):,} of {len(dev):,} dev texts are training texts{others}"
+    answer = f", {sum(repeated):,} of them with another {kind}" if any(repeated) else ""
+    return f"\nwarning: {len(repeated):,} of {len(dev):,} dev texts are training texts{answer}"
 
 
 def token_dropout(batches: Any, rate: float, tokenizer: Tokenizer, seed: int = 0) -> Any:

@@ -36,3 +36,6 @@ def test_an_answer_to_each_line_is_needed(lines):
 def test_options_of_two_kinds_of_answers_exclude_each_other():
     with pytest.raises(AmpXlaError, match="--query excludes --beams"):
         predict.main(["--query", "a text", "--beams", "2"])
+    for flags in (["--query", "a text"], ["--beams", "2"], ["--json"]):
+        with pytest.raises(AmpXlaError, match="--vectors excludes --json, --query and"):
+            predict.main(["--vectors", "out.npy", *flags])
