@@ -28,6 +28,7 @@ from amp_xla.tasks.classification import scores
 from amp_xla.tasks.classification.data import MultiLabelTextFiles, class_weights, read
 from amp_xla.training import launch, options
 from amp_xla.training.context import RunContext, text_defaults
+from amp_xla.training.evaluation import vectors
 from amp_xla.training.recipe import Recipe
 
 
@@ -121,7 +122,7 @@ def exportable(config: Config, checkpoint: Any) -> Any:
 recipe = Recipe(
     Config, build,
     lambda config: config.files.monitor,
-    predict, scored=scores.scored, exportable=exportable,
+    predict, vectors=vectors, scored=scores.scored, exportable=exportable,
 )  # fmt: skip
 main = functools.partial(launch.main, recipe)
 
