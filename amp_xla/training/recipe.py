@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
 import importlib.util
 import os
@@ -20,8 +21,11 @@ from amp_xla.settings import Precision, Settings
 from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.distributed import Ranks
 from amp_xla.training.options import LoopOptions
+from amp_xla.training.run import resumed_settings
 
-FunctionName = Literal["predict", "rank", "generate", "fill", "scored", "exportable", "export"]
+FunctionName = Literal[
+    "predict", "rank", "generate", "vectors", "fill", "scored", "exportable", "export"
+]
 Function = Optional[Callable[..., Any]]
 
 
@@ -44,6 +48,7 @@ class Recipe:
       scored: ``Samples`` -> ``Scorer``, for ``amp-xla evaluate``; gets no configuration, and
         imports no TensorFlow.
       exportable: the ``Exportable`` for ``amp-xla export``; computed in float32.
+      vectors: lines -> float32 [lines, hidden], for ``predict --vectors``.
       export: folder -> signature, if the only format is a SavedModel.
       join: joins the processes that train together; None = by Horovod.
     """
@@ -58,6 +63,7 @@ class Recipe:
     scored: Function = None
     exportable: Function = None
     export: Function = None
+    vectors: Function = None
     join: Optional[Callable[[], Ranks]] = None
 
     @property
@@ -73,7 +79,8 @@ class Recipe:
 
     def parse(self, words: Optional[Sequence[str]]) -> Any:
         """Return the configuration of flags; None = those of the command line."""
-        return parse(self.config, words, f"amp-xla train {self.file or self.name}")
+        stored = functools.partial(resumed_settings, recipe=self.name)
+        return parse(self.config, words, f"amp-xla train {self.file or self.name}", stored)
 
     def loop_options(self, config: Any) -> LoopOptions:
         """Return the options of the training loop."""

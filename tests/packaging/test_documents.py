@@ -97,7 +97,7 @@ def check_command(name, words):
 
 
 def recipe_flags(recipe, words):
-    assert recipe in RECIPES or recipe in ("", "VALUE", "mine", "mine.py", "stars.py"), recipe
+    assert recipe in RECIPES or recipe in ("", "VALUE", "mine", "stars.py"), recipe
     if recipe in RECIPES and not recipe.startswith("jax_"):
         check_flags(words, flags_of(f"recipes.{recipe}"))
 
