@@ -30,7 +30,7 @@ PLACES = ["stars.py", "my own/stars.py", "classification"]
 def command(command):
     words, draw = ["good", "bad", "book", "the", "story"], random.Random(1)
     texts = [[draw.choice(words) for _ in range(7)] for _ in range(96)]
-    rows = (f"{' '.join(text)}\t{text.count('good') / 2}\n" for text in texts)
+    rows = (f"{' '.join(text)}\t{text.count('good')}\n" for text in texts)
     (command.folder / "my own").mkdir()
     files = {"reviews.tsv": "".join(rows), "FILE": "good good good good\n\nbad story\n"}
     for name, text in {**files, **dict.fromkeys(PLACES[:2], STARS), "less.py": LESS}.items():
