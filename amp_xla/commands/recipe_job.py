@@ -26,7 +26,7 @@ from amp_xla.process.progress import note
 from amp_xla.settings import AUTO, Precision, Settings, auto
 from amp_xla.training.context import build_job, work_of
 from amp_xla.training.options import precision_options
-from amp_xla.training.recipe import find_recipe, recipe_module
+from amp_xla.training.recipe import find_recipe, module_of
 
 LOOKED_AT = 200  # batches
 
@@ -193,7 +193,7 @@ def open_script(script: ScriptFunction, words: Sequence[str], batch: Optional[st
     path = os.path.abspath(script.path)
     sys.path.insert(0, os.path.dirname(path))
     sys.argv[:] = [path, *words]
-    module = recipe_module(path)
+    module = module_of(path)
     model = _value(module, script)
     batches: Optional[Iterator[Any]] = None
     if isinstance(model, tuple) and len(model) == 2:

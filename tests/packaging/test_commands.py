@@ -21,6 +21,7 @@ DAY: Dict[str, Tuple[int, str]] = {
     f"predict {RUN} texts.txt": (0, "\tsalt 3 soup"),
     f"verify {RUN}": (0, "whole"),
     f"evaluate {RUN} --file train.tsv": (0, "  accuracy           1.0000   95%: 1.0000 to 1.0000"),
+    f"evaluate {RUN} --errors 1 --file train.tsv": (0, "probability and accuracy; 0 is best\n"),
     f"evaluate {RUN} --file texts.txt": (2, "error: texts.txt"),
     f"evaluate {RUN} --file other.tsv": (2, f"the label 'bake', which is not a label of {RUN};"),
     f"evaluate {RUN} train.tsv": (2, "error: name the labelled samples with --file"),
