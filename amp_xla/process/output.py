@@ -16,6 +16,7 @@ from amp_xla.errors import AmpXlaError
 _CONTROLS = re.compile(
     "[\x00-\x08\x0a-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 )
+_LONGEST = 2000  # characters of a line of a message
 
 
 def printable(text: Any, allowed: str = "") -> str:
@@ -29,6 +30,15 @@ def printable(text: Any, allowed: str = "") -> str:
         else c.encode("unicode_escape").decode()
         for c in str(text)
     )
+
+
+def message(text: str, allowed: str = "") -> str:
+    """Return the printable text of a message, without the middle of very long lines."""
+    cut = "\n".join(
+        line if len(line) <= _LONGEST else f"{line[: _LONGEST // 2]} ... {line[-_LONGEST // 4 :]}"
+        for line in text.split("\n")
+    )
+    return printable(cut, allowed)
 
 
 def check_name(name: str) -> None:
