@@ -1,4 +1,9 @@
-"""One file of a finished run damaged at random: the same answers as before, or an error naming it.
+"""Files of folders spoiled at random: by accident, and by somebody who wants to do harm.
+
+By accident: one file of a finished run is damaged. Commands give the same answers as before, or an
+error that names the file. For harm: a file of a run, of prepared text or of weights has any values,
+or is a link, a pipe, ... Each command ends within a minute, with at most one line as an error; it
+needs less than 2 GB more than it starts with, and neither reads nor writes outside.
 
 The first few are always tried; `make test-all ARGS='-m long'` tries ``FUZZ_SEEDS`` of them, a full
 search is 200, and each seed makes the same one again. Predict, verify and resume are processes
@@ -18,7 +23,10 @@ import pytest
 
 from amp_xla.process import durable
 from amp_xla.training import checkpoint
-from tests.support.commands import PREDICT, VERIFY, Commands
+from tests.models.test_hugging_face import FOLDERS
+from tests.support import google_folder, grammar, hostile, run_folders
+from tests.support.commands import CLI, PREDICT, VERIFY, Commands, bytes_of
+from tests.tasks.classification.test_recipe import DATA, write_corpus
 
 FEW, ALL = 4, int(os.environ.get("FUZZ_SEEDS", "32"))
 KINDS = ("cut", "flip", "delete", "swap", "folder", "link")
@@ -125,3 +133,79 @@ def test_a_damaged_file_never_changes_an_answer(server, finished, tmp_path, seed
             check("predict after it", predict(command), answers.out)
         shutil.rmtree(str(folder))
     assert not bad, "\n".join(bad)
+
+
+MINE, TRAIN = "runs/classification/mine", " ".join(["train classification", *DATA, "--shapes 1"])
+START = f"{TRAIN} --epochs 1 --name new"
+PRETRAIN = "train pretraining --layers 1 --hidden 64 --steps 2 --micro-batch 4 --global-batch 4"
+COMMANDS = {
+    MINE: [
+        f"predict {MINE} new.txt", f"verify {MINE}", f"report {MINE}", "runs runs",
+        f"export {MINE} --format hf --to out", f"evaluate {MINE} --file dev.tsv",
+        f"{TRAIN} --epochs 3 --name mine --resume", f"{START} --bert {MINE}",
+    ],
+    "data": [
+        f"{PRETRAIN} --data data --heldout 4", "plan pretraining -- --data data --layers 1",
+        "prepare corpus.txt data --length 32 --vocab-size 192 --heldout 0.05 --workers 1",
+    ],
+    **{
+        name: [f"convert {name} out --format google", f"{START} --bert {name}"]
+        for name in ("bert", "bert_old", "bert_zip", "google")
+    },
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def foreign(server, tmp_path_factory):
+    """Return a folder with a folder of each kind."""
+    folder = tmp_path_factory.mktemp("foreign")
+    for name, count in (("train.tsv", 64), ("dev.tsv", 16)):
+        write_corpus(folder / name, count, count)
+    (folder / "new.txt").write_text("snow and wind\nsalt the soup\n")
+    command = Commands(server, folder)
+    command.done(CLI, *TRAIN.split(), "--epochs", "2", "--name", "mine")
+    run_folders.scored(folder / MINE, "sport")
+    (folder / MINE / "nonfinite-00000190").mkdir()
+    (folder / MINE / "nonfinite-00000190" / "report.txt").write_text("MatMul\n")
+    grammar.prepared(folder)
+    for name in ("bert", "bert_old", "bert_zip"):
+        shutil.copytree(str(FOLDERS / name), str(folder / name))
+    google_folder.write(folder / "google")
+    return folder
+
+
+def harm(server, foreign, folder, seed):
+    """Spoil a folder, and return what a command that reads it did wrong; empty = nothing."""
+    chance = random.Random(seed)
+    shutil.copytree(str(foreign), str(folder), symlinks=True)
+    name = chance.choice([MINE, MINE, *COMMANDS])
+    words = chance.choice(COMMANDS[name])
+    outside = folder / "outside"
+    outside.mkdir()
+    done = [hostile.spoil(folder / name, outside, chance) for _ in range(chance.choice((1, 1, 3)))]
+    before = bytes_of(outside)
+    result = Commands(server, folder)(CLI, *words.split(), code=hostile.LIMITS)
+    problems = []
+    if result.code not in (0, 2) or "Traceback" in result.err:
+        problems.append(f"ended with {result.code}")
+    if result.code == 2 and not result.err.splitlines()[-1].startswith("error: "):
+        problems.append("no error line")
+    if "not enough memory" in result.err or max(map(len, result.err.split("\n"))) > 3000:
+        problems.append("much memory, or a long line")
+    page = folder / MINE / "report.html"
+    shown = page.read_text() if page.is_file() and not page.is_symlink() else ""
+    if hostile.SECRET in result.out + result.err + shown or bytes_of(outside) != before:
+        problems.append("read or wrote outside")
+    shutil.rmtree(str(folder))
+    return problems and f"{seed}: {name}: {done}: {words}: {problems}\n{result.err[-3000:]}"
+
+
+@pytest.mark.slow
+@pytest.mark.once
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize(
+    "seeds", [range(12), pytest.param(range(12, 10 * ALL), marks=pytest.mark.long)], ids=str
+)
+def test_a_hostile_folder_does_no_harm(server, foreign, tmp_path, seeds):
+    bad = [harm(server, foreign, tmp_path / str(seed), seed) for seed in seeds]
+    assert not any(bad), "\n".join(filter(None, bad))
