@@ -54,10 +54,13 @@ def _places(value):
 
 def _field(path, chance):
     """Give a field of a JSON file, or of one of its lines, another value."""
-    lines = path.read_text("utf-8").splitlines() if path.suffix == ".jsonl" else [path.read_text()]
+    lines = path.read_text().splitlines() if path.suffix == ".jsonl" else [path.read_text()]
     number = chance.randrange(len(lines))
-    content = json.loads(lines[number])
-    container, key = chance.choice(list(_places(content)) or [({}, "a")])
+    try:
+        content = json.loads(lines[number])
+        container, key = chance.choice(list(_places(content)) or [({"a": 0}, "a")])
+    except (ValueError, TypeError, RecursionError):  # spoiled before
+        return "unchanged"
     value = chance.choice(VALUES)
     if chance.random() < 0.1:
         del container[key]
@@ -70,11 +73,15 @@ def _field(path, chance):
 
 def _other(path, outside, chance):
     """Put something else in place of a file or folder."""
-    kind = chance.choice(("link", "zero", "pipe", "sparse", "folder", "hard link", "content"))
-    target = outside / path.name.lstrip(".")
-    if kind == "sparse" and path.is_file():
-        with path.open("ab") as file:
-            file.truncate(1 << 40)
+    target, size = outside / path.name.lstrip("."), path.stat().st_size
+    kind = chance.choice(("link", "zero", "pipe", "hard link", "folder", "content"))
+    if path.is_file() and (size > 1 << 30 or chance.random() < 0.3):
+        kind = chance.choice(("sparse", "flips"))
+        with path.open("r+b") as file:
+            for _ in range(8 if kind == "flips" else 0):
+                file.seek(chance.randrange(min(size, 4096) + 1))
+                file.write(bytes([chance.randrange(256)]))
+            file.truncate(1 << 40 if kind == "sparse" else size)
         return kind
     if kind == "link" and path.is_dir():
         shutil.move(str(path), str(target))
@@ -96,13 +103,13 @@ def _other(path, outside, chance):
 
 
 def spoil(folder, outside, chance):
-    """Change a file of a folder, and in half of the cases the manifest of its checkpoint.
+    """Change a file of a folder, and often the manifest of its checkpoint.
 
     Returns:
       What was done, for messages.
     """
     paths = sorted(p for p in folder.rglob("*") if not p.is_symlink())
-    texts = [p for p in paths if p.suffix in (".json", ".jsonl")]
+    texts = [p for p in paths if p.suffix in (".json", ".jsonl") and 0 < p.stat().st_size < 1 << 20]
     path = chance.choice(texts if chance.random() < 0.7 else paths)
     what = (
         _field(path, chance)
