@@ -18,7 +18,10 @@ _NO_TEXT = {
     rb"PAR1": "Parquet that was compressed again: unpack it",
     rb"\xd0\xcf\x11\xe0": "Excel: save it as CSV (UTF-8)",
     rb"7z\xbc\xaf|Rar!|.{257}ustar": "an archive: unpack it",
-    rb"\s*<\?xml": "XML: write a line per sample, such as text, tab, label",
+    rb"\s*<(\?xml|sentences|Reviews)": "XML: a line per sample is needed. SemEval's: "
+    "python -c \"import sys, xml.etree.ElementTree as E; [print(s.findtext('text'), "
+    "a.get('polarity'), sep='\\t') for s in E.parse(sys.argv[1]).iter('sentence') "
+    "for a in s.iter() if a.get('polarity')]\" FILE > new-file",
     rb"%PDF-|ARROW1|SQLite format 3|\x80[\x02-\x05]": "no text; text, CSV or JSON lines are needed",
 }
 UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
