@@ -44,8 +44,8 @@ from amp_xla.process.checkout import revision
 from amp_xla.process.exits import exit_code
 from amp_xla.process.progress import note
 from amp_xla.speed import machine, table
-from amp_xla.speed.measure import ChildEnded, answer_of
 from benchmarks import ROOT
+from benchmarks.child import ChildEnded, answer_of
 from benchmarks.gpu_rows import BATCH, CONTESTANTS, Row, gpu_named, planned
 
 PAGE = ROOT / "docs" / "results" / "gpu"

@@ -10,7 +10,7 @@ from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Tup
 
 from amp_xla.errors import AmpXlaError
 from amp_xla.models.options import training_flops
-from amp_xla.speed.child import Request
+from amp_xla.speed.measure import Request
 from amp_xla.speed.plan.gpus import GPUS, Gpu
 from benchmarks import named
 from benchmarks.masked_lm import MASKED_SHARE, our_config

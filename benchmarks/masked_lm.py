@@ -21,8 +21,8 @@ from typing import Any, Dict, Iterator, List, Mapping, Tuple
 import numpy as np
 
 from amp_xla.models.weights.hugging_face import EMBEDDINGS, spelling
-from amp_xla.speed.child import peak_bytes, peak_resident
 from benchmarks import timing
+from benchmarks.child import peak_bytes, peak_resident
 from benchmarks.torch_classifier import autocast, bert_config, peak
 
 MASKED_SHARE = 0.15

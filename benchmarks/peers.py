@@ -32,9 +32,9 @@ from amp_xla.process.checkout import revision
 from amp_xla.process.exits import exit_code
 from amp_xla.process.progress import note
 from amp_xla.speed import machine, table
-from amp_xla.speed.child import Request
-from amp_xla.speed.measure import ChildEnded, answer_of
+from amp_xla.speed.measure import Request
 from benchmarks import corpus, named
+from benchmarks.child import ChildEnded, answer_of
 
 PEERS_PYTHON = Path(".venvs") / "peers" / "bin" / "python"
 MODEL = {"layers": 4, "hidden": 512, "dropout": 0.1, "learning_rate": 2e-4}

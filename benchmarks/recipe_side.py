@@ -6,8 +6,8 @@ import json
 import sys
 from typing import Any, Iterator
 
-from amp_xla.speed.child import Request, build_job, peak_bytes
 from benchmarks import timing
+from benchmarks.child import Request, build_job, peak_bytes
 
 
 def main() -> int:

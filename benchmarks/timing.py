@@ -26,7 +26,7 @@ from typing import (
     Tuple,
 )
 
-from amp_xla.speed.child import WARM_STEPS, peak_resident, reply
+from benchmarks.child import WARM_STEPS, peak_resident, reply
 
 Batch = Tuple[Any, ...]  # token ids [B, L], an array [B], and other values for the step
 

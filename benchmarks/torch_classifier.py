@@ -11,8 +11,8 @@ import json
 import sys
 from typing import Any, Iterator, Mapping
 
-from amp_xla.speed.child import peak_resident
 from benchmarks import corpus, timing
+from benchmarks.child import peak_resident
 
 
 def main() -> int:

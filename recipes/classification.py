@@ -16,7 +16,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import sys
-from typing import Any, Dict, Optional
+from typing import Any, Dict, List, Optional
 
 from amp_xla.data.batches.protocol import whole
 from amp_xla.data.labelled import BatchOptions
@@ -26,7 +26,9 @@ from amp_xla.models.options import EncoderOptions, Pooling
 from amp_xla.process.exits import exit_code
 from amp_xla.tasks.classification.data import MultiLabelTextFiles, class_weights, read
 from amp_xla.training import launch, options
-from amp_xla.training.context import RunContext, loop_options, served, text_defaults
+from amp_xla.training.context import RunContext, text_defaults
+from amp_xla.training.recipe import Recipe
+from amp_xla.training.sample_scores import scored
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,13 +97,26 @@ def build(config: Config, context: RunContext) -> Any:
     return context.text_job(model, step, data, evaluate)
 
 
-main = functools.partial(
-    launch.main, Config, build,
-    options=lambda c: loop_options(c, "accuracy" if c.files.multilabel is None else "micro_f1"),
+def predict(config: Config, checkpoint: Any, lines: List[str]) -> Any:
+    """Return the probability of each label for each line."""
+    from amp_xla.tasks.classification import answers
+
+    return answers.predict(config, checkpoint, lines)
+
+
+def exportable(config: Config, checkpoint: Any) -> Any:
+    """Return the model to export."""
+    from amp_xla.tasks.classification import export
+
+    return export.classifier(config, checkpoint)
+
+
+recipe = Recipe(
+    Config, build,
+    lambda config: "accuracy" if config.files.multilabel is None else "micro_f1",
+    predict, scored=scored, exportable=exportable,
 )  # fmt: skip
-# by amp-xla predict and export
-predict = served(Config, "amp_xla.tasks.classification.answers:predict")
-exportable = served(Config, "amp_xla.tasks.classification.export:classifier", float32=True)
+main = functools.partial(launch.main, recipe)
 
 
 if __name__ == "__main__":

@@ -12,18 +12,20 @@ EPYC, load 4; 2026-11-26. Any precision can be chosen:
 from __future__ import annotations
 
 import dataclasses
+import functools
 import sys
 from typing import Any, List, Optional
 
-from amp_xla.config import parse
 from amp_xla.data.labelled import BatchOptions
 from amp_xla.data.text.options import TextFiles, VocabularyOptions
 from amp_xla.models.options import EncoderOptions
 from amp_xla.process import json_files
 from amp_xla.process.exits import exit_code
 from amp_xla.tasks.classification.data import read
-from amp_xla.training import options
-from amp_xla.training.context import RunContext, loop_options, served, text_defaults
+from amp_xla.training import launch, options
+from amp_xla.training.context import RunContext, text_defaults
+from amp_xla.training.recipe import Recipe
+from amp_xla.training.sample_scores import scored
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,18 +81,33 @@ def build(config: Config, context: RunContext) -> Any:
     )  # fmt: skip
 
 
-def main(argv: Optional[List[str]] = None) -> int:
-    """Train."""
-    config = parse(Config, argv, "amp-xla train jax_classification")
+def predict(config: Config, checkpoint: Any, lines: List[str]) -> Any:
+    """Return the probability of each label for each line."""
+    import amp_xla.jax  # noqa: F401  # one line if there is no JAX
+    from amp_xla.tasks.classification import jax_model
+
+    return jax_model.predict(config, checkpoint, lines)
+
+
+def exportable(config: Config, checkpoint: Any) -> Any:
+    """Return the model to export."""
+    import amp_xla.jax  # noqa: F401
+    from amp_xla.tasks.classification import jax_model
+
+    return jax_model.exportable(config, checkpoint)
+
+
+def join() -> Any:
+    """Join the processes that train together."""
     from amp_xla.jax import processes
-    from amp_xla.training.launch import train
 
-    return train("jax_classification", config, build, loop_options(config), processes.join)
+    return processes.join()
 
 
-# by amp-xla predict and export
-predict = served(Config, "amp_xla.tasks.classification.jax_model:predict", jax=True)
-exportable = served(Config, "amp_xla.tasks.classification.jax_model:exportable", jax=True)
+recipe = Recipe(
+    Config, build, "accuracy", predict, scored=scored, exportable=exportable, join=join
+)  # fmt: skip
+main = functools.partial(launch.main, recipe)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import sys
-from typing import Any, Dict, Optional
+from typing import Any, Dict, List, Optional
 
 from typing_extensions import Annotated
 
@@ -27,7 +27,8 @@ from amp_xla.tasks.pretraining import options, presets
 from amp_xla.tasks.pretraining.data.stream import LengthOptions, Phases, read
 from amp_xla.training import launch
 from amp_xla.training import options as groups
-from amp_xla.training.context import RunContext, served
+from amp_xla.training.context import RunContext
+from amp_xla.training.recipe import Recipe
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,13 +95,25 @@ def build(config: Config, context: RunContext) -> Any:
     )  # fmt: skip
 
 
-main = functools.partial(
-    launch.main, Config, build,
-    options=lambda config: config.intervals.loop(monitor="loss", higher_is_better=False),
+def fill(config: Config, checkpoint: Any, texts: List[str], top: int) -> Any:
+    """Return the predictions for the [MASK]s of each text."""
+    from amp_xla.tasks.pretraining import answers
+
+    return answers.fill(config, checkpoint, texts, top)
+
+
+def exportable(config: Config, checkpoint: Any) -> Any:
+    """Return the model to export."""
+    from amp_xla.export import text_models
+
+    return text_models.language_model(config, checkpoint)
+
+
+recipe = Recipe(
+    Config, build, lambda c: c.intervals.loop(monitor="loss", higher_is_better=False),
+    fill=fill, exportable=exportable,
 )  # fmt: skip
-# by amp-xla fill and export
-fill = served(Config, "amp_xla.tasks.pretraining.answers:fill")
-exportable = served(Config, "amp_xla.export.text_models:language_model", float32=True)
+main = functools.partial(launch.main, recipe)
 
 
 if __name__ == "__main__":

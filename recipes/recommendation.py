@@ -14,7 +14,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import sys
-from typing import Any
+from pathlib import Path
+from typing import Any, List
 
 from typing_extensions import Annotated, Literal
 
@@ -23,7 +24,8 @@ from amp_xla.models.options import TowerOptions
 from amp_xla.process.exits import exit_code
 from amp_xla.tasks.recommendation.data import SlotBatches, SlotFiles
 from amp_xla.training import launch, options
-from amp_xla.training.context import RunContext, served
+from amp_xla.training.context import RunContext
+from amp_xla.training.recipe import Recipe
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,13 +90,26 @@ def build(config: Config, context: RunContext) -> Any:
     return context.job(network, step, batches, evaluate, files, identity, sharded=tables)
 
 
-main = functools.partial(
-    launch.main, Config, build,
-    options=lambda c: c.intervals.loop(monitor="auc", epochs=c.epochs, patience=c.patience),
+def predict(config: Config, checkpoint: Any, lines: List[str]) -> Any:
+    """Return the probability of a click for each line."""
+    from amp_xla.tasks.recommendation import answers
+
+    return answers.predict(config, checkpoint, lines)
+
+
+def export(config: Config, checkpoint: Any, folder: Path) -> str:
+    """Write a SavedModel; return its signature."""
+    from amp_xla.tasks.recommendation import answers
+
+    return answers.export(config, checkpoint, folder)
+
+
+recipe = Recipe(
+    Config, build,
+    lambda c: c.intervals.loop(monitor="auc", epochs=c.epochs, patience=c.patience),
+    predict, export=export,
 )  # fmt: skip
-# by amp-xla predict and export
-predict = served(Config, "amp_xla.tasks.recommendation.answers:predict")
-export = served(Config, "amp_xla.tasks.recommendation.answers:export")
+main = functools.partial(launch.main, recipe)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import sys
-from typing import Any
+from typing import Any, List
 
 from amp_xla.data.labelled import BatchOptions
 from amp_xla.data.text.options import VocabularyOptions
@@ -23,7 +23,8 @@ from amp_xla.process.exits import exit_code
 from amp_xla.tasks.relations import scores
 from amp_xla.tasks.relations.data import RelationFiles, read
 from amp_xla.training import launch, options
-from amp_xla.training.context import RunContext, served, text_defaults
+from amp_xla.training.context import RunContext, text_defaults
+from amp_xla.training.recipe import Recipe
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,11 +80,22 @@ def build(config: Config, context: RunContext) -> Any:
     return context.text_job(linker, step, data, evaluate)
 
 
-main = functools.partial(launch.main, Config, build, options="f1")
-# by amp-xla predict, evaluate --file and export
-predict = served(Config, "amp_xla.tasks.relations.answers:predict")
-scored = scores.scored
-exportable = served(Config, "amp_xla.tasks.relations.export:linker", float32=True)
+def predict(config: Config, checkpoint: Any, lines: List[str]) -> Any:
+    """Return the triples of each line."""
+    from amp_xla.tasks.relations import answers
+
+    return answers.predict(config, checkpoint, lines)
+
+
+def exportable(config: Config, checkpoint: Any) -> Any:
+    """Return the model to export."""
+    from amp_xla.tasks.relations import export
+
+    return export.linker(config, checkpoint)
+
+
+recipe = Recipe(Config, build, "f1", predict, scored=scores.scored, exportable=exportable)
+main = functools.partial(launch.main, recipe)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import sys
-from typing import Any
+from typing import Any, List
 
 from typing_extensions import Annotated
 
@@ -31,7 +31,8 @@ from amp_xla.process.exits import exit_code
 from amp_xla.tasks.seq2seq import scores
 from amp_xla.tasks.seq2seq.data import TargetFiles, read
 from amp_xla.training import launch, options
-from amp_xla.training.context import RunContext, served, text_defaults
+from amp_xla.training.context import RunContext, text_defaults
+from amp_xla.training.recipe import Recipe
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,15 +66,14 @@ class Config:
 
 def build(config: Config, context: RunContext) -> Any:
     """Build the job up to the first step."""
-    from amp_xla.tasks.seq2seq import answers, model
+    from amp_xla.tasks.seq2seq import answers
 
     # sources and targets -> batches
     data = context.shared(read(config.files, context.preparation(), config.max_target))
 
     # batches -> logits -> loss -> update
-    lm = model.language_model(
-        config.encoder, data.tokenizer.vocab_size, config.batches.max_length, context.reads_weights
-    )
+    size, length = data.tokenizer.vocab_size, config.batches.max_length
+    lm = config.encoder.language_model(size, length, "unilm", context.reads_weights)
     inputs = lm.placeholders()
     loss, metrics = lm.loss(inputs, smoothing=config.training.label_smoothing)
     optimizer = context.optimizer(context.steps(data.batches))
@@ -85,11 +85,24 @@ def build(config: Config, context: RunContext) -> Any:
     return context.text_job(lm.transformer.model, step, data, evaluate, lm.architecture())
 
 
-main = functools.partial(launch.main, Config, build, options="rouge_l")
-# by amp-xla predict, evaluate --file and export
-predict = generate = served(Config, "amp_xla.tasks.seq2seq.answers:predict")
-scored = scores.scored
-exportable = served(Config, "amp_xla.export.text_models:language_model", float32=True)
+def predict(config: Config, checkpoint: Any, lines: List[str], **flags: Any) -> Any:
+    """Return the text generated for each line."""
+    from amp_xla.tasks.seq2seq import answers
+
+    return answers.predict(config, checkpoint, lines, **flags)
+
+
+def exportable(config: Config, checkpoint: Any) -> Any:
+    """Return the model to export."""
+    from amp_xla.export import text_models
+
+    return text_models.language_model(config, checkpoint)
+
+
+recipe = Recipe(
+    Config, build, "rouge_l", predict, generate=predict, scored=scores.scored, exportable=exportable
+)
+main = functools.partial(launch.main, recipe)
 
 
 if __name__ == "__main__":

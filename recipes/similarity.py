@@ -18,7 +18,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import sys
-from typing import Any, Dict
+from typing import Any, Dict, List
 
 from typing_extensions import Annotated
 
@@ -30,7 +30,8 @@ from amp_xla.process.exits import exit_code
 from amp_xla.tasks.similarity import scores
 from amp_xla.tasks.similarity.data import Method, PairFiles, check, needed, read
 from amp_xla.training import launch, options
-from amp_xla.training.context import RunContext, served, text_defaults
+from amp_xla.training.context import RunContext, text_defaults
+from amp_xla.training.recipe import Recipe
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Config:
     run: options.RunOptions = options.RunOptions()
     method: Method = "cosent"
     """cross-encoder encodes both texts together; the others encode each text as a vector. cosent
-    trains the order of cosines; simcse takes the other texts of a micro-batch as negatives;
+    trains the order of cosines; simcse has in-batch negatives, from a micro-batch;
     unsupervised-simcse needs no labels and pairs each text with itself"""
     accumulate: Annotated[int, within(at_least=1)] = 1
     """micro-batches per update; each has --batch-size pairs, and its pairs are compared only with
@@ -104,12 +105,24 @@ def build(config: Config, context: RunContext) -> Any:
     return context.text_job(model, step, data, evaluate)
 
 
-main = functools.partial(launch.main, Config, build, options="spearman")
-# by amp-xla predict, predict --query, evaluate --file and export
-predict = served(Config, "amp_xla.tasks.similarity.answers:predict")
-rank = served(Config, "amp_xla.tasks.similarity.answers:rank")
-scored = scores.scored
-exportable = served(Config, "amp_xla.tasks.similarity.export:similarity", float32=True)
+def predict(config: Config, checkpoint: Any, lines: List[str], **query: str) -> Any:
+    """Return the similarity of each pair."""
+    from amp_xla.tasks.similarity import answers
+
+    return answers.predict(config, checkpoint, lines, **query)
+
+
+def exportable(config: Config, checkpoint: Any) -> Any:
+    """Return the model to export."""
+    from amp_xla.tasks.similarity import export
+
+    return export.similarity(config, checkpoint)
+
+
+recipe = Recipe(
+    Config, build, "spearman", predict, rank=predict, scored=scores.scored, exportable=exportable
+)
+main = functools.partial(launch.main, recipe)
 
 
 if __name__ == "__main__":

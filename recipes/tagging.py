@@ -17,7 +17,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import sys
-from typing import Any, Dict
+from typing import Any, Dict, List
 
 from typing_extensions import Literal
 
@@ -29,7 +29,8 @@ from amp_xla.tasks.tagging import scores
 from amp_xla.tasks.tagging.data import read
 from amp_xla.tasks.tagging.spans import check, is_flat
 from amp_xla.training import launch, options
-from amp_xla.training.context import RunContext, served, text_defaults
+from amp_xla.training.context import RunContext, text_defaults
+from amp_xla.training.recipe import Recipe
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,11 +88,22 @@ def build(config: Config, context: RunContext) -> Any:
     return context.text_job(tagger.model, step, data, evaluate)
 
 
-main = functools.partial(launch.main, Config, build, options="f1")
-# by amp-xla predict, evaluate --file and export
-predict = served(Config, "amp_xla.tasks.tagging.answers:predict")
-scored = scores.scored
-exportable = served(Config, "amp_xla.tasks.tagging.export:tagger", float32=True)
+def predict(config: Config, checkpoint: Any, lines: List[str]) -> Any:
+    """Return the entities of each line."""
+    from amp_xla.tasks.tagging import answers
+
+    return answers.predict(config, checkpoint, lines)
+
+
+def exportable(config: Config, checkpoint: Any) -> Any:
+    """Return the model to export."""
+    from amp_xla.tasks.tagging import export
+
+    return export.tagger(config, checkpoint)
+
+
+recipe = Recipe(Config, build, "f1", predict, scored=scores.scored, exportable=exportable)
+main = functools.partial(launch.main, recipe)
 
 
 if __name__ == "__main__":

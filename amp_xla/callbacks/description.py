@@ -124,8 +124,8 @@ def name_unfinished(loop: Any) -> None:
         )
     elif left:
         note(
-            f"the last {left} of {count} micro-batches made no update: accumulate does not divide "
-            f"{state.step} steps; more epochs use them"
+            f"the last {left} of {count} micro-batches made no update, because accumulate={count} "
+            f"does not divide {state.step} steps; with more epochs they are used"
         )
 
 

@@ -30,7 +30,7 @@ from amp_xla.training.job import TensorFlowEngine
 from amp_xla.training.launch import newest, prepare, report
 from amp_xla.training.loop import Content
 from amp_xla.training.options import Intervals, LoopOptions, RunOptions
-from amp_xla.training.run import RunFolder, ScriptFolder, write_status
+from amp_xla.training.run import ScriptFolder, write_status
 from amp_xla.training.state import LoopState
 
 # State of ``fit`` in a checkpoint, at the start of a new run.
@@ -71,10 +71,6 @@ class Run(keras.callbacks.Callback):
         first operation that was not finite; or ``stop``.
       log_every: steps between lines of metrics.jsonl.
       force_resume: resume even if settings or versions differ.
-      config: a recipe's configuration, with ``RunOptions`` that replace those above; it is saved,
-        and compared on resume.
-      files: file name -> content of the files needed for prediction.
-      identity: hashes of the data by name, compared on resume.
 
     Raises:
       AmpXlaError: the folder already has a run and ``resume`` is False, or it cannot be used; an
@@ -83,7 +79,7 @@ class Run(keras.callbacks.Callback):
 
     def __init__(
         self,
-        folder: Union[str, Path, RunFolder],
+        folder: Union[str, Path],
         resume: bool = False,
         monitor: Optional[str] = None,
         checkpoint_every: int = 0,
@@ -91,9 +87,6 @@ class Run(keras.callbacks.Callback):
         on_nonfinite: str = "skip",
         log_every: int = 20,
         force_resume: bool = False,
-        config: Any = None,
-        files: Optional[Mapping[str, bytes]] = None,
-        identity: Optional[Dict[str, str]] = None,
     ) -> None:
         super().__init__()
         options: Dict[str, Any] = {
@@ -105,20 +98,14 @@ class Run(keras.callbacks.Callback):
             problem = known[name].problem(value)
             if problem:
                 raise AmpXlaError(f"{name}={problem}")
-        self._config = config or Script(RunOptions(**options))
-        self._files, self._identity = files or {}, identity or {}
+        self._config = Script(RunOptions(**options))
         self._monitor, self._log_every = monitor, log_every
-        self._opened: Callable[[], RunFolder] = lambda: self.folder
-        if isinstance(folder, RunFolder):
-            self.folder = folder
-        else:
-            # Absolute, because the script may change its folder.
-            place = Path(os.path.abspath(str(Path(folder).expanduser())))
-            output.check_name(str(place))
-            resume, writes = self._config.run.resume, distributed.current().first
-            self._opened = functools.partial(ScriptFolder, place, resume, writes)
-            self.folder = self._opened()
-            self.folder.close()  # ``fit`` may never come
+        # Absolute, because the script may change its folder.
+        place = Path(os.path.abspath(str(Path(folder).expanduser())))
+        output.check_name(str(place))
+        self._opened = functools.partial(ScriptFolder, place, resume, distributed.current().first)
+        self.folder = self._opened()
+        self.folder.close()  # ``fit`` may never come
         self._open = contextlib.ExitStack()
         self.in_fit = False
         self._validation: Dict[str, float] = {}
@@ -230,8 +217,8 @@ class Run(keras.callbacks.Callback):
             shapes=(), steps_per_epoch=lambda: steps, epoch=lambda epoch: iter(())
         )
         job = FitJob(
-            model, self._step, batches, lambda: self._validation,
-            self._files, configuring.current(), self._identity, script=script,
+            model, self._step, batches, lambda: self._validation, {}, configuring.current(),
+            script=script,
         )  # fmt: skip
         engine = TensorFlowEngine(job)
         engine.skips = self._step.skips

@@ -36,12 +36,13 @@ def _run(words: Sequence[str]) -> int:
 def with_flags(words: Sequence[str], names: Sequence[str]) -> List[str]:
     """Turn leading values into flags: ``RUN FILE`` -> ``--run RUN --file FILE``.
 
-    If RUN is the only value of a command, several runs are allowed; they are joined by commas.
+    If RUN is the only value of a command, several runs are allowed; they are joined by commas. The
+    value ``-`` is standard input.
 
     Raises:
       AmpXlaError: there are more values than ``names``.
     """
-    values = list(itertools.takewhile(lambda word: not word.startswith("-"), words))
+    values = list(itertools.takewhile(lambda word: word == "-" or word[:1] != "-", words))
     rest = list(words[len(values) :])
     if names == ("run",) and values:
         values = [",".join(values)]

@@ -16,14 +16,13 @@ from typing import Any, Dict, Iterator, List, Optional, Sequence
 
 from typing_extensions import Annotated
 
-from amp_xla.commands.predict import SavedOptions
+from amp_xla.commands.predict import SavedOptions, files_of
 from amp_xla.config import parse, within
 from amp_xla.errors import AmpXlaError
 from amp_xla.process import durable, json_files, output, regular
-from amp_xla.process.checkout import ROOT
+from amp_xla.process.checkout import ROOT, in_own_environment
 from amp_xla.process.progress import note
 from amp_xla.report import page, record
-from amp_xla.training import sample_scores
 from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.sample_scores import Samples, SampleScores, Scorer
 
@@ -94,10 +93,10 @@ def _score(runs: Sequence[Path], file: str, config: Config) -> int:
 
 
 def _scores(run: Path, file: str, saved: SavedOptions) -> SampleScores:
-    checkpoint, _ = saved.open(str(run), "predict", "evaluate --file needs a run that can")
-    files, layout = saved.files(checkpoint)
-    if not hasattr(files, "examples"):
-        raise AmpXlaError(f"{run}: its recipe has no labelled files, so --file cannot be scored")
+    checkpoint, recipe = saved.load(str(run))
+    recipe.need("predict", str(run), "evaluate --file needs it")
+    scored = recipe.need("scored", str(run), "evaluate --file needs it")
+    files, layout = files_of(checkpoint, recipe)
     if getattr(files, "multilabel", None) is not None:
         raise AmpXlaError(
             f"{run} predicts several labels per text; evaluate --file scores only runs that "
@@ -110,7 +109,6 @@ def _scores(run: Path, file: str, saved: SavedOptions) -> SampleScores:
         if not text.strip():
             raise AmpXlaError(f"{file}: sample {sample} has a blank text; give each sample a text")
     samples = Samples(run, checkpoint.path.name, file, texts, wanted)
-    scored = getattr(saved.module(checkpoint), "scored", sample_scores.scored)
     scorer: Scorer = scored(checkpoint, samples)
     note(f"{run}: {checkpoint.path.name} predicts {len(texts):,} samples of {file} ...")
     answers = _predicted(run, texts, saved, checkpoint, as_json=layout is not None)
@@ -121,10 +119,9 @@ def _predicted(
     run: Path, texts: List[str], saved: SavedOptions, checkpoint: Checkpoint, as_json: bool
 ) -> List[Dict[str, Any]]:
     """Return the output of ``amp-xla predict --json``, in the runtime of the run if possible."""
-    launcher = ROOT / "amp-xla"
     program = [sys.executable, "-m", "amp_xla"]
-    if launcher.is_file() and Path(sys.prefix).parent == ROOT / ".venvs":
-        program = [str(launcher)]  # it chooses the runtime that trained the run
+    if in_own_environment():
+        program = [str(ROOT / "amp-xla")]  # it chooses the runtime that trained the run
     words = ["predict", "--run", str(run), "--json", "--checkpoint", checkpoint.path.name]
     words += ["--recipe", saved.recipe] if saved.recipe else []
     if as_json:  # no text can look like a header
@@ -176,6 +173,8 @@ def _text(result: Dict[str, Any]) -> Iterator[str]:
     yield f"{result['run']}, {result['checkpoint']}: {result['samples']:,} samples"
     for name, value in result["metrics"].items():
         ends = f"   95%: {value['low']:.4f} to {value['high']:.4f}" if "low" in value else ""
+        if name == "calibration_error":
+            ends = "   mean distance between probability and accuracy; 0 is best"
         yield f"  {name.replace('_', ' '):<18} {value['value']:.4f}{ends}"
     if not result["per_label"]:
         return

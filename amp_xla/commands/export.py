@@ -15,7 +15,7 @@ from typing import Any, Callable, Iterator, List, Optional
 
 from typing_extensions import Literal
 
-from amp_xla.commands.predict import SavedOptions
+from amp_xla.commands.predict import SavedOptions, files_of
 from amp_xla.commands.recipe_job import ScriptFunction, open_script
 from amp_xla.config import parse, split_words
 from amp_xla.errors import AmpXlaError
@@ -24,7 +24,7 @@ from amp_xla.process import durable, output
 from amp_xla.process.stopping import temporary_folder
 from amp_xla.settings import Precision, Settings
 from amp_xla.training.checkpoint import Checkpoint, find
-from amp_xla.training.recipe import recipe_module, recipe_name
+from amp_xla.training.recipe import Recipe, recipe_module
 from amp_xla.training.run import ScriptFolder
 
 _FULL = [os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)]
@@ -76,31 +76,31 @@ def main(argv: List[str]) -> int:
     if target is not None:
         return _export_script(config, target, words)
     saved, recipe = config.saved.load(config.run)
-    export: Any = getattr(recipe, "export", None)
-    exportable: Any = getattr(recipe, "exportable", None)
-    if export is None and exportable is None:
-        raise AmpXlaError(f"{config.run}: recipe {saved.recipe} cannot export")
-    if export is not None and (config.format, config.dtype) != ("savedmodel", "fp32"):
+    if recipe.export is None:
+        recipe.need("exportable", config.run, "amp-xla export needs it")
+    elif (config.format, config.dtype) != ("savedmodel", "fp32"):
         raise AmpXlaError(
             f"--format {config.format} --dtype {config.dtype}: recipe {saved.recipe} allows only "
             f"--format savedmodel --dtype fp32"
         )
-    folder = config.folder(config.run, plain=export is not None)
-    if export is not None:
-        signature = all_or_nothing(folder, lambda temporary: _served(export, saved, temporary))
+    folder = config.folder(config.run, plain=recipe.export is not None)
+    if recipe.export is not None:
+        signature = all_or_nothing(folder, lambda temporary: _saved_model(recipe, saved, temporary))
         output.lines([f"written: {folder}, from {saved.path.name}: {signature}"])
         return 0
-    model = exportable(saved)
+    model = recipe.call("exportable", saved)
     if model.graph is None and config.format != "hf":
         raise AmpXlaError(
             f"--format {config.format}: recipe {saved.recipe} allows only --format hf"
         )
-    return _write(config, folder, model, saved, saved.path.name)
+    dev = _dev_texts(config, saved, recipe) if config.dtype == "int8" else None
+    return _write(config, folder, model, saved, saved.path.name, dev)
 
 
-def _write(config: Config, folder: Path, model: Any, saved: Any, source: str) -> int:
+def _write(
+    config: Config, folder: Path, model: Any, saved: Any, source: str, dev: Any = None
+) -> int:  # fmt: skip
     """Write a recipe's model, or with ``saved`` None that of a script."""
-    dev = _dev_texts(config, saved) if config.dtype == "int8" else None
     writer = importlib.import_module(f"amp_xla.export.{WRITERS[config.format]}")
     said = all_or_nothing(
         folder, lambda temporary: _compared(model, writer, temporary, config, saved, dev)
@@ -121,7 +121,7 @@ def _export_script(config: Config, target: str, words: List[str]) -> int:
         if saved.recipe != ScriptFolder.RECIPE:
             raise AmpXlaError(f"{config.run} is a run of recipe {saved.recipe}: leave out {target}")
         weights = str(saved.path)
-    folder = config.folder(config.run if saved else f"runs/{recipe_name(script.path)}")
+    folder = config.folder(config.run if saved else f"runs/{Path(script.path).stem}")
     import amp_xla.setup as setup  # before the script's own import, which then changes nothing
 
     own = os.path.isfile(script.path) and "amp_xla" in Path(script.path).read_text(
@@ -147,9 +147,9 @@ def _export_script(config: Config, target: str, words: List[str]) -> int:
     return _write(config, folder, exported, None, Path(weights).name)
 
 
-def _dev_texts(config: Config, saved: Checkpoint) -> Any:
+def _dev_texts(config: Config, saved: Checkpoint, recipe: Recipe) -> Any:
     """Return the run's dev texts."""
-    files, layout = config.saved.files(saved)
+    files, layout = files_of(saved, recipe)
     if not hasattr(files, "built_in"):
         raise AmpXlaError(
             f"--dtype int8: {saved.recipe} has no dev texts to compare answers; allowed: fp32, fp16"
@@ -157,9 +157,9 @@ def _dev_texts(config: Config, saved: Checkpoint) -> Any:
     return files.built_in()[1] if files.dev is None else files.dataset(files.dev, layout)
 
 
-def _served(export: Any, saved: Any, folder: Path) -> str:
+def _saved_model(recipe: Recipe, saved: Any, folder: Path) -> str:
     """Write a SavedModel and its card; return its signature."""
-    signature = str(export(saved, folder))
+    signature = str(recipe.call("export", saved, folder))
     load = f'load: tf.saved_model.load("{card.FOLDER}").signatures["serving_default"]'
     card.write(folder, saved, "", (), [load, signature])
     return signature

@@ -40,7 +40,8 @@ def main(argv: List[str]) -> int:
     if config.text is not None and config.file is not None:
         raise AmpXlaError("--text and --file exclude each other; give one of them")
     advice = "give a pretraining run: amp-xla fill runs/pretraining/latest"
-    saved, fill = config.saved.open(config.run, "fill", advice)
+    saved, recipe = config.saved.load(config.run)
+    recipe.need("fill", config.run, advice)
     lines = [config.text] if config.text is not None else lines_of(config.file)
     for number, line in enumerate(lines, 1):
         if line.strip() and MASK not in line:
@@ -49,7 +50,7 @@ def main(argv: List[str]) -> int:
     if not texts:
         raise AmpXlaError(f"the text is empty; a text with {MASK} is needed")
     answers: List[str] = []
-    for text, fillings in zip(texts, fill(saved, texts, config.top)):
+    for text, fillings in zip(texts, recipe.call("fill", saved, texts, config.top)):
         answers += [""] * bool(answers)
         answers += [f"{f.probability:.4f}\t{f.token}\t{_with(text, f)}" for f in fillings]
     output.lines(answers)

@@ -34,18 +34,17 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     """Inspect a recipe, print the tables and write amp.json."""
     own_words, words = split_words(argv)
     config = parse(Config, own_words, "amp-xla inspect RECIPE")
-    target = None
-    if config.compiled is not None:
-        target = named(config.compiled, "--compiled").target()
+    gpu = None if config.compiled is None else named(config.compiled, "--compiled")
+    if gpu is not None:
         compiler.program()  # errors before the model is built
         os.environ.setdefault("AMP_XLA_XLA", "on")  # models have other operations then
     model, batches, _ = config.subject.open(words)
     from amp_xla.diagnose import compiled, inspect  # import TensorFlow: `open` has set precision
 
-    if target is not None:
-        report = compiled(model, target, longest(batches)[0])
-        config.subject.write("inspect", "compiled.json", report)
-        return 0
-    report = inspect(model, next(batches) if batches else None)
-    config.subject.write("inspect", "amp.json", report)
+    if gpu is not None:
+        kernels = compiled(model, gpu, longest(batches)[0])
+        config.subject.write("inspect", "compiled.json", kernels)
+    else:
+        report = inspect(model, next(batches) if batches else None)
+        config.subject.write("inspect", "amp.json", report)
     return 0

@@ -4,7 +4,7 @@
     amp-xla plan my_script.py:build_model --gpu all
 
 Flags after ``--`` belong to the recipe or script. The command prints tables and writes
-``plan.json`` and ``plan.svg``. docs/plan.md explains how far to trust the forecast.
+``plan.json``. docs/plan.md explains how far to trust the forecast.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-import json
 from typing import Any, Optional, Sequence
 
 from typing_extensions import Annotated
@@ -21,7 +20,6 @@ from amp_xla.commands.recipe_job import LOOKED_AT, SubjectOptions, longest
 from amp_xla.config import parse, split_words, within
 from amp_xla.data.batches.protocol import micro_batches
 from amp_xla.errors import SettingsError
-from amp_xla.process import durable
 from amp_xla.speed.plan.gpus import chosen
 
 
@@ -38,12 +36,10 @@ class Config:
     """price of one GPU per hour"""
     steps: Annotated[Optional[int], within(at_least=1)] = None
     """steps of the run; none = from the recipe's --steps or --epochs"""
-    json: bool = False
-    """print plan.json instead of tables"""
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
-    """Forecast, print and write plan.json and plan.svg."""
+    """Forecast, print and write plan.json."""
     own_words, words = split_words(argv)
     config = parse(Config, own_words, "amp-xla plan RECIPE")
     gpus = chosen(config.gpu)
@@ -82,10 +78,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     result = report.Report(
         config.subject.recipe, own.samples, config.gpus, total, half / max(total, 1.0), options
     )
-    folder = config.subject.write("plan", "plan.json", result, quiet=config.json)
-    durable.replace(folder / "plan.svg", result.svg().encode())
-    if config.json:
-        print(json.dumps(result.to_json(), indent=1))
+    config.subject.write("plan", "plan.json", result)
     return 0
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import json
 import sys
 from pathlib import Path
@@ -20,7 +19,7 @@ from amp_xla.process import output
 from amp_xla.process.progress import note
 from amp_xla.training.answers import Answers, Row, checked
 from amp_xla.training.checkpoint import Checkpoint, find
-from amp_xla.training.recipe import own_recipe, recipe_module
+from amp_xla.training.recipe import FunctionName, Recipe, find_recipe, own_recipe
 from amp_xla.training.run import ScriptFolder
 
 
@@ -33,12 +32,8 @@ class SavedOptions:
     recipe: Optional[str] = None
     """path of the recipe's file, if you wrote it; none = the recipe of the run"""
 
-    def module(self, saved: Checkpoint) -> Any:
-        """Return the recipe's module."""
-        return recipe_module(self.recipe or own_recipe(saved.recipe))
-
-    def load(self, run: str) -> Tuple[Checkpoint, Any]:
-        """Return the checkpoint and the recipe's module.
+    def load(self, run: str) -> Tuple[Checkpoint, Recipe]:
+        """Return the checkpoint and its recipe.
 
         Raises:
           AmpXlaError: a script trained the run, not a recipe.
@@ -46,27 +41,14 @@ class SavedOptions:
         saved = find(Path(run), self.checkpoint)
         if saved.recipe == ScriptFolder.RECIPE:
             raise AmpXlaError(f"{run}: {OF_A_SCRIPT}")
-        return saved, self.module(saved)
+        return saved, find_recipe(self.recipe or own_recipe(saved.recipe))
 
-    def files(self, saved: Checkpoint) -> Tuple[Any, Optional[Layout]]:
-        """Return a run's options of files, if it has any, and how its training file was read."""
-        config = saved.config(self.module(saved).Config)
-        path = saved.path / LAYOUT
-        layout = Layout.load(str(path)) if path.is_file() else None
-        return getattr(config, "files", None), layout
 
-    def open(self, run: str, function: str, advice: str) -> Tuple[Checkpoint, Any]:
-        """Return the checkpoint and a function of the recipe's module.
-
-        Raises:
-          AmpXlaError: the recipe has no such function; the message ends with ``advice``.
-        """
-        saved, recipe = self.load(run)
-        entry = getattr(recipe, function, None)
-        if entry is None:
-            name = self.recipe or saved.recipe
-            raise AmpXlaError(f"{run}: recipe {name} cannot {function}; {advice}")
-        return saved, entry
+def files_of(saved: Checkpoint, recipe: Recipe) -> Tuple[Any, Optional[Layout]]:
+    """Return a run's options of files, if it has any, and how its training file was read."""
+    path = saved.path / LAYOUT
+    layout = Layout.load(str(path)) if path.is_file() else None
+    return vars(saved.config(recipe.config)).get("files"), layout
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +58,7 @@ class Config:
     run: str = "runs/classification/latest"
     """run folder, as printed at the end of training"""
     file: Optional[str] = None
-    """file with one text per line, or two separated by a tab; may be gzipped; none = standard
+    """file with one text per line, or two separated by a tab; may be gzipped; none or - = standard
     input"""
     json: bool = False
     """print one JSON object per line, with more fields, such as the probabilities of all labels"""
@@ -97,23 +79,24 @@ def main(argv: List[str]) -> int:
     generates = config.generation != GenerationOptions()
     if config.query is not None and generates:
         raise AmpXlaError("--query excludes --beams, --top-k and the other options of generation")
+    function: FunctionName = "predict"
+    advice, named = "amp-xla predict needs it", {}
     if config.query is not None:
-        saved, rank = config.saved.open(config.run, "rank", "--query needs a similarity run")
-        predict = functools.partial(rank, query=config.query)
+        function, advice = "rank", "--query needs a similarity run"
+        named = {"query": config.query}
     elif generates:
+        function = "generate"
         advice = "--beams, --top-k and the other options of text generation need a seq2seq run"
-        saved, generate = config.saved.open(config.run, "generate", advice)
-        predict = functools.partial(generate, generation=config.generation)
-    else:
-        advice = f"a classifier starts from it: amp-xla train classification --bert {config.run}"
-        saved, predict = config.saved.open(config.run, "predict", advice)
-    lines = _inputs(saved, config)
+        named = {"generation": config.generation}
+    saved, recipe = config.saved.load(config.run)
+    recipe.need(function, config.run, advice)
+    lines = _inputs(saved, recipe, config)
     numbers = [number for number, line in enumerate(lines, 1) if line.strip()]
     texts = [lines[number - 1] for number in numbers]
     answers = Answers([])
     try:
         if numbers:
-            answers = checked(predict(saved, texts), texts)
+            answers = checked(recipe.call(function, saved, texts, **named), texts)
     except LineError as error:
         path = called(config.file or "-")
         raise AmpXlaError(f"{path}, line {numbers[error.index]}: {error.reason}") from error
@@ -130,11 +113,11 @@ def main(argv: List[str]) -> int:
     return 0
 
 
-def _inputs(saved: Checkpoint, config: Config) -> List[str]:
+def _inputs(saved: Checkpoint, recipe: Recipe, config: Config) -> List[str]:
     """Return what to predict, read as the training file was; a line without it is empty."""
     if not (saved.path / LAYOUT).is_file():
         return lines_of(config.file)  # a run of an older version
-    files, run = config.saved.files(saved)
+    files, run = files_of(saved, recipe)
     path, lines = config.file or "-", _lines(config.file)
     inputs, layout = files.questions(path, lines, run, single=config.query is not None)
     if layout is None:
@@ -168,9 +151,9 @@ def lines_of(file: Optional[str]) -> List[str]:
 
 
 def _lines(file: Optional[str]) -> List[str]:
-    if file is None and sys.stdin is not None and sys.stdin.isatty():
-        note("type texts, one per line; end with Ctrl-D")
     path = "-" if file is None else file
+    if path == "-" and sys.stdin is not None and sys.stdin.isatty():
+        note("type texts, one per line; end with Ctrl-D")
     lines, bad = every_line(path)
     if bad:
         raise AmpXlaError(

@@ -18,7 +18,7 @@ from typing import Any, Iterator, List, Mapping, NamedTuple, Optional, Sequence,
 import numpy as np
 
 from amp_xla import backend
-from amp_xla.config import changed, flat, parse
+from amp_xla.config import changed, flat
 from amp_xla.data.batches.protocol import micro_batches, whole
 from amp_xla.errors import AmpXlaError, DataError
 from amp_xla.process import durable
@@ -26,7 +26,7 @@ from amp_xla.process.progress import note
 from amp_xla.settings import AUTO, Precision, Settings, auto
 from amp_xla.training.context import build_job, work_of
 from amp_xla.training.options import precision_options
-from amp_xla.training.recipe import recipe_module, recipe_name
+from amp_xla.training.recipe import find_recipe, recipe_module
 
 LOOKED_AT = 200  # batches
 
@@ -114,17 +114,15 @@ class SubjectOptions:
         note("running TensorFlow's mixed-precision pass against a virtual GPU ...")
         return subject
 
-    def write(self, command: str, name: str, report: Any, quiet: bool = False) -> Path:
-        """Print a report, write it as JSON to a file of the command's folder; return the folder."""
+    def write(self, command: str, name: str, report: Any) -> None:
+        """Print a report, and write it as JSON to a file of the command's folder."""
         script = ScriptFunction.of(self.recipe)
-        recipe = recipe_name(script.path if script else self.recipe)
+        recipe = Path(script.path if script else self.recipe).stem
         folder = Path(self.out or f"runs/{recipe}/{command}")
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / name
         durable.replace(path, json.dumps(report.to_json(), indent=1).encode() + b"\n")
-        if not quiet:
-            print(f"\n{report}\n\nwritten: {path}")
-        return folder
+        print(f"\n{report}\n\nwritten: {path}")
 
 
 def open_recipe(recipe: str, words: Sequence[str], loss_scale: Optional[str] = None) -> Subject:
@@ -133,8 +131,8 @@ def open_recipe(recipe: str, words: Sequence[str], loss_scale: Optional[str] = N
     Raises:
       AmpXlaError: the recipe does not exist, or ``words`` set a precision other than amp.
     """
-    module = recipe_module(recipe)
-    config = parse(module.Config, list(words), f"amp-xla train {recipe}")
+    found = find_recipe(recipe)
+    config = found.parse(words)
     options = precision_options(config, "this shows what the graph rewrite does in")
     if options.precision not in (None, "amp"):
         raise AmpXlaError(
@@ -150,7 +148,7 @@ def open_recipe(recipe: str, words: Sequence[str], loss_scale: Optional[str] = N
     config = changed(
         config, precision="amp", loss_scale=str(scale), xla="off" if mode == AUTO else mode
     )
-    job = build_job(module.build, config)
+    job = build_job(found.build, config)
     if mode == AUTO:
         choice = auto.choose(work_of(config, whole(job.batches)), auto.TENSOR_CORES, backend.kind())
         note(f"--xla auto, the default, would choose on a GPU: {choice}")

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 import time
 from pathlib import Path
-from typing import Any, List
+from typing import Any, Dict, Iterator, List, Sequence
 
+import numpy as np
 from typing_extensions import Literal
 
 from amp_xla.config import parse
@@ -21,7 +23,10 @@ from amp_xla.report.record import Record
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """List runs: state, best value, steps, speed, age, and settings that are not defaults."""
+    """List runs: state, best value, steps, speed, age, and settings that are not defaults.
+
+    Finished runs that differ in their seed alone also get one line: mean and standard deviation.
+    """
 
     folder: str = "runs"
     """folder with the runs of all recipes, or of one recipe; or one run"""
@@ -48,7 +53,28 @@ def main(argv: List[str]) -> int:
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip()
         for row in [head, *rows]
     )
+    output.lines(_groups(sorted(runs, key=_age)))
     return 0
+
+
+def _groups(runs: Sequence[Record]) -> Iterator[str]:
+    """Yield a line for each group of finished runs that differ in their seed alone.
+
+    Of several runs with one seed, the first counts.
+    """
+    groups: Dict[str, Dict[str, Record]] = {}
+    for run in runs:
+        settings = {**run.config, "seed": None, "recipe": run.process.get("recipe")}
+        if run.state == "done" and run.best is not None:
+            of_settings = groups.setdefault(json.dumps(settings, sort_keys=True), {})
+            of_settings.setdefault(f"{run.config.get('seed')}", run)
+    for seeds, group in ((sorted(group), group) for group in groups.values() if len(group) > 1):
+        values = [group[seed].best_value for seed in seeds]
+        yield (
+            f"seeds {', '.join(seeds)}: best {group[seeds[0]].monitor[4:]} mean "
+            f"{np.mean(values):.4f}, standard deviation {np.std(values, ddof=1):.4f} "
+            f"({', '.join(str(group[seed].path) for seed in seeds)})"
+        )
 
 
 def _age(run: Record) -> float:

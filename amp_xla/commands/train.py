@@ -7,7 +7,8 @@ import sys
 from typing import Optional, Sequence
 
 from amp_xla.config import parse, split_words
-from amp_xla.training.recipe import recipe_module
+from amp_xla.training import launch
+from amp_xla.training.recipe import find_recipe
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,10 +20,10 @@ class Config:
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
-    """Run the command; return the exit code of the recipe's ``main``."""
+    """Run the command; return the exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
     if "--" not in words and words[:1] not in (["-h"], ["--help"]):
         words.insert(2 if words[:1] == ["--recipe"] else 0, "--")
     own_words, recipe_words = split_words(words)
     config = parse(Config, own_words, "amp-xla train RECIPE")
-    return int(recipe_module(config.recipe).main(recipe_words))
+    return launch.main(find_recipe(config.recipe), recipe_words)

@@ -20,7 +20,6 @@ class AlignedTexts(NamedTuple):
     """Texts, their tokens, and where each token is in its text.
 
     Attributes:
-      texts: the texts.
       encoded: the tokens, with [CLS] and [SEP].
       starts, ends: position in characters of each token of each text, without [CLS] and [SEP].
     """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Callable, Dict, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterator, NamedTuple, Optional, Sequence, Set, Tuple
 
 import numpy as np
 from typing_extensions import Annotated
@@ -121,7 +121,7 @@ class Preparation(NamedTuple):
         description = (
             f"{_columns(train, dev)}{shown}\n{counts}, {tokenizer.vocab_size} tokens; "
             f"{batches.describe()}{train.warnings()}{dev.warnings()}"
-            f"{tokenizer.warnings(encoded[0])}{warnings}"
+            f"{tokenizer.warnings(encoded[0])}{warnings}{_repeated(train, dev)}"
         )
         return Labelled(
             train, dev, labels, tokenizer, batches, dev_batches, description, **others
@@ -152,6 +152,30 @@ def _columns(train: Dataset, dev: Dataset) -> str:
     """Return how the training file was read, and the dev file if it has other columns."""
     lines = dict.fromkeys(str(part.layout) for part in (train, dev) if part.layout is not None)
     return "".join(f"{name}{line}\n" for name, line in zip(("", "dev "), lines))
+
+
+def _repeated(train: Dataset, dev: Dataset) -> str:
+    """Return a warning if dev texts are training texts, too; empty if none is."""
+
+    def samples(data: Dataset) -> Iterator[Tuple[Any, str]]:
+        pairs = data.pairs or [""] * len(data)
+        if data.labels is None:  # the second texts are the targets
+            return zip(data.texts, pairs)
+        return zip(zip(data.texts, pairs), data.labels)
+
+    if (train.labels is None) != (dev.labels is None):
+        return ""
+    known: Dict[Any, Set[str]] = {}
+    for text, answer in samples(train):
+        known.setdefault(text, set()).add(answer)
+    repeated = [answer not in known[text] for text, answer in samples(dev) if text in known]
+    if not repeated:
+        return ""
+    warning = f"\nwarning: {len(repeated):,} of {len(dev):,} dev texts are training texts"
+    if any(repeated):
+        kind = "target" if train.labels is None else "label"
+        warning += f", {sum(repeated):,} of them with another {kind}"
+    return warning
 
 
 def token_dropout(batches: Any, rate: float, tokenizer: Tokenizer, seed: int = 0) -> Any:

@@ -38,26 +38,16 @@ class CompiledReport(JsonReport):
     batch: Mapping[str, Sequence[int]]
     kernels: Sequence[KernelReport]
 
-    @property
-    def batch_fastest(self) -> List[KernelReport]:
-        """Return the kernels that write [batch, length, size] with the batch as fastest dimension.
-
-        XLA transposes such a tensor around matrix products.
-        """
-        tokens = next((shape for shape in self.batch.values() if len(shape) == 2), [0, 0])
-        return [k for k in self.kernels if _is_batch_fastest(k.result, *tokens)]
-
     def __str__(self) -> str:
         return "\n\n".join((_head(self), _kinds(self), _dearest(self), _layouts(self)))
 
 
-def compiled(
-    model: Any, target: compiler.Target, batch: Optional[Sequence[Any]] = None
-) -> CompiledReport:
+def compiled(model: Any, gpu: Any, batch: Optional[Sequence[Any]] = None) -> CompiledReport:
     """Compile a training step for a GPU that need not be there, and report its kernels.
 
     Args:
       model, batch: as for ``inspect``.
+      gpu: one of ``amp_xla.speed.plan.gpus.GPUS``.
 
     Raises:
       PassFailedError: the mixed-precision pass failed.
@@ -66,26 +56,28 @@ def compiled(
     training = training_graph.view(model)
     feeds, origins = training.feed_shapes(batch), NodeOrigins(training)
     rows = []
-    for kernel in compiler.kernels(hlo.of_step(training, feeds), target):
+    for kernel in compiler.kernels(hlo.of_step(training, feeds), gpu.described()):
         found = [origins.of(name) for name in kernel.operations.split()] or [Origin(OUTSIDE, "")]
         origin = next((o for o in found if o.layer != OUTSIDE), found[0])
-        rows.append(KernelReport(**vars(kernel), **origin._asdict(), seconds=_time(kernel, target)))
-    return CompiledReport(target.name, feeds, rows)
+        rows.append(KernelReport(**vars(kernel), **origin._asdict(), seconds=_time(kernel, gpu)))
+    return CompiledReport(gpu.name, feeds, rows)
 
 
-def _time(kernel: compiler.Kernel, target: compiler.Target) -> float:
+def _time(kernel: compiler.Kernel, gpu: Any) -> float:
     share = ATTENTION_SHARE if kernel.kind.startswith(compiler.ATTENTION) else SHARE
-    peak = target.half if "f16" in kernel.result else target.full
-    return max(kernel.moved / (SHARE * target.bandwidth), kernel.products / (share * peak), LAUNCH)
+    peak = gpu.half if "f16" in kernel.result else gpu.tf32 or gpu.float32
+    memory = kernel.moved / (SHARE * gpu.bandwidth * 1e9)
+    return max(memory, kernel.products / (share * peak * 1e12), LAUNCH)
 
 
 def _is_batch_fastest(result: str, batch: int, length: int) -> bool:
+    """Return whether a result is [length, size, batch] in memory: XLA transposes it for products.
+
+    Attention has [batch * heads, length, head size], and its heads may be as wide as the batch.
+    """
     sizes, order = (re.findall(r"\d+", part) for part in result.split("[")[-1].split("]"))
     fastest, *others = [int(sizes[int(d)]) for d in order if sizes[int(d)] != "1"] or [0]
-    if len(others) != 2 or fastest != batch or length not in others:
-        return False
-    others.remove(length)
-    return others[0] != batch
+    return fastest == batch != length and len(others) == 2 and others[1] == length
 
 
 def _head(report: CompiledReport) -> str:
@@ -138,8 +130,10 @@ def _dearest(report: CompiledReport) -> str:
 
 
 def _layouts(report: CompiledReport) -> str:
+    tokens = next((shape for shape in report.batch.values() if len(shape) == 2), [0, 0])
     transposing = [k for k in report.kernels if "transpose" in k.name]
-    groups = map(_figures, (transposing, report.batch_fastest))
+    fastest = [k for k in report.kernels if _is_batch_fastest(k.result, *tokens)]
+    groups = map(_figures, (transposing, fastest))
     first, second = (f"{n} kernels ({moved}, {ms} ms)" for n, moved, ms in groups)
     return (
         f"layouts: {first} transpose; {second} write a tensor [batch, length, size] with the batch "

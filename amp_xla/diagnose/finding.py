@@ -72,7 +72,7 @@ class Finding(JsonReport):
 
     @property
     def largest(self) -> float:
-        """The largest number of the result, and of the inputs that float16 cannot hold."""
+        """The largest number in the result and in the inputs that overflow in float16."""
         return max([self.output.largest, *(i.range.largest for i in self.inputs if i.lost)])
 
     def __str__(self) -> str:

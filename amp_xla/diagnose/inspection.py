@@ -39,19 +39,13 @@ _SOURCES = frozenset(
 )
 
 
-def inspect(
-    model: Any,
-    batch: Optional[Sequence[Any]] = None,
-    batch_size: int = 32,
-    length: int = 128,
-) -> Report:
+def inspect(model: Any, batch: Optional[Sequence[Any]] = None) -> Report:
     """Run TensorFlow's auto-mixed-precision pass on a model's training graph and report.
 
     Args:
       model: a compiled Keras model, a ``Job`` or a ``TrainStep``.
       batch: (inputs, targets) as for ``fit``, or the arrays of a ``TrainStep`` in feeding order;
-        FLOPs and bytes are computed for their shapes.
-      batch_size, length: without ``batch``, sizes of the first and of other unknown dimensions.
+        FLOPs and bytes are computed for their shapes; None = 32 rows of 128 tokens.
 
     Returns:
       The report; ``print`` it for tables, ``to_json`` is amp.json.
@@ -61,7 +55,7 @@ def inspect(
       UnsupportedError: the model is not compiled.
     """
     training = training_graph.view(model)
-    feed_shapes = training.feed_shapes(batch, batch_size, length)
+    feed_shapes = training.feed_shapes(batch)
     rewritten = virtual_gpu.rewrite(training, training.fetches)
     origins, after = NodeOrigins(training), by_name(rewritten.graph_def)
     float32 = emulate.tensor_cores(rewritten.graph_def, rounds=False)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -134,55 +134,46 @@ def rehearse(
       PassFailedError, UnsupportedError: as for ``inspect``.
     """
     training = training_graph.view(model)
-    values = training.values()
+    values, origins = training.values(), NodeOrigins(training)
     with PairedReplay(training) as replay:
         for copy in ("fp32", "amp"):
             replay.load(copy, values)
-        return _rehearsed(replay, values, batches, steps, on_step)
-
-
-def _rehearsed(
-    replay: PairedReplay,
-    values: Mapping[str, Any],
-    batches: Iterable[Any],
-    steps: int,
-    on_step: Callable[[RehearsedStep], None],
-) -> Rehearsal:
-    training, origins = replay.training, NodeOrigins(replay.training)
-    done: List[RehearsedStep] = []
-    compared: List[Any] = []  # as ``PairedReplay.examine``
-    examined: Tuple[Any, int] = ((), 0)  # batch and number of the last examined step
-    finding: Optional[Finding] = None
-    numbers = {round(i * (steps - 1) / max(EXAMINED - 1, 1)) for i in range(EXAMINED)}
-    for number, batch in zip(range(steps), map(training.arrays, batches)):
-        scale, weights = replay.loss_scale("amp", batch, number), replay.weights()
-        if number in numbers:
-            examined = batch, number
-            compared.append(replay.examine(*examined))
-        float32_loss, _ = replay.train("fp32", batch, number)
-        half_loss, finite = replay.train("amp", batch, number)
-        if not training.finite:
-            # No step is skipped, so gradients that are not finite make weights that are not.
-            finite = finite and all(np.isfinite(w).all() for w in replay.weights().values())
-        done.append(RehearsedStep(number, float32_loss, half_loss, scale, finite))
-        on_step(done[-1])
-        if not finite:  # after this the copies would train differently
-            finding = overflow.replay(
-                training, replay.rewritten, {**values, **weights}, batch, number, scale
-            )
-            break
-    if not done:
-        raise AmpXlaError(f"steps={steps}: at least one step and one batch are needed")
-    layers = _by_layer(replay, origins)
-    scale = done[-1].loss_scale
-    largest = max([2.0**-126, *(health.largest_gradient * LARGEST for health in layers.values())])
-    suggested = min(scale * LARGEST / largest / HEADROOM, HIGHEST_SCALE)
-    suggested = 2.0 ** math.floor(math.log2(suggested))
-    for _ in range(8):
-        rescaled = replay.examine(*examined, seed=suggested / scale)
-        if np.isfinite(rescaled[:, 0]).all():
-            break
-        suggested /= 2.0  # a tensor that is not recorded overflowed, e.g. a float32 product
+        done: List[RehearsedStep] = []
+        compared: List[Any] = []  # as ``PairedReplay.examine``
+        examined: Tuple[Any, int] = ((), 0)  # batch and number of the last examined step
+        finding: Optional[Finding] = None
+        numbers = {round(i * (steps - 1) / max(EXAMINED - 1, 1)) for i in range(EXAMINED)}
+        for number, batch in zip(range(steps), map(training.arrays, batches)):
+            scale, weights = replay.loss_scale("amp", batch, number), replay.weights()
+            if number in numbers:
+                examined = batch, number
+                compared.append(replay.examine(*examined))
+            float32_loss, _ = replay.train("fp32", batch, number)
+            half_loss, finite = replay.train("amp", batch, number)
+            if not training.finite:
+                # No step is skipped, so gradients that are not finite make weights that are not.
+                finite = finite and all(np.isfinite(w).all() for w in replay.weights().values())
+            done.append(RehearsedStep(number, float32_loss, half_loss, scale, finite))
+            on_step(done[-1])
+            if not finite:  # after this the copies would train differently
+                finding = overflow.replay(
+                    training, replay.rewritten, {**values, **weights}, batch, number, scale
+                )
+                break
+        if not done:
+            raise AmpXlaError(f"steps={steps}: at least one step and one batch are needed")
+        layers = _by_layer(replay, origins)
+        scale = done[-1].loss_scale
+        largest = max(
+            [2.0**-126, *(health.largest_gradient * LARGEST for health in layers.values())]
+        )
+        suggested = min(scale * LARGEST / largest / HEADROOM, HIGHEST_SCALE)
+        suggested = 2.0 ** math.floor(math.log2(suggested))
+        for _ in range(8):
+            rescaled = replay.examine(*examined, seed=suggested / scale)
+            if np.isfinite(rescaled[:, 0]).all():
+                break
+            suggested /= 2.0  # a tensor that is not recorded overflowed, e.g. a float32 product
     owners = [origins.of(variable).layer for variable, _ in training.gradients]
     for layer in dict.fromkeys(owners):
         health = layers.setdefault(layer, LayerHealth(layer))
@@ -238,17 +229,8 @@ def _losses(report: Rehearsal) -> str:
 
 def _layers(report: Rehearsal) -> str:
     rows = [["layer", "activation", "lost", "gradient", "lost", "error", "weights", "then"]]
-    for layer in report.layers:
-        rows.append([
-            layer.layer,
-            f"{layer.largest_activation:.2g}",
-            f"{layer.activations_lost:.2%}",
-            f"{layer.largest_gradient:.2g}",
-            f"{layer.backward_lost:.2%}",
-            f"{layer.gradient_error:.2%}",
-            f"{layer.gradients_lost:.2%}",
-            f"{layer.gradients_lost_then:.2%}",
-        ])  # fmt: skip
+    forms = "{} {:.2g} {:.2%} {:.2g} {:.2%} {:.2%} {:.2%} {:.2%}".split()
+    rows += [[*map(str.format, forms, dataclasses.astuple(layer))] for layer in report.layers]
     return columns(rows) + (
         "\nactivation, gradient: the largest number rounded to float16 in the forward and backward "
         "pass, divided by 65504 (above 1 overflows);\nlost: share of these numbers that become "

@@ -128,7 +128,6 @@ def serving(parts: Parts, half: bool) -> Serving:
     """Return the model's graph with its weights as constants.
 
     Args:
-      parts: the model.
       half: store large constants in float16; they are cast when the graph runs.
     """
     session, model = backend.session(), parts.transformer.model

@@ -79,10 +79,8 @@ def load(model: Any, weights: str, built: Sequence[Any], module: Any) -> None:
     """Load a file of Keras' ``save_weights``, a bert4keras checkpoint or a run's checkpoint.
 
     Args:
-      model: the Keras model.
       weights: path of the file or folder.
       built: what ``recorded`` collected.
-      module: the script.
 
     Raises:
       AmpXlaError: there is no such file, or it does not fit the model.

@@ -53,7 +53,7 @@ def classifier(
       **pooler: further attributes of ``Exportable`` of runs with the pooler.
     """
     shape = google.pretrained(str(checkpoint.path)).config
-    family, pooling = shape["model_type"], config.pooling
+    family, pooling = shape["model_type"], flat(config).get("pooling", "mean")
     has_pooler = pooling == "pooler"
     name = "classifier.out_proj" if has_pooler and family in OWN_HEAD else "classifier"
 

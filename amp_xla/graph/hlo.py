@@ -36,11 +36,8 @@ def of_step(training: TrainingGraph, feeds: Mapping[str, Sequence[int]]) -> byte
             node.op, node.input[:] = RANDOM_OPS[node.op], [node.input[0]]
             del node.attr["Tseed"]
     # Removes the branches that the constants exclude, such as inference instead of training.
-    config = tf.ConfigProto()
-    config.graph_options.rewrite_options.optimizers.extend(("constfold", "loop", "pruning"))
-    config.graph_options.rewrite_options.min_graph_nodes = -1
-    device = optimized.named_device("/job:localhost/replica:0/task:0/device:CPU:0", "CPU")
-    return module(optimized.optimize(graph, config, fetches, [device]), fetches, feeds)
+    graph = optimized.passed(graph, ["constfold", "loop", "pruning"], fetches)
+    return module(graph, fetches, feeds)
 
 
 def module(graph: Any, fetches: Sequence[str], feeds: Mapping[str, Sequence[int]]) -> bytes:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, Sequence
+from typing import Any, Mapping, Optional, Sequence
 
 from amp_xla.backend import tf
 
+CPU = "/job:localhost/replica:0/task:0/device:CPU:0"
 
-def named_device(name: str, kind: str, **properties: Any) -> Any:
-    """Build a grappler NamedDevice, ``CPU`` or ``GPU``; ``environment`` is a dictionary."""
+
+def named_device(name: str, environment: Optional[Mapping[str, str]] = None) -> Any:
+    """Build a grappler NamedDevice: a GPU if it has an ``environment``, else a CPU."""
     from tensorflow.core.protobuf import device_properties_pb2
 
-    environment = properties.pop("environment", {})
-    device = device_properties_pb2.DeviceProperties(type=kind, **properties)
-    device.environment.update(environment)
+    kind, frequency = ("CPU", 2000) if environment is None else ("GPU", 1400)
+    device = device_properties_pb2.DeviceProperties(type=kind, frequency=frequency)
+    device.environment.update(environment or {})
     return device_properties_pb2.NamedDevice(name=name, properties=device)
 
 
@@ -35,6 +37,24 @@ def optimize(graph: Any, config: Any, fetches: Sequence[str], devices: Sequence[
         node.device = node.device or devices[-1].name
     cluster = grappler_cluster.Cluster(devices=list(devices))
     return tf_optimizer.OptimizeGraph(config, meta_graph, cluster=cluster)
+
+
+def passed(
+    graph: Any,
+    passes: Sequence[str],
+    fetches: Sequence[str],
+    gpu: Optional[Mapping[str, str]] = None,
+) -> Any:
+    """Return the GraphDef after these passes on a CPU, or once on a GPU of this ``environment``."""
+    config = tf.ConfigProto()
+    options = config.graph_options.rewrite_options
+    options.optimizers.extend(passes)
+    options.min_graph_nodes = -1
+    devices = [named_device(CPU)]
+    if gpu is not None:
+        options.meta_optimizer_iterations = options.ONE
+        devices.append(named_device(CPU.replace("CPU", "GPU"), gpu))
+    return optimize(graph, config, fetches, devices)
 
 
 def item(graph: Any, fetches: Sequence[str]) -> Any:

@@ -93,17 +93,11 @@ class TrainingGraph:
             )
         return arrays
 
-    def feed_shapes(
-        self, batch: Optional[Sequence[Any]], batch_size: int = 32, length: int = 128
-    ) -> Dict[str, List[int]]:
-        """Return placeholder -> shape of its array in ``batch``.
-
-        Args:
-          batch_size, length: without a batch, sizes of the first and of other unknown dimensions.
-        """
+    def feed_shapes(self, batch: Optional[Sequence[Any]]) -> Dict[str, List[int]]:
+        """Return placeholder -> shape of its array in ``batch``; None = 32 rows of 128 tokens."""
         if batch is None:
             return {
-                name: [d or (length if i else batch_size) for i, d in enumerate(shape)]
+                name: [d or (128 if i else 32) for i, d in enumerate(shape)]
                 for name, shape in self.feeds.items()
             }
         return {n: list(np.shape(array)) for n, array in zip(self.feeds, self.arrays(batch))}

@@ -173,19 +173,9 @@ def keep_in_float32(op: str, lists: Colors) -> str:
 def run_pass(folder: Path) -> None:
     """Run grappler on the graph in a folder; the pass writes its log files into the same folder."""
     os.environ[PREFIX + "LOG_PATH"] = str(folder)
-    prefix = "/job:localhost/replica:0/task:0/device:"
-    devices = [
-        optimized.named_device(prefix + "CPU:0", "CPU", frequency=2000),
-        optimized.named_device(prefix + "GPU:0", "GPU", frequency=1400, environment=_PROPERTIES),
-    ]
-    config = tf.ConfigProto()
-    options = config.graph_options.rewrite_options
-    options.optimizers.extend(PASSES)
-    options.min_graph_nodes = -1
-    options.meta_optimizer_iterations = options.ONE
     item = tf.MetaGraphDef.FromString((folder / _GRAPH).read_bytes())
     fetches = item.collection_def["train_op"].node_list.value
-    result = optimized.optimize(item.graph_def, config, fetches, devices)
+    result = optimized.passed(item.graph_def, PASSES, fetches, _PROPERTIES)
     (folder / _RESULT).write_bytes(result.SerializeToString())
 
 

@@ -55,7 +55,7 @@ def describe(config: Mapping[str, Any], replaced: Mapping[str, Any], steps: int)
     bert, rate = config["bert"], config["learning_rate"]
     highest = float("inf")
     if bert is None:
-        line = "defaults for a small model trained from scratch (--bert has other defaults)"
+        line = f"training from random weights: learning_rate {rate:g}, epochs {config['epochs']}"
     elif _is_short_run(bert):
         line = "fine-tuning a short pretraining run: defaults as for training from scratch"
     else:

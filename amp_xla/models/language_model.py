@@ -32,7 +32,6 @@ class LanguageModel:
       bert: folder of BERT weights to start from; its sizes replace those of ``config``.
       weights: False = read only the configuration from ``bert``.
       any_length: build the graph for sequences of any length; False = of ``length`` only.
-      extend: as for ``encoders.build``.
 
     Attributes:
       config: complete configuration, with the values that were read or are defaults.
@@ -49,7 +48,6 @@ class LanguageModel:
         bert: Optional[str] = None,
         weights: bool = True,
         any_length: bool = True,
-        extend: encoders.Extend = lambda base: base,
     ) -> None:
         spread = round(0.02 * max(1.0, math.sqrt(768 / config["hidden_size"])), 4)
         self.config = {"initializer_range": spread, "layer_norm_eps": 1e-12, **config}
@@ -66,7 +64,7 @@ class LanguageModel:
             )
         stddev = self.config["initializer_range"]
         self.transformer = encoders.build(
-            {**self.config, "vocab_size": self.padded}, lambda base: _spread(stddev, extend(base)),
+            {**self.config, "vocab_size": self.padded}, lambda base: _spread(stddev, base),
             application=APPLICATIONS[objective], with_mlm="linear", sequence_length=self._length,
         )  # fmt: skip
         last = f"Transformer-{self.config['num_hidden_layers'] - 1}-FeedForward-Norm"

@@ -38,12 +38,12 @@ class GenerationOptions:
     """Text generation (runs of seq2seq)."""
 
     beams: Annotated[int, within(1, 64)] = 1
-    """beams of the search; 1 = the most probable token at each step"""
+    """beams of beam search; 1 = greedy, the most probable token at each step"""
     top_k: Annotated[Optional[int], within(at_least=1)] = None
     """draw each token at random from this many most probable tokens; none = no limit"""
     top_p: Annotated[Optional[float], within(above=0, at_most=1)] = None
-    """draw each token at random from the most probable tokens that together have this probability;
-    1 = all tokens. Without --top-p and --top-k, beam search chooses the tokens"""
+    """nucleus sampling: draw each token from the most probable tokens that together have this
+    probability; 1 = all tokens. Without --top-p and --top-k, beam search chooses the tokens"""
     temperature: Annotated[float, within(above=0)] = 1.0
     """values above 1 make the probabilities of tokens more even, values below 1 less even"""
     min_tokens: Annotated[int, within(at_least=1)] = 1
@@ -133,13 +133,13 @@ class EncoderOptions:
         return encoders.classifier(vectors, encoder.model.inputs, classes, self.dropout)
 
     def language_model(
-        self, vocab_size: int, length: int, objective: str, weights: bool = True, **extend: Any
+        self, vocab_size: int, length: int, objective: str, weights: bool = True
     ) -> Any:
         """Build a ``LanguageModel`` for sequences of any length up to ``length``."""
         from amp_xla.models.language_model import LanguageModel
 
         config = self.config(vocab_size, length)
-        return LanguageModel(config, length, objective, self.bert, weights, **extend)
+        return LanguageModel(config, length, objective, self.bert, weights)
 
     def architecture(self, vocab_size: int, max_length: int) -> bytes:
         """Return the content of the model's ``bert_config.json``."""

@@ -2,43 +2,66 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Optional
 
 ROOT = Path(__file__).resolve().parents[2]
+_SCRIPT = Path(sys.executable).with_name("amp-xla")  # of an installed package
 CONTAINER = "nvcr.io/nvidia/tensorflow:23.03-tf1-py3"
 TF2_IMAGE = "nvcr.io/nvidia/tensorflow:25.02-tf2-py3"
 
 
-def in_checkout() -> bool:
-    """Return whether the working folder is this project's checkout."""
-    try:
-        return (ROOT / "Makefile").is_file() and Path.cwd() == ROOT
-    except OSError:  # the working folder was deleted
-        return False
+def checkout() -> Optional[str]:
+    """Return the path of the checkout that runs, as typed here; None if it is installed."""
+    if not (ROOT / "Makefile").is_file() or _SCRIPT.is_file():
+        return None
+    return shortest(ROOT)
+
+
+def shortest(path: Path) -> str:
+    """Return a path as words of a command: relative to the working folder if that is shorter."""
+    with contextlib.suppress(OSError):  # the working folder was deleted
+        return shlex.quote(min(os.path.relpath(str(path)), str(path), key=len))
+    return shlex.quote(str(path))
 
 
 def in_own_environment() -> bool:
     """Return whether this Python is that of an environment which ``./amp-xla`` has built."""
-    return in_checkout() and Path(sys.prefix).parent == ROOT / ".venvs"
+    return Path(sys.prefix).parent == ROOT / ".venvs"
+
+
+def program() -> str:
+    """Return the words that start this program here."""
+    folder = checkout()
+    if folder is not None:
+        return f"{folder}/amp-xla"
+    if not _SCRIPT.is_file():
+        return f"{shlex.quote(sys.executable)} -m amp_xla"
+    return "amp-xla" if shutil.which("amp-xla") == str(_SCRIPT) else shortest(_SCRIPT)
 
 
 def as_typed(text: str) -> str:
-    """Return a message whose ``amp-xla COMMAND`` and ``pip install`` can be typed here."""
-    if in_checkout():
-        text = re.sub(r"(?<![\w./'-])amp-xla (?=[a-z])", "./amp-xla ", text)
+    """Return a message whose ``amp-xla COMMAND``, ``make`` and ``pip`` can be typed here."""
+    folder = checkout()
+    if folder not in (None, "."):
+        text = re.sub(r"\bmake (?=env|docker-|train\b)", lambda _: f"make -C {folder} ", text)
+    text = re.sub(r"(?<![\w./'-])amp-xla (?=[a-z])", lambda _: f"{program()} ", text)
     if in_own_environment():  # which has no pip
-        text = re.sub(r"(?<![\w./-])(?<!amp-xla )pip install ", "./amp-xla pip install ", text)
+        pip = f"{program()} pip install "
+        text = re.sub(r"(?<![\w./-])(?<!amp-xla )pip install ", lambda _: pip, text)
     return text
 
 
 def environment() -> str:
     """Return the command that installs TensorFlow and bert4keras."""
-    if in_checkout():
+    if checkout():
         return "make env"
     runtime, bert4keras = ("tf1", "0.11.3") if sys.version_info < (3, 8) else ("tf2", "0.11.5")
     return f"pip install 'amp-xla[{runtime}]' && pip install --no-deps bert4keras=={bert4keras}"
@@ -46,7 +69,7 @@ def environment() -> str:
 
 def container(image: str = "") -> str:
     """Return the command that starts NVIDIA's container, or another ``image``."""
-    if in_checkout():
+    if checkout():
         return "make docker-train" + (f" BASE_IMAGE={image}" if image else "")
     return f"docker run --rm -it --gpus all {image or CONTAINER}"
 

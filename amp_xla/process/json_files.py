@@ -76,7 +76,6 @@ def read(
     """Return the JSON object, or with ``kind`` the list, in a file.
 
     Args:
-      path: the file.
       fields: the fields that the object must have; see ``require``.
       kind: as for ``decode``.
       links, most: as for ``regular.read``.

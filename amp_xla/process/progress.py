@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from typing import Any, Dict, Optional
@@ -14,7 +15,6 @@ from amp_xla.process.world import is_main_rank, world
 
 # The bar comes last: tqdm cuts the line at the terminal's width.
 _FORMAT = "{percentage:3.0f}% {n_fmt}/{total_fmt} {remaining} left{postfix} |{bar}|"
-_FIRST = ("loss", "scale", "skipped")
 
 
 def note(text: str, ranks: int = 1) -> None:
@@ -25,23 +25,28 @@ def note(text: str, ranks: int = 1) -> None:
 
 
 class Progress:
-    """Progress of a run of ``total`` steps."""
+    """Progress of a run of ``total`` steps.
+
+    The bar appears after the first step: this one is slow, and would spoil the estimate.
+    """
 
     def __init__(self, total: int, start: int) -> None:
         self._bar: Optional[Any] = None
-        self.total, self._hidden = total, False
-        if sys.stderr.isatty() and is_main_rank():
-            self._bar = tqdm(
-                total=total, initial=start, dynamic_ncols=True, mininterval=0.2, bar_format=_FORMAT
-            )
+        self.total, self._start = total, start
+        self._hidden = not is_main_rank()
         self._seconds, self._samples = time.monotonic(), 0
 
     def advance(self, samples: int) -> None:
         """Count one step of ``samples`` real samples."""
         self._samples += samples
-        if self._bar is not None:
-            with messages():
+        with messages():
+            if self._bar is not None:
                 self._bar.update(1)
+            elif sys.stderr.isatty() and not self._hidden:
+                self._bar = tqdm(
+                    total=self.total, initial=self._start + 1, leave=False, dynamic_ncols=True,
+                    mininterval=0.2, bar_format=_FORMAT,
+                )  # fmt: skip
 
     def measure(self) -> float:
         """Return samples per second since the last call; pauses do not count."""
@@ -55,23 +60,33 @@ class Progress:
         self._seconds += seconds
 
     def show(self, step: int, values: Dict[str, str]) -> None:
-        """Show ``values`` in the progress bar, or as one line if there is no terminal."""
-        if self._bar is not None:
-            ordered = sorted(values, key=lambda name: name not in _FIRST)
-            words = [f"{name} {values[name]}" for name in ordered]
-            self._bar.set_postfix_str("  ".join(words), refresh=False)
-        elif is_main_rank() and not self._hidden:
-            words = [f"{name} {value}" for name, value in values.items()]
-            with messages():
-                print(f"step {step}/{self.total}  {'  '.join(words)}", file=sys.stderr, flush=True)
+        """Show ``values`` in the progress bar, or as one line if there is no terminal.
+
+        The bar leaves out the last values if the terminal is too narrow for them.
+        """
+        words = [f"{name} {value}" for name, value in values.items()]
+        with messages():
+            if self._bar is not None:
+                room = os.get_terminal_size(sys.stderr.fileno()).columns
+                room -= len(f"100% {self.total}/{self.total} 00:00:00 left, ")
+                while words and len("  ".join(words)) > room:
+                    words.pop()
+                self._bar.set_postfix_str("  ".join(words), refresh=False)
+                if step >= self.total:  # stays, above the line of the last evaluation
+                    self._bar.leave = True
+                    self.close()
+            elif not self._hidden:
+                line = "  ".join([f"step {step}/{self.total}", *words])
+                print(line, file=sys.stderr, flush=True)
 
     def hide(self) -> None:
-        """Show nothing from now on: Keras shows its own bar."""
+        """Show nothing from now on, for example because Keras shows its own bar."""
+        self._hidden = True
         self.close()
-        self._bar, self._hidden = None, True
 
     def close(self) -> None:
-        """Close the bar and leave it on the terminal."""
+        """Remove the bar from the terminal, unless it shows the last step."""
         if self._bar is not None:
             with messages():
                 self._bar.close()
+        self._bar = None

@@ -83,6 +83,14 @@ def lines(path: Path, most: float = math.inf) -> Iterator[bytes]:
             yield line
 
 
+def refuse_unwritable(folder: Path) -> None:
+    """Raise OSError if a folder, or the folder in which it would be made, cannot be written."""
+    there = next(path for path in (folder, *folder.parents) if os.path.lexists(str(path)))
+    if not there.is_dir() or not os.access(str(there), os.W_OK | os.X_OK):
+        code = errno.EACCES if there.is_dir() else errno.ENOTDIR
+        raise OSError(code, os.strerror(code), str(there))
+
+
 def not_linked(path: Path) -> Path:
     """Return the path of a file or folder; raise ``NotAFile`` if it is a link."""
     if path.is_symlink():

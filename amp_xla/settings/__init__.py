@@ -155,13 +155,16 @@ class Precision:
             epsilon=chosen.epsilon or (1e-5 if amp else None),
         )  # fmt: skip
 
+    @property
+    def summary(self) -> str:
+        """The precision, e.g. ``precision amp (float16: GPU)``."""
+        reason = f": {self.reason}" if self.reason else ""
+        half = f" ({self.half or 'float32'}{reason})" if self.settings.precision == "amp" else ""
+        return f"precision {self.settings.precision}{half}"
+
     def describe(self) -> str:
         """Return e.g. ``precision amp (float16), XLA off, infinity 1e4, epsilon 1e-5``."""
-        words = [f"precision {self.settings.precision}"]
-        if self.settings.precision == "amp":
-            reason = f": {self.reason}" if self.reason else ""
-            words[0] += f" ({self.half or 'float32'}{reason})"
-        words.append(str(self.choice) if self.choice else f"XLA {self.settings.xla}")
+        words = [self.summary, str(self.choice) if self.choice else f"XLA {self.settings.xla}"]
         constants = {"infinity": self.infinity, "epsilon": self.epsilon}
         words += [f"{name} {plain(v)}" for name, v in constants.items() if v is not None]
         return ", ".join(words)

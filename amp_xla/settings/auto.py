@@ -7,7 +7,7 @@ from typing import NamedTuple, Optional, Tuple
 LENGTHS = 2  # most lengths of batches if XLA is on
 # Seconds of compiling per shape, and per shape and layer. TensorFlow 2 on an H100: 16, 79 and 145
 # for 2, 12 and 24 layers (docs/results/h100.md). TensorFlow 1.15 was not measured on a GPU.
-_COMPILING = {"tf2": (4.0, 6.0), "tf1": (4.0, 6.0)}
+_FIXED, _PER_LAYER = 4.0, 6.0
 # Seconds saved per layer, token and hidden unit. On an H100: 176 ms for BERT-base, 64 x 384 tokens;
 # 225 ms for BERT-large, 32 x 384. Slower GPUs save more.
 _SAVED = 0.176 / (12 * 64 * 384 * 768)
@@ -55,9 +55,8 @@ def choose(work: Optional[Work], capability: Optional[Tuple[int, int]], runtime:
         return Choice(False, "not measured on a GPU without tensor cores")
     if work is None:
         return Choice(False, "not measured for this kind of model")
-    fixed, per_layer = _COMPILING[runtime]
     saved = _SAVED * work.layers * work.tokens * work.hidden
-    enough = int(work.shapes * (fixed + per_layer * work.layers) / saved) + 1
+    enough = int(work.shapes * (_FIXED + _PER_LAYER * work.layers) / saved) + 1
     measured = "" if runtime == "tf2" else ", not measured on TensorFlow 1.15"
     why = f"{work.steps:,} steps, and it pays from about {enough:,} on{measured}"
     return Choice(True, why, LENGTHS) if work.steps >= enough else Choice(False, why)

@@ -1,1 +1,1 @@
-"""Speed on this machine: the fastest precision and XLA mode, and the largest batch that fits."""
+"""Speed: the fastest precision and XLA mode on this machine, and forecasts for other GPUs."""

@@ -1,4 +1,4 @@
-"""Measurement of combinations of precision and XLA mode, each in a process, in several rounds.
+"""Short runs with each combination of precision and XLA mode, in several rounds.
 
 Rounds go A B C, C B A, A B C, ..., so that a machine that slows down slows all of them. Running
 out of memory, NaN and crashes are results, not errors.
@@ -11,26 +11,50 @@ import dataclasses
 import json
 import os
 import re
+import shutil
 import signal
 import statistics
 import subprocess
 import sys
 import time
-from typing import Any, Dict, List, Mapping, Optional, Sequence
+from pathlib import Path
+from typing import Any, Dict, List, Optional, Sequence
+
+import numpy as np
 
 from amp_xla import backend
 from amp_xla.process.progress import note
 from amp_xla.process.stopping import temporary_folder
 from amp_xla.settings import flags
-from amp_xla.speed.child import MARK, Request
 from amp_xla.speed.machine import clean_environment
 
+WARM_STEPS = 16  # XLA's lazy mode compiles a shape at its third request
+_COMPILES = 5.0  # a step that takes longer than this many median steps has compiled a shape
+_FIRST_ROUND = 0.7  # share of the time budget in which the first round may start processes
 _OUT_OF_MEMORY = re.compile(
     r"OOM when allocating|ResourceExhausted|RESOURCE_EXHAUSTED|out of memory|Out of memory"
     r"|MemoryError|bad_alloc|Cannot allocate memory|failed to map segment|mmap failed"
     r"|Resource temporarily unavailable|allocat\w+ (?:of )?\d+ bytes failed|can't start new thread"
+    r"|not enough memory"
 )
-_FIRST_ROUND = 0.7  # share of the time budget in which the first round may start processes
+# Trains like ``amp-xla train``, but in another folder than ``runs``.
+_TRAIN = """
+import sys
+from amp_xla.commands import cli
+from amp_xla.training import run
+run.RUNS = sys.argv.pop(1)
+sys.exit(cli.main())
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """A run: a recipe, its flags ``words``, precision and XLA mode."""
+
+    recipe: str
+    words: Sequence[str] = ()
+    precision: str = "amp"
+    xla: str = "off"
 
 
 @dataclasses.dataclass
@@ -43,9 +67,8 @@ class Outcome:
       why: reason if the status is not ``ok``.
       samples_per_second: one number per round.
       step_seconds: one number per timed step.
-      steps: training steps of the last process, warm-up included.
-      loss: after the last step; None if it is not finite.
-      peak_bytes: see ``child.peak_bytes``.
+      steps: training steps of the last run.
+      loss: of the last of them that was finite; None if there is none.
       warm_seconds: compilation and other first-time work, in the first round.
     """
 
@@ -57,7 +80,6 @@ class Outcome:
     step_seconds: List[float] = dataclasses.field(default_factory=list)
     steps: int = 0
     loss: Optional[float] = None
-    peak_bytes: int = 0
     warm_seconds: float = 0.0
 
     @property
@@ -69,6 +91,29 @@ class Outcome:
     def median(self) -> float:
         """Median of samples per second over the rounds; 0 without rounds."""
         return statistics.median(self.samples_per_second) if self.samples_per_second else 0.0
+
+    def add(self, lines: Sequence[Dict[str, Any]], steps: int) -> None:
+        """Add a round: the last ``steps`` of a run that did not compile.
+
+        Args:
+          lines: its lines of metrics.jsonl, one per step.
+          steps: number of timed steps.
+
+        Raises:
+          ChildEnded: most steps were not finite.
+        """
+        samples = np.diff([0, *(line["samples"] for line in lines)])
+        seconds = samples / [line["samples_per_second"] for line in lines]
+        usual = float(np.median(seconds))
+        timed = np.flatnonzero(seconds <= _COMPILES * usual)[-steps:]
+        self.samples_per_second.append(float(samples[timed].sum() / seconds[timed].sum()))
+        self.step_seconds += seconds[timed].tolist()
+        compiling = seconds[seconds > _COMPILES * usual] - usual
+        self.warm_seconds = self.warm_seconds or float(compiling.sum())
+        losses = [line["loss"] for line in lines if isinstance(line["loss"], float)]
+        self.steps, self.loss = len(lines), losses[-1] if losses else None
+        if 2 * len(losses) < len(lines):  # a dynamic loss scale skips some steps, but not most
+            raise ChildEnded("not finite", f"loss or gradients by step {self.steps}")
 
 
 class ChildEnded(Exception):
@@ -94,57 +139,63 @@ def ended(code: int, errors: bytes) -> ChildEnded:
     return ChildEnded("crashed", f"{how}: {last}")
 
 
-def answer_of(command: Sequence[str], environ: Mapping[str, str], timeout: float) -> Dict[str, Any]:
-    """Start a process and return its result, as ``child.reply`` prints it.
+def turn(request: Request, steps: int, timeout: float, folder: Path) -> List[Dict[str, Any]]:
+    """Train in a new process for ``steps`` steps; return its lines of metrics.jsonl, one per step.
 
     Args:
-      environ: variables to add to a clean environment.
+      timeout: maximum seconds.
+      folder: gets the run, and the programs that XLA of TensorFlow 2 compiles, for the next round.
 
     Raises:
-      ChildEnded: the process ended without a result, or had none after ``timeout`` seconds.
+      ChildEnded: the run failed, or took longer.
     """
-    with subprocess.Popen(
-        list(command),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env={**clean_environment(), **environ},
-        start_new_session=True,
+    runs, errors, began = folder / "runs", folder / "errors", time.monotonic()
+    shutil.rmtree(str(runs), ignore_errors=True)
+    modes = ("--precision", request.precision, "--xla", request.xla)
+    command = [sys.executable, "-c", _TRAIN, str(runs), "train", request.recipe, "--"]
+    command += [*request.words, *modes, "--log-every", "1", "--name", "tune"]
+    environ = clean_environment()
+    if request.xla != "off" and backend.installed() == "tf2":
+        environ[flags.XLA_FLAGS] = f"--tf_xla_persistent_cache_directory={folder}"
+    lines: List[Dict[str, Any]] = []
+    with open(str(errors), "wb") as file, subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=file, env=environ, start_new_session=True
     ) as process:
         try:
-            out, errors = process.communicate(timeout=timeout)
-        except subprocess.TimeoutExpired:
-            raise ChildEnded("timed out", f"no answer in {timeout:.0f} s") from None
+            while process.poll() is None and len(lines) < steps:
+                if time.monotonic() - began > timeout:
+                    raise ChildEnded("timed out", f"no {steps} steps in {timeout:.0f} s")
+                time.sleep(0.05)
+                lines = _logged(runs)
+            code = process.poll()
         finally:
-            with contextlib.suppress(ProcessLookupError):  # what it started holds GPU and pipes
+            with contextlib.suppress(ProcessLookupError):  # what it started holds the GPU
                 os.killpg(process.pid, signal.SIGKILL)
-    answers = [line for line in out.splitlines() if line.startswith(MARK.encode())]
-    if process.returncode or not answers:
-        raise ended(process.returncode, errors)
-    values: Dict[str, Any] = json.loads(answers[0][len(MARK) :].decode())
-    return values
+    lines = _logged(runs)
+    diverged = any(not isinstance(line["loss"], float) for line in lines)
+    if not lines or (code and not diverged):
+        raise ended(code or 0, errors.read_bytes())
+    return lines
 
 
-def turn(request: Request, timeout: float, compiled: str) -> Dict[str, Any]:
-    """Measure the request in a new process; see ``answer_of``.
-
-    Args:
-      compiled: folder in which XLA of TensorFlow 2 keeps its programs for the next round.
-    """
-    command = [sys.executable, "-m", "amp_xla.speed.child", json.dumps(dataclasses.asdict(request))]
-    caches = request.xla != "off" and backend.installed() == "tf2"
-    flag = f"--tf_xla_persistent_cache_directory={compiled}"
-    return answer_of(command, {flags.XLA_FLAGS: flag} if caches else {}, timeout)
+def _logged(runs: Path) -> List[Dict[str, Any]]:
+    """Return the training lines of the only run in a folder; empty if it has none yet."""
+    text = "".join(path.read_text("utf-8") for path in runs.glob("*/tune/metrics.jsonl"))
+    lines = map(json.loads, text.split("\n")[:-1])  # the last one may be incomplete
+    return [line for line in lines if line["kind"] == "train"]
 
 
 def measure(
     requests: Sequence[Request],
+    steps: int,
     rounds: int,
     timeout: float,
     budget: float = 0.0,
 ) -> List[Outcome]:
-    """Measure each combination on the same steps, in a new process each time.
+    """Train each combination on the same batches, in a new process each time.
 
     Args:
+      steps: timed steps per run.
       timeout: maximum seconds per process.
       budget: maximum seconds for all rounds, 0 = no limit. In the first round, combinations whose
         turn comes after 70% of the budget are ``not measured``. No round starts once it is spent.
@@ -156,7 +207,7 @@ def measure(
     def spent(share: float = 1.0) -> bool:
         return bool(budget) and time.monotonic() - began >= budget * share
 
-    with temporary_folder("amp_xla-") as compiled:
+    with temporary_folder("amp_xla-") as folder:
         for number in range(rounds):
             if number and spent():
                 note(f"{number} of {rounds} rounds fit into the limit of {budget:.0f} s")
@@ -170,15 +221,8 @@ def measure(
                         raise ChildEnded(
                             "not measured", f"the limit of {budget:.0f} s left no time for it"
                         )
-                    note(f"{outcome.name}: building, compiling, {request.steps} steps ...")
-                    answer = turn(request, timeout, str(compiled))
-                    outcome.samples_per_second.append(answer["samples"] / sum(answer["seconds"]))
-                    outcome.step_seconds += answer["seconds"]
-                    for name in ("loss", "steps", "peak_bytes"):
-                        setattr(outcome, name, answer[name])
-                    outcome.warm_seconds = outcome.warm_seconds or answer["warm_seconds"]
-                    if not answer["finite"]:
-                        raise ChildEnded("not finite", f"loss or gradients by step {outcome.steps}")
+                    note(f"{outcome.name}: building, compiling, {steps} steps ...")
+                    outcome.add(turn(request, WARM_STEPS + steps, timeout, folder), steps)
                 except ChildEnded as end:
                     outcome.status, outcome.why = end.status, end.why
     return outcomes

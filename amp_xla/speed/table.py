@@ -8,7 +8,7 @@ from typing import Optional, Sequence, Tuple
 
 from amp_xla.speed.measure import Outcome
 
-HEAD = ("combination", "samples/s", "spread", "step ms", "peak MiB", "compile s", "loss", "result")
+HEAD = ("combination", "samples/s", "spread", "step ms", "compile s", "loss", "result")
 
 
 def spread(values: Sequence[float]) -> float:
@@ -39,7 +39,6 @@ def render(outcomes: Sequence[Outcome]) -> str:
             f"{o.median:.1f}" if measured else "-",
             _spread_text(o) if measured else "-",
             f"{1e3 * statistics.median(o.step_seconds):.1f}" if measured else "-",
-            f"{o.peak_bytes / 2**20:.0f}" if o.peak_bytes else "-",
             f"{o.warm_seconds:.1f}" if o.warm_seconds else "-",
             f"{o.loss:.4f} @{o.steps}" if o.loss is not None else "-",
             o.status + (f": {o.why}" if o.why else ""),

@@ -62,13 +62,10 @@ def checked(predicted: Any, lines: Sequence[str]) -> Answers:
     Raises:
       AmpXlaError: it returned something else, or too few or too many answers.
     """
-    if type(predicted) is tuple and len(predicted) == 2:
-        predicted = label_answers(lines, *predicted)
     if not isinstance(predicted, Answers):
         raise AmpXlaError(
             f"the recipe's predict returned {type(predicted).__name__}; allowed: Answers (see "
-            f"amp_xla/training/answers.py), or the pair of labels and their probabilities, float "
-            f"[lines, labels]"
+            f"amp_xla/training/answers.py)"
         )
     if any(value != value for _, fields in predicted.rows for value in fields.values()):
         raise AmpXlaError("the answers are not numbers (NaN): the run's weights cannot be used")

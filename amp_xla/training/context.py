@@ -7,8 +7,7 @@ does what surrounds them. ``inspect``, ``rehearse`` and ``tune`` call the same `
 from __future__ import annotations
 
 import dataclasses
-import importlib
-from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Type
+from typing import Any, Callable, Dict, Mapping, Optional, Sequence
 
 from amp_xla.config import flat
 from amp_xla.data.labelled import Labelled, Preparation
@@ -16,10 +15,9 @@ from amp_xla.models import fine_tuning
 from amp_xla.models.options import SIZES
 from amp_xla.models.weights import pretrained
 from amp_xla.process.progress import note
-from amp_xla.settings import AUTO, Precision, Settings, auto
+from amp_xla.settings import AUTO, auto
 from amp_xla.training import distributed
 from amp_xla.training.checkpoint import ARCHITECTURE, Checkpoint
-from amp_xla.training.options import LoopOptions
 from amp_xla.training.recipe import recipe_of
 from amp_xla.training.run import resumed_settings
 from amp_xla.training.state import XLA_LENGTHS
@@ -292,48 +290,3 @@ def text_defaults(config: Any, **training: Any) -> Dict[str, Any]:
     vocabulary = config.vocabulary.defaults(bert)
     texts = config.files.count(**training) if bert else 0
     return {**fine_tuning.defaults(bert, texts), **vocabulary}
-
-
-def served(
-    kind: Type[Any], entry: str, float32: bool = False, jax: bool = False
-) -> Callable[..., Any]:  # fmt: skip
-    """Return a function (checkpoint, ...) of a recipe that calls a function of its task's room.
-
-    The room is imported by the call, after the precision of the run was set.
-
-    Args:
-      kind: the recipe's ``Config``.
-      entry: ``module:function``; the function gets the configuration, then these arguments.
-      float32: compute in float32, with infinity and epsilon of the run.
-      jax: the function needs JAX, and no TensorFlow.
-    """
-
-    def function(checkpoint: Checkpoint, *args: Any, **kwargs: Any) -> Any:
-        config = checkpoint.config(kind)
-        if jax:
-            importlib.import_module("amp_xla.jax")  # one line if there is no JAX
-        else:
-            _apply_precision(checkpoint, float32)
-        module, _, name = entry.partition(":")
-        called = getattr(importlib.import_module(module), name)
-        return called(config, checkpoint, *args, **kwargs)
-
-    return function
-
-
-def _apply_precision(checkpoint: Checkpoint, float32: bool) -> None:
-    """Apply the precision of a run, without XLA and loss scaling, before TensorFlow's import."""
-    from amp_xla.backend import configuring
-
-    stored, names = checkpoint.identity["settings"], ("precision", "infinity", "epsilon")
-    meant = Precision.of(Settings(**{name: stored.get(name) for name in names}), None)
-    configuring.resolve(
-        precision="fp32" if float32 else meant.settings.precision, xla="off",
-        infinity=meant.infinity, epsilon=meant.epsilon,
-    )  # fmt: skip
-
-
-def loop_options(config: Any, monitor: str = "accuracy") -> LoopOptions:
-    """Return the loop's options; ``monitor`` is the dev metric that decides which step is best."""
-    length = config.training
-    return config.intervals.loop(monitor=monitor, epochs=length.epochs, patience=length.patience)

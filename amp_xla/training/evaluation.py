@@ -1,7 +1,7 @@
 """Inference over batches: metrics of held-out samples, and predictions in the order of samples.
 
 An evaluation is a function without arguments that returns metrics by name. ``infer`` maps a batch
-to arrays by name. Imports no TensorFlow, except in ``held_out``.
+to arrays by name. TensorFlow is imported by functions only.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Seque
 
 import numpy as np
 
+from amp_xla.config import flat
 from amp_xla.data.batches.buckets import Batches, choose_lengths
 from amp_xla.data.batches.protocol import Batch, micro_batches
 from amp_xla.data.labelled import BatchOptions
-from amp_xla.data.text.tokenizer import Encoded
+from amp_xla.data.text.tokenizer import Encoded, Tokenizer
 from amp_xla.report import scores
 from amp_xla.training import distributed
+from amp_xla.training.checkpoint import Checkpoint
 
 _ROWS = 4096  # larger batches have no more rows than samples, rounded up to this
 Infer = Callable[[Batch], Mapping[str, Any]]
@@ -66,6 +68,31 @@ def in_order(encoded: Encoded, length: int, rows: int, infer: Callable[[Batch], 
             if sample >= 0:
                 results[sample] = result
     return results
+
+
+def of_lines(
+    config: Any, checkpoint: Checkpoint, lines: Sequence[str], classes: int,
+    output: Callable[[Any], Any],
+) -> np.ndarray:  # fmt: skip
+    """Return an output of a run's classifier for each line: a text, or two with a tab between.
+
+    ``output`` is a function from the logits, float32 [B, classes], to a tensor [B, ...].
+    """
+    from amp_xla.models import dropout
+    from amp_xla.training.step import Inference, restore_weights
+
+    tokenizer, batches = Tokenizer.of_folder(str(checkpoint.path)), config.batches
+    with dropout.inference():
+        model = config.encoder.classifier(
+            tokenizer.vocab_size, classes, batches.max_length, weights=False,
+            pooling=flat(config).get("pooling", "mean"),
+        )  # fmt: skip
+    restore_weights(checkpoint, model.weights)
+    inputs = dict(zip(("token_ids", "segment_ids"), model.inputs))
+    infer = Inference(inputs, {"output": output(model.output)})
+    encoded = tokenizer.encode_lines(lines, batches.max_length)
+    rows = (encoded, batches.max_length, batches.batch_size)
+    return np.stack(in_order(*rows, lambda batch: infer(batch)["output"]))
 
 
 def classification(infer: Infer, batches: Any, classes: int) -> Evaluation:

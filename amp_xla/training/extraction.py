@@ -52,13 +52,13 @@ def f1(counts: np.ndarray) -> Dict[str, float]:
 def evaluation(
     infer: Infer, batches: Any, data: Labelled, gold: Found, decode: Decode, more: Any = None
 ) -> Evaluation:
-    """Return F1, precision, recall (micro averages) and mean loss.
+    """Return a function that computes F1, precision, recall (micro averages) and the mean loss.
 
     Args:
-      infer: outputs for ``decode``, and ``loss``: of each text, or the sum over the batch.
+      infer: function batch -> model outputs, with ``loss`` per text or summed over the batch.
       batches: this rank's part of ``data.dev_batches``.
-      data, gold: the dev texts, and what is in each.
-      decode: finds it.
+      data, gold: the dev texts, and the entities or triples in each.
+      decode: finds entities or triples in the model outputs.
       more: function (batch, outputs, found, gold of each row) -> further sums over a batch.
     """
     names = data.labels.names

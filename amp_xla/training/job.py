@@ -177,8 +177,9 @@ class TensorFlowEngine(Engine):
         self.last_batch, self._micro_batch = (number, feed), part
 
     def first_step_ran(self) -> Optional[Dict[str, Any]]:
-        graph = self.job.step.executed
-        note(f"first step ran: {graph.describe()}")
+        graph, resolved = self.job.step.executed, self.job.resolved
+        right = "" if graph.half_nodes or resolved.half else f", as expected for {resolved.summary}"
+        note(f"first step ran: {graph.describe()}{right}")
         compiled.seal()
         self.job.verify(graph)
         return dataclasses.asdict(graph)

@@ -9,14 +9,13 @@
 from __future__ import annotations
 
 import shlex
-import sys
 import time
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Mapping, Optional, Type, Union
+from typing import Any, Dict, Mapping, Optional, Sequence
 
 from amp_xla import backend
 from amp_xla.backend import configuring
-from amp_xla.config import changed, flat, parse
+from amp_xla.config import changed, flat
 from amp_xla.errors import AmpXlaError
 from amp_xla.process.progress import note
 from amp_xla.process.stopping import SignalWatch
@@ -29,31 +28,20 @@ from amp_xla.training.checkpoint import (
     find,
     set_aside_damaged,
 )
-from amp_xla.training.context import build_job, loop_options
+from amp_xla.training.context import build_job
 from amp_xla.training.distributed import Ranks
 from amp_xla.training.engine import Engine
 from amp_xla.training.loop import Loop
 from amp_xla.training.options import LoopOptions, RunOptions
-from amp_xla.training.recipe import recipe_of
+from amp_xla.training.recipe import Recipe
 from amp_xla.training.run import RunFolder, write_about
 from amp_xla.training.state import differences, digests, identity_of, same_on_all
 
 
-def train(
-    recipe: str,
-    config: Any,
-    build: Callable[..., Any],
-    options: LoopOptions,
-    join: Optional[Callable[[], Ranks]] = None,
-) -> int:
+def train(recipe: Recipe, config: Any) -> int:
     """Train a recipe, from the start or from a checkpoint; return the exit code.
 
     If XLA fails where ``auto`` turned it on, training goes on without it.
-
-    Args:
-      config: the recipe's configuration; its field ``run`` has ``RunOptions``.
-      build: returns the ``Job`` of a configuration and a ``RunContext``.
-      join: joins the processes that train together; None = ``distributed.join`` (Horovod).
 
     Raises:
       Stopped: a signal arrived; a checkpoint was written first.
@@ -61,20 +49,21 @@ def train(
     """
     run: Optional[RunFolder] = None
     job = loop = None
+    note(f"{recipe.name}: loading libraries ...")
     with SignalWatch() as watch:
         try:
             with watch.nothing_to_save("before the first step; nothing was lost"):
-                ranks = _join(config) if join is None else join()
-                run = _folder(recipe, config.run, ranks)
+                ranks = _join(config) if recipe.join is None else recipe.join()
+                run = _folder(recipe.name, config.run, ranks)
                 resume_from = newest(run, ranks)
                 if resume_from is not None:  # keeps micro-batches as small as they were
                     ranks.first_size = resume_from.ranks["first_size"]
-                job = build_job(build, config, resume_from)
-                loop = prepare(run, config, job.engine(), options, resume_from)
+                job = build_job(recipe.build, config, resume_from)
+                loop = prepare(run, config, job.engine(), recipe.loop_options(config), resume_from)
             began = time.monotonic()
             loop.train(watch)
             report(loop, time.monotonic() - began)
-            note(_next(sys.modules[build.__module__], loop))
+            note(_next(recipe, loop))
             watch.check("after the last step; the run is complete")
             return 0
         except Exception as error:
@@ -87,28 +76,12 @@ def train(
                 run.close()
     job = loop = None
     backend.clear_session()
-    return train(recipe, config, build, options, join)
+    return train(recipe, config)
 
 
-def main(
-    kind: Type[Any],
-    build: Callable[..., Any],
-    argv: Optional[List[str]] = None,
-    *,
-    options: Union[str, Callable[[Any], LoopOptions]],
-) -> int:
-    """Train a recipe with the flags ``argv``; return the exit code.
-
-    Args:
-      kind: the recipe's ``Config``.
-      build: as for ``train``.
-      argv: words of the command line; None = ``sys.argv[1:]``.
-      options: function of the configuration; or the dev metric for ``loop_options``.
-    """
-    recipe = recipe_of(build)
-    config = parse(kind, argv, f"amp-xla train {recipe}")
-    loop = loop_options(config, options) if isinstance(options, str) else options(config)
-    return train(recipe, config, build, loop)
+def main(recipe: Recipe, argv: Optional[Sequence[str]] = None) -> int:
+    """Train a recipe with flags, by default those of the command line; return the exit code."""
+    return train(recipe, recipe.parse(argv))
 
 
 def _join(config: Any) -> Ranks:
@@ -176,7 +149,7 @@ def prepare(
     run.name = ranks.from_first(lambda: run.name)  # it may depend on the clock
     if ranks.first and resume_from is not None:
         set_aside_damaged(resume_from)
-    note(f"run folder: {run.path}")
+    note(f"run folder: {run.path}; after an interruption, {run.continuing}")
     if resume_from is None and run_options.resume:
         note(f"{run.path} has no checkpoint yet: starting from the beginning")
     if ranks.first:
@@ -247,20 +220,26 @@ def report(loop: Any, seconds: float) -> None:
     best = ""
     if state.best is not None:
         best = f"best dev {loop.options.monitor} {state.best:.4f} at step {state.best_step}; "
+    page = loop.run.path / "report.html"
     note(
         f"done: {best}{state.step} steps ({state.skipped} skipped), {state.samples} samples in "
-        f"{seconds:.0f} s of training and evaluation"
+        f"{seconds:.0f} s of training and evaluation" + f"\nreport: {page}" * page.is_file()
     )
 
 
-def _next(recipe: Any, loop: Any) -> str:
-    """Return the command to use next: predict, fine-tune (or fill in masks), or verify."""
-    run = shlex.quote(str(loop.run.path))
-    if hasattr(recipe, "predict"):
-        return f"predict with: amp-xla predict {run} FILE"
+def _next(recipe: Recipe, loop: Any) -> str:
+    """Return the commands to use next."""
+    run, settings = shlex.quote(str(loop.run.path)), flat(loop.config)
+    flag = f" --recipe {recipe.file}" if recipe.file else ""
+    scored = recipe.scored is not None and settings.get("multilabel") is None
+    fill = recipe.fill is not None and settings.get("objective") == "mlm"
+    uses = {
+        f"predict with: amp-xla predict {run} FILE": recipe.predict is not None,
+        f"score labelled samples with: amp-xla evaluate {run} --file FILE": scored,
+        f"try it: amp-xla fill {run} --text 'the [MASK] of a list'": fill,
+        f"export it with: amp-xla export {run}": bool(recipe.exportable or recipe.export),
+    }
+    lines = [f"{line}{flag}" for line, offered in uses.items() if offered]
     if loop.engine.job.export is not None:
-        masks = hasattr(recipe, "fill") and flat(loop.config).get("objective") == "mlm"
-        return (f"try it: amp-xla fill {run} --text 'the [MASK] of a list'\n" * masks) + (
-            f"fine-tune its weights with: amp-xla train classification --bert {run}"
-        )
-    return f"check its checkpoints with: amp-xla verify {run}"
+        lines.append(f"fine-tune its weights with: amp-xla train classification --bert {run}")
+    return "\n".join(lines or [f"check its checkpoints with: amp-xla verify {run}"])

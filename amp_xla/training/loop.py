@@ -303,10 +303,10 @@ class Loop:
             values[name] = rate * factor(state.step)
         self._write("train", values)
         shown = {"loss": f"{means[0]:.4f}"}
-        shown.update((n, f"{m:.3f}") for n, m in zip(self.engine.metric_names, means[1:]))
-        shown["samples/s"] = f"{rate:.0f}"
         shown["scale"] = "" if result is None else f"{result.loss_scale:g}"
         shown["skipped"] = str(state.skipped)
+        shown.update((n, f"{m:.3f}") for n, m in zip(self.engine.metric_names, means[1:]))
+        shown["samples/s"] = f"{rate:.0f}"
         self.progress.show(state.step, shown)
 
     def _write(self, kind: str, values: Mapping[str, Any]) -> None:

@@ -66,7 +66,6 @@ def problems(path: Path, only: Sequence[str] = ()) -> List[str]:
     The whole content is read. Links and files that are not in the manifest count as damage.
 
     Args:
-      path: the checkpoint.
       only: names of the files to check; empty = all.
 
     Raises:

@@ -18,11 +18,8 @@ from amp_xla.settings import AUTO, Precision
 Seed = Annotated[int, within(0, 2**32 - 1, help="seed of all random numbers")]
 Accumulate = Annotated[
     int,
-    within(at_least=1, help="micro-batches per update; each has --batch-size samples"),
+    within(at_least=1, help="gradient accumulation: micro-batches of --batch-size per update"),
     MAY_CHANGE,
-]
-LogEvery = Annotated[
-    int, within(at_least=1, help="steps between lines of metrics.jsonl"), MAY_CHANGE
 ]
 
 
@@ -109,7 +106,7 @@ class ClassifierOptions:
     """passes over the training data (with --bert: enough for 300 updates, but at least 3 and
     at most 20)"""
     patience: Annotated[int, within(at_least=0)] = 0
-    """evaluations without improvement before early stopping; 0 = never"""
+    """early stopping after this many evaluations without improvement; 0 = never"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,7 +128,7 @@ class MemoryOptions:
     """Memory for activations."""
 
     recompute: Annotated[bool, MAY_CHANGE] = False
-    """recompute transformer layers in the backward pass: less memory, slower steps"""
+    """gradient checkpointing: recompute layers in the backward pass; less memory, slower steps"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,7 +156,8 @@ class Intervals:
 
     evaluate_every: Annotated[int, within(at_least=0)] = 0
     """steps between evaluations; 0 = once per epoch"""
-    log_every: LogEvery = 20
+    log_every: Annotated[int, within(at_least=1), MAY_CHANGE] = 20
+    """steps between lines of metrics.jsonl"""
 
     def loop(self, **rest: Any) -> LoopOptions:
         """Return ``LoopOptions`` with these intervals and the values in ``rest``."""

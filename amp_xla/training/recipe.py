@@ -1,16 +1,128 @@
-"""Recipes by name or path."""
+"""What a recipe is; recipes by name or path."""
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import importlib.util
 import os
 import pkgutil
 import sys
 from pathlib import Path
-from typing import Any, List
+from typing import Any, Callable, List, Optional, Sequence, Type, Union
 
+from typing_extensions import Literal
+
+from amp_xla.config import parse
 from amp_xla.errors import AmpXlaError
+from amp_xla.process.checkout import shortest
+from amp_xla.settings import Precision, Settings
+from amp_xla.training.checkpoint import Checkpoint
+from amp_xla.training.distributed import Ranks
+from amp_xla.training.options import LoopOptions
+
+FunctionName = Literal["predict", "rank", "generate", "fill", "scored", "exportable", "export"]
+Function = Optional[Callable[..., Any]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """A training job and the functions that serve its runs: ``recipe`` in a recipe's file.
+
+    The functions get the configuration of the run and its checkpoint, then the arguments below.
+    They import TensorFlow when they are called, after the precision was set.
+
+    Attributes:
+      config: dataclass of the settings, with a field ``run`` (``RunOptions``).
+      build: returns the ``Job`` of a configuration and a ``RunContext``.
+      monitor: dev metric that decides which checkpoint is best, or a function from the
+        configuration to it or to ``LoopOptions``.
+      predict: lines -> ``Answers``, for ``amp-xla predict``.
+      rank: the same with an argument ``query``, for ``predict --query``.
+      generate: the same with an argument ``generation``, for ``predict --beams``.
+      fill: texts, number of predictions -> ``Filling``s of each text, for ``amp-xla fill``.
+      scored: ``Samples`` -> ``Scorer``, for ``amp-xla evaluate``; gets no configuration, and
+        imports no TensorFlow.
+      exportable: the ``Exportable`` for ``amp-xla export``; computed in float32.
+      export: folder -> signature, if the only format is a SavedModel.
+      join: joins the processes that train together; None = by Horovod.
+    """
+
+    config: Type[Any]
+    build: Callable[[Any, Any], Any]
+    monitor: Union[str, Callable[[Any], Union[str, LoopOptions]]]
+    predict: Function = None
+    rank: Function = None
+    generate: Function = None
+    fill: Function = None
+    scored: Function = None
+    exportable: Function = None
+    export: Function = None
+    join: Optional[Callable[[], Ranks]] = None
+
+    @property
+    def name(self) -> str:
+        """Name of the recipe's folder in ``runs/``."""
+        return recipe_of(self.build)
+
+    @property
+    def file(self) -> str:
+        """The path of its file, as typed here; empty for a recipe of this project."""
+        path = Path(str(sys.modules[self.build.__module__].__file__)).resolve()
+        return "" if own_folder().resolve() == path.parent else shortest(path)
+
+    def parse(self, words: Optional[Sequence[str]]) -> Any:
+        """Return the configuration of flags; None = those of the command line."""
+        return parse(self.config, words, f"amp-xla train {self.file or self.name}")
+
+    def loop_options(self, config: Any) -> LoopOptions:
+        """Return the options of the training loop."""
+        monitor = self.monitor if isinstance(self.monitor, str) else self.monitor(config)
+        if isinstance(monitor, LoopOptions):
+            return monitor
+        length = config.training
+        return config.intervals.loop(
+            monitor=monitor, epochs=length.epochs, patience=length.patience
+        )  # fmt: skip
+
+    def need(self, function: FunctionName, run: str, why: str) -> Callable[..., Any]:
+        """Return a function; if there is none, raise AmpXlaError with ``why`` at its end."""
+        found: Function = vars(self)[function]
+        if found is None:
+            raise AmpXlaError(f"{run}: recipe {self.name} has no `{function}`; {why}")
+        return found
+
+    def call(self, name: FunctionName, checkpoint: Checkpoint, *args: Any, **named: Any) -> Any:
+        """Call a function with the configuration and in the precision of a run.
+
+        Exports are in float32. XLA and loss scaling are off.
+        """
+        config = checkpoint.config(self.config)
+        if "precision_options" in vars(config):  # before TensorFlow's import
+            from amp_xla.backend import configuring
+
+            stored, names = checkpoint.identity["settings"], ("precision", "infinity", "epsilon")
+            meant = Precision.of(Settings(**{name: stored.get(name) for name in names}), None)
+            configuring.resolve(
+                precision="fp32" if name == "exportable" else meant.settings.precision, xla="off",
+                infinity=meant.infinity, epsilon=meant.epsilon,
+            )  # fmt: skip
+        return vars(self)[name](config, checkpoint, *args, **named)
+
+
+def find_recipe(recipe: str) -> Recipe:
+    """Return a recipe by its name in ``recipes`` or by the path of its file.
+
+    Raises:
+      AmpXlaError: there is no such recipe, or the file has no object ``recipe``.
+    """
+    found = vars(recipe_module(recipe)).get("recipe")
+    if not isinstance(found, Recipe):
+        raise AmpXlaError(
+            f"{recipe} has no object `recipe` of the class amp_xla.training.recipe.Recipe; "
+            f"docs/own-recipe.md shows one"
+        )
+    return found
 
 
 def recipe_module(recipe: str) -> Any:
@@ -23,21 +135,22 @@ def recipe_module(recipe: str) -> Any:
     """
     if recipe.endswith(".py"):
         return _from_path(os.path.abspath(recipe))
-    name = recipe if "." in recipe else f"{recipe_package()}.{recipe}"
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name not in (name, name.rpartition(".")[0]):
-            raise
+    if recipe not in own_recipes():
         raise AmpXlaError(
-            f"there is no {name.replace('.', '/')}.py; recipes: {', '.join(own_recipes())}"
-        ) from None
+            f"there is no recipe {recipe}; allowed: {', '.join(own_recipes())}, or the path of a "
+            f".py file"
+        )
+    return importlib.import_module(f"{recipe_package()}.{recipe}")
+
+
+def own_folder() -> Path:
+    """Return the folder of this project's recipes."""
+    return Path(next(iter(importlib.import_module(recipe_package()).__path__)))
 
 
 def own_recipes() -> List[str]:
     """Return the names of this project's recipes."""
-    package = importlib.import_module(recipe_package())
-    return sorted(module.name for module in pkgutil.iter_modules(package.__path__))
+    return sorted(module.name for module in pkgutil.iter_modules([str(own_folder())]))
 
 
 def recipe_package() -> str:
@@ -65,11 +178,6 @@ def _from_path(path: str) -> Any:
         del sys.modules[name]
         raise
     return module
-
-
-def recipe_name(recipe: str) -> str:
-    """Return the name of a recipe's folder in ``runs/``."""
-    return Path(recipe).stem if recipe.endswith(".py") else recipe
 
 
 def recipe_of(part: Any) -> str:

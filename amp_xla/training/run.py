@@ -40,6 +40,7 @@ from amp_xla.training.engine import Engine
 from amp_xla.training.options import RunOptions
 from amp_xla.training.state import settings_of
 
+RUNS = "runs"  # folder of all runs
 LATEST = "latest"
 _LOCK = ".lock"
 _NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)  # e.g. Lustre mounted without flock
@@ -52,7 +53,7 @@ def resumed_settings(kind: Type[Any], recipe: str, options: RunOptions) -> Dict[
 
     They are read from the newest checkpoint and are the defaults of the command line.
     """
-    run = Path("runs") / recipe / (options.name or LATEST)
+    run = Path(RUNS) / recipe / (options.name or LATEST)
     saved = readable(folder_of(run)) if options.resume else None
     return {} if saved is None else saved.settings(kind)
 
@@ -73,7 +74,7 @@ class RunFolder:
     Args:
       recipe: e.g. ``classification``.
       name: name of the folder; None = date and time, or with ``resume`` the newest run.
-      root: folder of all runs.
+      root: folder of all runs; None = ``RUNS``.
       resume: allow a folder that already holds a run.
       writes: whether to read, lock and write the folder; only the first rank does.
 
@@ -85,6 +86,7 @@ class RunFolder:
     Raises:
       AmpXlaError: the name is not valid; the folder already holds a run, or a run whose
         checkpoints are gone; it is in use.
+      OSError: the folder cannot be written.
     """
 
     resume_by, force_by, choose = "--resume", "--force-resume", "choose another --name"
@@ -93,12 +95,12 @@ class RunFolder:
         self,
         recipe: str,
         name: Optional[str] = None,
-        root: str = "runs",
+        root: Optional[str] = None,
         resume: bool = False,
         writes: bool = True,
     ) -> None:
         self.recipe, self._writes = recipe, writes
-        self._parent = Path(root) / recipe
+        self._parent = Path(RUNS if root is None else root) / recipe
         self._lock: Optional[int] = None
         self._checkpoint: Optional[Checkpoint] = None
         if name is not None:
@@ -109,6 +111,8 @@ class RunFolder:
         self.name = name or time.strftime("%Y%m%d-%H%M%S")
         self.continues = False
         self._seen: List[str] = []
+        if writes:
+            regular.refuse_unwritable(self.path)
         # If the name is the date, ``begin`` finds a free one.
         if writes and self._chosen and os.path.lexists(str(self.path)):
             # A refusal must not create the lock. If there is one, nobody writes from here on.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from pathlib import Path
 from typing import Any, Callable, ClassVar, Dict, Iterable, List, NamedTuple, Sequence, Tuple
 
@@ -124,7 +123,6 @@ class LabelScores(SampleScores):
     @classmethod
     def of(cls, samples: Samples, names: Sequence[str], answers: Any, *others: Any) -> LabelScores:
         """Return the scores of answers, JSON objects with ``probabilities``."""
-        names = names or tuple(answers[0]["probabilities"])
         rows = [[answer["probabilities"][name] for name in names] for answer in answers]
         return cls(samples, names, np.array(rows, np.float64), *others)
 
@@ -176,12 +174,7 @@ class LabelScores(SampleScores):
 
 
 def scored(checkpoint: Checkpoint, samples: Samples) -> Scorer:
-    """Check the labels of samples; return the function that scores the answers to them.
-
-    A recipe whose answers are not ``label_answers`` has its own function ``scored``.
-    """
-    path = str(checkpoint.path / "labels.json")
-    names = Labels.load(path).names if os.path.isfile(path) else ()
-    if names:
-        samples.check(samples.wanted, names)
+    """Check the labels of samples; return the function that scores ``label_answers`` to them."""
+    names = Labels.load(checkpoint.file("labels.json")).names
+    samples.check(samples.wanted, names)
     return lambda answers: LabelScores.of(samples, names, answers)

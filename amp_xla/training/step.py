@@ -132,13 +132,11 @@ def _optimized(session: Any, fetches: Sequence[Any]) -> Any:
     devices: List[Any] = []
     for device in session.list_devices():
         if device.device_type == "CPU":
-            devices.insert(0, optimized.named_device(device.name, "CPU", frequency=2000))
+            devices.insert(0, optimized.named_device(device.name))
         elif device.device_type == "GPU":
             major, minor = backend.compute_capability() or (7, 0)
             environment = {"architecture": f"{major}.{minor}", "cuda": "11000"}
-            devices.append(
-                optimized.named_device(device.name, "GPU", frequency=1400, environment=environment)
-            )
+            devices.append(optimized.named_device(device.name, environment))
     names = dict.fromkeys(t.op.name if hasattr(t, "op") else t.name for t in fetches)
     return optimized.optimize(session.graph, session._config, list(names), devices)
 

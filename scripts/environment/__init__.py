@@ -5,6 +5,8 @@ Standard library only, because it runs before anything is installed. `./amp-xla`
 
 import sys
 
+from amp_xla.process.checkout import as_typed
+
 
 class SetupError(Exception):
     """An environment cannot be chosen or built; the text is for the user."""
@@ -12,4 +14,4 @@ class SetupError(Exception):
 
 def say(text: str) -> None:
     """Print to stderr; stdout is only for output that other programs read."""
-    print(text, file=sys.stderr, flush=True)
+    print(as_typed(text), file=sys.stderr, flush=True)

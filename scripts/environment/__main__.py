@@ -203,12 +203,12 @@ def runtime_of_run(process: Dict[str, object]) -> Optional[str]:
 
 
 def runtime_of_recipe(recipe: str, request: str) -> str:
-    """Return the runtime for a recipe: `jax_...` needs JAX, `keras_...` TensorFlow 2.
+    """Return the runtime for a recipe: `jax_...` needs JAX.
 
     Raises:
       SetupError: the recipe does not run on the requested runtime.
     """
-    required = {"jax": "jax", "keras": "tf2"}.get(Path(recipe).stem.partition("_")[0])
+    required = "jax" if Path(recipe).stem.startswith("jax_") else None
     if request == "auto":
         return required or request
     if required and request != required:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import shlex
-import time
 
 import pytest
 
 from benchmarks import gpu
-from benchmarks.gpu_rows import CONTESTANTS, PLAN, Contestant, Row
+from benchmarks.gpu_rows import CONTESTANTS, PLAN, Row
 from tests.support.running import run_python
 
 pytestmark = pytest.mark.once
@@ -47,27 +45,6 @@ def test_a_trial_measures_only_missing_rows(tmp_path):
     page = out.with_suffix(".md").read_text()
     assert "not a result" in page and "| fp32 " in page and "| older, " in page
     assert f"## tiny at 16: {row.machine['card']}" in page and "- fp32: driver none" in page
-
-
-@pytest.mark.long
-def test_a_row_that_hangs_costs_its_time_alone(tmp_path, monkeypatch, capsys):
-    """It answers which versions it has, then sleeps, and so does a process that it has started."""
-    program = tmp_path / "python"
-    program.write_text(
-        """#!/bin/sh
-        [ "$1" = -c ] && echo '{"torch": "2"}' && exit
-        sleep 500 & sleep 500"""
-    )
-    program.chmod(0o755)
-    monkeypatch.setattr(Contestant, "seconds", 4.0)  # of a tiny model's row
-    monkeypatch.setenv(*next(iter(NO_GPU.items())))
-    only, peer = "PyTorch bf16;PyTorch fp32", shlex.quote(str(program))
-    config, found = gpu.Config(trial=True, only=only, peer=peer), {}
-    gpu.measure(config, found, tmp_path / "gpu", time.monotonic() + 12)
-    said = capsys.readouterr().err
-    assert "PyTorch bf16, batch 4: timed out: no answer in " in said
-    assert "PyTorch fp32: no time is left for it" in said
-    assert [row.status.split(":")[0] for row in found.values()] == ["timed out"]
 
 
 def made(contestant, **values):

@@ -14,7 +14,8 @@ from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.errors import DataError, SettingsError
 from amp_xla.tasks.classification import data as classification
 from amp_xla.tasks.classification.data import MultiLabelTextFiles
-from amp_xla.tasks.classification.lines import encode_lines
+from amp_xla.tasks.seq2seq import data as seq2seq
+from amp_xla.tasks.seq2seq.data import TargetFiles
 from tests.support.encoded import digest, ids_of
 
 pytestmark = pytest.mark.once
@@ -32,10 +33,14 @@ def files(tmp_path):
     return TextFiles(train=str(tmp_path / "train"), dev=str(tmp_path / "dev"))
 
 
+HEADER = "text\tpair\tlabel\n"
+HOW = labelled.Preparation(
+    VocabularyOptions(vocab_size=200), BatchOptions(batch_size=4, max_length=16), None, 0.0, 1
+)
+
+
 def read(files, token_dropout=0.0, packed=False):
-    small = BatchOptions(batch_size=4, max_length=16)
-    vocabulary = VocabularyOptions(vocab_size=200)
-    how = labelled.Preparation(vocabulary, small, None, token_dropout, 1, packed)
+    how = HOW._replace(token_dropout=token_dropout, packed=packed)
     return classification.read(files, how)
 
 
@@ -76,7 +81,7 @@ def test_a_share_of_the_ordinary_tokens_is_hidden_as_seed_epoch_and_step_decide(
 
 def test_a_line_to_predict_is_independent_of_other_lines(files):
     tokenizer = read(files).tokenizer
-    encoded = encode_lines(["good", "good\tbad text", "good\t", "text " * 20], tokenizer, 16)
+    encoded = tokenizer.encode_lines(["good", "good\tbad text", "good\t", "text " * 20], 16)
     assert ids_of(encoded, 0) == ids_of(tokenizer.encode(["good"]), 0)
     assert ids_of(encoded, 1) == ids_of(tokenizer.encode(["good"], ["bad text"]), 0)
     assert ids_of(encoded, 2) == ids_of(tokenizer.encode(["good"], [""]), 0)
@@ -101,6 +106,24 @@ def test_a_text_has_any_number_of_labels(tmp_path, packed):
         read(MultiLabelTextFiles(**paths, multilabel=","))
     with pytest.raises(SettingsError, match="--multilabel ' ': allowed is"):
         MultiLabelTextFiles(multilabel=" ")
+
+
+@pytest.mark.parametrize("train, dev, warned", [
+    ("a b\tx\nc d\ty\n", "c d\tx\na b\tx\ne f\ty\n", "2 of 3 _, 1 of them with another label"),
+    ("a b\tx\na b\ty\nc d\tx\n", "a b\ty\nc\tx\n", "1 of 2 _"),
+    (f"{HEADER}one two\tsee me\tx\nfor all\tto go\ty\n",
+     f"{HEADER}one two\tto go\tx\nfor all\tto go\tx\n", "1 of 2 _, 1 of them with another label"),
+    ("a b\tx\nc d\ty\n", "a\tx\nc\ty\n", ""),
+    ("a b c\tx y\nd e f\tz\n", "a b c\tx\nd e f\tz\n", "2 of 2 _, 1 of them with another target"),
+])  # fmt: skip
+def test_dev_texts_in_the_training_file_are_counted(tmp_path, train, dev, warned):
+    for name, content in (("train", train * (1 if HEADER in train else 9)), ("dev", dev)):
+        (tmp_path / name).write_text(content)
+    kind, reading = TextFiles, read
+    if "target" in warned:
+        kind, reading = TargetFiles, lambda files: seq2seq.read(files, HOW, 8)
+    told = reading(kind(train=str(tmp_path / "train"), dev=str(tmp_path / "dev"))).description
+    assert told.partition("warning: ")[2] == warned.replace("_", "dev texts are training texts")
 
 
 def test_class_weights():

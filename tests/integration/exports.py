@@ -34,7 +34,6 @@ ELSEWHERE = "torch transformers>=5 sentence-transformers onnxruntime".split()
 BESIDE_ONNX = "requests urllib3 idna certifi charset-normalizer flatbuffers".split()
 SMALL = ("--layers", "2", "--hidden", "64", "--max-length", str(LENGTH), "--precision", "fp32")
 SHORT = (*SMALL, "--train-fraction", "0.2", "--epochs", "4")
-KERAS = ("keras_classification", *SHORT[:-6], *SHORT[-4:], "--policy", "float32")
 PAIRED = ("similarity", *SHORT, "--method")
 TAGGED = ("tagging", *SMALL, "--epochs", "4", "--head")
 POOLER, WITH_POOL = ("--pooling", "pooler"), {"with_pool": "tanh"}
@@ -45,8 +44,6 @@ ROWS: Dict[str, Any] = {
     "pooler": (("classification", *SHORT, *POOLER), "pipeline", WITH_POOL),
     "several": (("classification", *SMALL, "--epochs", "1", *POOLER, "--train", "several.tsv",
                  "--dev", "several.tsv", "--multilabel", "|"), "pipeline", WITH_POOL),
-    "keras": (KERAS, "transformers", {}),
-    "keras-pooler": ((*KERAS, *POOLER), "pipeline", WITH_POOL),
     "softmax": ((*TAGGED, "softmax"), "tagger", {}),
     "crf": ((*TAGGED, "crf"), "tagger", {}),
     "global_pointer": ((*TAGGED, "global_pointer"), "transformers", {}),

@@ -28,8 +28,9 @@ SCRIPTS = {
     "similarity": (r"epoch 5/5 .* dev accuracy ([\d.]+)", 0.8),
     "relations_gplinker": (r"epoch 10/10 .* dev f1 ([\d.]+)", 0.8),
     "masked_language_model": (r"epoch 8/8 .* dev accuracy ([\d.]+)", 0.4),
+    "keras_policy": (r"epoch 4/4 .* dev .*?acc\w* ([\d.]+)", 0.9),
 }
-CONTINUED = "ner_crf"  # and run on both TensorFlows; the others on 2.17 only
+CONTINUED = ("ner_crf", "keras_policy")  # and run on both TensorFlows; the others on 2.17 only
 
 
 def finish(server, script, folder):
@@ -40,7 +41,7 @@ def finish(server, script, folder):
     return done.out + done.err
 
 
-OTHERS = sorted(set(SCRIPTS) - {CONTINUED})
+OTHERS = sorted(set(SCRIPTS) - set(CONTINUED))
 
 
 @pytest.mark.once
@@ -58,7 +59,7 @@ def test_it_trains_and_is_evaluated(server, script, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "script", [CONTINUED, *(pytest.param(x, marks=pytest.mark.long) for x in OTHERS)]
+    "script", [*CONTINUED, *(pytest.param(x, marks=pytest.mark.long) for x in OTHERS)]
 )
 def test_it_learns_and_continues(server, script, tmp_path):
     whole = finish(server, script, tmp_path / "whole")
@@ -66,7 +67,9 @@ def test_it_learns_and_continues(server, script, tmp_path):
     score = re.search(result, whole)
     assert score and float(score.group(1)) >= least, whole
     assert "first step ran: " in whole and "resuming is not exact" not in whole
-    if script == CONTINUED and backend.kind() == "tf2":
+    if script == "keras_policy":
+        assert "executed nodes are float16" in whole and "scale 32768" in whole
+    if script in CONTINUED and backend.kind() == "tf2":
         killed, run = tmp_path / "killed", Path("runs", script)  # after the last checkpoint but one
         shutil.copytree(str(tmp_path / "whole"), str(killed), symlinks=True)
         shutil.rmtree(str(checkpoint.steps(killed / run / "checkpoints")[-1]))

@@ -12,11 +12,10 @@ import subprocess
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
 
 from amp_xla import backend
 from amp_xla.data.text import corpora
-from amp_xla.export.model import ANSWERS, HEAD
+from amp_xla.export.model import HEAD
 from amp_xla.export.quantized import REPORT
 from amp_xla.models.weights import google
 from amp_xla.tasks.recommendation.data import Columns, batch_of, parse_line, two_packages
@@ -99,22 +98,6 @@ def test_folders_for_sentence_transformers(place):
         assert any(str(value) in card for value in dev)
     modules = json.loads((folder / "modules.json").read_text())
     assert [x["path"] for x in modules] == ["", "1_Pooling", "2_Normalize"]
-
-
-@pytest.mark.once
-def test_a_taggers_folder_has_the_code_that_finds_the_best_path(place):
-    folder = place.exported("crf", "hf")
-    config = json.loads((folder / "config.json").read_text())
-    assert config["model_type"] == "bert_tagger"  # not BERT, which would leave out transitions
-    assert config["auto_map"]["AutoModelForTokenClassification"] == "tagger.Tagger"
-    code = (folder / "tagger.py").read_text()
-    compile(code, "tagger.py", "exec")
-    assert "import BertConfig, BertForTokenClassification" in code
-    assert "trust_remote_code=True" in (folder / "README.md").read_text()
-    transitions = json.loads((folder / ANSWERS).read_text())["transitions"]
-    weights = load_file(str(folder / "model.safetensors"))
-    np.testing.assert_allclose(weights["transitions"], transitions, rtol=1e-6)
-    assert google.pretrained(str(folder)).config["model_type"] == "bert"  # --bert reads it
 
 
 @pytest.mark.once

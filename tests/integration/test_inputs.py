@@ -80,6 +80,7 @@ WRONG: Dict[str, Tuple[Tuple[str, ...], Dict[str, Any], int, str]] = {
     "a folder": (("--file", "runs"), {}, 2, "error: runs: cannot be read"),
     "not UTF-8": (("--file", "utf8.txt"), {}, 2, "error: utf8.txt, line 2: is not UTF-8"),
     "nothing": ((), {"stdin": "/dev/null"}, 0, "warning: standard input has no text"),
+    "-": (("--file", "-"), {"stdin": "/dev/null"}, 0, "warning: standard input has no text"),
     "JSON": (("--file", "dev.jsonl"), {}, 0, 'columns: text = "text" (JSON); "label" unused'),
     "closed input": ((), {}, 2, "error: standard input is closed"),
     "full": (("--file", "texts.txt"), {"stdout": "/dev/full"}, 2, "error: cannot write to stand"),

@@ -1,6 +1,6 @@
-"""README's ways to install, tried in empty environments outside the checkout.
+"""The ways to install of docs/own-script.md, in empty environments outside the checkout.
 
-The tests of each runtime install its packages with pip, and run README's script and the commands.
+The tests of each runtime install its packages with pip, and run the page's script and the commands.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ pytestmark = [
         not os.environ.get("CI"), reason="takes packages from a registry; CI=true runs it"
     ),
 ]
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGE, README = (
+    (ROOT / name).read_text(encoding="utf-8") for name in ("docs/own-script.md", "README.md")
+)
 # This file is also collected in the runtime jax, because it contains `import jax`.
 RUNTIME = (
     "jax"
@@ -36,7 +38,7 @@ RUNTIME = (
 )
 with_tensorflow = pytest.mark.skipif(RUNTIME == "jax", reason="this runtime has no TensorFlow")
 BERT4KERAS = "0.11.3" if RUNTIME == "tf1" else "0.11.5"
-# Packages of NVIDIA's images that README's script needs.
+# Packages of NVIDIA's images that the page's script needs.
 IMAGE = {
     "tf1": "tensorflow-gpu==1.15.5 'h5py<3' 'numpy<1.19' 'protobuf<3.21'",
     "tf2": "tensorflow==2.17.1 'setuptools<81'",
@@ -68,7 +70,7 @@ class Environment:
         return said
 
     def install(self, line):
-        """Run an install command of README, with the checkout in place of ``.``."""
+        """Run an install command of the page, with the checkout in place of ``.``."""
         for part in line.split("&&"):
             words = shlex.split(part)
             assert words[:2] == ["pip", "install"], line
@@ -80,8 +82,12 @@ class Environment:
         return self.run([str(self.python.parent / "amp-xla"), *shlex.split(line)], code, stdin)
 
 
-def line_of_readme(*having):
-    lines = re.findall(r"^    (pip install .*?)(?:\s+# .*)?$", README, re.MULTILINE)
+def install_line(*having):
+    lines, first = (
+        re.findall(r"^    (pip install .*?)(?:\s+# .*)?$", text, re.MULTILINE)
+        for text in (PAGE, README)
+    )
+    assert len(first) == 1 and first[0] in lines
     matching = [line for line in lines if all(word in line for word in having)]
     assert len(matching) == 1, (having, lines)
     return matching[0]
@@ -96,7 +102,7 @@ def checkout(tmp_path_factory):
 def own(tmp_path_factory, checkout):
     """Install into a user's environment."""
     environment = Environment(tmp_path_factory.mktemp("own"), checkout)
-    environment.install(line_of_readme(f"'.[{RUNTIME}]'"))
+    environment.install(install_line(f"'.[{RUNTIME}]'"))
     return environment
 
 
@@ -117,8 +123,8 @@ def bert(own):
 
 
 def run_script(environment, bert):
-    """Run the script of README in an environment."""
-    script = re.search(r"<!-- run: script -->\n```python\n(.*?)```", README, re.DOTALL)
+    """Run the whole script of the page in an environment."""
+    script = re.search(r"<!-- run: script -->\n```python\n(.*?)```", PAGE, re.DOTALL)
     assert script is not None
     (environment.folder / "my_data.py").write_text(DATA)
     (environment.folder / "script.py").write_text(script.group(1))
@@ -140,7 +146,7 @@ def test_the_script_in_a_container_that_keeps_its_own_packages(tmp_path, checkou
     container.install(f"pip install {IMAGE[RUNTIME]}")
     freeze = [container.uv, "pip", "freeze", "--python", str(container.python)]
     frozen = set(container.run(freeze).splitlines())
-    container.install(line_of_readme("install . &&", BERT4KERAS))
+    container.install(install_line("install . &&", BERT4KERAS))
     assert frozen <= set(container.run(freeze).splitlines())
     run_script(container, bert)
 

@@ -144,7 +144,7 @@ def test_the_tensorflow_of_a_container_is_used(machine, version, runtime):
         ("classification", "nvtf1", "nvtf1"),
         ("classification", "jax", "needs TensorFlow, found RUNTIME=jax."),
         ("jax_classification", "auto", "jax"),
-        ("keras_classification", "tf1", "needs RUNTIME=tf2, found RUNTIME=tf1."),
+        ("jax_classification", "tf1", "needs RUNTIME=jax, found RUNTIME=tf1."),
     ],
 )
 def test_a_recipe_decides(recipe, request_, runtime):

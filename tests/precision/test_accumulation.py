@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from amp_xla.backend import keras, tf
-from amp_xla.precision import DynamicLossScale
+from amp_xla.backend import tf
 from amp_xla.precision.optimizer import LossScaleOptimizer
 from tests.support.precision_training import KINDS, minimized, problem, same
 
@@ -37,32 +36,6 @@ def test_a_window_is_one_step_with_the_mean_gradient(kind):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
     # bert4keras' rate follows the applied steps; its own accumulation counts micro-batches.
     assert state == [3, 0]  # applied, skipped; no sums between updates
-
-
-@pytest.mark.parametrize("where, bad", [(0, np.inf), (1, np.nan), (2, np.inf)])
-def test_one_bad_micro_batch_skips_its_window_and_no_other(session, where, bad):
-    scale = DynamicLossScale(8.0, growth_interval=2)
-    trainer = minimized(session, keras.optimizers.Adam(0.1), scale, accumulate=3)
-    optimizer = trainer.optimizer
-    before = trainer.weights()
-    scales, verdicts = [], []
-    for step in range(3):
-        finite, used = trainer.step(
-            bad if step == where else 1.0, [optimizer.gradients_finite, optimizer.loss_scale]
-        )
-        verdicts.append(bool(finite))
-        scales.append(float(used))
-    assert same(before, trainer.weights())
-    assert verdicts == [True, True, False]  # decided when the window is full
-    assert scales == [8.0] * 3  # constant within a window
-    assert session.run(optimizer.loss_scale) == 4.0
-    for _ in range(6):
-        trainer.step()
-    assert all(np.isfinite(w).all() for w in trainer.weights())
-    assert not same(before, trainer.weights())
-    assert trainer.state() == [2, 1, 8.0, 0]
-    assert not any(v.any() for v in session.run(optimizer.window.state_variables))
-    assert session.run(optimizer.iterations) == 2
 
 
 @pytest.mark.parametrize("factors", [[1.0], [1.0, 3.0]])

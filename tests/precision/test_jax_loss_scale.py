@@ -22,8 +22,8 @@ from tests.support.update_sequences import (
     MOMENTUM,
     RATE,
     SLOPES,
-    Reference,
-    many,
+    checked,
+    follow,
     scale,
     sequences,
 )
@@ -110,37 +110,26 @@ def sequence_step(state, factor, shift):
 
 def check_sequence(case):
     """The moving average is part of the state; an abandoned step is a state not taken over."""
-    batches, _ = case
-    reference = Reference(1, clips_always=True)
     params = {name: jnp.ones(2) for name in "eab"}
     slots = optax.chain(optax.identity(), optax.sgd(RATE, MOMENTUM)).init(params)
-    state = (params, slots, scale(), jnp.float32(0))
-    for micro in batches:
+    state, counts = (params, slots, scale(), jnp.float32(0)), [0, 0]
+
+    def train(micro):
+        nonlocal state
         new, finite = sequence_step(state, jnp.float32(micro.factor), jnp.float32(micro.shift))
-        if micro.abandoned:
-            continue
-        state = new
-        assert bool(finite) == reference.step(micro)
-        loss_scale = state[2]
-        counts = [reference.applied, reference.skipped]
-        reference.check(state[0], [*counts, loss_scale.loss_scale, loss_scale.counter])
-        assert state[3] == reference.average
+        if not micro.abandoned:
+            state = new
+            counts[not finite] += 1
+        weights, _, loss_scale, average = state
+        seen = [*counts, loss_scale.loss_scale, loss_scale.counter]
+        return micro.abandoned or finite, weights, seen, average
+
+    follow((case[0], 1), train, clips_always=True)
 
 
-SEQUENCES = sequences(("whole",), abandon=True)
-
-
-@many(25)
-@given(case=SEQUENCES)
-def test_random_sequences_of_updates(case):
-    check_sequence(case)
-
-
-@pytest.mark.long
-@many(1000)
-@given(case=SEQUENCES)
-def test_a_thousand_random_sequences_of_updates(case):
-    check_sequence(case)
+test_random_sequences_of_updates, test_a_thousand = checked(
+    sequences(("whole",), abandon=True), check_sequence
+)
 
 
 @pytest.mark.parametrize("mapped", ["argument", "closure"])

@@ -93,27 +93,6 @@ def test_other_skipped_steps(session, scale, clipnorm, factor):
     assert same(before, trainer.weights()) and trainer.state() == [0, 1]
 
 
-@pytest.mark.parametrize("options, bad", [
-    ({}, np.nan), ({"accumulate": 2}, np.inf), ({"global_clipnorm": 1.0}, -np.inf),
-])  # fmt: skip
-def test_a_loss_that_is_not_finite_is_skipped_though_its_gradients_are_finite(
-    session, options, bad
-):
-    task, shift = problem(), tf.placeholder(tf.float32, [])
-    optimizer = LossScaleOptimizer(keras.optimizers.Adam(0.1), 8.0, **options)
-    operation = optimizer.minimize(task.loss + shift, task.variables)
-    trainer = Trainer(session, task, optimizer, operation)
-    before = trainer.weights()
-    for value in (bad, 0.0):  # a whole window with accumulate=2
-        session.run(operation, {task.factor: 1.0, shift: value})
-        if value or "accumulate" in options:
-            assert same(before, trainer.weights())
-    for _ in range(2):
-        session.run(operation, {task.factor: 1.0, shift: 0.0})
-    assert not same(before, trainer.weights())
-    assert trainer.state() == [1 if "accumulate" in options else 3, 1]
-
-
 @pytest.mark.skipif(backend.kind() == "tf1", reason="Keras of 1.15 has none of them")
 @pytest.mark.parametrize("name", ["AdamW", "Adafactor", "Lion"])
 def test_newer_keras_optimizers_are_refused_in_graph_mode(name):

@@ -5,8 +5,6 @@ from __future__ import annotations
 import functools
 
 import numpy as np
-import pytest
-from hypothesis import given
 
 from amp_xla.backend import keras, tf
 from amp_xla.precision.optimizer import LossScaleOptimizer
@@ -16,8 +14,8 @@ from tests.support.update_sequences import (
     MOMENTUM,
     RATE,
     SLOPES,
-    Reference,
-    many,
+    checked,
+    follow,
     scale,
     sequences,
 )
@@ -64,32 +62,16 @@ def training(window):
 
 
 def check(case):
-    batches, window = case
-    session, reset, operations, fed, named, average, optimizer = training(window)
-    reference = Reference(window)
+    session, reset, operations, fed, named, average, optimizer = training(case[1])
     session.run(reset)
-    for micro in batches:
-        values = [micro.factor, micro.shift, micro.after]
-        feed = dict(zip((fed["factor"], fed["shift"], fed["after"]), values))
+
+    def train(micro):
+        feed = {placeholder: getattr(micro, name) for name, placeholder in fed.items()}
         _, finite = session.run(operations[micro.kind], feed)
-        assert finite == reference.step(micro)
-        reference.check(*session.run([named, optimizer.state_variables]))
-        assert session.run(average) == reference.average
-    if window > 1 and len(batches) % window == 0:
+        return (finite, *session.run([named, optimizer.state_variables, average]))
+
+    if follow(case, train):
         assert not any(np.any(v) for v in session.run(optimizer.window.state_variables))
 
 
-SEQUENCES = sequences(KINDS, abandon=False)
-
-
-@many(25)
-@given(case=SEQUENCES)
-def test_random_sequences(case):
-    check(case)
-
-
-@pytest.mark.long
-@many(1000)
-@given(case=SEQUENCES)
-def test_a_thousand_random_sequences(case):
-    check(case)
+test_random_sequences, test_a_thousand = checked(sequences(KINDS, abandon=False), check)

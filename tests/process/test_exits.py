@@ -7,28 +7,51 @@ import re
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from amp_xla.data.text import unpacked
 from amp_xla.errors import DataError
-from amp_xla.process import output
+from amp_xla.process import checkout, output
 from amp_xla.process.checkout import as_typed
 from amp_xla.process.progress import note
-from tests.support.running import ROOT, environment, run_python
+from tests.support.running import ROOT, environment, run, run_python
 
 pytestmark = pytest.mark.once
 
 
-def test_messages_name_commands_as_they_are_typed_here(monkeypatch, tmp_path):
-    text = (
-        "run `amp-xla doctor`, or pip install x; docs: ./amp-xla runs; pip install 'amp-xla[tf2]'"
-    )
-    monkeypatch.chdir(tmp_path)
-    assert as_typed(text) == text
+PLACES = ["checkout", "checkout/docs", "elsewhere", "on PATH", "not on PATH", "a module"]
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_messages_name_commands_as_they_are_typed_here(monkeypatch, tmp_path, place):
+    script, variables = tmp_path / "my bin" / "amp-xla", {"PYTHONPATH": str(ROOT)}
+    if "PATH" in place:
+        script.parent.mkdir()
+        script.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m amp_xla "$@"\n')
+        script.chmod(0o755)
+    if place == "on PATH":
+        variables["PATH"] = f"{script.parent}:{os.environ['PATH']}"
+        monkeypatch.setenv("PATH", variables["PATH"])
+    if place == "a module":
+        monkeypatch.setattr(checkout, "ROOT", tmp_path)
+    monkeypatch.setattr(checkout, "_SCRIPT", script)
+    monkeypatch.chdir({"checkout": ROOT, "checkout/docs": ROOT / "docs"}.get(place, tmp_path))
+    typed = as_typed("amp-xla nonsense")
+    assert as_typed(typed) == typed and as_typed(f"`{typed}`") == f"`{typed}`"
+    done = run(["sh", "-c", typed], Path.cwd(), **variables)
+    assert done.returncode == 2 and "unknown command 'nonsense'" in done.stderr, typed
+    made = as_typed("make env, to make it")
+    assert made == ("make -C .. env, to make it" if "docs" in place else made)
+    assert ("-C" in made) == (place in PLACES[1:3])
+
+
+def test_packages_are_added_as_it_is_typed_here(monkeypatch):
+    text = "run pip install x; docs: ./amp-xla runs; pip install 'amp-xla[tf2]'"
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr("sys.prefix", "/usr")
-    assert as_typed(text) == text.replace("`amp-xla", "`./amp-xla")
+    assert as_typed(text) == text
     monkeypatch.setattr("sys.prefix", str(ROOT / ".venvs" / "tf2"))
     assert as_typed(text).count("./amp-xla pip install") == 2
     assert as_typed(as_typed(text)) == as_typed(text)

@@ -10,7 +10,7 @@ from amp_xla.config import flat, parse
 from amp_xla.errors import SettingsError
 from amp_xla.training import checkpoint
 from amp_xla.training.state import settings_of
-from recipes import classification, jax_classification, keras_classification
+from recipes import classification, jax_classification
 from tests.support import checkpoints as runs
 
 pytestmark = pytest.mark.once
@@ -25,9 +25,7 @@ def published(rate, epochs=3, batch_size=32):
     )  # fmt: skip
 
 
-@pytest.fixture(
-    params=[classification, keras_classification, jax_classification], ids=["graph", "keras", "jax"]
-)
+@pytest.fixture(params=[classification, jax_classification], ids=["graph", "jax"])
 def recipe(request, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     folders = {"wide": 768, "minilm": 384, "short": 192, "long": 512}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from amp_xla.process.exits import exit_code
 from amp_xla.training import checkpoint
 from amp_xla.training.recipe import own_recipes
 from tests.support import checkpoints as runs
+from tests.support.running import ROOT, run_python
 
 pytestmark = pytest.mark.once
 FLAGS = Path(__file__).with_name("flags.txt")
@@ -28,6 +30,16 @@ def test_a_new_flag_is_a_decision():
         for field in fields(importlib.import_module(f"recipes.{recipe}").Config).values()
     ]
     assert FLAGS.read_text().splitlines() == lines
+
+
+def test_the_page_of_flags_is_up_to_date():
+    """To renew it: ./amp-xla python -m scripts.flags"""
+    code = "import sys; from scripts import flags; print(flags.page(), end='')"
+    done = run_python(
+        "-c", f"{code}; sys.exit('tensorflow' in sys.modules or 'jax' in sys.modules)"
+    )
+    assert done.code == 0, done.err
+    assert done.out == (ROOT / "docs" / "flags.md").read_text(encoding="utf-8")
 
 
 WRONG = {
@@ -64,6 +76,12 @@ def test_a_wrong_number_is_one_line_before_anything_is_written(
     assert words.split()[0] in said.err
     assert "allow" in said.err or "is not a whole number" in said.err
     assert not list(tmp_path.iterdir())
+
+
+def test_recipes_are_imported_without_a_framework():
+    names = ", ".join(f"recipes.{recipe}" for recipe in own_recipes())
+    code = f"import sys, {names}; assert not {{'tensorflow', 'jax', 'keras'}} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], cwd=str(ROOT), check=True)
 
 
 def test_a_run_of_jax_needs_jax(tmp_path, monkeypatch, capsys):

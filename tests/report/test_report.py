@@ -11,6 +11,7 @@ import socket
 
 import pytest
 
+from amp_xla.commands import cli
 from amp_xla.report import record
 from amp_xla.report.page import render
 from tests.support import run_folders as folders
@@ -128,6 +129,21 @@ def test_the_command_to_repeat(tmp_path, command, ranks, repeated):
     run = folders.good(tmp_path / "run")
     (run / "run.json").write_text(json.dumps({"command": command, "ranks": ranks}))
     assert f">{repeated}" in page(run)
+
+
+def test_runs_that_differ_in_their_seed_alone_have_a_mean(tmp_path, capsys):
+    others = [("d", 4, 0.99, {"epochs": 9}), ("e", 5, 0.99, {"state": "running"})]
+    rows = [("a", 1, 0.91, {}), ("b", 2, 0.93, {}), ("c", 3, 0.98, {}), *others]
+    for name, seed, accuracy, settings in rows:
+        run = folders.good(tmp_path / name, seed=seed, **settings)
+        with (run / "metrics.jsonl").open("a") as log:
+            log.write(json.dumps({"step": 201, "kind": "dev", "dev_accuracy": accuracy}) + "\n")
+    assert cli.main(["runs", str(tmp_path)]) == 0
+    *_, last = capsys.readouterr().out.splitlines()
+    a, b, c = (tmp_path / name for name in "abc")
+    assert last == (
+        f"seeds 1, 2, 3: best accuracy mean 0.9400, standard deviation 0.0361 ({a}, {b}, {c})"
+    )
 
 
 def test_settings_that_differ_are_named(tmp_path):

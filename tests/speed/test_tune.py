@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import sys
 
 import pytest
 
@@ -10,9 +10,8 @@ from amp_xla import backend
 from amp_xla.commands.recipe_job import open_recipe
 from amp_xla.errors import AmpXlaError
 from amp_xla.speed import measure, table
-from amp_xla.speed.child import Request
-from amp_xla.speed.measure import Outcome
-from amp_xla.speed.tune import largest_batch, read_recipe
+from amp_xla.speed.measure import Outcome, Request
+from amp_xla.speed.tune import check_recipe
 
 pytestmark = [pytest.mark.once, pytest.mark.timeout(600)]
 
@@ -30,27 +29,30 @@ def words(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def outcomes(words):
+def outcomes(words, tmp_path_factory):
     """Outcomes of three requests, and after each turn the number of programs that XLA has kept."""
+    python = tmp_path_factory.mktemp("limited") / "python"  # enough memory to import nothing
+    python.write_text(f'#!/bin/sh\nulimit -v 600000\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    huge = ("--learning-rate", "1e30", "--clip-norm", "0")  # weights leave float32's range
     requests = [
-        Request("classification", words, "fp32", "on", steps=3),
-        # As `ulimit -v`: enough to import nothing.
-        Request("classification", words, "fp32", "off", address_space=600 * 2**20),
-        # Weights that leave float32's range: NaN while it is warmed up.
-        Request(
-            "classification", (*words, "--learning-rate", "1e30", "--clip-norm", "0"), "tf32", "off"
-        ),
+        Request("classification", words, "fp32", "on"),
+        Request("classification", words, "fp32", "off"),
+        Request("classification", (*words, *huge), "tf32", "off"),
     ]
     kept, turn = [], measure.turn
 
-    def counted(request, timeout, compiled):
-        answer = turn(request, timeout, compiled)
-        kept.append(len(list(Path(compiled).glob("xla_compile_cache*"))))
-        return answer
+    def counted(request, steps, timeout, folder):
+        with pytest.MonkeyPatch.context() as limited:
+            if request is requests[1]:
+                limited.setattr(sys, "executable", str(python))
+            lines = turn(request, steps, timeout, folder)
+        kept.append(len(list(folder.glob("xla_compile_cache*"))))
+        return lines
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(measure, "turn", counted)
-        return measure.measure(requests, 2, 200), kept
+        return measure.measure(requests, 3, 2, 200), kept
 
 
 def test_running_out_of_memory_and_overflow_are_results_that_are_never_recommended(outcomes):
@@ -58,7 +60,8 @@ def test_running_out_of_memory_and_overflow_are_results_that_are_never_recommend
     good = outcomes[0]
     assert good.status == "ok", good
     assert len(good.samples_per_second) == 2 and good.median > 0
-    assert good.peak_bytes > 100 * 2**20 and good.loss is not None
+    assert len(good.step_seconds) == 6 and good.steps >= 19 and good.loss is not None
+    assert good.warm_seconds > max(good.step_seconds)
     assert (kept[0] > 0) == (backend.kind() == "tf2")  # for the next round; 1.15 keeps none
     assert outcomes[1].status == "out of memory", outcomes[1]
     assert outcomes[2].status == "not finite", outcomes[2]
@@ -93,22 +96,30 @@ def test_of_equally_fast_combinations_the_simplest_is_recommended():
     assert best is amp and reason == "fastest: amp, 2.00x fp32"
 
 
-@pytest.mark.parametrize("most", [0, 5, 5000])
-def test_the_largest_batch_is_found_by_trying(most):
-    tried = []
-    size = largest_batch(lambda rows: tried.append(rows) or rows <= most, 32)
-    assert size <= most and size >= most - max(1, most // 12) - 8 * (most > 16)
-    assert len(tried) <= 20 and (size in tried or size == 0)
+def test_steps_that_compile_are_not_timed():
+    seconds = [9.0, 0.5, 9.0, *[0.5, 0.25] * 4]
+    lines = [
+        {"samples": 8 * n, "samples_per_second": 8 / s, "loss": 1.0 / n}
+        for n, s in enumerate(seconds, 1)
+    ]
+    lines[2]["loss"] = "nan"  # skipped by a dynamic loss scale
+    added = Outcome("amp", "on")
+    added.add(lines, 4)
+    assert added.samples_per_second == [pytest.approx(32 / 1.5)]
+    assert added.warm_seconds == 17.0 and added.loss == 1.0 / 11 and added.median > 0
+    for line in lines[4:]:
+        line["loss"] = "nan"
+    with pytest.raises(measure.ChildEnded, match="by step 11"):
+        added.add(lines, 4)
 
 
 def test_what_tune_cannot_measure_is_refused():
     with pytest.raises(AmpXlaError, match="--precision: tune measures"):
-        read_recipe("classification", ["--precision", "amp"])
-    with pytest.raises(AmpXlaError, match=r"recipes/nothing\.py"):
-        read_recipe("nothing", [])
+        check_recipe("classification", ["--precision", "amp"])
+    with pytest.raises(AmpXlaError, match=r"there is no recipe nothing"):
+        check_recipe("nothing", [])
     # Their precision is a policy's: each combination would start only to say that it cannot.
-    for recipe in ("keras_classification", "jax_classification"):
-        with pytest.raises(AmpXlaError, match=f"{recipe} has neither"):
-            read_recipe(recipe, [])
-        with pytest.raises(AmpXlaError, match="what the graph rewrite does in recipes that have"):
-            open_recipe(recipe, [])
+    with pytest.raises(AmpXlaError, match="jax_classification has neither"):
+        check_recipe("jax_classification", [])
+    with pytest.raises(AmpXlaError, match="what the graph rewrite does in recipes that have"):
+        open_recipe("jax_classification", [])

@@ -117,7 +117,7 @@ def child(job: Dict[str, Any]) -> None:
         code = exit_code(module.main, job["argv"])
     else:
         config = dataclasses.replace(module.Config(**job["config"]), run=RunOptions(**job["run"]))
-        code = exit_code(lambda: train("tiny", config, module.build, module.options(config)))
+        code = exit_code(lambda: train(module.recipe, config))
     sys.stderr.flush()
     os._exit(code)  # without flushing standard output, which may be closed
 

@@ -2,7 +2,7 @@
 
 A mark names what runs the block: ``graph``, ``eager`` and ``jax`` in a process of tests, with the
 names that the block does not define; ``script`` as a program; ``notebook`` as a cell in a kernel;
-``transformers`` beside an export; ``elsewhere`` needs packages that are not this project's.
+``transformers`` beside an export; ``recipe`` is a recipe; ``elsewhere`` needs other packages.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tests.support.running import ROOT
 
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")), *sorted(ROOT.glob("docs/tasks/*.md"))]
 BLOCK = re.compile(
-    r"<!-- run: (graph|eager|jax|script|notebook|transformers|elsewhere) -->\n"
+    r"<!-- run: (graph|eager|jax|script|notebook|transformers|recipe|elsewhere) -->\n"
     r"```python\n(.*?)```",
     re.DOTALL,
 )

@@ -8,16 +8,19 @@ write one: ``test_third_recipe`` puts this file elsewhere and does with it what 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import sys
-from pathlib import Path
-from typing import Any, List, Optional, Tuple
+from typing import Any, List, Tuple
 
 import numpy as np
 from typing_extensions import Annotated
 
-from amp_xla.config import MAY_CHANGE, parse, within
+from amp_xla.config import MAY_CHANGE, within
 from amp_xla.process.exits import exit_code
+from amp_xla.training import launch
+from amp_xla.training.answers import label_answers
 from amp_xla.training.options import LoopOptions, PrecisionOptions, RunOptions
+from amp_xla.training.recipe import Recipe
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,9 +156,7 @@ def names(config: Config) -> Tuple[str, ...]:
     return ("low", "high")[:: 1 if config.seed % 2 else -1]
 
 
-def predict(saved: Any, lines: List[str]) -> Any:
-    config = saved.config(Config)
-    config.precision_options.resolve()
+def predict(config: Config, saved: Any, lines: List[str]) -> Any:
     from amp_xla.backend import tf
     from amp_xla.data.text.labels import Labels
     from amp_xla.models import dropout
@@ -169,14 +170,11 @@ def predict(saved: Any, lines: List[str]) -> Any:
     restore_weights(saved, model.weights)
     infer = Inference({"tokens": model.inputs[0]}, {"chances": tf.nn.softmax(model.output)})
     tokens = np.array([[ids[word] for word in line.split()] for line in lines], np.int32)
-    return labels.names, infer({"tokens": tokens})["chances"]
+    return label_answers(lines, labels.names, infer({"tokens": tokens})["chances"])
 
 
-def main(argv: Optional[List[str]] = None) -> int:
-    config = parse(Config, argv, "tiny")
-    from amp_xla.training.launch import train
-
-    return train(Path(__file__).stem, config, build, options(config))
+recipe = Recipe(Config, build, options, predict)
+main = functools.partial(launch.main, recipe)
 
 
 if __name__ == "__main__":

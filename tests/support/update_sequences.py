@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, NamedTuple, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Tuple
 
 import numpy as np
-from hypothesis import HealthCheck, Phase, settings
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from amp_xla.precision import DynamicLossScale
@@ -66,10 +67,17 @@ def sequences(kinds: Tuple[str, ...], abandon: bool, afters: bool = True) -> Any
     return st.tuples(batches, st.integers(1, 3))
 
 
-def many(examples: int) -> Any:
-    """Return the settings of a test with this number of examples."""
-    phases = (Phase.explicit, Phase.generate)  # shrinking would take minutes
-    return settings(max_examples=examples, phases=phases, suppress_health_check=list(HealthCheck))
+def checked(strategy: Any, check: Callable[[Any], None]) -> Tuple[Any, Any]:
+    """Return two tests of ``check``: 25 examples of the strategy, and a thousand, for ``long``."""
+
+    def test(examples: int) -> Any:
+        phases = (Phase.explicit, Phase.generate)  # shrinking would take minutes
+        options = settings(
+            max_examples=examples, phases=phases, suppress_health_check=list(HealthCheck)
+        )
+        return options(given(case=strategy)(lambda case: check(case)))
+
+    return test(25), pytest.mark.long(test(1000))
 
 
 def scale() -> DynamicLossScale:
@@ -80,8 +88,7 @@ def scale() -> DynamicLossScale:
 class Reference:
     """State after each micro-batch: SGD with momentum, loss scale, a moving average.
 
-    Attributes:
-      updates: mean gradients of the applied steps, by variable.
+    ``pending`` are the micro-batches since the last update.
     """
 
     def __init__(self, window: int, clips_always: bool = False) -> None:
@@ -90,32 +97,30 @@ class Reference:
         self.slots = {name: np.zeros(2, np.float32) for name in "eab"}
         self.average = np.float32(0.0)
         self.applied = self.skipped = 0
-        self.updates: List[Dict[str, Any]] = []
-        self._pending: List[Micro] = []
+        self.pending: List[Micro] = []
 
     def step(self, micro: Micro) -> bool:
         """Add a micro-batch; return the decision, True within a window."""
         if micro.abandoned:
             return True
-        self._pending.append(micro)
+        self.pending.append(micro)
         moved = self.average
         if micro.kind == "whole" and np.isfinite(micro.factor + micro.shift):
             moved = np.float32(0.5) * moved + np.float32(0.5) * np.float32(micro.factor)
-        if len(self._pending) < self.window:
+        if len(self.pending) < self.window:
             self.average = moved
             return True
         means: Dict[str, Any] = {}
-        for gradients in (each.gradients for each in self._pending):
+        for gradients in (each.gradients for each in self.pending):
             for name, gradient in gradients.items():
                 means[name] = means.get(name, 0.0) + gradient / self.window
-        self._pending = []
+        self.pending = []
         finite = all(np.isfinite(mean).all() for mean in means.values())
         self.scale = self.scale.adjust(np.bool_(finite))
         self.applied, self.skipped = self.applied + finite, self.skipped + (not finite)
         if not finite:
             return False
         self.average = moved
-        self.updates.append(means)
         norm = np.sqrt(sum(np.square(mean).sum() for mean in means.values()))
         for name, mean in means.items():
             mean = mean / max(1.0, norm / CLIP) if self._clips_always else mean
@@ -123,14 +128,28 @@ class Reference:
             self.weights[name] = self.weights[name] + self.slots[name]
         return True
 
-    @property
-    def state(self) -> List[float]:
-        """Applied and skipped steps, loss scale, its counter."""
-        counter = int(self.scale.counter)
-        return [self.applied, self.skipped, float(self.scale.loss_scale), counter]
 
-    def check(self, weights: Dict[str, Any], state: Any) -> None:
-        """Compare weights by name and ``state``."""
-        assert [float(value) for value in state] == self.state
+def follow(case: Any, train: Callable[[Micro], Any], clips_always: bool = False) -> bool:
+    """Compare training with ``Reference`` after each micro-batch.
+
+    Args:
+      case: of ``sequences``.
+      train: trains on a micro-batch; returns its decision, the weights by name, the numbers of
+        applied and skipped steps, the loss scale, its counter, and the moving average or None.
+      clips_always: whether each update is clipped.
+
+    Returns:
+      True if sums over micro-batches must be zero now.
+    """
+    batches, window = case
+    reference = Reference(window, clips_always)
+    for micro in batches:
+        finite, weights, state, average = train(micro)
+        assert bool(finite) == reference.step(micro)
+        scale, counter = float(reference.scale.loss_scale), int(reference.scale.counter)
+        expected = [reference.applied, reference.skipped, scale, counter]
+        assert [float(value) for value in state] == expected
         for name, weight in weights.items():
-            np.testing.assert_allclose(weight, self.weights[name], rtol=1e-5, atol=1e-6)
+            np.testing.assert_allclose(weight, reference.weights[name], rtol=1e-5, atol=1e-6)
+        assert average is None or average == reference.average
+    return window > 1 and not reference.pending

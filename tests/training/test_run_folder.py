@@ -48,6 +48,20 @@ def test_looking_writes_nothing(here):
     assert bytes_of(here) == before
 
 
+def test_a_folder_that_cannot_be_written_is_refused_at_the_start(here, monkeypatch):
+    for name in (None, "mine"):
+        with monkeypatch.context() as patch:
+            patch.setattr("os.access", Mock(return_value=False))  # root may write everywhere
+            with pytest.raises(PermissionError):
+                RunFolder("r", name)
+            RunFolder("r", name, writes=False)
+        for make in (lambda path: path.write_text(""), lambda path: path.symlink_to("nowhere")):
+            make(here / "runs")
+            with pytest.raises(NotADirectoryError, match="'runs'"):
+                RunFolder("r", name)
+            (here / "runs").unlink()
+
+
 def test_a_start_that_got_no_checkpoint_may_be_started_over(here):
     run = RunFolder("r", "mine")
     run.begin()
@@ -128,7 +142,7 @@ def test_links_are_not_followed(here):
     for link in (os.symlink, os.link, lambda _, path: os.mkfifo(path)):
         link(str(precious), str(here / "out" / "plan.json"))
         options = SubjectOptions(out=str(here / "out"))
-        options.write("plan", "plan.json", Mock(to_json=dict), quiet=True)
+        options.write("plan", "plan.json", Mock(to_json=dict))
         assert (here / "out" / "plan.json").read_text() == "{}\n"
         shutil.rmtree(str(here / "out"))
         (here / "out").mkdir()

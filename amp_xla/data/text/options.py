@@ -94,7 +94,9 @@ def _whole(files: Files, **training: Any) -> Tuple[Dataset, Dataset]:
     if (files.train is None) != (files.dev is None):
         raise DataError("--train and --dev belong together: give both, or neither")
     if files.train is None or files.dev is None:
+        note("reading the built-in texts from Python's library ...")
         return files.built_in()
+    note(f"reading {files.train} and {files.dev} ...")
     train = files.dataset(files.train, **training)
     return train, files.dataset(files.dev, train.layout)
 
@@ -116,6 +118,8 @@ class TextFiles(Files):
     """is the first line of columns a header? none = detect it, and stop if it is not clear"""
 
     def built_in(self) -> Tuple[Dataset, Dataset]:
+        if self.numbers:
+            raise DataError("give --train and --dev: the built-in labels are not numbers")
         return corpora.pydoc()
 
     def dataset(
@@ -173,6 +177,7 @@ class VocabularyOptions:
             return Tokenizer.of_folder(bert, self.lowercase)
         if self.vocab:
             return Tokenizer.load(self.vocab, lowercase=self.lowercase)
+        note(f"learning a vocabulary from {len(texts):,} texts ...")
         return Tokenizer.train(texts, self.vocab_size, lowercase=self.lowercase)
 
     def defaults(self, bert: Optional[str]) -> Dict[str, Any]:

@@ -165,6 +165,12 @@ class Tokenizer:
             ids += [self.mask_id, *part]
         return [*ids, self.sep_id]
 
+    def encode_lines(self, lines: Sequence[str], max_length: int) -> Encoded:
+        """Return the tokens of lines to predict; a line is a text, or two with a tab between."""
+        split = [line.partition("\t") for line in lines]
+        pairs = [second if tab else None for _, tab, second in split]
+        return self.encode([first for first, _, _ in split], pairs, max_length)
+
     def encode(
         self,
         texts: Sequence[str],

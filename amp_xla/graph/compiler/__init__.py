@@ -15,7 +15,7 @@ import subprocess
 import tempfile
 import zlib
 from pathlib import Path
-from typing import Any, List, NamedTuple
+from typing import Any, List, Mapping
 
 from amp_xla.errors import UnsupportedError
 from amp_xla.process.progress import note
@@ -29,22 +29,6 @@ _FLAGS = (
     "--xla_gpu_autotune_level=0 --xla_gpu_enable_triton_gemm=false "
     "--xla_gpu_collect_cost_model_stats=true"
 )
-
-
-class Target(NamedTuple):
-    """A GPU to compile for.
-
-    Attributes:
-      bandwidth: bytes/s of the memory.
-      half, full: FLOP/s of matrix products in half precision and in float32.
-      values: those in ``target.txtpb``, XLA's description of a GPU.
-    """
-
-    name: str
-    bandwidth: float
-    half: float
-    full: float
-    values: Any
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,8 +65,11 @@ class Kernel:
         return self.kind.startswith("__")
 
 
-def kernels(module: bytes, target: Target) -> List[Kernel]:
+def kernels(module: bytes, gpu: Mapping[str, Any]) -> List[Kernel]:
     """Compile XLA's ``HloModuleProto`` for a GPU; return the kernels in their order.
+
+    Args:
+      gpu: values of ``target.txtpb``, XLA's description of a GPU.
 
     Raises:
       UnsupportedError: XLA fails, or cuDNN's attention would compute wrong numbers.
@@ -91,7 +78,7 @@ def kernels(module: bytes, target: Target) -> List[Kernel]:
     with tempfile.TemporaryDirectory(prefix="amp_xla-") as name:
         paths = [Path(name) / file for file in ("module.pb", "target.txtpb")]
         paths[0].write_bytes(module)
-        paths[1].write_text(description.format(**target.values), encoding="utf-8")
+        paths[1].write_text(description.format(**gpu), encoding="utf-8")
         output = _run("XLA's compiler", str(built), *map(str, paths))
     found = []
     for line in output.splitlines():

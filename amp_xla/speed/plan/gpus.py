@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import difflib
-from typing import List, NamedTuple, Optional
+from typing import Any, Dict, List, NamedTuple, Optional
 
 from amp_xla.errors import SettingsError
-from amp_xla.graph.compiler import Target
 
 
 class Gpu(NamedTuple):
@@ -35,18 +34,16 @@ class Gpu(NamedTuple):
     cache: float
     source: str
 
-    def target(self) -> Target:
-        """Return this GPU as XLA's compiler and a roofline need it."""
+    def described(self) -> Dict[str, Any]:
+        """Return what XLA's compiler needs to compile for this GPU."""
         units, threads, shared = _ARCHITECTURES[self.capability]
         major, minor = self.capability.split(".")
-        values = {
+        return {
             "cores": self.cores, "units": units, "threads": threads, "shared": shared * 1024,
             "shared_per_block": (shared - (major > "7")) * 1024, "major": major, "minor": minor,
             "bandwidth": round(self.bandwidth * 10**9), "memory": round(self.memory * 2**30),
             "cache": round(self.cache * 2**20), "clock": self.float32 * 500 / self.cores / units,
         }  # fmt: skip
-        full = self.tf32 or self.float32
-        return Target(self.name, self.bandwidth * 1e9, self.half * 1e12, full * 1e12, values)
 
 
 # Compute capability -> float32 units, threads and KiB of shared memory of a multiprocessor.

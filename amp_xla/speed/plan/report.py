@@ -1,4 +1,4 @@
-"""Forecasts of a job on several GPUs, as text, JSON and a picture."""
+"""Forecasts of a job on several GPUs, as text and JSON."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from amp_xla.speed.plan.forecast import Mode, Work
 from amp_xla.speed.plan.gpus import Gpu
 
 Range = Tuple[float, float]
-_BAR = 32
 _FEW = 3  # GPUs of which each mode is printed
 
 
@@ -90,10 +89,10 @@ class Report(JsonReport):
 
     def __str__(self) -> str:
         best = self.best()
-        head = ("GPU", "mode", "step ms", "samples/s", "GiB", "memory", "largest", "hours", "cost")
+        head = "GPU,mode,step ms,samples/s,GiB,memory,largest,hours,cost,longest part".split(",")
         rows = [
             (o.gpu, o.mode, _range(o.step_ms), _range(o.samples_per_s), f"{o.memory_gib:.1f}",
-             o.verdict, str(o.largest_batch), _range(o.hours), _range(o.cost))
+             o.verdict, str(o.largest_batch), _range(o.hours), _range(o.cost), _longest(o))
             for o in (self.options if len(best) <= _FEW else best)
         ]  # fmt: skip
         return (
@@ -101,7 +100,7 @@ class Report(JsonReport):
             f"GPU{'s' * (self.gpus > 1)}; {self.matmul_flops / 1e12:.3g} TFLOP of matrix products, "
             f"{self.half_flops_share:.0%} of them in float16 under amp\n"
             f"A forecast from data sheets and published speeds: 8 of 10 are within the ranges; "
-            f"docs/plan.md\n\n{columns([head, *rows])}\n\n{_bars(best)}\n\n{self.advice()}"
+            f"docs/plan.md\n\n{columns([head, *rows])}\n\n{self.advice()}"
         )
 
     def advice(self) -> str:
@@ -129,27 +128,6 @@ class Report(JsonReport):
             f"a batch of up to {chosen.largest_batch} per GPU fits{end}"
         )
 
-    def svg(self) -> str:
-        """Return the bar chart as a picture: samples/s, with the range in a lighter color."""
-        best = self.best()
-        most = max(item.samples_per_s[1] for item in best)
-        rows = []
-        for index, item in enumerate(best):
-            y = 30 + 26 * index
-            low, high = (500 * speed / most for speed in item.samples_per_s)
-            text = f"{_range(item.samples_per_s)} samples/s, {item.mode}, {item.verdict}"
-            rows.append(
-                f'<text x="0" y="{y + 13}">{item.gpu}</text>'
-                f'<rect x="100" y="{y}" width="{high:.0f}" height="18" fill="#9ecae1"/>'
-                f'<rect x="100" y="{y}" width="{low:.0f}" height="18" fill="#3182bd"/>'
-                f'<text x="{106 + high:.0f}" y="{y + 13}">{text}</text>'
-            )
-        return (
-            f'<svg xmlns="http://www.w3.org/2000/svg" width="1000" height="{40 + 26 * len(best)}" '
-            f'font-family="sans-serif" font-size="13"><text x="0" y="15">{self.job}, '
-            f"forecast</text>{''.join(rows)}</svg>\n"
-        )
-
 
 def _rank(item: Option) -> Any:
     return ["does not fit", "close", "fits"].index(item.verdict), item.speed
@@ -163,11 +141,6 @@ def _range(values: Optional[Range]) -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def _bars(best: Sequence[Option]) -> str:
-    most = max(item.samples_per_s[1] for item in best)
-    lines = ["samples/s of the fastest mode that fits (=: at least, -: at most); parts of its step"]
-    for item in best:
-        low, high = (round(_BAR * speed / most) for speed in item.samples_per_s)
-        parts = [f"{n.replace('_', ' ')} {s:.0%}" for n, s in item.parts.items() if s >= 0.005]
-        lines.append(f"{item.gpu:<10} {'=' * low + '-' * (high - low):<{_BAR}} {', '.join(parts)}")
-    return "\n".join(lines)
+def _longest(item: Option) -> str:
+    name, share = max(item.parts.items(), key=lambda part: part[1])
+    return f"{name.replace('_', ' ')} {share:.0%}"

@@ -19,9 +19,9 @@ from amp_xla.jax.engine import restored
 from amp_xla.jax.weights import load, named, pretrained
 from amp_xla.precision.policy import get_policy
 from amp_xla.settings import Settings, default_loss_scale
-from amp_xla.tasks.classification.lines import LinesToClassify
-from amp_xla.training.answers import Answers
+from amp_xla.training.answers import Answers, label_answers
 from amp_xla.training.checkpoint import Checkpoint
+from amp_xla.training.evaluation import in_order
 
 
 def precision(config: Any) -> Tuple[Any, Any]:
@@ -56,10 +56,10 @@ def new_model(config: Any, shape: Dict[str, Any], classes: int, weights: bool) -
 
 def predict(config: Any, checkpoint: Checkpoint, lines: List[str]) -> Answers:
     """Return the probability of each label for each line."""
-    to_classify = LinesToClassify(config, checkpoint, lines)
+    labels = Labels.load(checkpoint.file("labels.json")).names
     shape = bert.Shape.of(pretrained(str(checkpoint.path)).config)
     policy, _ = precision(config)
-    like = bert.new_classifier(shape, len(to_classify.labels), config.seed)
+    like = bert.new_classifier(shape, len(labels), config.seed)
     model = restored(checkpoint, policy.cast_to_param(like), ".model")
     infer = step.inference(policy)
 
@@ -67,8 +67,10 @@ def predict(config: Any, checkpoint: Checkpoint, lines: List[str]) -> Answers:
         texts = processes.share({name: batch[name] for name in ("token_ids", "segment_ids")})
         return np.asarray(jax.nn.softmax(infer(model, texts)))
 
-    devices = jax.device_count()
-    return to_classify.answers(probabilities, -(-config.batches.batch_size // devices) * devices)
+    length, devices = config.batches.max_length, jax.device_count()
+    encoded = Tokenizer.of_folder(str(checkpoint.path)).encode_lines(lines, length)
+    size = -(-config.batches.batch_size // devices) * devices
+    return label_answers(lines, labels, np.stack(in_order(encoded, length, size, probabilities)))
 
 
 def exportable(config: Any, checkpoint: Checkpoint) -> Exportable:

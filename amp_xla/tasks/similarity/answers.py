@@ -16,7 +16,7 @@ from amp_xla.tasks.similarity import model as similarity
 from amp_xla.tasks.similarity.data import Method, Scale, apart, split
 from amp_xla.training.answers import Answers, Row, label_answers
 from amp_xla.training.checkpoint import Checkpoint
-from amp_xla.training.evaluation import Evaluation, Infer, in_order, per_sample
+from amp_xla.training.evaluation import Evaluation, Infer, in_order, of_lines, per_sample
 from amp_xla.training.step import Inference, restore_weights
 
 
@@ -58,15 +58,15 @@ def evaluation(infer: Infer, data: Labelled, threshold: Optional[Any]) -> Evalua
     return evaluate
 
 
-def rank(config: Any, checkpoint: Checkpoint, lines: Sequence[str], query: str) -> Answers:
-    """Return the predictions for pairs of ``query`` and each line."""
-    query, *others = map(readers.one_line, [query, *lines])
-    return _answers(lines, *_scores(config, checkpoint, [f"{query}\t{line}" for line in others]))
-
-
-def predict(config: Any, checkpoint: Checkpoint, lines: Sequence[str]) -> Answers:
-    """Return the predictions for pairs; each line is two texts with a tab between."""
-    return _answers(lines, *_scores(config, checkpoint, lines))
+def predict(
+    config: Any, checkpoint: Checkpoint, lines: Sequence[str], query: Optional[str] = None
+) -> Answers:
+    """Return the predictions for pairs: two texts with a tab between, or ``query`` and a line."""
+    pairs = lines
+    if query is not None:
+        query, *others = map(readers.one_line, [query, *lines])
+        pairs = [f"{query}\t{line}" for line in others]
+    return _answers(lines, *_scores(config, checkpoint, pairs))
 
 
 def _answers(lines: Sequence[str], scores: np.ndarray, similar: Optional[np.ndarray]) -> Answers:
@@ -93,36 +93,27 @@ def _scores(
     Scores are cosines, or a cross-encoder's labels. The probability is a cross-encoder's score, or
     a sigmoid of the cosine around the threshold, with the scale of the losses.
     """
-    texts, others = split(lines)
-    tokenizer = Tokenizer.of_folder(str(checkpoint.path))
+    (texts, others), method = split(lines), config.method
     scale = Scale.load(checkpoint.file("labels.json"))
-    method, length, rows = config.method, config.batches.max_length, config.batches.batch_size
+    if not apart(method):
+        values = of_lines(config, checkpoint, lines, 1, lambda x: similarity.scores(method, x))
+        values = values.astype(np.float64)
+        return scale.labels(values), values if scale.binary else None
+    tokenizer = Tokenizer.of_folder(str(checkpoint.path))
+    length, rows = config.batches.max_length, config.batches.batch_size
     with dropout.inference():
-        model = similarity.network(
-            method, config.encoder, tokenizer.vocab_size, length, False, config.pooling
-        )
+        model = similarity.network(method, config.encoder, tokenizer.vocab_size, length, False)
     threshold = threshold_of(method, scale)
     restore_weights(checkpoint, [*model.weights, *([] if threshold is None else [threshold])])
-    if apart(method):
-        different = list(dict.fromkeys([*texts, *others]))
-        embedded = vectors(model, tokenizer, different, length, rows)
-        place = {text: i for i, text in enumerate(different)}
-        first, second = (embedded[[place[text] for text in side]] for side in (texts, others))
-        cosines = (first * second).sum(1, dtype=np.float64)
-        if threshold is None:
-            return cosines, None
-        excess = similarity.SCALE * (cosines - float(K.get_value(threshold)))
-        return cosines, 1.0 / (1.0 + np.exp(-excess))
-    inputs = similarity.placeholders(method)
-    output = dropout.without(model, similarity.model_inputs(method, inputs))
-    infer = Inference(
-        {name: inputs[name] for name in ("token_ids", "segment_ids")},
-        {"scores": similarity.scores(method, output)},
-    )
-    encoded = tokenizer.encode(texts, others, length)
-    values = np.array(in_order(encoded, length, rows, lambda x: infer(x)["scores"]), np.float64)
-    labels = scale.low + values * (scale.high - scale.low)
-    return labels, values if scale.binary else None
+    different = list(dict.fromkeys([*texts, *others]))
+    embedded = vectors(model, tokenizer, different, length, rows)
+    place = {text: i for i, text in enumerate(different)}
+    first, second = (embedded[[place[text] for text in side]] for side in (texts, others))
+    cosines = (first * second).sum(1, dtype=np.float64)
+    if threshold is None:
+        return cosines, None
+    excess = similarity.SCALE * (cosines - float(K.get_value(threshold)))
+    return cosines, 1.0 / (1.0 + np.exp(-excess))
 
 
 def vectors(

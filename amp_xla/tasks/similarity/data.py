@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
-from typing import ClassVar, List, Optional, Sequence, Tuple
+from typing import Any, ClassVar, List, Optional, Sequence, Tuple
 
 import numpy as np
 from typing_extensions import Annotated, Literal
@@ -54,6 +54,10 @@ class Scale:
         """Return the labels as float32 [N], scaled so that ``low`` is 0 and ``high`` is 1."""
         values = np.array([float(label) for label in labels])
         return ((values - self.low) / (self.high - self.low)).astype(np.float32)
+
+    def labels(self, values: Any) -> Any:
+        """Return labels from their values, an array or a tensor."""
+        return self.low + (self.high - self.low) * values
 
     def encoded(self) -> bytes:
         """Return the scale as JSON, the content of ``labels.json``."""

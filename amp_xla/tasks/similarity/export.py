@@ -35,7 +35,7 @@ def similarity(config: Any, checkpoint: Checkpoint) -> Exportable:
         rescaled = "" if scale.binary else f"; label = {low:g} + {high - low:g} * its score"
         return text_models.classifier(
             config, checkpoint, 1,
-            lambda logits: {"similarity": low + (high - low) * tf.sigmoid(logits[:, 0])},
+            lambda logits: {"similarity": scale.labels(tf.sigmoid(logits[:, 0]))},
             f"{low:g} + {high - low:g} * sigmoid({{}})", settings=_CROSS_ENCODER,
             load=_LOAD.format("CrossEncoder") + rescaled,
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Random sequences of update kinds in eager code, compared with NumPy and a plain Keras optimizer.
+"""Random sequences of update kinds in eager code, compared with NumPy.
 
 A script may abandon a step, scale by hand, and mix steps with and without scaling.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
 from amp_xla import backend
@@ -18,8 +17,8 @@ from tests.support.update_sequences import (
     MOMENTUM,
     RATE,
     SLOPES,
-    Reference,
-    many,
+    checked,
+    follow,
     scale,
     sequences,
 )
@@ -29,10 +28,6 @@ TF1 = backend.kind() == "tf1"
 SGD = (tf.keras.optimizers if TF1 else tf.keras.optimizers.legacy).SGD
 
 pytestmark = pytest.mark.filterwarnings("ignore::amp_xla.precision.LossScaleWarning")
-
-
-def variables():
-    return {name: tf.Variable(tf.ones(2), name=name) for name in "eab"}
 
 
 def take(optimizer, named, micro):
@@ -55,24 +50,15 @@ def take(optimizer, named, micro):
 
 
 def check(case):
-    batches, window = case
-    optimizer = LossScaleOptimizer(SGD(RATE, momentum=MOMENTUM), scale(), accumulate=window)
-    named, plain, own = variables(), SGD(RATE, momentum=MOMENTUM), variables()
-    reference, average = Reference(window), np.float32(0.0)
-    for micro in batches:
-        updates = len(reference.updates)
+    optimizer = LossScaleOptimizer(SGD(RATE, momentum=MOMENTUM), scale(), accumulate=case[1])
+    named = {name: tf.Variable(tf.ones(2), name=name) for name in "eab"}
+
+    def train(micro):
         finite = take(optimizer, named, micro)
-        assert finite == reference.step(micro)
-        if micro.kind == "whole" and finite and not micro.abandoned and window == 1:
-            average = np.float32(0.5) * average + np.float32(0.5 * micro.factor)
-        for means in reference.updates[updates:]:
-            plain.apply_gradients([(tf.constant(g), own[n]) for n, g in means.items()])
         weights = {name: variable.numpy() for name, variable in named.items()}
-        reference.check(weights, [v.numpy() for v in optimizer.state_variables])
-        for name, variable in own.items():
-            np.testing.assert_allclose(weights[name], variable.numpy(), rtol=1e-5, atol=1e-6)
-    assert window > 1 or average == reference.average
-    if window > 1 and (sum(not micro.abandoned for micro in batches) % window) == 0:
+        return finite, weights, [v.numpy() for v in optimizer.state_variables], None
+
+    if follow(case, train):
         assert not any(np.any(v.numpy()) for v in optimizer.window.state_variables)
 
 
@@ -84,16 +70,4 @@ SEQUENCES = st.one_of(
     sequences(("whole", "head", "clipped", "plain"), abandon=False),
     sequences(("by hand", "plain"), abandon=False),
 )
-
-
-@many(25)
-@given(case=SEQUENCES)
-def test_random_sequences(case):
-    check(case)
-
-
-@pytest.mark.long
-@many(1000)
-@given(case=SEQUENCES)
-def test_a_thousand_random_sequences(case):
-    check(case)
+test_random_sequences, test_a_thousand = checked(SEQUENCES, check)

@@ -55,6 +55,10 @@ def trained(command):
 
 def test_learns_and_leaves_a_complete_run_folder(trained):
     run, result = trained
+    words = ("loading libraries", "reading train.tsv", "learning a vocabulary", "done", "report")
+    begins = [result.err.find(word) for word in words]
+    assert -1 not in begins and begins == sorted(begins), result.err
+    assert "report: runs/classification/good/report.html\n" in result.err
     assert "best dev accuracy" in result.err
     assert float(result.err.split("best dev accuracy ")[1].split()[0]) >= 0.95
     assert json.loads((run / "config.json").read_text())["hidden"] == 64

@@ -5,10 +5,15 @@ from __future__ import annotations
 import json
 import random
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 from amp_xla.data.text.entities import Entity
-from tests.support.commands import CLI
+from amp_xla.data.text.tokenizer import Tokenizer
+from amp_xla.export.model import ANSWERS
+from amp_xla.models.weights import google
+from tests.support.commands import CLI, served
 from tests.support.killing import state
 
 RECIPE = "recipes.tagging"
@@ -94,6 +99,34 @@ def test_it_learns_and_finds_the_entities_of_new_text(trained, command):
         "text": "from Oslo Osloson came Eve",
         "entities": [[5, 17, "city"], [23, 26, "person"]],
     }
+
+
+@pytest.mark.once
+def test_exports_name_the_tags_and_find_the_best_path(trained, command):
+    for kind in ("hf", "savedmodel"):
+        command.done(CLI, "export", str(trained), "--format", kind)
+    tags = ["O", "B-city", "I-city", "B-person", "I-person"]
+    hf, folder = trained / "export-hf", trained / "export-savedmodel"
+    config = json.loads((hf / "config.json").read_text())
+    assert [config["id2label"][str(i)] for i in range(len(tags))] == tags
+    assert json.loads((folder / "labels.json").read_text()) == tags
+    tokenizer = Tokenizer.of_folder(str(folder))
+    ids = tokenizer.encode(["from Oslo came Eve"]).token_ids[None]
+    best = served(folder, token_ids=ids, segment_ids=0 * ids)["logits"][0].argmax(1)
+    found = {tokenizer.tokens[i]: tags[tag] for i, tag in zip(ids[0], best)}
+    assert (found["oslo"], found["came"], found["eve"]) == ("B-city", "O", "B-person")
+    transitions = json.loads((folder / ANSWERS).read_text())["transitions"]
+    row = dict(zip(tags, transitions[tags.index("B-city")]))
+    assert row["I-city"] > row["I-person"]  # row = first tag
+    weights = load_file(str(hf / "model.safetensors"))
+    np.testing.assert_allclose(weights["transitions"], transitions, rtol=1e-6)
+    assert config["model_type"] == "bert_tagger"  # not BERT, which would leave out transitions
+    assert config["auto_map"]["AutoModelForTokenClassification"] == "tagger.Tagger"
+    code = (hf / "tagger.py").read_text()
+    compile(code, "tagger.py", "exec")
+    assert "import BertConfig, BertForTokenClassification" in code
+    assert "trust_remote_code=True" in (hf / "README.md").read_text()
+    assert google.pretrained(str(hf)).config["model_type"] == "bert"  # --bert reads it
 
 
 @pytest.mark.once

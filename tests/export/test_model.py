@@ -1,0 +1,62 @@
+"""What an export is compared by, and the files that name its outputs."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from amp_xla.data.text.tokenizer import Tokenizer
+from amp_xla.errors import AmpXlaError
+from amp_xla.export import hugging_face
+from amp_xla.export.model import HEAD, Exportable, comparable, compare
+from tests.support import google_folder
+
+pytestmark = pytest.mark.once
+OUTPUTS = np.array([[2.0, 0.0, -1.0], [-3.0, 300.0, -np.inf]])
+
+
+@pytest.mark.parametrize("change, dtype, accepted", [
+    (0.9e-4, "fp32", True), (1.2e-4, "fp32", False), (1.2e-4, "fp16", True), (2e-2, "fp16", False),
+    (np.nan, "fp16", False),
+])  # fmt: skip
+def test_outputs_may_differ_by_the_tolerance(change, dtype, accepted):
+    answers = OUTPUTS + [[0.0, change, 0.0], [0.0, 300.0 * abs(change), 0.0]]
+    if accepted:
+        assert compare(OUTPUTS, answers, dtype) == pytest.approx(change)
+    else:
+        with pytest.raises(AmpXlaError, match="nothing was written"):
+            compare(OUTPUTS, answers, dtype)
+
+
+def test_outputs_of_all_kinds_are_compared():
+    chances = np.exp(OUTPUTS - OUTPUTS.max(1, keepdims=True))
+    chances /= chances.sum(1, keepdims=True)
+    np.testing.assert_allclose(comparable({"logits": OUTPUTS}), chances)
+    np.testing.assert_array_equal(comparable({"probabilities": chances, "logits": 0}), chances)
+    np.testing.assert_allclose(comparable({"scores": OUTPUTS}), 1 / (1 + np.exp(-OUTPUTS)))
+
+
+@pytest.mark.parametrize("kind", ["ForSequenceClassification", None])
+def test_a_hugging_face_folder_names_labels_and_has_linear_layers_by_rows(tmp_path, kind):
+    config = {**google_folder.CONFIG, "model_type": "bert", "layer_norm_eps": 1e-5}
+    draw = np.random.RandomState(0)
+    shapes = google_folder.tensors(config, language_model=False)
+    tensors = {name: draw.randn(*shape).astype(np.float32) for name, shape in shapes.items()}
+    head = {"classifier.weight": draw.randn(3, 16).astype(np.float32)}
+    labels, tokenizer = ("no", "yes", "maybe"), Tokenizer(google_folder.VOCABULARY)
+    more = (tokenizer, head, kind, "a formula", labels, 24)
+    model = Exportable(config, tensors, comparable, lambda folder: comparable, *more)
+    hugging_face.write(model, tmp_path / "hf", "fp32")
+    written = json.loads((tmp_path / "hf" / "config.json").read_text())
+    assert written["id2label"] == dict(zip("012", labels))
+    assert written["label2id"] == {"no": 0, "yes": 1, "maybe": 2}
+    stored = load_file(str(tmp_path / "hf" / "model.safetensors"))
+    prefix, heads = ("bert.", stored) if kind else ("", load_file(str(tmp_path / "hf" / HEAD)))
+    np.testing.assert_array_equal(heads["classifier.weight"], head["classifier.weight"])
+    for part in ("query", "key", "value"):
+        weight = stored[f"{prefix}encoder.layer.1.attention.self.{part}.weight"]
+        kernel = tensors[f"bert/encoder/layer_1/attention/self/{part}/kernel"]
+        np.testing.assert_array_equal(weight, kernel.T)
