@@ -5,12 +5,10 @@ from __future__ import annotations
 import contextlib
 import csv
 import json
-import os
 import re
-from itertools import chain
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
-from amp_xla.data.text.unpacked import Rows, called, opened, plain_name, read_bytes
+from amp_xla.data.text.unpacked import called, plain_name, read_bytes
 from amp_xla.errors import DataError
 
 # How files that are no text begin, and what they are
@@ -73,11 +71,6 @@ class Table(NamedTuple):
     @classmethod
     def read(cls, path: str) -> Table:
         """Read a file; ``-`` is standard input."""
-        if os.path.isfile(path):  # a pipe can be read once
-            with opened(path) as file:
-                rows = getattr(file, "raw", None)
-                if isinstance(rows, Rows):  # without JSON, in two thirds of the time
-                    return cls(path, "json", list(enumerate(chain(*rows.batches), 1)), [])
         return cls.of(path, *every_line(path))
 
     @classmethod

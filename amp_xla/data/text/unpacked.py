@@ -56,17 +56,14 @@ def opened(path: str) -> Iterator[Any]:
                 zstandard = extra("zstandard", f"{path}: reading .zst")
                 damage += (zstandard.ZstdError,)
                 stream = zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True)
-                kind, file = "zst", io.BufferedReader(stream)
+                kind, file = "zst", stream
             elif raw.peek(2)[:2] == GZIP_MAGIC or path.lower().endswith(".gz"):
                 kind, file = "gzip", gzip.GzipFile(fileobj=raw)
             elif raw.peek(4)[:4] == PARQUET_MAGIC:
                 kind, parquet = "Parquet", extra("pyarrow.parquet", f"{path}: reading Parquet")
                 damage += (extra("pyarrow", path).ArrowException,)
-                file = Rows(path, parquet.ParquetFile(raw))
-            if file is not raw:
-                rows = file if isinstance(file, Rows) else _Unpacked(path, file)
-                file = io.BufferedReader(rows, 1 << 16)
-            yield file
+                file = _Rows(parquet.ParquetFile(raw))
+            yield file if file is raw else io.BufferedReader(_Unpacked(path, file), 1 << 16)
     except FileNotFoundError:
         raise DataError(
             f"{path}: no such file (looked in {os.path.abspath(os.path.dirname(path))})"
@@ -96,41 +93,38 @@ class _Unpacked(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         data = self._file.read(len(buffer))
-        self._check(self._file.tell())
-        buffer[: len(data)] = data
-        return len(data)
-
-    def _check(self, size: int) -> None:
-        if size > self._most:
+        if self._file.tell() > self._most:
             raise DataError(
                 f"{called(self._path)}: unpacked, it has more than {self._most:,} bytes, {_RATIO} "
                 "times its size; if that is right, unpack it before"
             )
+        buffer[: len(data)] = data
+        return len(data)
 
 
-class Rows(_Unpacked):
-    """The rows of a ``pyarrow.parquet.ParquetFile``: ``batches`` of records, or JSON lines."""
+class _Rows(io.RawIOBase):
+    """The rows of a ``pyarrow.parquet.ParquetFile`` as JSON lines."""
 
-    def __init__(self, path: str, file: Any) -> None:
-        super().__init__(path, file)
-        self.batches, self._left = self._records(), b""
+    def __init__(self, file: Any) -> None:
+        self._batches = (batch.to_pylist() for batch in file.iter_batches(batch_size=128))
+        self._left, self._size = b"", 0
 
-    def _records(self) -> Iterator[List[Any]]:
-        size = 0
-        for batch in self._file.iter_batches(batch_size=1024):
-            size += batch.nbytes
-            self._check(size)
-            yield batch.to_pylist()
+    def readable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._size
 
     def readinto(self, buffer: Any) -> int:
         while not self._left:
-            batch = next(self.batches, None)
+            batch = next(self._batches, None)
             if batch is None:
                 return 0
             lines = [*map(_ENCODER.encode, batch), ""]
             self._left = "\n".join(lines).encode("utf-8", "surrogatepass")
         size = min(len(buffer), len(self._left))
         buffer[:size], self._left = self._left[:size], self._left[size:]
+        self._size += size
         return size
 
 
