@@ -54,9 +54,9 @@ def _places(value):
 
 def _field(path, chance):
     """Give a field of a JSON file, or of one of its lines, another value."""
-    lines = path.read_text().splitlines() if path.suffix == ".jsonl" else [path.read_text()]
-    number = chance.randrange(len(lines))
     try:
+        lines = path.read_text().splitlines() if path.suffix == ".jsonl" else [path.read_text()]
+        number = chance.randrange(len(lines))
         content = json.loads(lines[number])
         container, key = chance.choice(list(_places(content)) or [({"a": 0}, "a")])
     except (ValueError, TypeError, RecursionError):  # spoiled before
@@ -109,8 +109,11 @@ def spoil(folder, outside, chance):
       What was done, for messages.
     """
     paths = sorted(p for p in folder.rglob("*") if not p.is_symlink())
-    texts = [p for p in paths if p.suffix in (".json", ".jsonl") and 0 < p.stat().st_size < 1 << 20]
-    path = chance.choice(texts if chance.random() < 0.7 else paths)
+    texts = [
+        p for p in paths
+        if p.suffix in (".json", ".jsonl") and p.is_file() and 0 < p.stat().st_size < 1 << 20
+    ]  # fmt: skip
+    path = chance.choice(texts if texts and chance.random() < 0.7 else paths)
     what = (
         _field(path, chance)
         if path in texts and chance.random() < 0.7
