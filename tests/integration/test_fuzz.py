@@ -190,7 +190,7 @@ def harm(server, foreign, folder, seed):
     before = bytes_of(outside)
     result = Commands(server, folder)(CLI, *words.split(), code=hostile.LIMITS + SMALLER)
     problems = []
-    damaged = words.startswith("verify") and "damaged" in result.out and result.code == 1
+    damaged = words.startswith("verify") and "DAMAGED" in result.out and result.code == 1
     if not (result.code in (0, 2) or damaged) or "Traceback" in result.err:
         problems.append(f"ended with {result.code}")
     if result.code == 2 and not result.err.splitlines()[-1].startswith("error: "):
