@@ -17,6 +17,7 @@ import re
 import sys
 from typing import (
     Any,
+    Callable,
     Dict,
     List,
     Mapping,
@@ -197,7 +198,12 @@ def _check(config: Type[Any], values: Mapping[str, Any]) -> None:
             raise SettingsError(f"{known[name].flag} {problem}")
 
 
-def parse(config: Type[T], argv: Optional[Sequence[str]] = None, prog: Optional[str] = None) -> T:
+def parse(
+    config: Type[T],
+    argv: Optional[Sequence[str]] = None,
+    prog: Optional[str] = None,
+    stored: Optional[Callable[[Any], Dict[str, Any]]] = None,
+) -> T:
     """Parse a command line; an unknown flag is an error that names the closest one.
 
     A configuration may have a method ``defaults``, which returns the defaults that depend on other
@@ -207,6 +213,8 @@ def parse(config: Type[T], argv: Optional[Sequence[str]] = None, prog: Optional[
       config: a frozen dataclass.
       argv: command-line words; None = ``sys.argv[1:]``.
       prog: the command as the user types it.
+      stored: function of the configuration that returns settings of an earlier run, which are the
+        defaults then, or {}.
 
     Raises:
       SettingsError: a flag or value is not allowed.
@@ -216,10 +224,13 @@ def parse(config: Type[T], argv: Optional[Sequence[str]] = None, prog: Optional[
         output.check_name(word)
     help_words = [word for word in words if word in ("-h", "--help")]
     default = None
-    if hasattr(config, "defaults"):
+    if stored is not None or hasattr(config, "defaults"):
         with contextlib.suppress(*([SettingsError] if help_words else [])):
-            typed = _parse(config, [word for word in words if word not in help_words], prog)
-            default = changed(config(), **cast(Any, typed).defaults())
+            typed: Any = _parse(config, [word for word in words if word not in help_words], prog)
+            values = {} if stored is None else stored(typed)
+            if not values and hasattr(config, "defaults"):
+                values = typed.defaults()
+            default = changed(config(), **values)
     parsed = _parse(config, words, prog, default)
     _check(config, flat(parsed))
     return parsed

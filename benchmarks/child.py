@@ -56,14 +56,13 @@ def reply(**values: Any) -> None:
 
 def build_job(request: Request) -> Any:
     """Build the recipe's job with the requested precision and XLA mode, variables initialized."""
-    from amp_xla.config import parse
-    from amp_xla.training.recipe import recipe_module
+    from amp_xla.training.recipe import find_recipe
 
-    recipe = recipe_module(request.recipe)
+    recipe = find_recipe(request.recipe)
     words = (*request.words, "--precision", request.precision, "--xla", request.xla)
     from amp_xla.training.context import build_job
 
-    job = build_job(recipe.build, parse(recipe.Config, words, f"python -m {recipe.__name__}"))
+    job = build_job(recipe.build, recipe.parse(words))
     from amp_xla.training.step import initialize_variables
 
     initialize_variables()

@@ -27,6 +27,7 @@ from amp_xla.process.exits import exit_code
 from amp_xla.tasks.classification.data import MultiLabelTextFiles, class_weights, read
 from amp_xla.training import launch, options
 from amp_xla.training.context import RunContext, text_defaults
+from amp_xla.training.evaluation import vectors
 from amp_xla.training.recipe import Recipe
 from amp_xla.training.sample_scores import scored
 
@@ -114,7 +115,7 @@ def exportable(config: Config, checkpoint: Any) -> Any:
 recipe = Recipe(
     Config, build,
     lambda config: "accuracy" if config.files.multilabel is None else "micro_f1",
-    predict, scored=scored, exportable=exportable,
+    predict, vectors=vectors, scored=scored, exportable=exportable,
 )  # fmt: skip
 main = functools.partial(launch.main, recipe)
 

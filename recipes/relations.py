@@ -24,6 +24,7 @@ from amp_xla.tasks.relations import scores
 from amp_xla.tasks.relations.data import RelationFiles, read
 from amp_xla.training import launch, options
 from amp_xla.training.context import RunContext, text_defaults
+from amp_xla.training.evaluation import vectors
 from amp_xla.training.recipe import Recipe
 
 
@@ -94,7 +95,9 @@ def exportable(config: Config, checkpoint: Any) -> Any:
     return export.linker(config, checkpoint)
 
 
-recipe = Recipe(Config, build, "f1", predict, scored=scores.scored, exportable=exportable)
+recipe = Recipe(
+    Config, build, "f1", predict, vectors=vectors, scored=scores.scored, exportable=exportable
+)
 main = functools.partial(launch.main, recipe)
 
 

@@ -31,6 +31,7 @@ from amp_xla.tasks.similarity import scores
 from amp_xla.tasks.similarity.data import Method, PairFiles, check, needed, read
 from amp_xla.training import launch, options
 from amp_xla.training.context import RunContext, text_defaults
+from amp_xla.training.evaluation import vectors
 from amp_xla.training.recipe import Recipe
 
 
@@ -120,8 +121,9 @@ def exportable(config: Config, checkpoint: Any) -> Any:
 
 
 recipe = Recipe(
-    Config, build, "spearman", predict, rank=predict, scored=scores.scored, exportable=exportable
-)
+    Config, build, "spearman", predict, rank=predict, vectors=vectors, scored=scores.scored,
+    exportable=exportable,
+)  # fmt: skip
 main = functools.partial(launch.main, recipe)
 
 

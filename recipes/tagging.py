@@ -30,6 +30,7 @@ from amp_xla.tasks.tagging.data import read
 from amp_xla.tasks.tagging.spans import check, is_flat
 from amp_xla.training import launch, options
 from amp_xla.training.context import RunContext, text_defaults
+from amp_xla.training.evaluation import vectors
 from amp_xla.training.recipe import Recipe
 
 
@@ -102,7 +103,9 @@ def exportable(config: Config, checkpoint: Any) -> Any:
     return export.tagger(config, checkpoint)
 
 
-recipe = Recipe(Config, build, "f1", predict, scored=scores.scored, exportable=exportable)
+recipe = Recipe(
+    Config, build, "f1", predict, vectors=vectors, scored=scores.scored, exportable=exportable
+)
 main = functools.partial(launch.main, recipe)
 
 

@@ -19,7 +19,7 @@ from typing_extensions import get_args, get_type_hints
 
 from amp_xla.commands import COMMANDS
 from amp_xla.config import Field, Range, fields
-from amp_xla.training.recipe import own_recipes, recipe_module
+from amp_xla.training.recipe import find_recipe, own_recipes
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "flags.md"
 INTRODUCTION = """\
@@ -118,7 +118,7 @@ def _recipes() -> Iterator[str]:
     every = own_recipes()
     groups: Dict[str, Dict[Tuple[str, str], List[Tuple[str, Flag]]]] = {}
     for recipe in every:
-        for flag in flags(recipe_module(recipe).Config):
+        for flag in flags(find_recipe(recipe).config):
             key = (flag.field.flag, flag.text)
             heading = next((name for name, group in groups.items() if key in group), flag.heading)
             groups.setdefault(heading, {}).setdefault(key, []).append((recipe, flag))

@@ -1,7 +1,8 @@
 """The batches of ``fit``, from any position on, in an order that a resumed run repeats.
 
-A position is the number of a batch, counted from 0 over the whole run. ``numpy.random`` and
-``random`` are seeded from the run's seed and the position, so that data shuffled with them repeat.
+A position is the number of a batch, counted from 0 over the whole run. While a batch is read,
+``numpy.random`` and ``random`` have states of the data's own, seeded from the run's seed and the
+position, so that shuffled data repeat. The rest of the script does not see them.
 """
 
 from __future__ import annotations
@@ -62,9 +63,34 @@ def digest(arrays: Any) -> str:
     return total.hexdigest()
 
 
+def random_state() -> Any:
+    """Return the states of ``numpy.random`` and ``random``."""
+    return np.random.get_state(), random.getstate()
+
+
+def set_random_state(state: Any) -> None:
+    """Set the states of ``numpy.random`` and ``random``."""
+    np.random.set_state(state[0])
+    random.setstate(state[1])
+
+
 def _seed(*numbers: int) -> None:
     np.random.seed(list(numbers))
     random.seed("/".join(map(str, numbers)))
+
+
+def _apart(batches: Iterator[Any]) -> Iterator[Any]:
+    """Yield batches; their random numbers do not change those of the script, nor the reverse."""
+    state = random_state()
+    while True:
+        script = random_state()
+        set_random_state(state)
+        try:
+            batch = next(batches)
+        finally:
+            state = random_state()
+            set_random_state(script)
+        yield batch
 
 
 class Sequences:
@@ -81,8 +107,10 @@ class Sequences:
 
     def identity(self, seed: int) -> Dict[str, Any]:
         """Return what must be the same on resume: length, order, hash of the first batch."""
+        script = random_state()
         _seed(seed, 0, 0)
         first = digest(self._sequence[0])
+        set_random_state(script)
         return {"batches": len(self._sequence), "shuffle": self._shuffle, "first batch": first}
 
     def batches(self, seed: int, position: int) -> Iterator[Any]:
@@ -153,6 +181,8 @@ class Arrays:
       model: the compiled model.
       given: the arguments of ``fit`` by name.
     """
+
+    batch = None  # all arrays are compared, not one batch
 
     def __init__(self, model: Any, given: Mapping[str, Any]) -> None:
         size = model._validate_or_infer_batch_size(given["batch_size"], None, given["x"])
@@ -230,18 +260,32 @@ class Feed:
       position: position of the first batch to train on.
       skip: batches of its epoch that were trained before.
       end: position after the last batch to train on.
+      before: ``digest`` of the batch before ``position``; None = unknown.
+
+    Attributes:
+      batch: the batch that Keras got last.
     """
 
-    def __init__(self, source: Any, seed: int, position: int, skip: int, end: int) -> None:
+    def __init__(
+        self, source: Any, seed: int, position: int, skip: int, end: int, before: Optional[str]
+    ) -> None:
         # ``FitStep`` needs a batch, even if none is left to train on. The last one leaves the data
         # to another fit as the run left them.
         if position >= end:
-            position = max(position - 1, 0)
+            position, before = max(position - 1, 0), None
         self._steps, self._position, self._skip = source.steps, position, skip
-        self._batches = source.batches(seed, position)
+        # A generator that is at the start of an epoch need not read the one before.
+        checks = before is not None and (skip > 0 or isinstance(source, Sequences))
+        self._batches = _apart(source.batches(seed, position - checks))
+        if checks and digest(next(self._batches)) != before:
+            note(
+                f"warning: batch {position} of the data is not the one before the checkpoint, so "
+                f"this resume is not exact: data may depend on nothing but their files, "
+                f"numpy.random and random"
+            )
         self._pool = ThreadPoolExecutor(1)
         self._ahead: Optional[Future] = None
-        self._first = next(self._batches)
+        self._first = self.batch = next(self._batches)
 
     def sample_weights(self, model: Any, class_weight: Any) -> Any:
         """Return the sample weights of the first batch as Keras standardizes them."""
@@ -267,6 +311,7 @@ class Feed:
         for _ in range(self._skip):
             yield batch
         while True:
+            self.batch = batch
             yield batch
             self._position += 1
             ahead, self._ahead = self._ahead, None

@@ -12,6 +12,7 @@ from amp_xla.backend import keras
 from amp_xla.errors import AmpXlaError
 from amp_xla.graph.training_graph import layers_of
 from amp_xla.process.progress import note
+from amp_xla.training.checkpoint import CheckpointError
 
 IN_A_LOOP = (
     "this process has already ended a run there: in a loop, such as over folds, give each run "
@@ -77,21 +78,18 @@ def _flatten(value: Any, name: str, into: Dict[str, Any]) -> None:
         into[name] = json.loads(text) if len(text) < 100 else text
 
 
-def reasons(checkpoint: Any, model: Any, ended: bool) -> str:
-    """Return the end of a message: why a checkpoint may differ from the model.
-
-    Args:
-      checkpoint: the checkpoint.
-      model: the model.
-      ended: whether this process has already ended a run in its folder.
-    """
-    reason = ""
-    if renumbered(checkpoint.tensors(), model):
-        reason = (
-            "; only numbers in its layers' names differ: this process, or that of the checkpoint, "
-            "had built a model before; call keras.backend.clear_session() before building it again"
-        )
-    return reason + (f"; {IN_A_LOOP}" if ended else "")
+def check_names(checkpoint: Optional[Any], model: Any) -> None:
+    """Raise CheckpointError if only numbers in the names of the model's weights are others."""
+    stored = {} if checkpoint is None else checkpoint.tensors()
+    if checkpoint is None or not renumbered(stored, model):
+        return
+    new = next(weight.op.name for weight in model.weights if weight.op.name not in stored)
+    old = next(name for name in stored if _plain(name) == _plain(new))
+    raise CheckpointError(
+        f"{checkpoint.path} has {old} where this model has {new}: one of the two processes had "
+        f"built another model before; build the same models in the same order, or call "
+        f"keras.backend.clear_session() before each"
+    )
 
 
 def renumbered(stored: Iterable[str], model: Any) -> bool:
@@ -100,8 +98,13 @@ def renumbered(stored: Iterable[str], model: Any) -> bool:
     TensorFlow and Keras number the names of models that one process builds.
     """
     names = {weight.op.name for weight in model.weights}
-    plain = [Counter(re.sub(r"_\d+(?=/|$)", "", name) for name in each) for each in (names, stored)]
-    return not names <= set(stored) and not plain[0] - plain[1]
+    missing = Counter(map(_plain, names)) - Counter(map(_plain, stored))
+    return not names <= set(stored) and not missing
+
+
+def _plain(name: str) -> str:
+    """Return a variable's name without the numbers of its layers."""
+    return re.sub(r"_\d+(?=/|$)", "", name)
 
 
 def name_changed(built: Mapping[str, Any], begun: Mapping[str, Any]) -> None:
@@ -114,12 +117,12 @@ def name_changed(built: Mapping[str, Any], begun: Mapping[str, Any]) -> None:
         )
 
 
-def name_unfinished(loop: Any) -> None:
-    """Print what the end of ``fit`` has left: steps of an epoch, or of an accumulation window."""
+def name_unfinished(loop: Any, ended: bool) -> None:
+    """Print what the end of ``fit`` has left: steps of the run, or of an accumulation window."""
     state, left, count = loop.state, loop.engine.in_window, loop.engine.micro_batches
-    if state.step_in_epoch:
+    if not (ended or loop.over):
         note(
-            f"a callback stopped the run within epoch {state.epoch + 1}; {loop.run.resume_by} "
+            f"a callback stopped the run within epoch {loop.epoch_number}; {loop.run.resume_by} "
             f"continues it after step {state.step}"
         )
     elif left:

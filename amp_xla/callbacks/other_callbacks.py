@@ -7,11 +7,15 @@ has those that changed since ``fit`` began.
 from __future__ import annotations
 
 import collections
+import contextlib
+import dis
+import functools
 import json
 import re
+import sys
 import types
 import zlib
-from typing import Any, Container, Dict, Iterator, List, Mapping, Sequence, Tuple
+from typing import Any, Callable, Container, Dict, Iterator, List, Mapping, Sequence, Tuple
 
 import numpy as np
 
@@ -31,9 +35,12 @@ _MAPPINGS: Dict[str, Any] = {
 _FACTORIES: Dict[str, Any] = {kind.__name__: kind for kind in (int, float, str, list, dict, set)}
 _CONTAINERS: Any = (list, set, dict, collections.deque, np.ndarray)
 _LIBRARIES = (
-    "amp_xla", "bert4keras", "keras", "tensorflow", "tensorflow_core", "tf_keras", "_io",
+    "amp_xla", "bert4keras", "keras", "tensorflow", "tensorflow_core", "tf_keras",
+    "_csv", "_io", "csv",
 )  # fmt: skip
+_LARGE = 10_000  # items of a container
 Arrays = Dict[str, np.ndarray]
+Value = Tuple[Any, Callable[[Any], Any]]  # a value, and a function that replaces it
 
 
 class OtherCallbacks:
@@ -47,7 +54,10 @@ class OtherCallbacks:
     def __init__(self, callbacks: Sequence[Any], variables: Container[str]) -> None:
         self._callbacks, self._variables = list(callbacks), variables
         self._named: List[str] = []
-        self._first = [dict(vars(callback)) for callback in self._callbacks]
+        self._first = [
+            {name: value for name, (value, _) in _values(callback).items()}
+            for callback in self._callbacks
+        ]
         self._initial = [
             {name: text for name, (text, _) in self._attributes(number).items()}
             for number in range(len(self._callbacks))
@@ -79,7 +89,7 @@ class OtherCallbacks:
             now = self._attributes(number)
             for name, (text, arrays) in self._silent[number].items():
                 if name not in now or now[name][0] != text:
-                    setattr(callback, name, _decoded(json.loads(text), arrays))
+                    _change(callback, name, decoded(json.loads(text), arrays))
         self._silent.clear()
 
     def state(self, arrays: Arrays) -> List[Dict[str, Any]]:
@@ -104,20 +114,21 @@ class OtherCallbacks:
                 continue
             left.remove(saved)
             for attribute, value in (saved["state"] or {}).items():
-                decoded = _decoded(value, arrays)
-                if attribute not in _KERAS and not _is_place(attribute, decoded):
-                    setattr(callback, attribute, decoded)
+                before = decoded(value, arrays)
+                if attribute not in _KERAS and not _is_place(attribute, before):
+                    _change(callback, attribute, before)
 
     def _attributes(self, number: int) -> Dict[str, Tuple[str, Arrays]]:
         """Return name -> JSON and arrays of what can be restored; name the rest in a line."""
         attributes, lost = {}, []
         callback = self._callbacks[number]
-        for name, value in {**_of_class(callback), **vars(callback)}.items():
-            if name in (*_KERAS, *_BATCH_HOOKS) or _is_place(name, value):
+        for name, (value, _) in _values(callback).items():
+            last = name.rpartition(".")[2]
+            if last in (*_KERAS, *_BATCH_HOOKS) or _is_place(name, value):
                 continue
             arrays: Arrays = {}
             try:
-                text = json.dumps(_encoded(value, f"callbacks/{number}/{name}", arrays))
+                text = json.dumps(encoded(value, f"callbacks/{number}/{name}", arrays))
                 attributes[name] = text, arrays
             except (TypeError, RecursionError):
                 if self._is_elsewhere(callback.model, value):
@@ -140,7 +151,7 @@ class OtherCallbacks:
         return hasattr(value, "read_value") and value.op.name in self._variables
 
 
-def _encoded(value: Any, name: str, arrays: Arrays) -> Any:
+def encoded(value: Any, name: str, arrays: Arrays) -> Any:
     """Return a value for JSON; raise TypeError if it cannot be restored exactly.
 
     Args:
@@ -156,13 +167,13 @@ def _encoded(value: Any, name: str, arrays: Arrays) -> Any:
     if isinstance(value, np.generic) and kind.__module__ == "numpy" and value.dtype.kind in "biuf":
         return {"scalar": value.dtype.name, "value": value.item()}
     if _SEQUENCES.get(kind.__name__) is kind:
-        items = [_encoded(item, f"{name}/{i}", arrays) for i, item in enumerate(value)]
+        items = [encoded(item, f"{name}/{i}", arrays) for i, item in enumerate(value)]
         if kind is list:
             return items
         return {"type": kind.__name__, "items": items, "maxlen": getattr(value, "maxlen", None)}
     if _MAPPINGS.get(kind.__name__) is kind:
         pairs = [
-            [_encoded(key, name, arrays), _encoded(item, f"{name}/{i}", arrays)]
+            [encoded(key, name, arrays), encoded(item, f"{name}/{i}", arrays)]
             for i, (key, item) in enumerate(value.items())
         ]
         factory = getattr(value, "default_factory", None)
@@ -173,10 +184,10 @@ def _encoded(value: Any, name: str, arrays: Arrays) -> Any:
     raise TypeError
 
 
-def _decoded(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
-    """Return a new value equal to the one that ``_encoded`` got."""
+def decoded(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
+    """Return a new value equal to the one that ``encoded`` got."""
     if isinstance(value, list):
-        return [_decoded(item, arrays) for item in value]
+        return [decoded(item, arrays) for item in value]
     if not isinstance(value, dict):
         return value
     if "array" in value:
@@ -185,15 +196,25 @@ def _decoded(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
         return np.dtype(value["scalar"]).type(value["value"])
     kind = value.get("type")
     if kind in _SEQUENCES:
-        items = [_decoded(item, arrays) for item in value["items"]]
+        items = [decoded(item, arrays) for item in value["items"]]
         limit = {} if value["maxlen"] is None else {"maxlen": value["maxlen"]}
         return _SEQUENCES[kind](items, **limit)
     if kind in _MAPPINGS:
-        pairs = [(_decoded(key, arrays), _decoded(item, arrays)) for key, item in value["pairs"]]
+        pairs = [(decoded(key, arrays), decoded(item, arrays)) for key, item in value["pairs"]]
         if kind == "defaultdict":
             return collections.defaultdict(_FACTORIES.get(value["factory"]), pairs)
         return _MAPPINGS[kind](dict(pairs)) if kind == "Counter" else _MAPPINGS[kind](pairs)
     return value  # a dictionary of a checkpoint from before these forms
+
+
+def _change(callback: Any, name: str, value: Any) -> None:
+    """Replace one of the ``_values`` of a callback."""
+    old, change = _values(callback).get(name, (None, functools.partial(setattr, callback, name)))
+    arrays = "." in name and isinstance(old, np.ndarray) and isinstance(value, np.ndarray)
+    if arrays and (old.shape, old.dtype) == (value.shape, value.dtype):
+        old[...] = value  # it may be what fit reads
+    else:
+        change(value)
 
 
 def _is_place(name: str, value: Any) -> bool:
@@ -201,15 +222,80 @@ def _is_place(name: str, value: Any) -> bool:
     return isinstance(value, str) and _PLACE.search(name) is not None
 
 
-def _of_class(callback: Any) -> Dict[str, Any]:
-    """Return the containers that the script's classes share between their callbacks."""
-    classes = [kind for kind in type(callback).__mro__ if _library(kind) not in _LIBRARIES]
-    attributes = {name: value for kind in reversed(classes) for name, value in vars(kind).items()}
-    return {
-        name: value
-        for name, value in attributes.items()
-        if isinstance(value, _CONTAINERS) and not name.startswith("__")
+def _values(thing: Any, prefix: str = "", deep: bool = True) -> Dict[str, Value]:
+    """Return the state of a callback by name, with functions that set it.
+
+    It is in attributes, in containers and numbers of the script's classes, in variables that their
+    functions assign (``nonlocal``, ``global``), and in the attributes of the script's objects.
+    """
+    values: Dict[str, Value] = {}
+    functions: Dict[str, Any] = {}
+    for kind in reversed(type(thing).__mro__):
+        for name, value in vars(kind).items() if _library(kind) not in _LIBRARIES else ():
+            if isinstance(value, types.FunctionType):
+                functions[name] = value
+            elif isinstance(value, (*_CONTAINERS, int, float)) and not name.startswith("__"):
+                values[prefix + name] = value, functools.partial(setattr, kind, name)
+    for name, value in vars(thing).items():
+        functions[name] = value
+        if prefix and _is_data(value):
+            continue
+        values[prefix + name] = value, functools.partial(setattr, thing, name)
+    for name, value in functions.items() if deep else ():
+        owner = getattr(value, "__self__", value)
+        function = getattr(value, "__func__", value)
+        if _is_own(owner):
+            values.pop(name, None)
+            values.update(_values(owner, f"{name}.", False))
+        elif isinstance(function, types.FunctionType) and _library(function) not in _LIBRARIES:
+            values.update(_outside(function, f"{name}."))
+    return values
+
+
+def _outside(function: Any, prefix: str) -> Dict[str, Value]:
+    """Return the variables outside a function that it may change: assigned ones, containers."""
+    values: Dict[str, Value] = {}
+    everywhere, assigned = function.__globals__, _assigned(function.__code__)
+    found = {
+        name: (everywhere[name], functools.partial(everywhere.__setitem__, name))
+        for name in function.__code__.co_names
+        if name in everywhere
     }
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
+        with contextlib.suppress(ValueError):  # not assigned yet
+            found[name] = cell.cell_contents, functools.partial(setattr, cell, "cell_contents")
+    for name, (value, change) in found.items():
+        if name in assigned or (isinstance(value, _CONTAINERS) and not _is_data(value)):
+            values[prefix + name] = value, change
+        elif _is_own(value):
+            values.update(_values(value, f"{prefix}{name}.", False))
+    return values
+
+
+@functools.lru_cache(maxsize=None)
+def _assigned(code: Any) -> Container[str]:
+    """Return the names outside a function that its code assigns."""
+    stores = ("STORE_GLOBAL", "STORE_DEREF")
+    return {each.argval for each in dis.get_instructions(code) if each.opname in stores}
+
+
+def _is_data(value: Any) -> bool:
+    """Return whether a container is so large that it is data rather than state."""
+    if isinstance(value, np.ndarray):
+        return value.size >= 1000 * _LARGE  # compared by its checksum
+    return isinstance(value, (*_CONTAINERS, tuple)) and len(value) >= _LARGE
+
+
+def _is_own(value: Any) -> bool:
+    """Return whether a value is an object of one of the script's classes, or Keras' callback."""
+    module = type(value).__module__
+    file = str(getattr(sys.modules.get(module), "__file__", "") or "")
+    if isinstance(value, keras.callbacks.Callback):
+        return _library(type(value)) != "amp_xla"
+    if isinstance(value, (type, keras.layers.Layer, keras.utils.Sequence)):
+        return False
+    has_file = bool(file) and not re.search(r"(site|dist)-packages|/lib/python3", file)
+    return hasattr(value, "__dict__") and (module == "__main__" or has_file)
 
 
 def _library(kind: Any) -> str:

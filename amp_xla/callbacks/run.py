@@ -9,15 +9,15 @@ import os
 import time
 import types
 from pathlib import Path
-from typing import Any, Callable, Dict, Mapping, Optional, Sequence, Set, Union
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Union
 
 import numpy as np
 
 from amp_xla import backend
-from amp_xla.backend import configuring, keras
+from amp_xla.backend import configuring, keras, tf
 from amp_xla.callbacks import data, description
 from amp_xla.callbacks.evaluating import StateBefore
-from amp_xla.callbacks.other_callbacks import OtherCallbacks
+from amp_xla.callbacks.other_callbacks import OtherCallbacks, decoded, encoded
 from amp_xla.callbacks.step import FitJob, FitStep, check, metric_variables
 from amp_xla.config import fields
 from amp_xla.errors import AmpXlaError, RankLost
@@ -36,7 +36,7 @@ from amp_xla.training.state import LoopState
 # State of ``fit`` in a checkpoint, at the start of a new run.
 _NEW: Dict[str, Any] = {
     "seed": None, "monitor": "loss", "losses": [0.0, 0], "metrics": [], "callbacks": [],
-    "ended": False,
+    "ended": False, "random": None, "batch": None,
 }  # fmt: skip
 _ENDED: Set[Path] = set()  # folders of the runs that this process has ended
 # Callbacks that write files. With several ranks, only the first rank calls them.
@@ -107,7 +107,7 @@ class Run(keras.callbacks.Callback):
         self.folder = self._opened()
         self.folder.close()  # ``fit`` may never come
         self._open = contextlib.ExitStack()
-        self.in_fit = False
+        self.in_fit = self._within = False
         self._validation: Dict[str, float] = {}
         self._missing: Optional[str] = None  # what is wrong with the monitor
         self._before: Any = None
@@ -164,6 +164,9 @@ class Run(keras.callbacks.Callback):
         others = [callback for callback in given["callbacks"] if callback is not self]
         if not self._ranks.first:
             others = [other for other in others if type(other).__name__ not in _WRITERS]
+        for other in others:
+            if isinstance(other, keras.callbacks.CSVLogger) and not other.append:
+                note(f"warning: CSVLogger without append=True empties {other.filename} on resume")
         last = keras.callbacks.LambdaCallback(
             on_train_begin=lambda logs: self._others_began(others),
             on_batch_end=lambda batch, logs: self._after_batch(logs),
@@ -201,7 +204,8 @@ class Run(keras.callbacks.Callback):
         self._feed: Any = self._source
         if not isinstance(self._source, data.Arrays):  # Keras itself cuts batches of arrays
             end = position if self._ended else given["epochs"] * steps
-            self._feed = data.Feed(self._source, self._seed, position, skip, end)
+            before = None if self._ranks.several else self._saved["batch"]
+            self._feed = data.Feed(self._source, self._seed, position, skip, end, before)
         self._open.callback(self._feed.close)
         self._step = FitStep(
             model, self._feed, given["class_weight"], self._seed,
@@ -222,12 +226,15 @@ class Run(keras.callbacks.Callback):
         )  # fmt: skip
         engine = TensorFlowEngine(job)
         engine.skips = self._step.skips
+        self._variables = len(tf.global_variables())
         built = engine.variables.snapshot() if resume_from else {}
+        description.check_names(resume_from, model)
         try:
             self._loop = prepare(self.folder, self._config, engine, options, resume_from)
         except CheckpointError as error:
-            reasons = description.reasons(resume_from, model, self.folder.path in _ENDED)
-            raise CheckpointError(f"{error}{reasons}") from error
+            if self.folder.path not in _ENDED:
+                raise
+            raise CheckpointError(f"{error}; {description.IN_A_LOOP}") from error
         self._loop.more = self._more
         self._before = StateBefore(self._loop, self._watch)
         if resume_from is None:
@@ -259,12 +266,18 @@ class Run(keras.callbacks.Callback):
         if self._resume_from:
             engine, built, self._built = self._loop.engine, self._built, {}
             description.name_changed(built, engine.variables.snapshot())
-            engine.restore(self._resume_from)
+            self._restore()
         if self._step.skip:
             self._others.silence()
         if self._ended:
             note("a callback has ended this run, e.g. EarlyStopping; without it the run continues")
         self.model.stop_training |= self._ended or self._loop.over
+
+    def _restore(self) -> None:
+        """Restore the checkpoint's variables and the states of ``numpy.random`` and ``random``."""
+        self._loop.engine.restore(self._resume_from)
+        if self._saved["random"]:
+            data.set_random_state(decoded(self._saved["random"], self._arrays))
 
     def _after_batch(self, logs: Mapping[str, Any]) -> None:
         """Log the step; evaluate, save and stop if due. Called after all other callbacks."""
@@ -272,7 +285,7 @@ class Run(keras.callbacks.Callback):
         if step.skip:
             step.skip -= 1
             if not step.skip:  # undo what Keras and callbacks changed at the start of the epoch
-                loop.engine.restore(self._resume_from)
+                self._restore()
                 metrics = metric_variables(step.model)
                 if len(self._saved["metrics"]) == len(metrics):
                     backend.K.batch_set_value(list(zip(metrics, self._saved["metrics"])))
@@ -284,6 +297,7 @@ class Run(keras.callbacks.Callback):
         result = step.result(logs["loss"])
         loop.engine.remember(step.fed, step.number, step.masks)
         loop.after_step(result, size, self._source.steps)
+        self._within = bool(self.model.stop_training)  # before the callbacks of the epoch's end
         step.number = loop.state.step
         if not loop.state.evaluate_due:
             loop.between(self._watch, result.flags)
@@ -313,10 +327,10 @@ class Run(keras.callbacks.Callback):
         """Read the values of Keras' validation, and save. Called after all other callbacks."""
         loop, model = self._loop, self.model
         self._before.release()
-        model.stop_training = any(self._ranks.gather(bool(model.stop_training)))
-        # A stop within an epoch, such as for a time limit, may be continued.
-        stopped = model.stop_training and not loop.over
-        self._ended = stopped and not loop.state.step_in_epoch
+        votes: List[Any] = self._ranks.gather([bool(model.stop_training), self._within])
+        model.stop_training = any(stop for stop, _ in votes)
+        # A stop before an epoch's end, such as for a time limit, may be continued.
+        self._ended = model.stop_training and not any(within for _, within in votes)
         if loop.state.evaluate_due:
             self._validation = {n[4:]: float(v) for n, v in logs.items() if n.startswith("val_")}
             if not self._validation:
@@ -334,6 +348,13 @@ class Run(keras.callbacks.Callback):
         arrays: Dict[str, np.ndarray] = {}
         state = self._loop.state
         within = state.step_in_epoch > 0 or state.evaluate_due
+        late = [v.op.name for v in tf.global_variables()[self._variables :]]
+        if late:
+            self._variables += len(late)
+            note(
+                f"warning: checkpoints do not hold {', '.join(late[:3])}{' ...' * bool(late[3:])}, "
+                f"made after fit began: a resume is not exact there; train such a model once before"
+            )
         metrics = backend.K.batch_get_value(metric_variables(self._step.model)) if within else []
         fit = {
             "seed": self._seed,
@@ -342,6 +363,8 @@ class Run(keras.callbacks.Callback):
             "metrics": [value.tolist() for value in metrics],
             "callbacks": self._others.state(arrays),
             "ended": self._ended,
+            "random": encoded(data.random_state(), "random", arrays),
+            "batch": data.digest(self._feed.batch),
             "weights": [weight.op.name for weight in self._step.model.weights],
         }
         return {"fit": fit}, arrays
@@ -380,7 +403,7 @@ class Run(keras.callbacks.Callback):
         self._loop.save_if_needed()
         self._loop.checkpoints.wait()
         report(self._loop, time.monotonic() - self._began)
-        description.name_unfinished(self._loop)
+        description.name_unfinished(self._loop, self._ended)
         if self._missing:
             raise AmpXlaError(self._missing)
         self._watch.check("after the last step; the run is complete")

@@ -204,7 +204,8 @@ class FitStep:
         if self._ranks.several:
             values.append(np.array([self._flag()], np.float32))
         scale = None if self._adapted is None else backend.K.get_value(self._adapted)
-        self._feed.read_ahead()
+        if self._whole is function:  # a wrapper's own code may draw random numbers, too
+            self._feed.read_ahead()
         try:
             outputs: List[Any] = self._whole(values)
         except tf.errors.OpError as error:

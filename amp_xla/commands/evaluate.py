@@ -94,7 +94,6 @@ def _score(runs: Sequence[Path], file: str, config: Config) -> int:
 
 def _scores(run: Path, file: str, saved: SavedOptions) -> SampleScores:
     checkpoint, recipe = saved.load(str(run))
-    recipe.need("predict", str(run), "evaluate --file needs it")
     scored = recipe.need("scored", str(run), "evaluate --file needs it")
     files, layout = files_of(checkpoint, recipe)
     if getattr(files, "multilabel", None) is not None:

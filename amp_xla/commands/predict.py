@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import sys
 from pathlib import Path
-from typing import Any, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+
+import numpy as np
 
 from amp_xla.commands import OF_A_SCRIPT
 from amp_xla.config import parse
@@ -15,7 +18,7 @@ from amp_xla.data.text.lines import TAG, LineError, every_line
 from amp_xla.data.text.unpacked import called
 from amp_xla.errors import AmpXlaError
 from amp_xla.models.options import GenerationOptions
-from amp_xla.process import output
+from amp_xla.process import durable, output
 from amp_xla.process.progress import note
 from amp_xla.training.answers import Answers, Row, checked
 from amp_xla.training.checkpoint import Checkpoint, find
@@ -33,11 +36,7 @@ class SavedOptions:
     """path of the recipe's file, if you wrote it; none = the recipe of the run"""
 
     def load(self, run: str) -> Tuple[Checkpoint, Recipe]:
-        """Return the checkpoint and its recipe.
-
-        Raises:
-          AmpXlaError: a script trained the run, not a recipe.
-        """
+        """Return the checkpoint and its recipe; raise AmpXlaError if a script trained the run."""
         saved = find(Path(run), self.checkpoint)
         if saved.recipe == ScriptFolder.RECIPE:
             raise AmpXlaError(f"{run}: {OF_A_SCRIPT}")
@@ -64,6 +63,9 @@ class Config:
     """print one JSON object per line, with more fields, such as the probabilities of all labels"""
     query: Optional[str] = None
     """text to compare with each line: print the most similar lines first (similarity runs only)"""
+    vectors: Optional[str] = None
+    """file.npy for the encoder's pooled vectors instead of answers, float32 [texts, hidden], in the
+    order of the lines; a blank line has no row"""
     saved: SavedOptions = SavedOptions()
     generation: GenerationOptions = GenerationOptions()
 
@@ -80,10 +82,15 @@ def main(argv: List[str]) -> int:
     if config.query is not None and generates:
         raise AmpXlaError("--query excludes --beams, --top-k and the other options of generation")
     function: FunctionName = "predict"
-    advice, named = "amp-xla predict needs it", {}
+    advice = "amp-xla predict needs it"
+    named: Dict[str, Any] = {}
     if config.query is not None:
         function, advice = "rank", "--query needs a similarity run"
         named = {"query": config.query}
+    elif config.vectors is not None:
+        if generates or config.json:
+            raise AmpXlaError("--vectors excludes --json and the options of generation")
+        function, advice = "vectors", "--vectors needs a run of an encoder, such as classification"
     elif generates:
         function = "generate"
         advice = "--beams, --top-k and the other options of text generation need a seq2seq run"
@@ -95,6 +102,8 @@ def main(argv: List[str]) -> int:
     texts = [lines[number - 1] for number in numbers]
     answers = Answers([])
     try:
+        if config.vectors is not None:
+            return _write(Path(config.vectors), texts, lambda: recipe.call(function, saved, texts))
         if numbers:
             answers = checked(recipe.call(function, saved, texts, **named), texts)
     except LineError as error:
@@ -119,12 +128,26 @@ def _inputs(saved: Checkpoint, recipe: Recipe, config: Config) -> List[str]:
         return lines_of(config.file)  # a run of an older version
     files, run = files_of(saved, recipe)
     path, lines = config.file or "-", _lines(config.file)
-    inputs, layout = files.questions(path, lines, run, single=config.query is not None)
+    method = vars(saved.config(recipe.config)).get("method", "cross-encoder")
+    alone = config.vectors is not None and method != "cross-encoder"
+    inputs, layout = files.questions(path, lines, run, alone or config.query is not None)
     if layout is None:
         _warn(path, inputs)
     elif config.file is not None or layout.format != "json":  # evaluate writes objects
         note(str(layout))
     return inputs
+
+
+def _write(path: Path, texts: Sequence[str], vectors: Callable[[], np.ndarray]) -> int:
+    """Write the vectors of texts to a file; return 0."""
+    if not texts or not path.parent.is_dir():
+        problem = f"there is no folder {path.parent}" if texts else "there is no text"
+        raise AmpXlaError(f"--vectors {path}: {problem}")
+    content, rows = io.BytesIO(), vectors()
+    np.save(content, rows)
+    durable.replace(path, content.getvalue())
+    note(f"written: {path}: {rows.dtype} [{len(rows):,} texts, {rows.shape[1]}]")
+    return 0
 
 
 def _text(text: str, row: Row) -> str:

@@ -271,7 +271,8 @@ class Launcher:
             if rank.number or (rank.code or 0) > 128:
                 why = rank.why()
                 named = why.startswith("rank ")
-                _say(why if named else f"rank {rank.number} on {socket.gethostname()} {why}")
+                place = "" if named else f"rank {rank.number} on {socket.gethostname()} "
+                note(f"error: {place}{why}")
             if not rank.number and len(self.ranks) > 1:  # which would have named the checkpoint
                 line = self.ranks[1].last("stopping: ").rstrip()
                 if line:
@@ -279,10 +280,6 @@ class Launcher:
             return rank.code or 0
         if silent:
             names = " and ".join(f"rank {rank.number}" for rank in silent)
-            _say(f"{names} did not respond and was killed; continue with --resume")
+            note(f"error: {names} did not respond and was killed; continue with --resume")
             return RankLost.exit_code
         return failed[0].code or 0 if failed else 0
-
-
-def _say(text: str) -> None:
-    note(f"error: {text}")

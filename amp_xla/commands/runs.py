@@ -23,10 +23,7 @@ from amp_xla.report.record import Record
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """List runs: state, best value, steps, speed, age, and settings that are not defaults.
-
-    Finished runs that differ in their seed alone also get one line: mean and standard deviation.
-    """
+    """List runs: state, best value, steps, speed, age, and settings that are not defaults."""
 
     folder: str = "runs"
     """folder with the runs of all recipes, or of one recipe; or one run"""

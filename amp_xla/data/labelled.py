@@ -171,11 +171,9 @@ def _repeated(train: Dataset, dev: Dataset) -> str:
     repeated = [answer not in known[text] for text, answer in samples(dev) if text in known]
     if not repeated:
         return ""
-    warning = f"\nwarning: {len(repeated):,} of {len(dev):,} dev texts are training texts"
-    if any(repeated):
-        kind = "target" if train.labels is None else "label"
-        warning += f", {sum(repeated):,} of them with another {kind}"
-    return warning
+    kind = "target" if train.labels is None else "label"
+    others = f", {sum(repeated):,} of them with another {kind}" if any(repeated) else ""
+    return f"\nwarning: {len(repeated):,} of {len(dev):,} dev texts are training texts{others}"
 
 
 def token_dropout(batches: Any, rate: float, tokenizer: Tokenizer, seed: int = 0) -> Any:

@@ -22,7 +22,7 @@ from amp_xla.precision import arrays, facade
 from amp_xla.precision.facade import OptimizerFacade, Trackable
 from amp_xla.precision.inner import Inner, derived, inner_of
 from amp_xla.precision.loss_scale import LossScaleWarning, check_scale, scale_loss, whole_number
-from amp_xla.precision.step import Parts, Step, Steps, monitor
+from amp_xla.precision.step import Monitor, Parts, Step, Steps
 from amp_xla.precision.tensorflow import (
     LossScaleVariables,
     Pairs,
@@ -32,7 +32,7 @@ from amp_xla.precision.tensorflow import (
     state_variable,
     tf,
 )
-from amp_xla.precision.updates import Updates, if_applied
+from amp_xla.precision.updates import Updates, awaited, if_applied
 
 __all__ = ("LossScaleOptimizer", "scale_loss")
 
@@ -131,7 +131,7 @@ class LossScaleOptimizer(OptimizerFacade):
         self._steps = Steps(
             self._state, self.applied_steps, self.skipped_steps, global_clipnorm,
             self.counts_skipped, agree, model_parallel or (lambda variable: False),
-            monitor(self._state.spec, warn_after) if warn_after else None,
+            Monitor(self._state.spec, warn_after) if warn_after else None,
         )  # fmt: skip
         self._config = {
             "loss_scale": self._state.spec.spec(),
@@ -312,7 +312,16 @@ class LossScaleOptimizer(OptimizerFacade):
         tape: Optional[Any] = None,
         global_step: Optional[Any] = None,
     ) -> Any:
-        """Take one training step; see ``compute_gradients`` and ``apply_gradients``."""
+        """Take one training step; see ``compute_gradients`` and ``apply_gradients``.
+
+        In a v1 graph, updates of layers that it waits for run in applied steps only.
+        """
+        waits = awaited() if in_v1_graph() and not callable(loss) else []
+        if waits:
+            with tf.control_dependencies(None):
+                operation = self.minimize(loss, var_list, grad_loss, name, tape, global_step)
+            updates = if_applied(waits, self.gradients_finite, loss, self.window)
+            return tf.group(operation, *updates)
         self._steps.close()  # drops gradients that were unscaled and never applied
         pairs = self.compute_gradients(loss, var_list, grad_loss, tape)
         try:
@@ -340,7 +349,7 @@ class LossScaleOptimizer(OptimizerFacade):
         What is added to the list, updates of layers, runs in applied steps only.
         """
         operation, finite = self.minimize(loss, params), self.gradients_finite
-        return Updates([operation], lambda others: if_applied(others, finite, loss))
+        return Updates([operation], lambda others: if_applied(others, finite, loss, self.window))
 
     def _accumulate(self, step: Step, pairs: Pairs, global_step: Any, aggregate: bool) -> Any:
         """Add a micro-batch; the last one of a window checks and applies the whole step."""

@@ -75,7 +75,7 @@ class Steps:
     Attributes:
       state: variables of the loss scale.
       agree: agreement of all ranks, or None.
-      warn: function from ``monitor``, or None.
+      warn: ``Monitor`` or None.
       ever_scaled: whether any step has scaled a loss.
     """
 
@@ -86,7 +86,7 @@ class Steps:
     counts_skipped: bool
     agree: Optional[Callable[[Any], Any]]
     model_parallel: Callable[[Any], bool]
-    warn: Optional[Callable[[Any, Any], Any]]
+    warn: Optional[Monitor]
     ever_scaled: bool = False
 
     @property
@@ -107,8 +107,9 @@ class Steps:
         """
         if in_v1_graph() and getattr(self.applied_steps, "graph", 0) is not tf.get_default_graph():
             raise RuntimeError(
-                "this LossScaleOptimizer belongs to another graph, such as the one before "
-                "K.clear_session(); create it and its inner optimizer again for the new model"
+                "this LossScaleOptimizer belongs to another graph: after K.clear_session(), create "
+                "it and its inner optimizer again; in another thread, train in a `with` of the "
+                "graph's as_default() and of its session's"
             )
         steps, key = self._stored("_amp_xla_steps"), (self, agreement.replica_index())
         if key not in steps:
@@ -194,7 +195,11 @@ class Steps:
             parts = [(inner, inner.aggregate(pairs)) for inner, pairs in parts]
         gradients = [g for _, pairs in parts for g, _ in pairs]
         step.test(gradients)
-        local = [self.model_parallel(v) for _, pairs in parts for _, v in pairs]
+        variables = [v for _, pairs in parts for _, v in pairs]
+        if self.warn is not None and not in_v1_graph():
+            names = (v.name for v in variables)
+            self.warn.layer = next((name for name in names if "batch_norm" in name), "")
+        local = [self.model_parallel(v) for v in variables]
         norm = global_norm(gradients, local, getattr(self.agree, "total", None))
         step.norm = norm
         first = step.finite is None
@@ -323,45 +328,55 @@ def clip(parts: Parts, norm: Any, limit: Optional[float]) -> Parts:
     return [(inner, [clipped(*p, c) for p in pairs]) for (inner, pairs), c in zip(parts, clips)]
 
 
-def monitor(spec: Any, patience: int) -> Callable[[Any, Any], Any]:
-    """Return a Python function for the branch of skipped steps, which warns the user.
+class Monitor:
+    """A Python function for the branch of skipped steps, which warns the user.
 
-    It warns if steps are skipped at the minimum scale, once per streak, and if gradients overflow
-    under a constant scale.
+    It warns if steps are skipped at the minimum scale, once per streak; if gradients overflow under
+    a constant scale; and once in eager code, of a layer whose updates have run in a skipped step.
 
     Args:
       spec: the loss scale.
       patience: skipped steps in a row, at the minimum, before it warns.
-    """
-    minimum = getattr(spec, "minimum", None)
-    applied, streak, count = -1, 0, 0
 
-    def skipped(scale: Any, applied_steps: Any) -> Any:
-        nonlocal applied, streak, count
-        if applied != applied_steps:  # a step that was applied ends the streak
-            applied, streak = int(applied_steps), 0
-        count += 1
-        streak = streak + 1 if minimum is not None and scale <= minimum else 0
-        message = ""
-        if minimum is None and count in (1, 10, 100, 1000, 10000):
+    Attributes:
+      layer: name of a weight of a layer that updates variables in its forward pass, or empty.
+    """
+
+    def __init__(self, spec: Any, patience: int) -> None:
+        self._minimum, self._patience = getattr(spec, "minimum", None), patience
+        self._applied, self._streak, self._count = -1, 0, 0
+        self.layer = ""
+
+    def __call__(self, scale: Any, applied_steps: Any) -> Any:
+        """Count a skipped step."""
+        if self._applied != applied_steps:  # a step that was applied ends the streak
+            self._applied, self._streak = int(applied_steps), 0
+        self._count += 1
+        at_minimum = self._minimum is not None and scale <= self._minimum
+        self._streak = self._streak + 1 if at_minimum else 0
+        if self._count == 1 and self.layer:
+            self._warn(
+                f"a skipped step in eager code: the layer of {self.layer} has updated its moving "
+                f"averages in the forward pass; fit in graph mode (import amp_xla.setup) undoes it"
+            )
+        if self._minimum is None and self._count in (1, 10, 100, 1000, 10000):
             advice = 'lower the scale or use loss_scale="dynamic"'
             if scale <= 1:  # scaling is not the cause
                 advice = "search for NaN in the data or the model, or lower the learning rate"
-            message = (
+            self._warn(
                 f"non-finite gradients under the constant loss scale {scale:g}: step skipped, "
-                f"{count} so far. A few are harmless; if they go on, {advice}"
+                f"{self._count} so far. A few are harmless; if they go on, {advice}"
             )
-        elif streak == patience:
-            message = (
-                f"the loss scale has been at its minimum, {scale:g}, for {streak} steps in a row "
-                f"and gradients are still not finite, so scaling is not the cause: search for NaN "
-                f"in the data or the model, lower the learning rate, or allow a smaller minimum"
+        elif self._streak == self._patience:
+            self._warn(
+                f"the loss scale has been at its minimum, {scale:g}, for {self._streak} steps in a "
+                f"row and gradients are still not finite, so scaling is not the cause: search for "
+                f"NaN in the data or the model, lower the learning rate, or allow a smaller minimum"
             )
-        if message:
-            warnings.warn(message, LossScaleWarning, stacklevel=2)
         return np.int64(0)
 
-    return skipped
+    def _warn(self, message: str) -> None:
+        warnings.warn(message, LossScaleWarning, stacklevel=3)
 
 
 def _compiled() -> bool:

@@ -14,6 +14,7 @@ from amp_xla.process.output import message, messages
 from amp_xla.process.world import is_main_rank, world
 
 # The bar comes last: tqdm cuts the line at the terminal's width.
+_SILENT_SECONDS = 8.0
 _FORMAT = "{percentage:3.0f}% {n_fmt}/{total_fmt} {remaining} left{postfix} |{bar}|"
 
 
@@ -32,21 +33,35 @@ class Progress:
 
     def __init__(self, total: int, start: int) -> None:
         self._bar: Optional[Any] = None
-        self.total, self._start = total, start
+        self.total, self._step = total, start
         self._hidden = not is_main_rank()
         self._seconds, self._samples = time.monotonic(), 0
+        self._printed = self._seconds
 
     def advance(self, samples: int) -> None:
         """Count one step of ``samples`` real samples."""
         self._samples += samples
+        self._step += 1
         with messages():
             if self._bar is not None:
                 self._bar.update(1)
             elif sys.stderr.isatty() and not self._hidden:
                 self._bar = tqdm(
-                    total=self.total, initial=self._start + 1, leave=False, dynamic_ncols=True,
+                    total=self.total, initial=self._step, leave=False, dynamic_ncols=True,
                     mininterval=0.2, bar_format=_FORMAT,
                 )  # fmt: skip
+        self.alive(f"step {self._step}/{self.total}")
+
+    def alive(self, doing: str) -> None:
+        """Print what is being done, if there is no bar and no line was printed for some seconds."""
+        if self._bar is None and time.monotonic() - self._printed > _SILENT_SECONDS:
+            self._print(doing)
+
+    def _print(self, line: str) -> None:
+        if not self._hidden:
+            with messages():
+                print(line, file=sys.stderr, flush=True)
+        self._printed = time.monotonic()
 
     def measure(self) -> float:
         """Return samples per second since the last call; pauses do not count."""
@@ -65,19 +80,18 @@ class Progress:
         The bar leaves out the last values if the terminal is too narrow for them.
         """
         words = [f"{name} {value}" for name, value in values.items()]
+        if self._bar is None:
+            self._print("  ".join([f"step {step}/{self.total}", *words]))
+            return
         with messages():
-            if self._bar is not None:
-                room = os.get_terminal_size(sys.stderr.fileno()).columns
-                room -= len(f"100% {self.total}/{self.total} 00:00:00 left, ")
-                while words and len("  ".join(words)) > room:
-                    words.pop()
-                self._bar.set_postfix_str("  ".join(words), refresh=False)
-                if step >= self.total:  # stays, above the line of the last evaluation
-                    self._bar.leave = True
-                    self.close()
-            elif not self._hidden:
-                line = "  ".join([f"step {step}/{self.total}", *words])
-                print(line, file=sys.stderr, flush=True)
+            room = os.get_terminal_size(sys.stderr.fileno()).columns
+            room -= len(f"100% {self.total}/{self.total} 00:00:00 left, ")
+            while words and len("  ".join(words)) > room:
+                words.pop()
+            self._bar.set_postfix_str("  ".join(words), refresh=False)
+            if step >= self.total:  # stays, above the line of the last evaluation
+                self._bar.leave = True
+                self.close()
 
     def hide(self) -> None:
         """Show nothing from now on, for example because Keras shows its own bar."""

@@ -154,15 +154,17 @@ def figure(
         return None
     across = Axis(np.concatenate([[0.0, max(steps, 1.0)], *(line.x for line in clean)]), fit=True)
     up = Axis(np.concatenate([line.y for line in clean]), log=log)
+    styles = ("points" if line.style == "dots" else line.style for line in clean)
+    keys = dict.fromkeys(zip((line.label for line in clean), styles))
     return {
         "title": title,
         "summary": summary,
         "log": up.log,
         "x_ticks": across.ticks(),
         "y_ticks": up.ticks(),
-        "keys": list(dict.fromkeys(_keys(clean))) + [("skipped step", "mark")] * any(
-            len(places) for _, places in marks
-        ),
+        # Without keys, all lines have one label and style.
+        "keys": list(keys) * (len(keys) > 1)
+        + [("skipped step", "mark")] * any(len(places) for _, places in marks),
         "lines": [
             {
                 "label": line.label, "run": line.run, "style": line.style,
@@ -183,12 +185,6 @@ def figure(
             ],
         },
     }  # fmt: skip
-
-
-def _keys(series: Sequence[Series]) -> List[Tuple[str, str]]:
-    """Return label and style of each entry of the legend; empty if these never differ."""
-    keys = [(line.label, "points" if line.style == "dots" else line.style) for line in series]
-    return keys if len(set(keys)) > 1 else []
 
 
 def _path(x: np.ndarray, y: np.ndarray, steps: bool = False) -> str:

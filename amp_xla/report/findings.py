@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import numpy as np
@@ -43,12 +44,9 @@ def answers(run: Record, findings: List[Problem]) -> List[Answer]:
     else:
         worst, count = serious[0], f"{len(serious)} finding{'s' if len(serious) > 1 else ''}"
         tone = "bad" if worst.level == "error" else "warn"
-        wrong = Answer("Is anything wrong?", count, _cut(worst.what), tone)
+        what = textwrap.shorten(worst.what, 114, placeholder=" ...")
+        wrong = Answer("Is anything wrong?", count, what, tone)
     return [_learned(run), _best(run), _precision(run), wrong]
-
-
-def _cut(text: str, most: int = 110) -> str:
-    return text if len(text) <= most else f"{text[:most].rstrip()} ..."
 
 
 def _ends(values: np.ndarray) -> Optional[Tuple[float, float]]:

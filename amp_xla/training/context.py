@@ -282,7 +282,7 @@ def text_defaults(config: Any, **training: Any) -> Dict[str, Any]:
       config: the recipe's configuration.
       training: arguments with which the recipe reads its training file.
     """
-    resumed = resumed_settings(type(config), recipe_of(type(config)), config.run)
+    resumed = resumed_settings(config, recipe_of(type(config)))
     if resumed:
         return resumed
     bert = config.encoder.bert

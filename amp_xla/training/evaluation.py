@@ -70,23 +70,37 @@ def in_order(encoded: Encoded, length: int, rows: int, infer: Callable[[Batch], 
     return results
 
 
+def vectors(config: Any, checkpoint: Checkpoint, lines: Sequence[str]) -> np.ndarray:
+    """Return the encoder's vector of each line, by ``--pooling`` or the mean of its tokens.
+
+    The result is float32 [lines, hidden]. A line is a text, or two with a tab between.
+    """
+    return of_lines(config, checkpoint, lines, 0, lambda pooled: pooled)
+
+
 def of_lines(
     config: Any, checkpoint: Checkpoint, lines: Sequence[str], classes: int,
     output: Callable[[Any], Any],
 ) -> np.ndarray:  # fmt: skip
     """Return an output of a run's classifier for each line: a text, or two with a tab between.
 
-    ``output`` is a function from the logits, float32 [B, classes], to a tensor [B, ...].
+    ``output`` is a function from the logits, float32 [B, classes], to a tensor [B, ...]; with
+    ``classes`` 0 from the vectors, float32 [B, hidden].
     """
-    from amp_xla.models import dropout
+    from amp_xla.backend import keras
+    from amp_xla.models import dropout, encoders
     from amp_xla.training.step import Inference, restore_weights
 
     tokenizer, batches = Tokenizer.of_folder(str(checkpoint.path)), config.batches
+    size, length = tokenizer.vocab_size, batches.max_length
+    pooling = flat(config).get("pooling", "mean")
     with dropout.inference():
-        model = config.encoder.classifier(
-            tokenizer.vocab_size, classes, batches.max_length, weights=False,
-            pooling=flat(config).get("pooling", "mean"),
-        )  # fmt: skip
+        if classes:
+            model = config.encoder.classifier(size, classes, length, weights=False, pooling=pooling)
+        else:
+            encoder = config.encoder.transformer(size, length, False, pooler=pooling == "pooler")
+            pooled = encoders.pooled(encoder, pooling)
+            model = keras.models.Model(encoder.model.inputs, pooled)
     restore_weights(checkpoint, model.weights)
     inputs = dict(zip(("token_ids", "segment_ids"), model.inputs))
     infer = Inference(inputs, {"output": output(model.output)})

@@ -353,6 +353,7 @@ class Loop:
         number = itertools.count()
 
         def ask() -> None:  # a rank that stopped on its own would leave the others waiting
+            self.progress.alive("evaluating ...")
             alone = not self.engine.ranks.several
             if (alone or next(number) % _ASK_EVERY == 0) and self._agree(watch)[0]:
                 raise watch.stopped("during an evaluation")

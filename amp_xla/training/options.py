@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from typing import Any, Optional
+from pathlib import Path
+from typing import Any, Dict, Optional, Type
 
 from typing_extensions import Annotated, Literal
 
-from amp_xla.config import MAY_CHANGE, within
-from amp_xla.errors import AmpXlaError, SetupOrderError
+from amp_xla.config import MAY_CHANGE, changed, within
+from amp_xla.errors import AmpXlaError, SettingsError, SetupOrderError
+from amp_xla.process import json_files
 from amp_xla.settings import AUTO, Precision
 
 Seed = Annotated[int, within(0, 2**32 - 1, help="seed of all random numbers")]
@@ -33,6 +35,9 @@ class RunOptions:
     """continue from the newest whole checkpoint; start if there is none"""
     force_resume: Annotated[bool, MAY_CHANGE] = False
     """with --resume: continue although data, settings or versions differ"""
+    like: Annotated[Optional[str], MAY_CHANGE] = None
+    """run folder or config.json: its settings are the defaults, except those of the run itself,
+    such as --name; flags have priority"""
     warm_start: Annotated[Optional[str], MAY_CHANGE] = None
     """run folder whose best weights the new run starts from, at step 0 and with a new optimizer;
     with --resume, used only if there is no checkpoint yet"""
@@ -42,6 +47,18 @@ class RunOptions:
     """number of newest checkpoints to keep, besides the best"""
     on_nonfinite: Annotated[Literal["skip", "report", "stop"], MAY_CHANGE] = "skip"
     """if loss or gradients are not finite: skip the step, report the cause once, or stop"""
+
+    def settings_like(self, kind: Type[Any]) -> Dict[str, Any]:
+        """Return the settings of ``like``, which a recipe's configuration ``kind`` has; or {}."""
+        if self.like is None:
+            return {}
+        path = Path(self.like, "config.json" if os.path.isdir(self.like) else "")
+        values = {name: value for name, value in json_files.read(path).items() if name != "run"}
+        try:
+            changed(kind(), **values)
+        except SettingsError as error:
+            raise SettingsError(f"--like {path}: {error}") from None
+        return values
 
 
 @dataclasses.dataclass(frozen=True)

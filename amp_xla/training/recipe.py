@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import importlib
 import importlib.util
 import os
@@ -20,8 +21,11 @@ from amp_xla.settings import Precision, Settings
 from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.distributed import Ranks
 from amp_xla.training.options import LoopOptions
+from amp_xla.training.run import resumed_settings
 
-FunctionName = Literal["predict", "rank", "generate", "fill", "scored", "exportable", "export"]
+FunctionName = Literal[
+    "predict", "rank", "generate", "vectors", "fill", "scored", "exportable", "export"
+]
 Function = Optional[Callable[..., Any]]
 
 
@@ -44,6 +48,7 @@ class Recipe:
       scored: ``Samples`` -> ``Scorer``, for ``amp-xla evaluate``; gets no configuration, and
         imports no TensorFlow.
       exportable: the ``Exportable`` for ``amp-xla export``; computed in float32.
+      vectors: lines -> float32 [lines, hidden], for ``predict --vectors``.
       export: folder -> signature, if the only format is a SavedModel.
       join: joins the processes that train together; None = by Horovod.
     """
@@ -58,6 +63,7 @@ class Recipe:
     scored: Function = None
     exportable: Function = None
     export: Function = None
+    vectors: Function = None
     join: Optional[Callable[[], Ranks]] = None
 
     @property
@@ -73,7 +79,8 @@ class Recipe:
 
     def parse(self, words: Optional[Sequence[str]]) -> Any:
         """Return the configuration of flags; None = those of the command line."""
-        return parse(self.config, words, f"amp-xla train {self.file or self.name}")
+        stored = functools.partial(resumed_settings, recipe=self.name)
+        return parse(self.config, words, f"amp-xla train {self.file or self.name}", stored)
 
     def loop_options(self, config: Any) -> LoopOptions:
         """Return the options of the training loop."""
@@ -113,34 +120,27 @@ class Recipe:
 def find_recipe(recipe: str) -> Recipe:
     """Return a recipe by its name in ``recipes`` or by the path of its file.
 
+    Pass only what the user typed, never a name from a file: importing runs code.
+
     Raises:
       AmpXlaError: there is no such recipe, or the file has no object ``recipe``.
     """
-    found = vars(recipe_module(recipe)).get("recipe")
+    if recipe.endswith(".py"):
+        module = module_of(recipe)
+    elif recipe in own_recipes():
+        module = importlib.import_module(f"{recipe_package()}.{recipe}")
+    else:
+        raise AmpXlaError(
+            f"there is no recipe {recipe}; allowed: {', '.join(own_recipes())}, or the path of a "
+            f".py file"
+        )
+    found = vars(module).get("recipe")
     if not isinstance(found, Recipe):
         raise AmpXlaError(
             f"{recipe} has no object `recipe` of the class amp_xla.training.recipe.Recipe; "
             f"docs/own-recipe.md shows one"
         )
     return found
-
-
-def recipe_module(recipe: str) -> Any:
-    """Import a recipe by its name in ``recipes`` or by the path of its file.
-
-    Pass only what the user typed, never a name from a file: importing runs code.
-
-    Raises:
-      AmpXlaError: there is no such recipe.
-    """
-    if recipe.endswith(".py"):
-        return _from_path(os.path.abspath(recipe))
-    if recipe not in own_recipes():
-        raise AmpXlaError(
-            f"there is no recipe {recipe}; allowed: {', '.join(own_recipes())}, or the path of a "
-            f".py file"
-        )
-    return importlib.import_module(f"{recipe_package()}.{recipe}")
 
 
 def own_folder() -> Path:
@@ -159,7 +159,9 @@ def recipe_package() -> str:
     return inside if importlib.util.find_spec(inside) is not None else "recipes"
 
 
-def _from_path(path: str) -> Any:
+def module_of(path: str) -> Any:
+    """Import a file, by the path that the user typed."""
+    path = os.path.abspath(path)
     name = Path(path).stem
     loaded = sys.modules.get(name)
     if loaded is not None and getattr(loaded, "__file__", None) == path:
@@ -186,11 +188,7 @@ def recipe_of(part: Any) -> str:
 
 
 def own_recipe(recipe: str) -> str:
-    """Check that the recipe name from a run's files is one of this project's; return it.
-
-    Raises:
-      AmpXlaError: the name is not one of them; importing it could run any code.
-    """
+    """Return a name from a run's files if it is this project's recipe; others may run any code."""
     known = own_recipes()
     if recipe in known:
         return recipe

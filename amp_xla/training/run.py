@@ -23,7 +23,7 @@ import socket
 import sys
 import time
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Mapping, Optional, Type
+from typing import Any, Dict, Iterator, List, Mapping, Optional
 
 from amp_xla import __version__
 from amp_xla.config import flat
@@ -48,14 +48,16 @@ _NO_LOCKS = (errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOLCK)  # e.g. Lustre mounte
 _FRESH = ".no-checkpoint-yet"
 
 
-def resumed_settings(kind: Type[Any], recipe: str, options: RunOptions) -> Dict[str, Any]:
-    """Return the settings of the run that ``--resume`` continues; empty for a new run.
+def resumed_settings(config: Any, recipe: str) -> Dict[str, Any]:
+    """Return the settings of the run that ``--resume`` continues; for a new run, of ``--like``.
 
-    They are read from the newest checkpoint and are the defaults of the command line.
+    They are the defaults of the command line. A resumed run's are in its newest checkpoint.
     """
+    options: RunOptions = config.run
     run = Path(RUNS) / recipe / (options.name or LATEST)
     saved = readable(folder_of(run)) if options.resume else None
-    return {} if saved is None else saved.settings(kind)
+    kind = type(config)
+    return options.settings_like(kind) if saved is None else saved.settings(kind)
 
 
 def check_name(name: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,17 @@ import pytest
 
 from amp_xla.backend import K, keras, tf
 from amp_xla.callbacks import Run
-from tests.support.small_fit import Killed, KilledAfter, as_in_a_new_process, build, fit, states
+from tests.support.small_fit import (
+    Batches,
+    Killed,
+    KilledAfter,
+    X,
+    Y,
+    as_in_a_new_process,
+    build,
+    fit,
+    states,
+)
 
 pytestmark = pytest.mark.slow
 Hooks = keras.callbacks.LambdaCallback
@@ -52,6 +63,49 @@ class Counts(keras.callbacks.Callback):
         self.model.set_weights([weight + 0.01 * scale for weight in self.model.get_weights()])
 
 
+class Draws(keras.callbacks.Callback):
+    """Noise of both modules, in each hook."""
+
+    def noise(self, number, logs=None):
+        scale = 0.01 * random.random()
+        noisy = [w + scale * np.random.randn(*w.shape) for w in self.model.get_weights()]
+        self.model.set_weights(noisy)
+
+    on_epoch_begin = on_train_batch_begin = on_train_batch_end = on_epoch_end = noise
+
+
+class Augmented(Batches):
+    """Batches that draw random numbers themselves, in a new order after each pass."""
+
+    def __init__(self):
+        super().__init__(4)
+        self.order = np.arange(len(self))
+
+    def __getitem__(self, index):
+        x, y = super().__getitem__(self.order[index])
+        return x + np.random.randn(*x.shape) * random.random(), y
+
+    def on_epoch_end(self):
+        np.random.shuffle(self.order)
+
+
+def augmented():
+    """Yield batches whose random numbers continue from one epoch to the next."""
+    while True:
+        yield Augmented()[random.randrange(7)]
+
+
+class Counted(Batches):
+    """Batches that depend on how many were read before."""
+
+    read = 0
+
+    def __getitem__(self, index):
+        self.read += 1
+        x, y = super().__getitem__(index)
+        return x * self.read, y
+
+
 def loads(folder):
     """Return a callback that loads the newest weights, as scripts without a resume do."""
     file = str(folder / "last.h5")
@@ -82,16 +136,78 @@ def restarts(folder):
     )
 
 
-HOOKS = {"loads": loads, "head": head, "restarts": restarts,
-         "base": lambda folder: Base(), "counts": lambda folder: Counts()}  # fmt: skip
+class Decay:
+    """A rate that falls with each call, from the optimizer of the model that is trained now."""
+
+    def __init__(self):
+        self.calls, self.rates = 0, []
+
+    def __call__(self, *_, **logs):
+        self.calls += 1
+        self.rates.append(0.05 / self.calls)
+        K.set_value(Decay.model.optimizer.inner.lr, np.mean(self.rates[-9:]))
+        return self.rates[-1]
+
+
+class Inside(keras.callbacks.Callback):
+    """Calls one of Keras' callbacks, and counts in its class."""
+
+    epochs = 0
+
+    def __init__(self):
+        super().__init__()
+        self.plateau = keras.callbacks.ReduceLROnPlateau("loss", 0.5, 1, min_delta=9.0)
+
+    def on_train_begin(self, logs=None):
+        self.plateau.set_model(Decay.model)
+        self.plateau.on_train_begin()
+
+    def on_epoch_end(self, epoch, logs=None):
+        type(self).epochs += 1
+        self.plateau.on_epoch_end(epoch, {**logs, "loss": logs["loss"] + self.epochs})
+
+
+def assigned():
+    """Return a callback whose state is variables of this function."""
+    count, seen, sums, decay = 0, [], np.zeros(2), Decay()
+
+    def end(batch, logs):
+        nonlocal count
+        count, sums[0] = count + 1, sums[0] + count
+        seen.append(count)
+        K.set_value(Decay.model.optimizer.inner.lr, decay() / (len(seen) + sums[0]) + count * 1e-3)
+
+    return Hooks(on_batch_end=end)
+
+
+STEPS = 0
+
+
+class Global(keras.callbacks.Callback):
+    def on_train_batch_begin(self, batch, logs=None):
+        global STEPS
+        STEPS += 1
+        K.set_value(self.model.optimizer.inner.lr, 0.05 / STEPS)
+
+
+HOOKS = {
+    "loads": loads, "head": head, "restarts": restarts, "base": lambda folder: Base(),
+    "counts": lambda folder: Counts(), "inside": lambda folder: Inside(),
+    "object": lambda folder: Hooks(on_batch_end=Decay().__call__),
+    "schedule": lambda folder: keras.callbacks.LearningRateScheduler(Decay()),
+    "assigned": lambda folder: assigned(), "global": lambda folder: Global(),
+    "early": lambda folder: keras.callbacks.EarlyStopping("loss", 10.0, 2, 0, "auto", None, True),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("kill", [{"batches": 17}, {"epoch": 2}], ids=["within", "between"])
 @pytest.mark.parametrize("name", HOOKS)
 def test_what_callbacks_set_at_the_start_is_as_in_the_whole_run(name, kill, tmp_path, capfd):
     def trained(folder, *more, **options):
+        global STEPS
         (tmp_path / folder).mkdir(exist_ok=True)
-        head.model = build()
+        head.model = Decay.model = build()
+        STEPS = Inside.epochs = 0
         callback = HOOKS[name](tmp_path / folder)
         run = Run(tmp_path / folder / "run", checkpoint_every=1, **options)
         fit(head.model, callback, run, *more)
@@ -106,6 +222,46 @@ def test_what_callbacks_set_at_the_start_is_as_in_the_whole_run(name, kill, tmp_
     assert capfd.readouterr().err.count(said) == (name in ("loads", "restarts"))
 
 
+def perturbed(model):
+    """Add noise to a weight for a step, as adversarial training does."""
+    model._make_train_function()
+    function, weight = model.train_function, model.weights[0]
+
+    def step(inputs):
+        before = K.get_value(weight)
+        K.set_value(weight, before + 0.1 * np.random.randn(*before.shape))
+        outputs = function(inputs)
+        K.set_value(weight, K.get_value(weight) - 0.001 * random.random())
+        return outputs
+
+    model.train_function = step
+
+
+@pytest.mark.parametrize("kill", [KilledAfter(17), KilledAfter(epoch=2)], ids=["within", "between"])
+@pytest.mark.parametrize("how", ["arrays", "sequence", "generator", "adversarial", "counted"])
+def test_random_numbers_of_callbacks_and_data_continue_after_a_kill(how, kill, tmp_path, capfd):
+    makers = {"generator": augmented, "counted": lambda: Counted(4), "arrays": None}
+
+    def trained(folder, *more, seed=3, **options):
+        model, make = build(), makers.get(how, Augmented)
+        if how == "adversarial":
+            perturbed(model)
+        given = {"x": make(), "y": None, "batch_size": None, "steps_per_epoch": 7} if make else {}
+        random.seed(seed)
+        run = Run(tmp_path / folder, checkpoint_every=1, **options)
+        fit(model, run, Draws(), *more, validation_data=(X[:4], Y[:4]), **given)
+        return states(model), np.random.rand(), random.random()
+
+    whole = trained("whole")
+    with pytest.raises(Killed):
+        trained("killed", KilledAfter(kill._left, kill._epoch))
+    capfd.readouterr()
+    again = trained("killed", seed=4, resume=True)
+    said = "is not the one before the checkpoint, so this resume is not exact"
+    assert capfd.readouterr().err.count(said) == (how == "counted")
+    assert (again == whole) == (how != "counted")
+
+
 class Limit(keras.callbacks.Callback):
     """Stops within an epoch, as for a time limit, at the first start only."""
 
@@ -118,7 +274,7 @@ class Limit(keras.callbacks.Callback):
         self.model.stop_training |= self.left == 0
 
 
-@pytest.mark.parametrize("step", [9, 15])
+@pytest.mark.parametrize("step", [9, 14, 15])
 def test_a_run_that_was_stopped_within_an_epoch_continues(step, tmp_path, capfd):
     whole = build()
     fit(whole, Limit(99), Run(tmp_path / "whole"))

@@ -112,7 +112,7 @@ def test_a_text_has_any_number_of_labels(tmp_path, packed):
     ("a b\tx\nc d\ty\n", "c d\tx\na b\tx\ne f\ty\n", "2 of 3 _, 1 of them with another label"),
     ("a b\tx\na b\ty\nc d\tx\n", "a b\ty\nc\tx\n", "1 of 2 _"),
     (f"{HEADER}one two\tsee me\tx\nfor all\tto go\ty\n",
-     f"{HEADER}one two\tto go\tx\nfor all\tto go\tx\n", "1 of 2 _, 1 of them with another label"),
+     f"{HEADER}for all\tto go\tx\none two\tto go\ty\n", "1 of 2 _, 1 of them with another label"),
     ("a b\tx\nc d\ty\n", "a\tx\nc\ty\n", ""),
     ("a b c\tx y\nd e f\tz\n", "a b c\tx\nd e f\tz\n", "2 of 2 _, 1 of them with another target"),
 ])  # fmt: skip

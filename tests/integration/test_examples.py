@@ -28,7 +28,7 @@ SCRIPTS = {
     "similarity": (r"epoch 5/5 .* dev accuracy ([\d.]+)", 0.8),
     "relations_gplinker": (r"epoch 10/10 .* dev f1 ([\d.]+)", 0.8),
     "masked_language_model": (r"epoch 8/8 .* dev accuracy ([\d.]+)", 0.4),
-    "keras_policy": (r"epoch 4/4 .* dev .*?acc\w* ([\d.]+)", 0.9),
+    "keras_policy": (r"epoch 2/2 .* dev .*?acc\w* ([\d.]+)", 0.9),
 }
 CONTINUED = ("ner_crf", "keras_policy")  # and run on both TensorFlows; the others on 2.17 only
 
@@ -68,7 +68,7 @@ def test_it_learns_and_continues(server, script, tmp_path):
     assert score and float(score.group(1)) >= least, whole
     assert "first step ran: " in whole and "resuming is not exact" not in whole
     if script == "keras_policy":
-        assert "executed nodes are float16" in whole and "scale 32768" in whole
+        assert "executed nodes are float16" in whole and re.search(r"[1-9] skipped\)", whole)
     if script in CONTINUED and backend.kind() == "tf2":
         killed, run = tmp_path / "killed", Path("runs", script)  # after the last checkpoint but one
         shutil.copytree(str(tmp_path / "whole"), str(killed), symlinks=True)

@@ -25,14 +25,14 @@ from amp_xla.data.text.vocabulary import SPECIAL_TOKENS
 from amp_xla.process import durable
 from amp_xla.training import checkpoint
 from tests.models.test_hugging_face import FOLDERS
-from tests.support import google_folder, grammar, hostile, run_folders
+from tests.support import google_folder, grammar, hostile, run_folders, tiny
 from tests.support.commands import CLI, PREDICT, VERIFY, Commands, bytes_of
 from tests.tasks.classification.test_recipe import DATA, WORDS, write_corpus
 from tests.tasks.pretraining.test_recipe import SMALLER
 
 FEW, ALL = 4, int(os.environ.get("FUZZ_SEEDS", "32"))
 KINDS = ("cut", "flip", "delete", "swap", "folder", "link")
-TINY = "tests.support.tiny"
+TINY, FILE = tiny.__name__, str(tiny.__file__)
 RUN = Path("runs/tiny/run")
 CONFIG = dict(epochs=2, samples=9, hidden=8, accumulate=1, overflow_at=[])
 
@@ -67,7 +67,7 @@ def train(command, seed, **run):
 
 
 def predict(command):
-    return command(PREDICT, "--run", RUN, "--recipe", TINY, "--file", "texts.txt")
+    return command(PREDICT, "--run", RUN, "--recipe", FILE, "--file", "texts.txt")
 
 
 @pytest.fixture(scope="module")

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import importlib
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from amp_xla.commands import cli
-from amp_xla.config import fields
+from amp_xla.config import fields, flat
+from amp_xla.errors import DataError, SettingsError
+from amp_xla.process import json_files
 from amp_xla.process.exits import exit_code
 from amp_xla.training import checkpoint
 from amp_xla.training.recipe import own_recipes
+from amp_xla.training.state import settings_of
 from tests.support import checkpoints as runs
 from tests.support.running import ROOT, run_python
 
@@ -32,12 +34,11 @@ def test_a_new_flag_is_a_decision():
     assert FLAGS.read_text().splitlines() == lines
 
 
-def test_the_page_of_flags_is_up_to_date():
+def test_the_page_of_flags_is_up_to_date_and_recipes_import_no_framework():
     """To renew it: ./amp-xla python -m scripts.flags"""
     code = "import sys; from scripts import flags; print(flags.page(), end='')"
-    done = run_python(
-        "-c", f"{code}; sys.exit('tensorflow' in sys.modules or 'jax' in sys.modules)"
-    )
+    frameworks = "assert not {'tensorflow', 'jax', 'keras'} & set(sys.modules)"
+    done = run_python("-c", f"{code}; {frameworks}")
     assert done.code == 0, done.err
     assert done.out == (ROOT / "docs" / "flags.md").read_text(encoding="utf-8")
 
@@ -78,10 +79,23 @@ def test_a_wrong_number_is_one_line_before_anything_is_written(
     assert not list(tmp_path.iterdir())
 
 
-def test_recipes_are_imported_without_a_framework():
-    names = ", ".join(f"recipes.{recipe}" for recipe in own_recipes())
-    code = f"import sys, {names}; assert not {{'tensorflow', 'jax', 'keras'}} & set(sys.modules)"
-    subprocess.run([sys.executable, "-c", code], cwd=str(ROOT), check=True)
+@pytest.mark.parametrize("recipe, words", [
+    ("classification", "--epochs 3 --hidden 64 --token-dropout 0"),
+    ("recommendation", "--epochs 3 --numbers 2"), ("pretraining", "--preset lamb --steps 3"),
+])  # fmt: skip
+def test_settings_of_another_run_are_defaults_and_flags_win(recipe, words, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    known = importlib.import_module(f"recipes.{recipe}").recipe
+    config = known.parse([*words.split(), "--name", "a"])
+    (tmp_path / "config.json").write_bytes(json_files.encode({**settings_of(config), "run": {}}))
+    for like in (str(tmp_path), str(tmp_path / "config.json")):
+        again = flat(known.parse(["--like", like, "--seed", "9"]))
+        assert again == {**flat(config), "seed": 9, "name": None, "like": like}
+    other = importlib.import_module("recipes.tagging").recipe
+    with pytest.raises(SettingsError, match="--like .*config.json: recipes.tagging has no setting"):
+        other.parse(["--like", str(tmp_path)])
+    with pytest.raises(DataError, match="nowhere: No such file"):
+        known.parse(["--like", "nowhere"])
 
 
 def test_a_run_of_jax_needs_jax(tmp_path, monkeypatch, capsys):

@@ -75,7 +75,11 @@ def checked(strategy: Any, check: Callable[[Any], None]) -> Tuple[Any, Any]:
         options = settings(
             max_examples=examples, phases=phases, suppress_health_check=list(HealthCheck)
         )
-        return options(given(case=strategy)(lambda case: check(case)))
+
+        def random_sequences(case: Any) -> None:
+            check(case)
+
+        return options(given(case=strategy)(random_sequences))
 
     return test(25), pytest.mark.long(test(1000))
 

@@ -69,7 +69,7 @@ PHASES = {
 
 def defaults(config: Any) -> Dict[str, Any]:
     """Return the settings of the run that is resumed, or those of the preset; check ``--bert``."""
-    resumed = resumed_settings(type(config), "pretraining", config.run)
+    resumed = resumed_settings(config, "pretraining")
     pretrained.check(None if resumed else config.encoder.bert)
     return resumed or settings(config.preset, config.encoder.model)
 

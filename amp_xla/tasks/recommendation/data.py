@@ -30,6 +30,7 @@ from amp_xla.data.text.layout import sample
 from amp_xla.data.text.lines import LineError, Table, refuse_encoding
 from amp_xla.data.text.unpacked import opened
 from amp_xla.errors import DataError
+from amp_xla.process.progress import note
 
 _BLOCK = 1 << 16  # approximate number of lines that are shuffled together
 _CRITEO_NUMBERS = 13
@@ -288,6 +289,7 @@ class SlotFiles:
         block = block_of(batch_size)
         if (self.train is None) != (self.dev is None):
             raise DataError("--train and --dev belong together: give both, or neither")
+        note(f"reading {self.train or 'the built-in texts'} ...")
         if self.train is None or self.dev is None:
             names = ("built-in, train", "built-in, dev")
             train, dev = (

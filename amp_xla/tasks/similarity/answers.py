@@ -9,15 +9,13 @@ import numpy as np
 from amp_xla.backend import K, tf
 from amp_xla.data.labelled import Labelled
 from amp_xla.data.text import readers
-from amp_xla.data.text.tokenizer import Tokenizer
-from amp_xla.models import dropout
 from amp_xla.report.scores import best_threshold, spearman
 from amp_xla.tasks.similarity import model as similarity
 from amp_xla.tasks.similarity.data import Method, Scale, apart, split
 from amp_xla.training.answers import Answers, Row, label_answers
 from amp_xla.training.checkpoint import Checkpoint
-from amp_xla.training.evaluation import Evaluation, Infer, in_order, of_lines, per_sample
-from amp_xla.training.step import Inference, restore_weights
+from amp_xla.training.evaluation import Evaluation, Infer, of_lines, per_sample
+from amp_xla.training.step import restore_weights
 
 
 def threshold_of(method: Method, scale: Scale) -> Optional[Any]:
@@ -99,34 +97,14 @@ def _scores(
         values = of_lines(config, checkpoint, lines, 1, lambda x: similarity.scores(method, x))
         values = values.astype(np.float64)
         return scale.labels(values), values if scale.binary else None
-    tokenizer = Tokenizer.of_folder(str(checkpoint.path))
-    length, rows = config.batches.max_length, config.batches.batch_size
-    with dropout.inference():
-        model = similarity.network(method, config.encoder, tokenizer.vocab_size, length, False)
-    threshold = threshold_of(method, scale)
-    restore_weights(checkpoint, [*model.weights, *([] if threshold is None else [threshold])])
     different = list(dict.fromkeys([*texts, *others]))
-    embedded = vectors(model, tokenizer, different, length, rows)
+    embedded = of_lines(config, checkpoint, different, 0, similarity.unit)
     place = {text: i for i, text in enumerate(different)}
     first, second = (embedded[[place[text] for text in side]] for side in (texts, others))
     cosines = (first * second).sum(1, dtype=np.float64)
+    threshold = threshold_of(method, scale)
     if threshold is None:
         return cosines, None
+    restore_weights(checkpoint, [threshold])
     excess = similarity.SCALE * (cosines - float(K.get_value(threshold)))
     return cosines, 1.0 / (1.0 + np.exp(-excess))
-
-
-def vectors(
-    model: Any, tokenizer: Tokenizer, texts: Sequence[str], length: int, batch_size: int
-) -> np.ndarray:
-    """Return the vectors of texts, float32 [N, hidden], each with norm 1.
-
-    ``model`` is the result of ``similarity.network``. Texts are cut after ``length`` tokens.
-    """
-    token_ids = tf.placeholder(tf.int32, [None, None])
-    with dropout.inference():
-        output = similarity.unit(model([token_ids, tf.zeros_like(token_ids)]))
-    infer = Inference({"token_ids": token_ids}, {"vectors": output})
-    encoded = tokenizer.encode(texts, max_length=length)
-    rows = in_order(encoded, length, batch_size, lambda batch: infer(batch)["vectors"])
-    return np.stack(rows)

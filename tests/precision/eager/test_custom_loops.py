@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from amp_xla import backend
-from amp_xla.precision import DynamicLossScale
+from amp_xla.precision import DynamicLossScale, LossScaleWarning
 from amp_xla.precision.compat import sok
 from amp_xla.precision.optimizer import LossScaleOptimizer
 from tests.precision.eager.conftest import take_step
@@ -152,6 +152,14 @@ def test_gradients_of_python_numbers_are_checked(bad, unscales):
         optimizer.apply_gradients([(gradient, bias)])
         assert bias.numpy().tolist() == [want]
     assert (int(optimizer.applied_steps), int(optimizer.skipped_steps)) == (1, 1)
+
+
+@pytest.mark.parametrize("mode", sorted(MODES))
+def test_a_layer_that_has_updated_in_a_skipped_step_is_named(mode):
+    gamma = tf.Variable([1.0], name="batch_normalization/gamma")
+    optimizer = LossScaleOptimizer(legacy.SGD(1.0), "dynamic")
+    with pytest.warns(LossScaleWarning, match="the layer of batch_normalization/gamma:0 has"):
+        MODES[mode](lambda: optimizer.minimize(lambda: gamma * np.nan, [gamma]))()
 
 
 def test_two_groups_are_one_step_of_a_newer_optimizer():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 
+import numpy as np
 import pytest
 
 from amp_xla import backend
@@ -73,6 +74,24 @@ def test_learns_and_leaves_a_complete_run_folder(trained):
     assert (run / "vocab.txt").read_text().startswith("[PAD]\n")
     assert checkpoint.best(run / "checkpoints") is not None
     assert '<span class="state done">' in (run / "report.html").read_text()
+
+
+def test_vectors_are_those_that_the_layer_of_labels_gets(trained, command):
+    lines = ["rain and snow", "", "the soup", "rain and snow with bread"]
+    (command.folder / "lines.txt").write_text("\n".join(lines))
+    run = ("--run", trained[0], "--file", "lines.txt", "--checkpoint", "last")
+    assert command.done(PREDICT, *run, "--vectors", "out.npy", code=FP32).out == ""
+    vectors = np.load(str(command.folder / "out.npy"))
+    assert (vectors.dtype, vectors.shape) == (np.float32, (3, 64))
+    tensors = checkpoint.find(trained[0], "last").tensors()
+    logits = vectors @ tensors["Logits/kernel"] + tensors["Logits/bias"]
+    answers = [json.loads(x) for x in command(PREDICT, *run, "--json", code=FP32).out.splitlines()]
+    chances = [list(x["probabilities"].values()) for x in answers if x["label"]]
+    powers = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    np.testing.assert_allclose(powers, chances, atol=0.02)
+    (command.folder / "lines.txt").write_text("\n \n")
+    for more, problem in ((("out",), "there is no text"), (("a", "--json"), "excludes --json")):
+        assert problem in command(PREDICT, *run, "--vectors", *more).error
 
 
 def test_says_what_precision_means_on_this_machine(trained):

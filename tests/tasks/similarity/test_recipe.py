@@ -6,6 +6,7 @@ import json
 import random
 import re
 
+import numpy as np
 import pytest
 
 from amp_xla.data.labelled import BatchOptions, Preparation
@@ -111,6 +112,11 @@ def test_a_file_of_pairs_may_have_labels_and_needs_pairs(command):
     done = command(PREDICT, "--run", run, "--file", "labelled.tsv")
     assert done.out.startswith("1\t") and done.out.endswith("\tsnow rain\twind storm\n")
     assert "columns: text = 0, pair = 1 (no header); 2 unused" in done.err
+    write(command.folder / "alone.txt", [("snow rain",), ("wind storm",)])
+    command.done(PREDICT, "--run", run, "--file", "alone.txt", "--vectors", "two.npy")
+    a, b = np.load(str(command.folder / "two.npy"))  # a row per text, not per pair
+    cosine = a @ b / np.linalg.norm(a) / np.linalg.norm(b)
+    assert float(done.out.split("\t")[1]) == pytest.approx(cosine, abs=2e-4)
     said = command(PREDICT, "--run", run, "--file", "new.tsv").error
     assert "new.tsv, line 2: needed: two texts with a tab between them" in said
 

@@ -199,7 +199,11 @@ def _built_in(config: Config, pool: Pool) -> str:
     if not os.path.exists(path):
         note("collecting the docstrings of the installed packages ...")
         groups = corpora.package_files()
-        texts = dict.fromkeys(t for some in pool.map(corpora.docstrings, groups) for t in some)
+        texts: Dict[str, None] = {}
+        for number, some in enumerate(pool.map(corpora.docstrings, groups), 1):
+            texts.update(dict.fromkeys(some))
+            if number % 20 == 0:
+                note(f"read {number * corpora.GROUP:,} of {len(groups) * corpora.GROUP:,} files")
         if not texts:
             raise DataError("this Python has no .py files with docstrings; give --corpus")
         lines = (json.dumps({"text": text}, ensure_ascii=False) for text in texts)
