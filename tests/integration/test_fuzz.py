@@ -1,9 +1,9 @@
-"""Files of folders spoiled at random: by accident, and by somebody who wants to do harm.
+"""Damaged and hostile folders, made at random.
 
-By accident: one file of a finished run is damaged. Commands give the same answers as before, or an
-error that names the file. For harm: a file of a run, of prepared text or of weights has any values,
-or is a link, a pipe, ... Each command ends within a minute, with at most one line as an error; it
-needs less than 2 GB more than it starts with, and neither reads nor writes outside.
+Damage: one file of a finished run changes. Commands give the same answers, or an error that names
+the file. Hostile: a file of a run, of prepared text or of weights has any values, or is a link or a
+pipe. Each command ends within a minute, an error is one line; it needs less than 2 GB more than it
+starts with, and neither reads nor writes outside.
 
 The first few are always tried; `make test-all ARGS='-m long'` tries ``FUZZ_SEEDS`` of them, a full
 search is 200, and each seed makes the same one again. Predict, verify and resume are processes

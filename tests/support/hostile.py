@@ -1,4 +1,4 @@
-"""Folders as somebody would make them who wants to do harm, at random and again from a seed."""
+"""Hostile folders: files changed at random, the same from the same seed."""
 
 from __future__ import annotations
 

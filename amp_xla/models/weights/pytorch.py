@@ -84,10 +84,10 @@ def _dictionary(keys: Sequence[Any], values: Sequence[Any]) -> Dict[Any, Any]:
     return dict(zip(keys, values))
 
 
-_Interpreter: Any = pickle._Unpickler  # type: ignore[attr-defined]
+_Interpreter: Any = pickle._Unpickler
 
 
-class _Unpickler(_Interpreter):  # type: ignore[misc]
+class _Unpickler(_Interpreter):
     """Unpickler of dictionaries of tensors, which refuses all other classes and functions.
 
     It is the one in Python, of which it has the few instructions in PyTorch's files. The one in C
@@ -171,7 +171,7 @@ def pytorch(path: Path) -> Tensors:
         state, place = (_zipped if zipped else _sequence)(path, storages)
         if not isinstance(state, dict) or not all(isinstance(v, _View) for v in state.values()):
             raise DataError(f"{path} does not contain a dictionary of tensors (a state_dict)")
-        sizes = [storage.numel * itemsize(storage.dtype) for storage in storages.values()]
+        sizes = [storage.bytes for storage in storages.values()]
         most = _SMALL + _MOST_UNUSED * sum(product(view.size) for view in state.values())
         if sum(sizes) > path.stat().st_size or max(sizes, default=0) > most:
             raise ValueError("it is truncated, or far larger than its tensors")
@@ -224,7 +224,7 @@ def _zipped(path: Path, storages: Dict[str, _Storage]) -> Tuple[Any, Callable[[s
 
     @functools.lru_cache(maxsize=None)
     def place(key: str) -> int:
-        """Return where a member's content begins; its CRC-32 is verified once."""
+        """Verify a member's CRC-32, and return the byte at which its content begins."""
         with _File(path) as file, zipfile.ZipFile(file) as archive:
             content = archive.open(members[key])
             while content.read(_LARGEST_PICKLE):
