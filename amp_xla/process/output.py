@@ -16,7 +16,6 @@ from amp_xla.errors import AmpXlaError
 _CONTROLS = re.compile(
     "[\x00-\x08\x0a-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 )
-_LONGEST = 2000  # characters of a line of a message
 
 
 def printable(text: Any, allowed: str = "") -> str:
@@ -34,11 +33,7 @@ def printable(text: Any, allowed: str = "") -> str:
 
 def message(text: str, allowed: str = "") -> str:
     """Return the printable text of a message, without the middle of very long lines."""
-    cut = "\n".join(
-        line if len(line) <= _LONGEST else f"{line[: _LONGEST // 2]} ... {line[-_LONGEST // 4 :]}"
-        for line in text.split("\n")
-    )
-    return printable(cut, allowed)
+    return printable(re.sub("(.{1000}).{500,}(.{500})", r"\1 ... \2", text), allowed)
 
 
 def check_name(name: str) -> None:

@@ -199,7 +199,8 @@ def harm(server, foreign, folder, seed):
         wrong = {
             f"ended with {result.code}": not (result.code in (0, 2) or damaged),
             "traceback": "Traceback" in result.err,
-            "no error line": result.code == 2 and "error: " not in result.err.splitlines()[-1],
+            "no error line": result.code == 2
+            and not result.err.splitlines()[-1].startswith("error: "),
             "memory": "not enough memory" in result.err,
             "long line": max(map(len, result.err.split("\n"))) > 3000,
             "control characters": "\x1b" in shown or "\u202e" in shown,
