@@ -44,7 +44,7 @@ SHAPE = "--layers 1 --hidden 64 --vocab-size 40"
 TEXTS = "--max-length 24 --shapes 1 --epochs 1"
 SMALL = {
     "classification": f"--train train.tsv --dev train.tsv {TEXTS}",
-    **dict.fromkeys(("tagging", "similarity", "relations"), TEXTS),
+    **dict.fromkeys(("tagging", "similarity", "relations", "reading"), TEXTS),
     "seq2seq": f"{TEXTS} --max-target 8",
     "pretraining": "--steps 20 --global-batch 4 --micro-batch 4 --heldout 8",
     "recommendation": "--epochs 1",

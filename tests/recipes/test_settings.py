@@ -50,6 +50,7 @@ WRONG = {
         f"--batch-size {'9' * 400}", f"--learning-rate {'9' * 400}",
     ],
     "recipes.pretraining": ["--steps 0", "--mask-rate 0.6", "--average 1", "--global-batch 0"],
+    "recipes.reading": ["--label-smoothing 0.1", "--r-drop 1", "--max-length 7"],
     "recipes.relations": ["--label-smoothing 0.1", "--r-drop 1"],
     "recipes.seq2seq": ["--max-target 22 --max-length 24"],
     "recipes.similarity": ["--r-drop 1", "--pooling cls"],
