@@ -27,9 +27,9 @@ class BatchOptions:
 
     batch_size: Annotated[int, within(1, 2**16), MAY_CHANGE] = 16
     """samples per micro-batch (with --bert: 32, or 16 for few texts); on a GPU use 32 to 256"""
-    max_length: Annotated[int, within(at_least=3)] = 96
+    max_length: Annotated[int, within(3, 2**16)] = 96
     """maximum tokens per sample; longer ones are cut; activation memory grows with its square"""
-    shapes: Annotated[int, within(at_least=1)] = 4
+    shapes: Annotated[int, within(1, 2**10)] = 4
     """number of different batch lengths; each is one XLA compilation; 1 = fixed length"""
 
 
