@@ -11,6 +11,7 @@ import contextlib
 import dis
 import functools
 import json
+import random
 import re
 import sys
 import types
@@ -265,7 +266,8 @@ def _outside(function: Any, prefix: str) -> Dict[str, Value]:
         with contextlib.suppress(ValueError):  # not assigned yet
             found[name] = cell.cell_contents, functools.partial(setattr, cell, "cell_contents")
     for name, (value, change) in found.items():
-        if name in assigned or (isinstance(value, _CONTAINERS) and not _is_data(value)):
+        changes = isinstance(value, _CONTAINERS) and not _is_data(value)
+        if name in assigned or changes or _is_drawn(value):
             values[prefix + name] = value, change
         elif _is_own(value):
             values.update(_values(value, f"{prefix}{name}.", False))
@@ -277,6 +279,12 @@ def _assigned(code: Any) -> Container[str]:
     """Return the names outside a function that its code assigns."""
     stores = ("STORE_GLOBAL", "STORE_DEREF")
     return {each.argval for each in dis.get_instructions(code) if each.opname in stores}
+
+
+def _is_drawn(value: Any) -> bool:
+    """Return whether a value is an iterator or draws random numbers."""
+    draws = type(value).__module__.startswith("numpy.random") or isinstance(value, random.Random)
+    return draws or isinstance(value, Iterator)
 
 
 def _is_data(value: Any) -> bool:
@@ -315,6 +323,5 @@ def _is_state(value: Any, first: Any) -> bool:
         return False
     if _library(type(value)) in _LIBRARIES:
         return False
-    draws = type(value).__module__.startswith("numpy.random")
-    changes = draws or isinstance(value, Iterator) or type(value).__hash__ is None
+    changes = _is_drawn(value) or type(value).__hash__ is None
     return changes or hasattr(value, "__dict__") or value is not first

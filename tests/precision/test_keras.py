@@ -176,13 +176,12 @@ def test_a_skipped_window_undoes_the_updates_of_layers(cleared, layer):
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_minimize_runs_the_updates_that_it_waits_for_in_applied_steps_only(cleared, accumulate):
     with tf.Graph().as_default(), tf.Session() as session:
-        x, steps = tf.placeholder(tf.float32, []), tf.train.get_or_create_global_step()
-        weight, mean = (tf.get_variable(n, [], use_resource=True) for n in ("weight", "mean"))
-        tf.add_to_collection(tf.GraphKeys.UPDATE_OPS, mean.assign_sub(mean - 0.5 * x))
-        waits = [*tf.get_collection(tf.GraphKeys.UPDATE_OPS), steps.assign_add(1)]
+        x, zeros = tf.placeholder(tf.float32, []), tf.zeros_initializer()
+        weight, mean = (tf.get_variable(n, [], initializer=zeros) for n in ("weight", "mean"))
+        loss, updates = tf.square(weight - x), [mean.assign(0.5 * x)]
         optimizer = LossScaleOptimizer(tf.train.AdamOptimizer(0.1), 8.0, accumulate=accumulate)
-        with tf.control_dependencies([tf.group(*waits)]):
-            operation = optimizer.minimize(tf.square(weight * x), [weight])
+        with tf.control_dependencies([tf.group(*updates)]):
+            operation = optimizer.minimize(loss, [weight])
         session.run(tf.global_variables_initializer())
         seen = []
         for value in (1.0, 2.0, 3.0, np.nan, np.inf, 5.0, 6.0, 7.0):
