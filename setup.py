@@ -12,7 +12,7 @@ setup(
     package_data={
         "amp_xla.graph.compiler": ["*.cc", "*.sh", "*.txtpb", "re2/*"],
         "amp_xla.report": ["templates/*"],
-        "amp_xla.speed.plan": ["constants.json"],
+        "amp_xla.speed.plan": ["*.json"],
     },
     package_dir={"amp_xla.recipes": "recipes"},
 )

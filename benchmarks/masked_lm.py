@@ -64,25 +64,32 @@ def our_config(shape: Mapping[str, Any]) -> Dict[str, Any]:
     )  # fmt: skip
 
 
-def ours(shape: Mapping[str, Any]) -> timing.Contestant:
-    """Return this project's contestant, built as in the pretraining recipe."""
+def our_step(shape: Mapping[str, Any]) -> Tuple[Any, Any]:
+    """Return a ``LanguageModel`` and its ``TrainStep``, built as in the pretraining recipe."""
     from amp_xla.training.context import RunContext
     from amp_xla.training.options import PrecisionOptions, UpdateOptions
 
+    precision = PrecisionOptions(shape["precision"], shape["xla"], shape.get("loss_scale"))
     context = RunContext(types.SimpleNamespace(
-        seed=shape["seed"], precision_options=PrecisionOptions(shape["precision"], shape["xla"]),
+        seed=shape["seed"], precision_options=precision,
         update=UpdateOptions(learning_rate=shape["learning_rate"], warmup=0.0),
     ))  # fmt: skip
-    from amp_xla.models import encoders
     from amp_xla.models.language_model import LanguageModel
-    from amp_xla.training.step import initialize_variables
 
     lm = LanguageModel(our_config(shape), shape["max_length"], any_length=False)
-    sizes = encoders.tensors(lm.transformer)
-    lm.transformer.load_weights_from_checkpoint({n: initial_of_google(n, sizes[n]) for n in sizes})
     inputs = lm.placeholders()
     loss, _ = lm.loss(inputs)
-    train = context.step(inputs, loss, context.optimizer(10**6), lm.weights, {})
+    return lm, context.step(inputs, loss, context.optimizer(10**6), lm.weights, {})
+
+
+def ours(shape: Mapping[str, Any]) -> timing.Contestant:
+    """Return this project's contestant."""
+    lm, train = our_step(shape)
+    from amp_xla.models import encoders
+    from amp_xla.training.step import initialize_variables
+
+    sizes = encoders.tensors(lm.transformer)
+    lm.transformer.load_weights_from_checkpoint({n: initial_of_google(n, sizes[n]) for n in sizes})
     initialize_variables()
     number, facts, flops = itertools.count(), timing.TrainStepFacts(train), 0
 

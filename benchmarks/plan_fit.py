@@ -1,27 +1,22 @@
 """Fit the constants of `amp-xla plan` to published training speeds, and report the residuals.
 
     python -m benchmarks.plan_fit
-    python -m benchmarks.plan_fit --rows other.csv
 
-Writes amp_xla/speed/plan/constants.json and the tables of docs/plan.md. With --rows it fits nothing
-and compares the forecasts with another table of the same columns as benchmarks/published/rows.csv.
+Writes amp_xla/speed/plan/constants.json and the tables of docs/plan.md.
 """
 
 from __future__ import annotations
 
 import collections
 import copy
-import dataclasses
 import itertools
 import json
 import math
 import sys
-from pathlib import Path
 from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
 
 import numpy as np
 
-from amp_xla.config import parse
 from amp_xla.process import durable
 from amp_xla.process.exits import exit_code
 from amp_xla.process.progress import note
@@ -82,21 +77,8 @@ RECIPE_MEMORY = {**MEMORY, "fused": 0.79, "fused_half": 0.36, "unfused": 0.80, "
 Constants = Dict[str, Any]
 
 
-@dataclasses.dataclass(frozen=True)
-class Config:
-    """Fit the constants of `amp-xla plan`."""
-
-    rows: str = ""
-    """compare the forecasts with this table; fits and writes nothing"""
-
-
 def main() -> int:
-    """Fit and write, or compare with a table."""
-    config = parse(Config, prog="python -m benchmarks.plan_fit")
-    if config.rows:
-        rows = plan_rows.published(Path(config.rows))
-        print(grouped(rows, errors(rows, forecast.fitted()), by_gpu))
-        return 0
+    """Fit the constants, and write them with the page."""
     rows = plan_rows.published()
     recorded = list(plan_rows.measured(RECORD)) if RECORD.exists() else []
     everything = [*rows, *recorded]

@@ -35,6 +35,7 @@ RESULTS: Dict[str, Any] = {
     "similarity": ("dev_spearman", "dev Spearman", max),
     "seq2seq": ("dev_rouge_l", "dev ROUGE-L", max),
     "relations": ("dev_f1", "dev F1", max),
+    "reading": ("dev_f1", "dev F1", max),
     "pretraining": ("dev_loss", "held-out loss", min),
 }
 
@@ -44,7 +45,13 @@ class Config:
     """Train a recipe with its defaults and record the result."""
 
     recipe: Literal[
-        "classification", "tagging", "similarity", "seq2seq", "relations", "pretraining"
+        "classification",
+        "tagging",
+        "similarity",
+        "seq2seq",
+        "relations",
+        "reading",
+        "pretraining",
     ] = "classification"
     """recipe to train"""
 

@@ -24,12 +24,12 @@ from amp_xla.data.text.options import VocabularyOptions
 from amp_xla.errors import SettingsError
 from amp_xla.models.options import EncoderOptions, Pooling
 from amp_xla.process.exits import exit_code
+from amp_xla.tasks.classification import scores
 from amp_xla.tasks.classification.data import MultiLabelTextFiles, class_weights, read
 from amp_xla.training import launch, options
 from amp_xla.training.context import RunContext, text_defaults
 from amp_xla.training.evaluation import vectors
 from amp_xla.training.recipe import Recipe
-from amp_xla.training.sample_scores import scored
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,7 +59,8 @@ class Config:
 
     def defaults(self) -> Dict[str, Any]:
         """Return the settings of a resumed run, or the defaults of ``--bert`` and multilabel."""
-        smoothing = {} if self.files.multilabel is None else {"label_smoothing": 0.0}
+        hard = self.files.regression or self.files.multilabel is not None
+        smoothing = {"label_smoothing": 0.0} if hard else {}
         return {**text_defaults(self), **smoothing}
 
 
@@ -69,11 +70,13 @@ def build(config: Config, context: RunContext) -> Any:
     from amp_xla.tasks.classification import answers
 
     # texts -> batches
-    several, smoothing = config.files.multilabel is not None, config.training.label_smoothing
-    if several and (smoothing or config.class_weights):
-        raise SettingsError("--multilabel excludes --label-smoothing and --class-weights")
+    several, number = config.files.multilabel is not None, config.files.regression
+    smoothing = config.training.label_smoothing
+    if (several or number) and (smoothing or config.class_weights or number * config.tricks.r_drop):
+        flag, more = ("--regression", ", --r-drop") if number else ("--multilabel", "")
+        raise SettingsError(f"{flag} excludes --label-smoothing, --class-weights{more}")
     data = context.shared(read(config.files, context.preparation(config.packed)))
-    weights = class_weights(config.class_weights, data.labels, data.ids)
+    weights = None if number else class_weights(config.class_weights, data.labels, data.ids)
 
     # batches -> logits
     model = config.encoder.classifier(
@@ -81,10 +84,14 @@ def build(config: Config, context: RunContext) -> Any:
         whole(data.batches).slots, context.reads_weights, config.pooling,
     )  # fmt: skip
     shape = [None] * (model.output.shape.ndims - 1)  # of one number per text
-    inputs = encoders.inputs_of(model, shape + [len(data.labels)] * several, shape)
+    kind = "float32" if number else "int32"
+    inputs = encoders.inputs_of(model, shape + [len(data.labels)] * several, shape, kind)
 
     # logits -> loss -> update
     def objective(logits: Any) -> Any:
+        if number:
+            error = losses.squared(inputs["labels"], logits)
+            return losses.weighted_mean(error, inputs["weights"]), {}
         loss, accuracy = losses.classification(
             inputs["labels"], logits, inputs["weights"], smoothing, weights
         )
@@ -114,8 +121,8 @@ def exportable(config: Config, checkpoint: Any) -> Any:
 
 recipe = Recipe(
     Config, build,
-    lambda config: "accuracy" if config.files.multilabel is None else "micro_f1",
-    predict, vectors=vectors, scored=scored, exportable=exportable,
+    lambda config: config.files.monitor,
+    predict, vectors=vectors, scored=scores.scored, exportable=exportable,
 )  # fmt: skip
 main = functools.partial(launch.main, recipe)
 

@@ -106,7 +106,7 @@ def resolve(**overrides: Any) -> Precision:
 def choose_xla(choice: auto.Choice) -> Precision:
     """Turn XLA on or off, as ``auto`` chose, before Keras' session is made."""
     global _current
-    settings = dataclasses.replace(current().settings, xla=choice.mode)
+    settings = dataclasses.replace(current().settings, xla="on" if choice.on else "off")
     if _xla_failed:
         choice = choice._replace(on=False, why="it failed")
     backend.tensorflow().config.optimizer.set_jit(choice.on)

@@ -24,7 +24,7 @@ from amp_xla.process import durable, output
 from amp_xla.process.stopping import temporary_folder
 from amp_xla.settings import Precision, Settings
 from amp_xla.training.checkpoint import Checkpoint, find
-from amp_xla.training.recipe import Recipe, recipe_module
+from amp_xla.training.recipe import Recipe, module_of
 from amp_xla.training.run import ScriptFolder
 
 _FULL = [os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)]
@@ -138,7 +138,7 @@ def _export_script(config: Config, target: str, words: List[str]) -> int:
         model, batches, _ = open_script(script, words, None)
     if setup.current().settings.precision == "amp":
         raise AmpXlaError(f"{script} calls configure(precision=amp); export computes in float32")
-    module = recipe_module(os.path.abspath(script.path))
+    module = module_of(script.path)
     own_script.load(model, weights, built, module)
     batch = next(batches) if batches else None
     tokenizer = own_script.tokenizer_in(module)

@@ -12,6 +12,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any, Optional, Sequence
 
 from typing_extensions import Annotated
@@ -20,6 +25,8 @@ from amp_xla.commands.recipe_job import LOOKED_AT, SubjectOptions, longest
 from amp_xla.config import parse, split_words, within
 from amp_xla.data.batches.protocol import micro_batches
 from amp_xla.errors import SettingsError
+from amp_xla.process.progress import note
+from amp_xla.process.stopping import temporary_folder
 from amp_xla.speed.plan.gpus import chosen
 
 
@@ -49,7 +56,20 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     from amp_xla.speed.plan.forecast import Mode
 
     batch, ratio = longest(batches)
-    work = count.count(model, batch)
+    with temporary_folder("amp_xla-") as folder:
+        with _compiling(config.subject, words, gpus[0].name, folder) as process:
+            work = count.count(model, batch)
+            if process.poll() is None:
+                note("compiling the step with XLA, about 3 seconds per layer ...")
+            errors = process.communicate()[1].strip()
+        if process.returncode:
+            reason = errors.rpartition("\n")[2].replace("error: ", "", 1)
+            xla = f"a guess from the graph of mixed precision ({reason})"
+        else:
+            kernels = json.loads((folder / "compiled.json").read_bytes())["kernels"]
+            others = [kernel for kernel in kernels if not kernel["products"]]
+            work = work.compiled(sum(kernel["read"] + kernel["written"] for kernel in others))
+            xla = f"of the program that XLA compiles for {gpus[0].name}"
     # Packed rows hold several samples each.
     work = work._replace(samples=round(work.samples * _samples_per_row(model)))
     accumulation = flags.get("accumulate") or 1
@@ -67,19 +87,30 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         Mode, gpus=config.gpus, accumulation=accumulation, recipe=hasattr(model, "batches")
     )
     options = [
-        report.option(own, ratio, gpu, mode(precision, xla), samples, config.price)
+        report.option(own, ratio, gpu, mode(precision, fused), samples, config.price)
         for gpu in gpus
         for precision in ("fp32", "tf32", "amp")
-        for xla in (False, True)
+        for fused in (False, True)
         if precision != "tf32" or gpu.tf32
     ]
     total = sum(product.flops for product in work.products)
     half = sum(product.flops for product in work.products if product.half)
     result = report.Report(
-        config.subject.recipe, own.samples, config.gpus, total, half / max(total, 1.0), options
+        config.subject.recipe, own.samples, config.gpus, total, half / max(total, 1.0), xla, options
     )
     config.subject.write("plan", "plan.json", result)
     return 0
+
+
+def _compiling(subject: SubjectOptions, words: Sequence[str], gpu: str, folder: Path) -> Any:
+    """Start ``inspect --compiled`` in another process, which builds the model as for XLA."""
+    command = [sys.executable, "-m", "amp_xla", "inspect", subject.recipe, "--compiled", gpu]
+    command += [] if subject.batch is None else ["--batch", subject.batch]
+    return subprocess.Popen(
+        [*command, "--out", str(folder), "--", *words],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, universal_newlines=True,
+    )  # fmt: skip
 
 
 def _samples_per_row(model: Any) -> float:

@@ -26,7 +26,7 @@ from amp_xla.process.progress import note
 from amp_xla.settings import AUTO, Precision, Settings, auto
 from amp_xla.training.context import build_job, work_of
 from amp_xla.training.options import precision_options
-from amp_xla.training.recipe import find_recipe, recipe_module
+from amp_xla.training.recipe import find_recipe, module_of
 
 LOOKED_AT = 200  # batches
 
@@ -105,12 +105,7 @@ class SubjectOptions:
             import amp_xla.setup  # for scripts that do not import it
 
             subject = open_script(script, words, self.batch)
-            precision = amp_xla.setup.current().settings.precision
-            if precision != "amp":
-                raise AmpXlaError(
-                    f"precision {precision}: this command shows what mixed precision does; "
-                    f"allowed: amp"
-                )
+            _require_amp("precision", amp_xla.setup.current().settings.precision)
         note("running TensorFlow's mixed-precision pass against a virtual GPU ...")
         return subject
 
@@ -134,11 +129,7 @@ def open_recipe(recipe: str, words: Sequence[str], loss_scale: Optional[str] = N
     found = find_recipe(recipe)
     config = found.parse(words)
     options = precision_options(config, "this shows what the graph rewrite does in")
-    if options.precision not in (None, "amp"):
-        raise AmpXlaError(
-            f"--precision {options.precision}: this command shows what mixed precision does; "
-            f"allowed: amp"
-        )
+    _require_amp("--precision", options.precision)
     # Without a GPU a recipe would build itself for bfloat16 or float32.
     settings = Settings.from_environment(
         os.environ, precision="amp", loss_scale=loss_scale or options.loss_scale
@@ -153,6 +144,13 @@ def open_recipe(recipe: str, words: Sequence[str], loss_scale: Optional[str] = N
         choice = auto.choose(work_of(config, whole(job.batches)), auto.TENSOR_CORES, backend.kind())
         note(f"--xla auto, the default, would choose on a GPU: {choice}")
     return Subject(job, feeds(job), flat(config))
+
+
+def _require_amp(name: str, precision: Optional[str]) -> None:
+    if precision not in (None, "amp"):
+        raise AmpXlaError(
+            f"{name} {precision}: this command shows what mixed precision does; allowed: amp"
+        )
 
 
 def feeds(job: Any) -> Iterator[List[Any]]:
@@ -202,7 +200,7 @@ def open_script(script: ScriptFunction, words: Sequence[str], batch: Optional[st
     path = os.path.abspath(script.path)
     sys.path.insert(0, os.path.dirname(path))
     sys.argv[:] = [path, *words]
-    module = recipe_module(path)
+    module = module_of(path)
     model = _value(module, script)
     batches: Optional[Iterator[Any]] = None
     if isinstance(model, tuple) and len(model) == 2:

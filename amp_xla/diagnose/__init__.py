@@ -8,11 +8,8 @@ import importlib
 from typing import Any
 
 __all__ = ("compiled", "inspect", "rehearse")
-_MODULES = {
-    "compiled": "compilation",
-    "inspect": "inspection",
-    "rehearse": "rehearsal",
-}  # imported when they are used
+# Imported when they are used.
+_MODULES = {"compiled": "compilation", "inspect": "inspection", "rehearse": "rehearsal"}
 
 
 def __getattr__(name: str) -> Any:

@@ -24,6 +24,11 @@ class KernelReport(compiler.Kernel):
     phase: str
     seconds: float
 
+    @property
+    def what(self) -> str:
+        """Return what a table calls it: the function of a library, or how XLA made it."""
+        return self.kind if self.library else _FUSED.get(self.kind, f"not fused: {self.kind}")
+
 
 @dataclasses.dataclass(frozen=True)
 class CompiledReport(JsonReport):
@@ -39,7 +44,9 @@ class CompiledReport(JsonReport):
     kernels: Sequence[KernelReport]
 
     def __str__(self) -> str:
-        return "\n\n".join((_head(self), _kinds(self), _dearest(self), _layouts(self)))
+        rows = _rows(self, lambda kernel: (kernel.what,))
+        kinds = columns([("kernels", "number", "moved", "ms"), *rows])
+        return "\n\n".join((_head(self), kinds, _dearest(self), _layouts(self)))
 
 
 def compiled(model: Any, gpu: Any, batch: Optional[Sequence[Any]] = None) -> CompiledReport:
@@ -109,14 +116,6 @@ def _rows(report: CompiledReport, key: Callable[[KernelReport], Tuple[str, ...]]
         groups.setdefault(key(kernel), []).append(kernel)
     ordered = sorted(groups.items(), key=lambda group: -sum(k.seconds for k in group[1]))
     return [(*words, *_figures(kernels)) for words, kernels in ordered]
-
-
-def _kinds(report: CompiledReport) -> str:
-    def kind(kernel: KernelReport) -> Tuple[str, ...]:
-        name = kernel.kind
-        return (name if kernel.library else _FUSED.get(name, f"not fused: {name}"),)
-
-    return columns([("kernels", "number", "moved", "ms"), *_rows(report, kind)])
 
 
 def _dearest(report: CompiledReport) -> str:

@@ -206,30 +206,25 @@ def _misfits(nodes: Mapping[str, Any], origins: NodeOrigins) -> List[Misfit]:
         value = _misfit(tf.make_ndarray(node.attr["value"].tensor).astype(np.float32).ravel())
         if value is None:
             continue
-        becomes = float(_rounded(value))
-        problem = "overflows" if np.isinf(becomes) else "vanishes"
+        problem = "overflows" if abs(value) > 1 else "vanishes"
         half, origin = _read_as_half(nodes, readers, name), origins.of(name)
         # The optimizer's constants stay in float32 and do no harm.
         if half or origin.phase != "update":
             source = origins.source(name)
-            out.append(Misfit(origin.layer, value, becomes, problem, half, source))
+            out.append(Misfit(origin.layer, value, problem, half, source))
     return sorted(out, key=lambda m: (not m.half, m.problem))
 
 
 def _misfit(values: Any) -> Optional[float]:
     """Return the largest element that overflows in float16, or else the smallest that vanishes."""
-    rounded = _rounded(values)
+    with np.errstate(over="ignore"):
+        rounded = np.float16(values)
     lost = np.isinf(rounded) & np.isfinite(values) | (rounded == 0) & (values != 0)
     if not lost.any():
         return None
     magnitudes = np.abs(values[lost])
     place = magnitudes.argmax() if magnitudes.max() > 1 else magnitudes.argmin()
     return float(values[lost][place])
-
-
-def _rounded(values: Any) -> Any:
-    with np.errstate(over="ignore"):
-        return np.float16(values)
 
 
 def _read_as_half(nodes: Mapping[str, Any], readers: Dict[str, List[str]], name: str) -> bool:

@@ -65,14 +65,13 @@ class Misfit:
 
     Attributes:
       layer, source: Keras layer of the constant, and the line of code that created it.
-      value, becomes: the element that does not fit, before and after rounding to half.
-      problem: ``overflows`` or ``vanishes``.
+      value: the element that does not fit.
+      problem: ``overflows`` (it becomes infinite) or ``vanishes`` (it becomes 0).
       half: whether it is rounded to half before a node computes with it.
     """
 
     layer: str
     value: float
-    becomes: float
     problem: str
     half: bool
     source: str
@@ -168,11 +167,9 @@ def _constants(report: Report) -> str:
     if not report.constants:
         return "All constants fit float16."
     lines = ["Constants that float16 cannot hold:"]
-    counts = Counter(
-        (c.value, c.becomes, c.problem, c.half, c.source or c.layer) for c in report.constants
-    )
-    for (value, becomes, problem, half, where), count in counts.items():
+    counts = Counter((c.value, c.problem, c.half, c.source or c.layer) for c in report.constants)
+    for (value, problem, half, where), count in counts.items():
         path = "ROUNDED TO HALF" if half else "stays in float32"
         times = f", {count} times" if count > 1 else ""
-        lines.append(f"  {value:g} {problem} (float16: {becomes:g}), {path}{times}: {where}")
+        lines.append(f"  {value:g} {problem}, {path}{times}: {where}")
     return "\n".join(lines)

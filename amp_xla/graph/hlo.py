@@ -1,7 +1,8 @@
 """Translates a training step, as AMP rewrites it for a GPU, into the language of XLA.
 
 It is forward and backward pass, gradients and the test whether they are finite, for one shape of
-the batch. The update is left out: where a step may be skipped, it is another program.
+the batch. The update is left out: where a step may be skipped, it is another program. So are the
+sums of accumulated gradients.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from amp_xla import backend
 from amp_xla.backend import tf
 from amp_xla.errors import UnsupportedError
 from amp_xla.graph import optimized, virtual_gpu
-from amp_xla.graph.training_graph import RANDOM_OPS, TrainingGraph
+from amp_xla.graph.training_graph import TrainingGraph
 
 
 def of_step(training: TrainingGraph, feeds: Mapping[str, Sequence[int]]) -> bytes:
@@ -23,18 +24,18 @@ def of_step(training: TrainingGraph, feeds: Mapping[str, Sequence[int]]) -> byte
       PassFailedError: the mixed-precision pass failed.
       UnsupportedError: XLA cannot compile an operation, or does not know a shape.
     """
-    fetches = [*training.ends, *([training.finite] if training.finite else [])]
-    graph = virtual_gpu.rewrite(training, fetches).graph_def
+    fetches = list(training.ends)
+    if training.finite:
+        finite = training.graph.get_operation_by_name(training.finite)
+        # With accumulation a branch computes it, at the end of a window.
+        fetches += [finite.name] if all(t.op.type != "Merge" for t in finite.inputs) else []
+    graph = virtual_gpu.rewrite(training, fetches, repeatable=False).graph_def
     for node in graph.node:
         if node.name in training.constants:
             value = tf.make_tensor_proto(training.constants[node.name])
             node.CopyFrom(tf.NodeDef(name=node.name, op="Const"))
             node.attr["dtype"].type = value.dtype
             node.attr["value"].tensor.CopyFrom(value)
-        elif node.op in RANDOM_OPS and node.input[1].startswith("amp_xla_seeds/"):
-            # ``export`` has made it stateless, in a form that XLA lacks.
-            node.op, node.input[:] = RANDOM_OPS[node.op], [node.input[0]]
-            del node.attr["Tseed"]
     # Removes the branches that the constants exclude, such as inference instead of training.
     graph = optimized.passed(graph, ["constfold", "loop", "pruning"], fetches)
     return module(graph, fetches, feeds)

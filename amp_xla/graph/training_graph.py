@@ -24,7 +24,6 @@ _STATELESS = {
     "RandomStandardNormal": "StatelessRandomNormal",
     "TruncatedNormal": "StatelessTruncatedNormal",
 }
-RANDOM_OPS = {stateless: op for op, stateless in _STATELESS.items()}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,8 +101,8 @@ class TrainingGraph:
             }
         return {n: list(np.shape(array)) for n, array in zip(self.feeds, self.arrays(batch))}
 
-    def export(self, fetches: Sequence[str]) -> Any:
-        """Return the GraphDef that computes ``fetches``, with repeatable random numbers.
+    def export(self, fetches: Sequence[str], repeatable: bool = True) -> Any:
+        """Return the GraphDef that computes ``fetches``, by default with repeatable random numbers.
 
         Stateful random operations become functions of their name and the step fed to
         ``DROPOUT_STEP``, so that two copies draw the same dropout masks. The seed of the backward
@@ -115,7 +114,7 @@ class TrainingGraph:
             tf.placeholder(tf.float32, [], GRADIENT_SEED)
             step = tf.placeholder(tf.int64, [], DROPOUT_STEP)
             for node in graph_def.node:
-                if node.op in _STATELESS:
+                if repeatable and node.op in _STATELESS:
                     _make_stateless(node, step)
                 elif node.op == "Const" and _GRADIENT_SEED.search(node.name):
                     node.op, node.input[:] = "Identity", [GRADIENT_SEED]

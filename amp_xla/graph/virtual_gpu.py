@@ -56,18 +56,18 @@ class Rewritten:
     lists: Colors
 
 
-def rewrite(training: Any, fetches: Sequence[str]) -> Rewritten:
+def rewrite(training: Any, fetches: Sequence[str], repeatable: bool = True) -> Rewritten:
     """Return the training graph as mixed precision would run it.
 
     Args:
-      training: a ``TrainingGraph``.
+      training, repeatable: a ``TrainingGraph``, and as for its ``export``.
       fetches: names of the operations that a step runs; they keep their dtype.
 
     Raises:
       PassFailedError: with the reason that the pass logged.
     """
     with temporary_folder("amp_xla-") as folder:
-        graph = optimized.item(training.export(fetches), fetches)
+        graph = optimized.item(training.export(fetches, repeatable), fetches)
         (folder / _GRAPH).write_bytes(graph.SerializeToString())
         return _read(folder, _run_worker(folder))
 

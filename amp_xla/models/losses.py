@@ -50,6 +50,13 @@ def several_labels(right: Any, logits: Any) -> Any:
     return log_sum(right) + log_sum(tf.logical_not(right))
 
 
+def squared(labels: Any, logits: Any) -> Any:
+    """Build the squared error: float [B] or [B, S], float [..., 1] -> float32 [...]."""
+    # AMP converts neither this operation nor those that use its result.
+    logits = tf.ensure_shape(tf.cast(logits, tf.float32), logits.shape)
+    return tf.square(logits[..., 0] - labels)
+
+
 def weighted_mean(values: Any, weights: Any) -> Any:
     """Build sum(values * weights) / sum(weights), or 0 if all weights are 0; float32 scalar."""
     return tf.reduce_sum(values * weights) / tf.maximum(tf.reduce_sum(weights), 1e-6)

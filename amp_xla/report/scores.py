@@ -107,6 +107,11 @@ def spearman(first: np.ndarray, second: np.ndarray) -> float:
     return pearson(ranks(first), ranks(second))
 
 
+def correlations(labels: np.ndarray, values: np.ndarray) -> Dict[str, float]:
+    """Return both correlations of labels and predicted numbers, float [N]."""
+    return {"spearman": spearman(labels, values), "pearson": pearson(labels, values)}
+
+
 def auc(labels: np.ndarray, scores: np.ndarray) -> float:
     """Return the area under the ROC curve.
 

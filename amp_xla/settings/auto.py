@@ -31,14 +31,10 @@ class Choice(NamedTuple):
     why: str
     lengths: Optional[int] = None
 
-    @property
-    def mode(self) -> str:
-        return "on" if self.on else "off"
-
     def __str__(self) -> str:
         few = f", with at most {self.lengths} lengths" if self.lengths and self.on else ""
-        other = "off" if self.on else "on"
-        return f"XLA {self.mode} (auto: {self.why}{few}; --xla {other} overrules)"
+        mode, other = ("on", "off") if self.on else ("off", "on")
+        return f"XLA {mode} (auto: {self.why}{few}; --xla {other} overrules)"
 
 
 def choose(work: Optional[Work], capability: Optional[Tuple[int, int]], runtime: str) -> Choice:

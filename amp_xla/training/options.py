@@ -36,8 +36,8 @@ class RunOptions:
     force_resume: Annotated[bool, MAY_CHANGE] = False
     """with --resume: continue although data, settings or versions differ"""
     like: Annotated[Optional[str], MAY_CHANGE] = None
-    """run folder or config.json whose settings, all but the name and the like, are the defaults of
-    this run; flags win"""
+    """run folder or config.json: its settings are the defaults, except those of the run itself,
+    such as --name; flags have priority"""
     warm_start: Annotated[Optional[str], MAY_CHANGE] = None
     """run folder whose best weights the new run starts from, at step 0 and with a new optimizer;
     with --resume, used only if there is no checkpoint yet"""

@@ -120,34 +120,27 @@ class Recipe:
 def find_recipe(recipe: str) -> Recipe:
     """Return a recipe by its name in ``recipes`` or by the path of its file.
 
+    Pass only what the user typed, never a name from a file: importing runs code.
+
     Raises:
       AmpXlaError: there is no such recipe, or the file has no object ``recipe``.
     """
-    found = vars(recipe_module(recipe)).get("recipe")
+    if recipe.endswith(".py"):
+        module = module_of(recipe)
+    elif recipe in own_recipes():
+        module = importlib.import_module(f"{recipe_package()}.{recipe}")
+    else:
+        raise AmpXlaError(
+            f"there is no recipe {recipe}; allowed: {', '.join(own_recipes())}, or the path of a "
+            f".py file"
+        )
+    found = vars(module).get("recipe")
     if not isinstance(found, Recipe):
         raise AmpXlaError(
             f"{recipe} has no object `recipe` of the class amp_xla.training.recipe.Recipe; "
             f"docs/own-recipe.md shows one"
         )
     return found
-
-
-def recipe_module(recipe: str) -> Any:
-    """Import a recipe by its name in ``recipes`` or by the path of its file.
-
-    Pass only what the user typed, never a name from a file: importing runs code.
-
-    Raises:
-      AmpXlaError: there is no such recipe.
-    """
-    if recipe.endswith(".py"):
-        return _from_path(os.path.abspath(recipe))
-    if recipe not in own_recipes():
-        raise AmpXlaError(
-            f"there is no recipe {recipe}; allowed: {', '.join(own_recipes())}, or the path of a "
-            f".py file"
-        )
-    return importlib.import_module(f"{recipe_package()}.{recipe}")
 
 
 def own_folder() -> Path:
@@ -166,7 +159,9 @@ def recipe_package() -> str:
     return inside if importlib.util.find_spec(inside) is not None else "recipes"
 
 
-def _from_path(path: str) -> Any:
+def module_of(path: str) -> Any:
+    """Import a file, by the path that the user typed."""
+    path = os.path.abspath(path)
     name = Path(path).stem
     loaded = sys.modules.get(name)
     if loaded is not None and getattr(loaded, "__file__", None) == path:
@@ -193,11 +188,7 @@ def recipe_of(part: Any) -> str:
 
 
 def own_recipe(recipe: str) -> str:
-    """Check that the recipe name from a run's files is one of this project's; return it.
-
-    Raises:
-      AmpXlaError: the name is not one of them; importing it could run any code.
-    """
+    """Return a name from a run's files if it is this project's recipe; others may run any code."""
     known = own_recipes()
     if recipe in known:
         return recipe

@@ -173,6 +173,30 @@ class LabelScores(SampleScores):
         return {**result, "only_first": only[0], "only_second": only[1], "p": p}
 
 
+@dataclasses.dataclass(frozen=True)
+class NumberScores(SampleScores):
+    """Scores of numbers; errors are sorted by the distance between their rank and the label's.
+
+    Attributes:
+      values: predicted numbers, float64 [N]; the labels are numbers, too.
+    """
+
+    values: np.ndarray
+    columns = ("sample", "label", "score", "text")
+    metric = "spearman"
+
+    def rows(self) -> np.ndarray:
+        return np.stack([np.array(self.samples.wanted, np.float64), self.values], 1)
+
+    def score(self, rows: np.ndarray) -> Dict[str, float]:
+        return scores.correlations(rows[:, 0], rows[:, 1])
+
+    def errors(self, most: int) -> List[Dict[str, Any]]:
+        labels, values = self.rows().T
+        order = np.argsort(-np.abs(scores.ranks(labels) - scores.ranks(values)), kind="stable")
+        return self._listed(order[:most].tolist(), labels.tolist(), values.tolist())
+
+
 def scored(checkpoint: Checkpoint, samples: Samples) -> Scorer:
     """Check the labels of samples; return the function that scores ``label_answers`` to them."""
     names = Labels.load(checkpoint.file("labels.json")).names

@@ -14,8 +14,9 @@ from amp_xla.backend import K, configuring, keras, tf
 from amp_xla.diagnose import compiled
 from amp_xla.errors import UnsupportedError
 from amp_xla.graph import compiler, hlo
+from amp_xla.precision.optimizer import LossScaleOptimizer
 from amp_xla.speed.plan.gpus import GPUS
-from benchmarks.masked_lm import our_config
+from benchmarks.masked_lm import our_step
 from tests.support import heads
 
 on_tf2 = pytest.mark.skipif(backend.kind() == "tf1", reason="TensorFlow 1.15 has no such compiler")
@@ -26,28 +27,16 @@ BATCH, LENGTH, PREDICTED = 64, 384, 58
 KERNELS, GIGABYTES = 232, 24.8
 
 
-def masked_language_model(layers):
-    """Return the job of a BERT-base with few layers, built as the pretraining recipe builds it."""
-    from amp_xla.models.language_model import LanguageModel
-    from amp_xla.training.context import RunContext
-    from amp_xla.training.options import PrecisionOptions, UpdateOptions
-
-    precision = PrecisionOptions("fp32", "off", loss_scale="1000")
-    update = UpdateOptions(learning_rate=1e-4, warmup=0.0)
-    context = RunContext(types.SimpleNamespace(seed=1, precision_options=precision, update=update))
-    shape = {"vocab_size": 30528, "layers": layers, "hidden": 768, "dropout": 0.1}
-    lm = LanguageModel(our_config({**shape, "max_length": LENGTH}), LENGTH, any_length=False)
-    inputs = lm.placeholders()
-    step = context.step(inputs, lm.loss(inputs)[0], context.optimizer(10**6), lm.weights, {})
-    return types.SimpleNamespace(step=step, model=lm.transformer.model)
-
-
 @on_tf2
 @pytest.mark.slow
 def test_the_program_of_a_gpu_does_not_grow(cleared, monkeypatch):
     monkeypatch.setattr(configuring, "compiles", lambda: True)  # models as with XLA on
+    shape = {"vocab_size": 30528, "layers": 2, "hidden": 768, "dropout": 0.1, "max_length": LENGTH}
+    precision = {"precision": "fp32", "xla": "off", "loss_scale": "1000"}
+    lm, step = our_step({**shape, **precision, "seed": 1, "learning_rate": 1e-4})
     tokens, words = (np.zeros((BATCH, n)) for n in (LENGTH, PREDICTED))
-    report = compiled(masked_language_model(2), H100, [tokens, tokens, words, words, words, 0])
+    job = types.SimpleNamespace(step=step, model=lm.transformer.model)
+    report = compiled(job, H100, [tokens, tokens, words, words, words, 0])
     assert 0.5 * KERNELS < len(report.kernels) <= KERNELS
     assert sum(kernel.moved for kernel in report.kernels) <= GIGABYTES * 1e9
     # 2 layers, and the vocabulary; three times for the backward pass.
@@ -105,13 +94,15 @@ def kernels(graph, fetches, feeds, gpu=H100):
 
 
 @on_tf2
-def test_a_keras_model_is_compiled_without_its_branches_for_inference(cleared):
+@pytest.mark.parametrize("how", [None, {}, {"accumulate": 2}], ids=["plain", "scaled", "sums"])
+def test_a_keras_model_is_compiled_without_its_branches_for_inference(cleared, how):
     def noisy(x):
         return K.in_train_phase(lambda: x * tf.random.uniform(tf.shape(x)), x)
 
     layers = [keras.layers.Dense(64, input_shape=(8,)), keras.layers.Lambda(noisy)]
     model = keras.models.Sequential([*layers, keras.layers.Dense(4)])
-    model.compile("sgd", "mse")
+    optimizer = keras.optimizers.SGD(0.1)
+    model.compile(optimizer if how is None else LossScaleOptimizer(optimizer, 8.0, **how), "mse")
     kinds = {kernel.kind for kernel in compiled(model, H100).kernels}
     assert {"rng-get-and-update-state", "__cublas$gemm"} <= kinds
     model = heads.build("classifier").model

@@ -18,11 +18,12 @@ import pytest
 
 from amp_xla.process import durable
 from amp_xla.training import checkpoint
+from tests.support import tiny
 from tests.support.commands import PREDICT, VERIFY, Commands
 
 FEW, ALL = 4, int(os.environ.get("FUZZ_SEEDS", "32"))
 KINDS = ("cut", "flip", "delete", "swap", "folder", "link")
-TINY = "tests.support.tiny"
+TINY, FILE = tiny.__name__, str(tiny.__file__)
 RUN = Path("runs/tiny/run")
 CONFIG = dict(epochs=2, samples=9, hidden=8, accumulate=1, overflow_at=[])
 
@@ -57,7 +58,7 @@ def train(command, seed, **run):
 
 
 def predict(command):
-    return command(PREDICT, "--run", RUN, "--recipe", TINY, "--file", "texts.txt")
+    return command(PREDICT, "--run", RUN, "--recipe", FILE, "--file", "texts.txt")
 
 
 @pytest.fixture(scope="module")

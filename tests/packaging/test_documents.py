@@ -97,7 +97,7 @@ def check_command(name, words):
 
 
 def recipe_flags(recipe, words):
-    assert recipe in RECIPES or recipe in ("", "VALUE", "mine", "mine.py"), recipe
+    assert recipe in RECIPES or recipe in ("", "VALUE", "mine", "stars.py"), recipe
     if recipe in RECIPES and not recipe.startswith("jax_"):
         check_flags(words, flags_of(f"recipes.{recipe}"))
 
@@ -172,7 +172,7 @@ MODULE = re.compile(r"python3? (?:-[a-z] )*-m ([\w.]+)")
 FLAG = re.compile(r"(?<![\w-])(--[a-z][a-z0-9-]*)(?![\w])")
 FOLDERS = {path.name for path in ROOT.iterdir() if path.is_dir()}
 OUTSIDE_FILES = re.compile(
-    r"^((my_|mine|own)\w*\.py|script\.py|(basic|task)_\w+\.py|pretraining/\w+\.py|\w+\.cfg"
+    r"^((my_|mine|own|stars)\w*\.py|script\.py|(basic|task)_\w+\.py|pretraining/\w+\.py|\w+\.cfg"
     r"|tagger\.py|bert4keras/.*|torch/.*|loss_scale_optimizer_test\.py)$"
 )
 OUTSIDE_MODULES = {"horovod.runner.launch", "pytest", "pip", "venv", "tensorboard.main", "mypy"}

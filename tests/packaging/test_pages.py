@@ -33,6 +33,7 @@ ELSEWHERE = {
     "a GPU": r"RUNTIME=nvtf1|AMP_XLA_DEVICE=gpu",
     "JAX: its own runtime": r"jax|JAX",
     "the tests themselves": r"make test",
+    "an own recipe: test_own_recipe.py": r"stars",
     "an environment: test_program.py, test_installed.py": r"^pip |amp-xla (python|pip)|make env",
 }
 LINE = re.compile(r"^ {4}(\S.*)$", re.MULTILINE)
@@ -43,10 +44,11 @@ SHAPE = "--layers 1 --hidden 64 --vocab-size 40"
 TEXTS = "--max-length 24 --shapes 1 --epochs 1"
 SMALL = {
     "classification": f"--train train.tsv --dev train.tsv {TEXTS}",
-    **dict.fromkeys(("tagging", "similarity", "relations"), TEXTS),
+    **dict.fromkeys(("tagging", "similarity", "relations", "reading"), TEXTS),
     "seq2seq": f"{TEXTS} --max-target 8",
     "pretraining": "--steps 20 --global-batch 4 --micro-batch 4 --heldout 8",
     "recommendation": "--epochs 1",
+    "stars.py": TEXTS,
 }
 SCRIPT = """
 import amp_xla.setup
@@ -130,6 +132,9 @@ def ready(tmp_path_factory):
         {"text": text, "spo_list": [{"subject": text[:1], "predicate": "to", "object": text[-1]}]}
         for text in texts
     ]
+    (folder / "stars.py").write_text(blocks("recipe")[0])
+    for name in ("reviews.tsv", "dev-reviews.tsv"):
+        (folder / name).write_text("".join(f"{text}\t{n % 5}\n" for n, text in enumerate(texts)))
     clicks = [f"{n % 2}\t{n}\t1\ta{n % 3}\tb\n" for n in range(300)]
     for name, content in {
         "pairs.tsv": pairs, "dev-pairs.tsv": pairs, "new-pairs.tsv": [p[:-3] + "\n" for p in pairs],

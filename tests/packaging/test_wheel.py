@@ -31,9 +31,11 @@ def test_the_wheel_holds_the_package_its_recipes_and_its_command(tmp_path):
     expected |= {f"amp_xla/{path.relative_to(ROOT)}" for path in (ROOT / "recipes").glob("*.py")}
     assert {name for name in names if name.endswith(".py")} == expected
     assert "amp_xla/recipes/classification.py" in expected
-    data = "report/templates/report.html speed/plan/constants.json graph/compiler/gpu_kernels.cc "
-    data += "graph/compiler/build.sh graph/compiler/target.txtpb graph/compiler/re2/re2.h"
-    assert {f"amp_xla/{name}" for name in data.split()} <= set(names)
+    data = "report/templates/report.html speed/plan/constants.json speed/plan/gpus.json".split()
+    data += [
+        f"graph/compiler/{x}" for x in "gpu_kernels.cc build.sh target.txtpb re2/re2.h".split()
+    ]
+    assert {f"amp_xla/{name}" for name in data} <= set(names)
     assert {name.split("/")[0].split("-")[0] for name in names} == {"amp_xla"}
 
     def text(end):

@@ -8,6 +8,7 @@ import pytest
 
 from amp_xla.config import flat, parse
 from amp_xla.errors import SettingsError
+from amp_xla.models.fine_tuning import describe
 from amp_xla.training import checkpoint
 from amp_xla.training.state import settings_of
 from recipes import classification, jax_classification
@@ -68,6 +69,12 @@ def with_texts(recipe, bert, texts, *words):
 def test_defaults_follow_from_weights_and_texts(recipe, bert, texts, words, expected):
     assert settings(recipe) == SCRATCH
     assert with_texts(recipe, bert, texts, *words.split()) == expected
+
+
+def test_the_first_line_of_a_run_has_the_values():
+    line = describe({**SCRATCH, "bert": None}, {}, steps=42)
+    values = "training from random weights: learning_rate 0.0005, epochs 8"
+    assert line == f"{values}; only 42 updates; try --epochs 20"
 
 
 def test_a_name_of_a_hub_is_not_a_folder(recipe):

@@ -1,23 +1,18 @@
 """A training job small enough to be killed a hundred times, with everything in it that has state.
 
 Dropout, AdamW, a dynamic loss scale that grows and overflows, accumulation over two
-micro-batches, bucketed batches, evaluations that promote a best checkpoint. It is a recipe as users
-write one: ``test_third_recipe`` puts this file elsewhere and does with it what a recipe can do.
+micro-batches, bucketed batches, evaluations that promote a best checkpoint.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
-import sys
 from typing import Any, List, Tuple
 
 import numpy as np
 from typing_extensions import Annotated
 
 from amp_xla.config import MAY_CHANGE, within
-from amp_xla.process.exits import exit_code
-from amp_xla.training import launch
 from amp_xla.training.answers import label_answers
 from amp_xla.training.options import LoopOptions, PrecisionOptions, RunOptions
 from amp_xla.training.recipe import Recipe
@@ -174,8 +169,3 @@ def predict(config: Config, saved: Any, lines: List[str]) -> Any:
 
 
 recipe = Recipe(Config, build, options, predict)
-main = functools.partial(launch.main, recipe)
-
-
-if __name__ == "__main__":
-    sys.exit(exit_code(main))

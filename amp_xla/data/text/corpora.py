@@ -35,6 +35,9 @@ DOCUMENTED = (ast.Module, *DEFINITION)
 WORDS = (6, 60)  # fewest and most words of a paragraph with entities
 WORDS_OF_HEADS = 40  # most words of a text with triples
 DESCRIPTION = range(4, 41)  # allowed numbers of words of a text with a name
+SENTENCES = range(6, 61)  # allowed numbers of words of a passage
+SENTENCE = re.compile(r"([^.;: ].*?)(?=[.;:](?: |$)|$)")
+RETURNED = re.compile(r"[Rr]eturns? " + SENTENCE.pattern)
 MARKUP = re.compile(r":[a-z:]+:(?=`)|[`*]+")
 WORD = re.compile(r"[A-Za-z_][A-Za-z_0-9]*")
 NAME = re.compile(WORD.pattern + r"(\(\))?")
@@ -204,6 +207,40 @@ def names() -> Parts:
                 if len(text.split()) in DESCRIPTION and words and not text_problem(text):
                     targets.setdefault(text, set()).add(words)
     return _sides(targets, "pairs")
+
+
+@functools.lru_cache(maxsize=None)
+def questions() -> Parts:
+    """Return training and dev questions on passages; labels are lists of [answer, start] in JSON.
+
+    A passage is the head of a function of Python's standard library and the first paragraph of its
+    docstring. The questions are what it takes, does and returns; some have no answer. The SHA-256
+    of a passage decides whether it is a dev passage.
+    """
+    passages: Dict[str, Tuple[str, str]] = {}
+    for tree in trees(_library()):
+        for node in ast.walk(tree):
+            if isinstance(node, FUNCTION):
+                paragraph = PARAGRAPHS.split(ast.get_docstring(node) or "")[0]
+                text = " ".join(MARKUP.sub("", paragraph).split())
+                names = [part.arg for part in ast.walk(node.args) if isinstance(part, ast.arg)]
+                taken = ", ".join(name for name in names if name not in NO_NAMES)
+                if len(text.split()) in SENTENCES and not text_problem(text):
+                    passages[f"{node.name}({taken}): {text}"] = (node.name, taken)
+    parts: Any = ([], [])
+    for passage, (name, taken) in sorted(passages.items()):
+        begin = len(f"{name}({taken}): ")
+        spans = {"take": (len(name) + 1, begin - 3)}
+        for verb, pattern in (("do", SENTENCE), ("return", RETURNED)):
+            match = pattern.search(passage, begin)
+            spans[verb] = match.span(1) if match else (0, 0)
+        for verb, (start, end) in spans.items():
+            label = json.dumps([[passage[start:end], start]] * (start < end))
+            if start < end or "eturn" not in passage:
+                parts[is_dev(passage)].append((f"what does {name} {verb}?", passage, label))
+    columns: Any = ([list(column) for column in zip(*part)] for part in parts)
+    train, dev = (Dataset(*each) for each in columns)
+    return train, dev
 
 
 def _paragraphs(tree: ast.AST) -> Iterator[Tuple[str, Set[str]]]:

@@ -8,7 +8,7 @@ import json
 import math
 import shlex
 from pathlib import Path
-from typing import Sequence, Tuple
+from typing import Any, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -90,10 +90,7 @@ class Labels:
                 f"\nwarning: {len(missing)} of {len(self)} labels never occur in the dev texts, so "
                 f"their accuracy is not measured: {_listed(missing)}; is a file sorted by label?"
             )
-        numbers = [_order(name)[1] for name in self.names if _order(name)[0] == 0]
-        finite = [number for number in numbers if math.isfinite(number)]
-        fractions = any(number != int(number) for number in finite)
-        if len(finite) == len(self) and (fractions or len(self) > MANY_NUMBERS):
+        if many_numbers(self.names):
             lines += (
                 f"\nwarning: all labels are numbers ({_listed(self.names[:3])}, ...): they become "
                 f"{len(self)} classes; the model does not predict values between them"
@@ -112,6 +109,64 @@ class Labels:
     def load(cls, path: str) -> Labels:
         """Read a file that ``encoded`` wrote; checkpoints verify its checksum."""
         return cls(tuple(json_files.read(Path(path), kind=[str])))
+
+
+@dataclasses.dataclass(frozen=True)
+class Scale:
+    """The range of a task's labels, which are numbers.
+
+    Attributes:
+      low, high: smallest and largest label.
+      binary: all labels are 0 and 1.
+    """
+
+    low: float
+    high: float
+    binary: bool
+
+    @classmethod
+    def fit(cls, labels: Sequence[str]) -> Scale:
+        """Return the scale of ``labels``."""
+        names = set(labels)
+        values = [float(name) for name in names]
+        if len(names) < 2:
+            raise DataError(
+                f"all {len(labels):,} samples have the same label: {', '.join(names) or 'none'}; "
+                "at least two different labels are needed. Is --label-field right?"
+            )
+        return cls(min(values), max(values), names == {"0", "1"})
+
+    def values(self, labels: Sequence[str]) -> np.ndarray:
+        """Return the labels as float32 [N], scaled so that ``low`` is 0 and ``high`` is 1."""
+        values = np.array([float(label) for label in labels])
+        return ((values - self.low) / (self.high - self.low)).astype(np.float32)
+
+    def labels(self, values: Any) -> Any:
+        """Return labels from their values, an array or a tensor."""
+        return self.low + (self.high - self.low) * values
+
+    def __len__(self) -> int:
+        return 1  # number that a model predicts
+
+    def encoded(self) -> bytes:
+        """Return the scale as JSON, the content of ``labels.json``."""
+        return json.dumps(dataclasses.asdict(self)).encode() + b"\n"
+
+    @classmethod
+    def load(cls, path: str) -> Scale:
+        """Read a file that ``encoded`` wrote; its checksum is verified with the checkpoint."""
+        number = (int, float)
+        fields = {"low": number, "high": number, "binary": bool}
+        values = json_files.read(Path(path), fields)
+        return cls(values["low"], values["high"], values["binary"])
+
+
+def many_numbers(names: Sequence[str]) -> Optional[bool]:
+    """Return whether labels are many different numbers, or fractions; None if one is no number."""
+    orders = list(map(_order, set(names)))
+    if not all(kind == 0 and math.isfinite(number) for kind, number, _ in orders):
+        return None
+    return len(orders) > MANY_NUMBERS or any(number % 1 for _, number, _ in orders)
 
 
 def several(names: Sequence[str]) -> str:

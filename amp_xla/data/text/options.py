@@ -37,7 +37,8 @@ class Files:
     """share of the training data to use; the seed decides which"""
 
     known: ClassVar[Known] = USUAL  # names of columns
-    multilabel = None  # separator of labels; without a type, it is no field here
+    # Without types, these are no fields here: separator of labels; are labels numbers, or names?
+    multilabel, regression, classes = None, False, True
 
     def built_in(self) -> Tuple[Dataset, Dataset]:
         """Return the built-in training and dev texts."""

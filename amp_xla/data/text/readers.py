@@ -12,7 +12,7 @@ from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tupl
 
 from amp_xla.data.text.columns import Request, decide, doubt
 from amp_xla.data.text.layout import LABELLED, USUAL, Fields, Known, Layout, numbers
-from amp_xla.data.text.lines import BadLine, Table, text_problem
+from amp_xla.data.text.lines import BadLine, LineError, Table, text_problem
 from amp_xla.data.text.unpacked import called
 from amp_xla.errors import DataError
 
@@ -308,6 +308,19 @@ def _number(value: str, field: str) -> str:
     if not math.isfinite(number):
         raise ValueError(f"{field} is {value[:40]!r}; a number is needed, such as 0.75")
     return f"{number:.12g}"
+
+
+def split_pairs(lines: Sequence[str]) -> Tuple[List[str], List[str]]:
+    """Split lines into two texts at the tab.
+
+    Raises:
+      LineError: a line does not have one tab, with a text before and after it.
+    """
+    pairs = [line.split("\t") for line in lines]
+    for i, texts in enumerate(pairs):
+        if len(texts) != 2 or not all(map(str.strip, texts)):
+            raise LineError(i, "needed: two texts with a tab between them, without a label")
+    return [first for first, _ in pairs], [second for _, second in pairs]
 
 
 def unusable(path: str, bad: Sequence[BadLine], total: int) -> DataError:

@@ -1,8 +1,10 @@
-"""Data-sheet figures of GPUs, and their names on the command line."""
+"""Data-sheet figures of GPUs (gpus.json), and their names on the command line."""
 
 from __future__ import annotations
 
 import difflib
+import json
+from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Optional
 
 from amp_xla.errors import SettingsError
@@ -53,38 +55,9 @@ _ARCHITECTURES = {
     "8.9": (128, 1536, 100), "9.0": (128, 2048, 228),
 }  # fmt: skip
 
-_SITE = "https://www.nvidia.com/"
-_IMAGES = "https://images.nvidia.com/"
-_V100 = _IMAGES + "content/technologies/volta/pdf/volta-v100-datasheet-update-us-1165301-r5.pdf"
-_A100 = _SITE + "content/dam/en-zz/Solutions/Data-Center/a100/pdf/nvidia-a100-datasheet.pdf"
-_GA102 = _SITE + "content/PDF/nvidia-ampere-ga-102-gpu-architecture-whitepaper-v2.1.pdf"
-_TURING = (
-    _IMAGES + "aem-dam/en-zz/Solutions/design-visualization/technologies/turing-architecture/"
-    "NVIDIA-Turing-Architecture-Whitepaper.pdf"
-)
-_ADA = _IMAGES + "aem-dam/Solutions/geforce/ada/nvidia-ada-gpu-architecture.pdf"
-_DATA = _SITE + "en-us/data-center/"
-
-GPUS = {gpu.name: gpu for gpu in (
-    Gpu("v100-16g", 125, None, 15.7, 900, 16, 300, 150, "7.0", 80, 6, _V100),
-    Gpu("v100-32g", 125, None, 15.7, 900, 32, 300, 150, "7.0", 80, 6, _V100),
-    Gpu("t4", 65, None, 8.1, 320, 16, 70, 16, "7.5", 40, 4, _DATA + "tesla-t4/"),
-    Gpu("rtx2080ti", 53.8, None, 13.4, 616, 11, 250, 16, "7.5", 68, 5.5, _TURING),
-    Gpu("rtx8000", 130.5, None, 16.3, 672, 48, 260, 16, "7.5", 72, 6, _TURING),
-    Gpu("a100-40g", 312, 156, 19.5, 1555, 40, 400, 300, "8.0", 108, 40, _A100),
-    Gpu("a100-80g", 312, 156, 19.5, 2039, 80, 400, 300, "8.0", 108, 40, _A100),
-    Gpu("a30", 165, 82, 10.3, 933, 24, 165, 100, "8.0", 56, 24, _DATA + "products/a30-gpu/"),
-    Gpu("a10", 125, 62.5, 31.2, 600, 24, 150, 32, "8.6", 72, 6, _DATA + "products/a10-gpu/"),
-    Gpu("rtx3080", 59.5, 29.8, 29.8, 760, 10, 320, 32, "8.6", 68, 5, _GA102),
-    Gpu("rtx3090", 71, 35.6, 35.6, 936, 24, 350, 32, "8.6", 82, 6, _GA102),
-    Gpu("a6000", 154.8, 77.4, 38.7, 768, 48, 300, 32, "8.6", 84, 6, _GA102),
-    Gpu("rtx4090", 165.2, 82.6, 82.6, 1008, 24, 450, 32, "8.9", 128, 72, _ADA),
-    Gpu("l4", 121, 60, 30.3, 300, 24, 72, 32, "8.9", 58, 48, _DATA + "l4/"),
-    Gpu("l40s", 362, 183, 91.6, 864, 48, 350, 32, "8.9", 142, 96, _DATA + "l40s/"),
-    Gpu("h100", 989, 494.5, 67, 3350, 80, 700, 450, "9.0", 132, 50, _DATA + "h100/"),
-    Gpu("h100-pcie", 756, 378, 51, 2000, 80, 350, 64, "9.0", 114, 50, _DATA + "h100/"),
-    Gpu("h200", 989, 494.5, 67, 4800, 141, 700, 450, "9.0", 132, 50, _DATA + "h200/"),
-)}  # fmt: skip
+# The fields of ``Gpu``, a row per GPU.
+_ROWS = json.loads((Path(__file__).parent / "gpus.json").read_text(encoding="utf-8"))
+GPUS = {row[0]: Gpu(*row) for row in _ROWS}
 
 
 def chosen(names: str) -> List[Gpu]:

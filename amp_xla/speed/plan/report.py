@@ -73,13 +73,14 @@ def option(
 
 @dataclasses.dataclass(frozen=True)
 class Report(JsonReport):
-    """The forecasts; plan.json has these fields."""
+    """The forecasts; plan.json has these fields. ``xla``: where the bytes with XLA come from."""
 
     job: str
     batch_per_gpu: int
     gpus: int
     matmul_flops: float
     half_flops_share: float
+    xla: str
     options: Sequence[Option]
 
     def best(self) -> List[Option]:
@@ -100,7 +101,8 @@ class Report(JsonReport):
             f"GPU{'s' * (self.gpus > 1)}; {self.matmul_flops / 1e12:.3g} TFLOP of matrix products, "
             f"{self.half_flops_share:.0%} of them in float16 under amp\n"
             f"A forecast from data sheets and published speeds: 8 of 10 are within the ranges; "
-            f"docs/plan.md\n\n{columns([head, *rows])}\n\n{self.advice()}"
+            f"docs/plan.md\nBytes with XLA: {self.xla}\n\n"
+            f"{columns([head, *rows])}\n\n{self.advice()}"
         )
 
     def advice(self) -> str:

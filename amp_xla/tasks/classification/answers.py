@@ -4,27 +4,60 @@ from __future__ import annotations
 
 from typing import Any, Dict, List
 
+import numpy as np
+
 from amp_xla.backend import tf
 from amp_xla.data.labelled import Labelled
-from amp_xla.data.text.labels import Labels
+from amp_xla.data.text.labels import Labels, Scale
 from amp_xla.models import dropout, losses
+from amp_xla.report.scores import correlations
 from amp_xla.training.answers import Answers, label_answers
 from amp_xla.training.checkpoint import Checkpoint
-from amp_xla.training.evaluation import Evaluation, classification, of_lines, several_labels
+from amp_xla.training.evaluation import (
+    Evaluation,
+    Infer,
+    classification,
+    of_lines,
+    per_sample,
+    several_labels,
+)
 from amp_xla.training.step import Inference
 
 
 def evaluation(model: Any, inputs: Dict[str, Any], data: Labelled) -> Evaluation:
     """Return the evaluation of a model on dev texts; ``inputs``: see ``inputs_of``."""
     logits = dropout.without(model)
+    if isinstance(data.labels, Scale):
+        values = {"score": logits[..., 0], "loss": losses.squared(inputs["labels"], logits)}
+        return _of_numbers(Inference(inputs, values), data)
     outputs = {"logits": logits, "loss": losses.cross_entropy(inputs["labels"], logits)}
     several = losses.several(inputs["labels"], logits)
     scores = several_labels if several else classification
     return scores(Inference(inputs, outputs), data.dev_batches, len(data.labels))
 
 
+def _of_numbers(infer: Infer, data: Labelled) -> Evaluation:
+    """Return correlations, mean absolute error and mean loss of numbers."""
+    labels = np.array(data.dev.labels, np.float64)
+
+    def evaluate() -> Dict[str, float]:
+        values, loss = per_sample(infer, data.dev_batches, len(labels), ("score", "loss"))
+        found = data.labels.labels(values)
+        error, mean = float(np.abs(found - labels).mean()), float(loss.mean())
+        return {**correlations(labels, found), "mean_absolute_error": error, "loss": mean}
+
+    return evaluate
+
+
 def predict(config: Any, checkpoint: Checkpoint, lines: List[str]) -> Answers:
-    """Return the probability of each label for each line; precision is already set."""
+    """Return the probability of each label for each line, or the number of each line."""
+    if config.files.regression:
+        scale = Scale.load(checkpoint.file("labels.json"))
+        values = of_lines(config, checkpoint, lines, 1, lambda logits: scale.labels(logits[:, 0]))
+        return Answers(
+            [([f"{x:.4f}", line], {"score": float(f"{x:.7g}")}) for x, line in zip(values, lines)],
+            {"score": None},
+        )
     labels, several = Labels.load(checkpoint.file("labels.json")).names, config.files.multilabel
     probabilities = tf.nn.softmax if several is None else tf.sigmoid
     rows = of_lines(config, checkpoint, lines, len(labels), probabilities)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from typing import List, Optional
+from typing import Any, List, Optional, Sequence, Tuple
 
 import numpy as np
 
 from amp_xla.data.labelled import Labelled, Preparation
-from amp_xla.data.text.labels import Labels
+from amp_xla.data.text.labels import Labels, Scale, many_numbers
 from amp_xla.data.text.options import TextFiles
 from amp_xla.data.text.readers import split
 from amp_xla.errors import DataError, SettingsError
@@ -23,7 +23,24 @@ class MultiLabelTextFiles(TextFiles):
     multilabel: Optional[str] = None  # type: ignore[assignment]  # in place of a constant
     """separator of labels, e.g. a comma, if a text may have several; none = one label per text"""
 
+    regression: bool = False
+    """labels are numbers: predict a number per text"""
+    classes: bool = False
+    """labels are names of classes, also if they are many different numbers"""
+
+    @property
+    def monitor(self) -> str:
+        """Dev metric that decides which checkpoint is best."""
+        several = "accuracy" if self.multilabel is None else "micro_f1"
+        return "spearman" if self.regression else several
+
+    @property
+    def numbers(self) -> bool:  # type: ignore[override]  # in place of a constant
+        return self.regression
+
     def __post_init__(self) -> None:
+        if self.regression and (self.multilabel is not None or self.classes):
+            raise SettingsError("--regression: allowed without --multilabel and --classes")
         if self.multilabel is not None and not self.multilabel.strip():
             raise SettingsError(
                 f"--multilabel {self.multilabel!r}: allowed is the character between labels, such "
@@ -39,27 +56,48 @@ def read(files: TextFiles, preparation: Preparation) -> Labelled:
         raise DataError(
             f"{files.train} has {kinds[0]}, {files.dev} has {kinds[1]}; allowed: one kind"
         )
-    separator = files.multilabel
-    names, dev_names = (
-        [[label] if separator is None else split(label, separator) for label in part.labels or []]
-        for part in parts
-    )
-    share = files.train_fraction
-    labels = Labels.fit(list(itertools.chain.from_iterable(names)))
+    labels, answers, kind, warnings = _targets(files, [part.labels or [] for part in parts])
     tokenizer = preparation.vocabulary.tokenizer(train.all_texts, preparation.bert)
-    answers = [
-        labels.ids([label for (label,) in part], share)
-        if separator is None
-        else labels.multi_hot(part, share)
-        for part in (names, dev_names)
-    ]
     length = preparation.options.max_length
     return preparation.labelled(
         parts, labels, tokenizer,
         [tokenizer.encode(part.texts, part.pairs, length) for part in parts], answers,
-        counts=f"{len(train)} training and {len(dev)} dev texts, {len(labels)} labels",
-        warnings=labels.warnings(list(itertools.chain.from_iterable(dev_names))), ids=answers[0],
+        counts=f"{len(train)} training and {len(dev)} dev texts, {kind}", warnings=warnings,
+        ids=answers[0],
     )  # fmt: skip
+
+
+def _targets(files: Any, given: Sequence[List[str]]) -> Tuple[Any, List[np.ndarray], str, str]:
+    """Return ``Labels`` or ``Scale``, the labels of both parts as arrays, what they are, warnings.
+
+    Raises:
+      DataError: labels are many different numbers, and no flag says what these are.
+    """
+    names = sorted(set(given[0]))
+    many = many_numbers(names) if files.multilabel is None else None
+    line = f"\nlabels: {len(names)} different whole numbers, read as "
+    line *= many is False and len(names) > 2 and not files.classes
+    if files.regression:
+        scale = Scale.fit(given[0])
+        line += "numbers; without --regression they are classes" * bool(line)
+        kind = f"numbers from {scale.low:g} to {scale.high:g}"
+        return scale, list(map(scale.values, given)), kind, line
+    if many and not files.classes:
+        raise DataError(
+            f"training data: the labels are {len(names):,} different numbers, such as {names[0]} "
+            f"and {names[-1]}: --regression predicts a number, --classes one of {len(names):,} "
+            "classes"
+        )
+    separator, share = files.multilabel, files.train_fraction
+    parts = [[[x] if separator is None else split(x, separator) for x in part] for part in given]
+    each, dev_names = (list(itertools.chain.from_iterable(part)) for part in parts)
+    labels = Labels.fit(each)
+    line += "classes; --regression predicts a number instead" * bool(line)
+    if separator is None:
+        answers = [labels.ids(part, share) for part in (each, dev_names)]
+    else:
+        answers = [labels.multi_hot(part, share) for part in parts]
+    return labels, answers, f"{len(labels)} labels", line + labels.warnings(dev_names)
 
 
 def class_weights(spec: Optional[str], labels: Labels, ids: np.ndarray) -> Optional[List[float]]:

@@ -9,9 +9,10 @@ import numpy as np
 from amp_xla.backend import K, tf
 from amp_xla.data.labelled import Labelled
 from amp_xla.data.text import readers
+from amp_xla.data.text.labels import Scale
 from amp_xla.report.scores import best_threshold, spearman
 from amp_xla.tasks.similarity import model as similarity
-from amp_xla.tasks.similarity.data import Method, Scale, apart, split
+from amp_xla.tasks.similarity.data import Method, apart
 from amp_xla.training.answers import Answers, Row, label_answers
 from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.evaluation import Evaluation, Infer, of_lines, per_sample
@@ -91,7 +92,7 @@ def _scores(
     Scores are cosines, or a cross-encoder's labels. The probability is a cross-encoder's score, or
     a sigmoid of the cosine around the threshold, with the scale of the losses.
     """
-    (texts, others), method = split(lines), config.method
+    (texts, others), method = readers.split_pairs(lines), config.method
     scale = Scale.load(checkpoint.file("labels.json"))
     if not apart(method):
         values = of_lines(config, checkpoint, lines, 1, lambda x: similarity.scores(method, x))

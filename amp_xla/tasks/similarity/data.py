@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-from pathlib import Path
-from typing import Any, ClassVar, List, Optional, Sequence, Tuple
+from typing import ClassVar, Optional, Sequence, Tuple
 
 import numpy as np
 from typing_extensions import Annotated, Literal
@@ -13,63 +11,15 @@ from typing_extensions import Annotated, Literal
 from amp_xla.config import MAY_CHANGE
 from amp_xla.data.labelled import Labelled, Preparation
 from amp_xla.data.text import corpora
+from amp_xla.data.text.labels import Scale
 from amp_xla.data.text.layout import LABELLED_PAIRS
-from amp_xla.data.text.lines import LineError
 from amp_xla.data.text.options import TextFiles
 from amp_xla.data.text.readers import Dataset
 from amp_xla.errors import DataError, SettingsError
-from amp_xla.process import json_files
 
 Method = Literal["cross-encoder", "cosent", "simcse", "unsupervised-simcse"]
 NEEDS = {"simcse": ("text", "pair"), "unsupervised-simcse": ("text",)}
 POSITIVE = 0.8  # SimCSE trains on pairs from this part of the range of scores on: 4 of 0 to 5
-
-
-@dataclasses.dataclass(frozen=True)
-class Scale:
-    """The range of a task's labels, which are numbers.
-
-    Attributes:
-      low, high: smallest and largest label.
-      binary: all labels are 0 and 1.
-    """
-
-    low: float
-    high: float
-    binary: bool
-
-    @classmethod
-    def fit(cls, labels: Sequence[str]) -> Scale:
-        """Return the scale of ``labels``."""
-        names = set(labels)
-        values = [float(name) for name in names]
-        if len(names) < 2:
-            raise DataError(
-                f"all {len(labels):,} pairs have the same label: {', '.join(names) or 'none'}; at "
-                f"least two different labels are needed. Is --label-field right?"
-            )
-        return cls(min(values), max(values), names == {"0", "1"})
-
-    def values(self, labels: Sequence[str]) -> np.ndarray:
-        """Return the labels as float32 [N], scaled so that ``low`` is 0 and ``high`` is 1."""
-        values = np.array([float(label) for label in labels])
-        return ((values - self.low) / (self.high - self.low)).astype(np.float32)
-
-    def labels(self, values: Any) -> Any:
-        """Return labels from their values, an array or a tensor."""
-        return self.low + (self.high - self.low) * values
-
-    def encoded(self) -> bytes:
-        """Return the scale as JSON, the content of ``labels.json``."""
-        return json.dumps(dataclasses.asdict(self)).encode() + b"\n"
-
-    @classmethod
-    def load(cls, path: str) -> Scale:
-        """Read a file that ``encoded`` wrote; its checksum is verified with the checkpoint."""
-        number = (int, float)
-        fields = {"low": number, "high": number, "binary": bool}
-        values = json_files.read(Path(path), fields)
-        return cls(values["low"], values["high"], values["binary"])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,16 +98,3 @@ def _examples(method: Method, train: Dataset, scale: Scale) -> Dataset:
             )
         return train.take(similar)
     return train
-
-
-def split(lines: Sequence[str]) -> Tuple[List[str], List[str]]:
-    """Split lines into two texts at the tab.
-
-    Raises:
-      LineError: a line does not have one tab, with a text before and after it.
-    """
-    pairs = [line.split("\t") for line in lines]
-    for i, texts in enumerate(pairs):
-        if len(texts) != 2 or not all(map(str.strip, texts)):
-            raise LineError(i, "needed: two texts with a tab between them, without a label")
-    return [first for first, _ in pairs], [second for _, second in pairs]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Dict, Optional
 
 from amp_xla.backend import keras, tf
+from amp_xla.data.text.labels import Scale
 from amp_xla.export import text_models
 from amp_xla.export.graph import Parts, exportable
 from amp_xla.export.model import MEAN, Exportable
@@ -12,7 +13,7 @@ from amp_xla.models import encoders
 from amp_xla.models.weights import google
 from amp_xla.process import json_files
 from amp_xla.tasks.similarity.answers import threshold_of
-from amp_xla.tasks.similarity.data import Scale, apart
+from amp_xla.tasks.similarity.data import apart
 from amp_xla.tasks.similarity.model import unit
 from amp_xla.training.checkpoint import Checkpoint
 

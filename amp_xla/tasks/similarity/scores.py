@@ -7,34 +7,10 @@ from typing import Any, Dict, List
 
 import numpy as np
 
-from amp_xla.report import scores
-from amp_xla.tasks.similarity.data import Scale
+from amp_xla.data.text.labels import Scale
+from amp_xla.report.scores import correlations
 from amp_xla.training.checkpoint import Checkpoint
-from amp_xla.training.sample_scores import LabelScores, Samples, SampleScores, Scorer
-
-
-@dataclasses.dataclass(frozen=True)
-class PairScores(SampleScores):
-    """Scores of similarities; errors are sorted by the distance between their rank and the label's.
-
-    Attributes:
-      values: predicted similarities, float64 [N]; the labels are numbers, too.
-    """
-
-    values: np.ndarray
-    columns = ("sample", "label", "score", "text")
-    metric = "spearman"
-
-    def rows(self) -> np.ndarray:
-        return np.stack([np.array(self.samples.wanted, np.float64), self.values], 1)
-
-    def score(self, rows: np.ndarray) -> Dict[str, float]:
-        return _correlations(rows[:, 0], rows[:, 1])
-
-    def errors(self, most: int) -> List[Dict[str, Any]]:
-        labels, values = self.rows().T
-        order = np.argsort(-np.abs(scores.ranks(labels) - scores.ranks(values)), kind="stable")
-        return self._listed(order[:most].tolist(), labels.tolist(), values.tolist())
+from amp_xla.training.sample_scores import LabelScores, NumberScores, Samples, SampleScores, Scorer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +27,7 @@ class BinaryPairScores(LabelScores):
         return np.concatenate([super().rows(), self.values[:, None]], 1)
 
     def score(self, rows: np.ndarray) -> Dict[str, float]:
-        return {**super().score(rows), **_correlations(rows[:, 0], rows[:, 2])}
+        return {**super().score(rows), **correlations(rows[:, 0], rows[:, 2])}
 
 
 def scored(checkpoint: Checkpoint, samples: Samples) -> Scorer:
@@ -64,13 +40,6 @@ def scored(checkpoint: Checkpoint, samples: Samples) -> Scorer:
         values = np.array([answer["score"] for answer in answers], np.float64)
         if binary:
             return BinaryPairScores.of(samples, ("0", "1"), answers, values)
-        return PairScores(samples, values)
+        return NumberScores(samples, values)
 
     return score
-
-
-def _correlations(labels: np.ndarray, values: np.ndarray) -> Dict[str, float]:
-    return {
-        "spearman": scores.spearman(labels, values),
-        "pearson": scores.pearson(labels, values),
-    }

@@ -1,0 +1,182 @@
+"""Questions, passages and answers: files, and the tokens where answers begin and end."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import re
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
+
+import numpy as np
+from typing_extensions import Annotated
+
+from amp_xla.config import MAY_CHANGE
+from amp_xla.data.alignment import CUT, AlignedTexts
+from amp_xla.data.labelled import Labelled, Preparation
+from amp_xla.data.text import corpora
+from amp_xla.data.text.layout import Layout
+from amp_xla.data.text.lines import BadLine, Table, json_object
+from amp_xla.data.text.options import Files
+from amp_xla.data.text.readers import Dataset, collected, one_line, text_value
+from amp_xla.data.text.tokenizer import Encoded, Tokenizer
+from amp_xla.data.text.unpacked import called
+from amp_xla.errors import DataError
+
+# Names of question and passage: the usual ones, those of CMRC 2018, and those of ``evaluate``.
+FIELDS = ("question", "query_text", "text"), ("context", "context_text", "pair")
+NO_ANSWER = "[]"  # label of a question without an answer
+QUESTION_TOKENS = 64  # of a question, as in BERT's run_squad.py
+
+
+@dataclasses.dataclass(frozen=True)
+class ReadingFiles(Files):
+    """Training and dev questions on passages."""
+
+    train: Annotated[Optional[str], MAY_CHANGE] = None
+    """training file: JSON of SQuAD 1.1 or 2.0, CMRC 2018 or DuReader, or JSON lines with question,
+    context and answers, also .gz; none = built-in"""
+
+    def built_in(self) -> Tuple[Dataset, Dataset]:
+        return corpora.questions()
+
+    def dataset(self, path: str, run: Optional[Layout] = None) -> Dataset:
+        """Return questions and passages; a label is a JSON list of answers and where they begin."""
+        table = Table.read(path)
+        if table.rows and table.format != "json":
+            raise DataError(
+                f"{called(path)}:{table.rows[0][0]}: not JSON; needed: a file like SQuAD's, or "
+                "objects with question, context and answers"
+            )
+        data = collected(path, _flat(table), _sample, table.bad, self.on_bad_line)
+        layout = Layout("json", False, ("question", "context", "answers"), 0, 1, 2)
+        return dataclasses.replace(data, layout=layout)
+
+    def questions(
+        self, path: str, lines: List[str], run: Layout, single: bool = False
+    ) -> Tuple[List[str], Optional[Layout]]:
+        table = Table.of(path, lines, [])
+        if table.format != "json":
+            return lines, None  # question<TAB>passage
+        asked = ((number, {**record, "answers": []}) for number, record in _flat(table))
+        data = collected(path, asked, _sample, table.bad, "error")
+        return ["\t".join(map(one_line, x)) for x in zip(data.texts, data.pairs or [])], run
+
+
+def _flat(table: Table) -> Iterator[Tuple[int, Dict[str, Any]]]:
+    """Yield line and record of each question, also of those in SQuAD's articles and paragraphs."""
+    for number, content in table.rows:
+        try:
+            record = json_object(content)
+            for paragraph in record.get("paragraphs", [record]):
+                for question in paragraph.get("qas", [paragraph]):
+                    yield number, {**paragraph, **question}
+        except (AttributeError, TypeError, ValueError) as error:
+            reason = str(error)
+            if not isinstance(error, ValueError):
+                reason = "paragraphs and qas must be lists of objects, as in SQuAD"
+            table.bad.append(BadLine(table.path, number, reason))
+
+
+def _sample(record: Dict[str, Any]) -> Tuple[str, ...]:
+    """Return question, passage and label."""
+    given = record.get("answers", record.get("answer"))
+    if record.get("is_impossible") is True:
+        given = []
+    if isinstance(given, dict) and isinstance(given.get("text"), list):  # Hugging Face's columns
+        columns = given["text"], given.get("answer_start", [-1] * len(given["text"]))
+        given = [{"text": a, "answer_start": b} for a, b in itertools.zip_longest(*columns)]
+    answers = []
+    for each in given if isinstance(given, list) else [given]:
+        record_of = each if isinstance(each, dict) else {"text": each}
+        text, start = record_of.get("text"), record_of.get("answer_start", -1)
+        if not (isinstance(text, str) and isinstance(start, int)):
+            raise ValueError(
+                f"answers: {json.dumps(given, ensure_ascii=False)[:60]}; needed: a list of texts, "
+                "or of objects with text and answer_start; an empty list if there is no answer"
+            )
+        answers += [(text, start)] if text.strip() else []  # in DuReader, "" is no answer
+    names = (next(filter(record.__contains__, each), each[0]) for each in FIELDS)
+    texts = [text_value(record, name, "text") for name in names]
+    return (*texts, json.dumps(answers, ensure_ascii=False))
+
+
+def encode(
+    questions: Sequence[str], passages: Sequence[str], tokenizer: Tokenizer, length: int
+) -> Tuple[Encoded, AlignedTexts]:
+    """Return [CLS] question [SEP] passage [SEP] in ``length`` tokens, and the passages alone.
+
+    Passages are cut, and very long questions. All tokens of a word have the characters of the word.
+    """
+    continues = [token.startswith("##") for token in tokenizer.tokens]
+    known = {}
+    for passage in dict.fromkeys(passages):
+        ids, starts, ends = tokenizer.aligned_pieces(passage)
+        for i in range(1, len(ids)):
+            starts[i] = starts[i - 1] if continues[ids[i]] else starts[i]
+        for i in range(len(ids) - 1, 0, -1):
+            ends[i - 1] = ends[i] if continues[ids[i]] else ends[i - 1]
+        known[passage] = (ids, starts, ends) if ids else ([tokenizer.unk_id], [0], [len(passage)])
+    rows, firsts, alone = [], [], []
+    for question, passage in zip(questions, passages):
+        asked = tokenizer.pieces(question)[: min(QUESTION_TOKENS, length // 2)]
+        begin = [tokenizer.cls_id, *asked, tokenizer.sep_id]
+        end = [*known[passage][0][: length - len(begin) - 1], tokenizer.sep_id]
+        rows.append([*begin, *end])
+        firsts.append(len(begin))
+        alone.append([tokenizer.cls_id, *end])
+    starts_of, ends_of = ([known[passage][i] for passage in passages] for i in (1, 2))
+    return Encoded.of(rows, firsts), AlignedTexts(passages, Encoded.of(alone), starts_of, ends_of)
+
+
+def targets(
+    data: Dataset, encoded: Encoded, aligned: AlignedTexts, most: int, problems: Dict[str, Any]
+) -> np.ndarray:
+    """Return the first and last token of the first answer that is found, int32 [N, 2].
+
+    Both are 0, [CLS], if there is no answer; both are -1 if none is in the tokens. ``problems``
+    gets reasons with the answers that are not found, or not where their file says.
+    """
+    tokens = np.zeros((len(data), 2), np.int32)
+    for i, label in enumerate(data.labels or []):
+        tokens[i] = 0 if label == NO_ANSWER else -1
+        for text, given in reversed(json.loads(label)):
+            starts = (x.start() for x in re.finditer(f"(?={re.escape(text)})", aligned.texts[i]))
+            start = min(starts, key=lambda start: abs(start - given), default=None)
+            if start is None:
+                problems.setdefault("not in their passage", []).append(text)
+                continue
+            if given not in (start, -1):
+                problems.setdefault("not at their answer_start, but near it", []).append(text)
+            first, last, reason = aligned.span(i, start, start + len(text))
+            if reason == CUT:
+                problems.setdefault(CUT, []).append(text)
+            elif first <= last:
+                tokens[i] = np.array([first, last]) + encoded.first_lengths[i] - 1
+            if last - first >= most:
+                problems.setdefault(f"longer than --max-answer {most} tokens", []).append(text)
+    return tokens
+
+
+def read(files: ReadingFiles, preparation: Preparation, most: int) -> Labelled:
+    """Read the files, or the built-in questions; ``most``: maximum tokens of an answer."""
+    parts = train, dev = files.read(preparation.seed)
+    passages = list(dict.fromkeys(train.pairs or []))
+    tokenizer = preparation.vocabulary.tokenizer([*train.texts, *passages], preparation.bert)
+    tokens, spans, warnings = [], [], ""
+    for kind, part in zip(("training", "dev"), parts):
+        problems: Dict[str, List[str]] = {}
+        length = preparation.options.max_length
+        tokens.append(encode(part.texts, part.pairs or [], tokenizer, length))
+        spans.append(targets(part, *tokens[-1], most, problems))
+        for why, texts in problems.items():
+            warnings += f"\nwarning: {len(texts):,} {kind} answers are {why}, such as {texts[0]!r}"
+    if not (spans[0] > 0).any():
+        raise DataError(f"training data: no answer is found in its passage{warnings}")
+    empty = ((part.labels or []).count(NO_ANSWER) for part in parts)
+    encoded, aligned = zip(*tokens)
+    return preparation.labelled(
+        parts, None, tokenizer, encoded, spans, warnings=warnings, aligned=aligned[1],
+        counts="{:,} training and {:,} dev questions, {:,} and {:,} of them without an "
+        "answer".format(len(train), len(dev), *empty),
+    )  # fmt: skip

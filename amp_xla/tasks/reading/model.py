@@ -1,0 +1,44 @@
+"""BERT's head for questions: scores of each token as the first and the last of the answer; loss."""
+
+from __future__ import annotations
+
+from typing import Any, Dict
+
+from amp_xla.backend import keras, tf
+
+
+def reader(encoder: Any, dropout: float) -> Any:
+    """Return a Keras model from token and segment ids to scores, float32 [B, L, 2].
+
+    Args:
+      encoder: Keras model with output [B, L, hidden].
+      dropout: dropout rate before the head.
+    """
+    vectors = keras.layers.Dropout(dropout, name="Head-Dropout")(encoder.output)
+    scores = keras.layers.Dense(
+        2, kernel_initializer=keras.initializers.TruncatedNormal(stddev=0.02), name="Answer",
+        dtype="float32",
+    )(vectors)  # fmt: skip
+    return keras.models.Model(encoder.inputs, scores)
+
+
+def of_config(config: Any, vocab_size: int, weights: bool) -> Any:
+    """Build the reader of a recipe's configuration; ``weights`` as for ``transformer``."""
+    encoder = config.encoder.transformer(vocab_size, config.batches.max_length, weights)
+    return reader(encoder.model, config.encoder.dropout)
+
+
+def loss(inputs: Dict[str, Any], scores: Any) -> Any:
+    """Build the mean cross-entropy of first and last token over [CLS] and passage, float32 [B].
+
+    It is 0 for the label -1: an answer that is not in the tokens.
+    """
+    # AMP converts neither this operation nor those that use its result.
+    scores = tf.ensure_shape(tf.cast(scores, tf.float32), scores.shape)
+    labels, length = inputs["labels"], tf.shape(scores)[1]
+    allowed = tf.logical_or(inputs["segment_ids"] > 0, tf.equal(tf.range(length), 0))
+    allowed = tf.broadcast_to(allowed[..., None], tf.shape(scores))
+    masked = tf.where(allowed, scores, tf.fill(tf.shape(scores), float("-inf")))
+    of_labels = tf.reduce_sum(scores * tf.one_hot(labels, length, axis=1), 1)
+    known = tf.cast(labels[:, 0] >= 0, tf.float32)
+    return known * tf.reduce_mean(tf.reduce_logsumexp(masked, 1) - of_labels, 1)

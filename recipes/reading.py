@@ -1,0 +1,107 @@
+"""Reading: the answer to a question as a span of a passage, or no answer; BERT's head of SQuAD.
+
+    make train RECIPE=reading
+
+trains a small BERT from scratch: what does a function take, return or do, by its documentation?
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import sys
+from typing import Any, List
+
+from typing_extensions import Annotated
+
+from amp_xla.config import within
+from amp_xla.data.labelled import BatchOptions
+from amp_xla.data.text.options import VocabularyOptions
+from amp_xla.errors import SettingsError
+from amp_xla.models.options import EncoderOptions
+from amp_xla.process.exits import exit_code
+from amp_xla.tasks.reading import scores
+from amp_xla.tasks.reading.data import ReadingFiles, read
+from amp_xla.training import launch, options
+from amp_xla.training.context import RunContext, text_defaults
+from amp_xla.training.recipe import Recipe
+
+
+@dataclasses.dataclass(frozen=True)
+class Config:
+    """Train a model that answers questions by spans of a passage."""
+
+    seed: options.Seed = 1
+    files: ReadingFiles = ReadingFiles()
+    vocabulary: VocabularyOptions = VocabularyOptions()
+    encoder: EncoderOptions = EncoderOptions()
+    batches: BatchOptions = BatchOptions(max_length=384)
+    max_answer: Annotated[int, within(at_least=1)] = 30
+    """maximum tokens of an answer"""
+    training: options.ClassifierOptions = options.ClassifierOptions(
+        label_smoothing=0.0, token_dropout=0.0
+    )
+    update: options.UpdateOptions = options.UpdateOptions()
+    memory: options.MemoryOptions = options.MemoryOptions()
+    intervals: options.Intervals = options.Intervals()
+    run: options.RunOptions = options.RunOptions()
+    accumulate: options.Accumulate = 1
+    tricks: options.TrickOptions = options.TrickOptions()
+    precision_options: options.PrecisionOptions = options.PrecisionOptions()
+
+    def __post_init__(self) -> None:
+        if self.training.label_smoothing or self.tricks.r_drop:
+            raise SettingsError("reading has neither --label-smoothing nor --r-drop; allowed: 0")
+        if self.batches.max_length < 8:
+            raise SettingsError(f"--max-length {self.batches.max_length}: allowed: 8 or more")
+
+    defaults = text_defaults
+
+
+def build(config: Config, context: RunContext) -> Any:
+    """Build the job up to the first step."""
+    from amp_xla.models import dropout, encoders, losses
+    from amp_xla.tasks.reading import answers, model
+    from amp_xla.training.step import Inference
+
+    # questions and passages -> batches
+    data = context.shared(read(config.files, context.preparation(), config.max_answer))
+
+    # batches -> scores of the first and the last token
+    reader = model.of_config(config, data.tokenizer.vocab_size, context.reads_weights)
+    inputs = encoders.inputs_of(reader, [None, 2], [None])
+
+    # scores -> loss -> update
+    def objective(output: Any) -> Any:
+        return losses.weighted_mean(model.loss(inputs, output), inputs["weights"]), {}
+
+    step = context.text_step(reader, inputs, objective, data.batches)
+
+    # evaluation
+    output = dropout.without(reader)
+    infer = Inference(inputs, {"scores": output, "loss": model.loss(inputs, output)})
+    threshold = answers.threshold_of(data.train.labels or [])
+    evaluate = answers.evaluation(infer, data, threshold, config.max_answer)
+    return context.text_job(reader, step, data, evaluate)
+
+
+def predict(config: Config, checkpoint: Any, lines: List[str]) -> Any:
+    """Return the answer to each line, a question and its passage."""
+    from amp_xla.tasks.reading import answers
+
+    return answers.predict(config, checkpoint, lines)
+
+
+def exportable(config: Config, checkpoint: Any) -> Any:
+    """Return the model to export."""
+    from amp_xla.tasks.reading import answers
+
+    return answers.export(config, checkpoint)
+
+
+recipe = Recipe(Config, build, "f1", predict, scored=scores.scored, exportable=exportable)
+main = functools.partial(launch.main, recipe)
+
+
+if __name__ == "__main__":
+    sys.exit(exit_code(main))

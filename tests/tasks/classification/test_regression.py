@@ -1,0 +1,135 @@
+"""A number per text: ``classification --regression``, and labels that may be numbers or classes."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import numpy as np
+import pytest
+
+from amp_xla import backend
+from amp_xla.data.text.tokenizer import Tokenizer
+from amp_xla.errors import SettingsError
+from amp_xla.models import losses
+from amp_xla.tasks.classification.data import MultiLabelTextFiles
+from tests.support.commands import CLI, RECIPE, served
+from tests.support.killing import state
+from tests.tasks.classification.test_recipe import TINY
+
+VALUES = {"bad": -3.0, "poor": -1.5, "fine": 1.0, "good": 2.5, "great": 4.0, "the": 0.0, "a": 0.0}
+DATA = (*TINY, "--train", "train.tsv", "--dev", "dev.tsv", "--regression")
+LONG = ("--epochs", "6", "--pooling", "pooler", "--checkpoint-every", "20", "--keep", "99")
+
+
+def samples(count, seed, digits=2):
+    """Return texts whose number is 50 plus ten times the mean of the values of their words."""
+    draw, made = random.Random(seed), []
+    for _ in range(count):
+        words = [draw.choice(list(VALUES)) for _ in range(draw.randint(4, 12))]
+        number = round(50 + 10 * sum(map(VALUES.get, words)) / len(words), digits)
+        made.append((" ".join(words), number))
+    return made
+
+
+def write(path, rows):
+    path.write_text("".join(f"{text}\t{number:g}\n" for text, number in rows))
+
+
+@pytest.fixture(scope="module")
+def command(command):
+    write(command.folder / "train.tsv", samples(600, 1))
+    write(command.folder / "dev.tsv", samples(100, 2))
+    return command
+
+
+@pytest.fixture(scope="module")
+def trained(command):
+    said = command.done(RECIPE, *DATA, *LONG, "--name", "numbers").err
+    assert "600 training and 100 dev texts, numbers from" in said and "best dev spearman" in said
+    return command.folder / "runs" / "classification" / "numbers"
+
+
+def ranks(values):
+    return [np.mean([(x < v) + (x <= v) + 1 for x in values]) for v in values]
+
+
+def test_it_learns_and_predicts_evaluates_and_draws_numbers(trained, command):
+    logged = [x for x in command.metrics("classification", "numbers") if "dev_spearman" in x]
+    best = max(logged, key=lambda line: line["dev_spearman"])
+    assert best["dev_spearman"] > 0.9 and best["dev_pearson"] > 0.9
+    done = command(CLI, "predict", str(trained), "dev.tsv", "--json")
+    found = np.array([json.loads(line)["score"] for line in done.out.splitlines()])
+    labels = np.array([number for _, number in samples(100, 2)])
+    expected = {
+        "spearman": np.corrcoef(ranks(labels), ranks(found))[0, 1],
+        "pearson": np.corrcoef(labels, found)[0, 1],
+        "mean_absolute_error": np.abs(labels - found).mean(),
+    }
+    assert expected["mean_absolute_error"] < 4 and 40 < found.mean() < 65
+    done = command.done(CLI, "evaluate", str(trained), "--file", "dev.tsv")
+    result = json.loads((trained / "evaluation" / "dev.tsv" / "result.json").read_text())
+    for name, value in expected.items():
+        assert result["metrics"][name]["value"] == pytest.approx(value, rel=1e-6)
+        assert best[f"dev_{name}"] == pytest.approx(value, rel=1e-3)
+    assert len(result["scatter"]) == 100
+    assert 'aria-label="Predictions by label, 100 samples"' in (trained / "report.html").read_text()
+    done = command(CLI, "predict", str(trained), "dev.tsv")
+    assert float(done.out.split("\t")[0]) == pytest.approx(found[0], abs=1e-4)
+
+
+@pytest.mark.once
+def test_resumed_it_ends_with_the_same_bits(trained, command):
+    assert state(command.resumed(RECIPE, trained, 57, *DATA, *LONG)) == state(trained)
+
+
+@pytest.mark.once
+@pytest.mark.slow
+def test_exports_answer_with_the_same_numbers(trained, command):
+    """The head in Hugging Face's folder has the scale, so its class needs no other number."""
+    command.done(CLI, "export", str(trained), "--format", "hf", "--to", "hf")
+    config = json.loads((command.folder / "hf" / "config.json").read_text())
+    assert config["problem_type"] == "regression" and config["id2label"] == {"0": "score"}
+    assert config["architectures"] == ["BertForSequenceClassification"]
+    command.done(CLI, "export", str(trained), "--to", "saved")
+    lines = [text for text, _ in samples(5, 9)]
+    (command.folder / "five.txt").write_text("\n".join(lines))
+    done = command(CLI, "predict", str(trained), "five.txt", "--json")
+    encoded = Tokenizer.of_folder(str(command.folder / "saved")).encode(lines)
+    ids = np.zeros((5, 24), np.int32)
+    for i, size in enumerate(encoded.lengths):
+        ids[i, :size] = encoded.token_ids[encoded.offsets[i] : encoded.offsets[i + 1]]
+    found = served(command.folder / "saved", token_ids=ids, segment_ids=0 * ids)["score"]
+    expected = [json.loads(line)["score"] for line in done.out.splitlines()]
+    np.testing.assert_allclose(found, expected, rtol=2e-2)  # predict computes in half precision
+
+
+@pytest.mark.once
+@pytest.mark.parametrize(
+    "digits, words, said",
+    [
+        (2, "", "error: training data: the labels are"),
+        (2, "--classes", "the model does not predict values between them"),
+        (-1, "", "different whole numbers, read as classes; --regression predicts a number"),
+        (-1, "--regression", "read as numbers; without --regression they are classes"),
+    ],
+)
+def test_numbers_are_asked_about_or_said(command, digits, words, said):
+    rows = samples(80, 3, digits)
+    write(command.folder / "train.tsv", rows * 2)
+    done = command(RECIPE, *TINY, "--train", "train.tsv", "--dev", "train.tsv", *words.split(),
+                   "--epochs", "1", "--name", f"asked{digits}{words}")  # fmt: skip
+    assert said in done.err, done.err
+    assert (done.code == 2) == ("error" in said)
+    assert ("--classes one of" in done.err) == (done.code == 2)
+
+
+@pytest.mark.once
+def test_flags_that_exclude_each_other_and_the_loss():
+    for others in ({"multilabel": ","}, {"classes": True}):
+        with pytest.raises(SettingsError, match="--regression: allowed without"):
+            MultiLabelTextFiles(regression=True, **others)
+    source = np.random.RandomState(1)
+    logits, labels = source.randn(2, 4, 1).astype(np.float32)
+    found = backend.session().run(losses.squared(labels[:, 0], logits))
+    np.testing.assert_allclose(found, (logits - labels)[:, 0] ** 2, rtol=1e-5)
