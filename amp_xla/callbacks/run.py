@@ -111,7 +111,6 @@ class Run(keras.callbacks.Callback):
         self._validation: Dict[str, float] = {}
         self._missing: Optional[str] = None  # what is wrong with the monitor
         self._before: Any = None
-        self._step: Any = None
         self._loop: Any = None
 
     def fit(self, fit: Callable[..., Any], model: Any, given: Dict[str, Any]) -> Any:
@@ -164,9 +163,7 @@ class Run(keras.callbacks.Callback):
         others = [callback for callback in given["callbacks"] if callback is not self]
         if not self._ranks.first:
             others = [other for other in others if type(other).__name__ not in _WRITERS]
-        for other in others:
-            if isinstance(other, keras.callbacks.CSVLogger) and not other.append:
-                note(f"warning: CSVLogger without append=True empties {other.filename} on resume")
+        description.name_emptied(others)
         last = keras.callbacks.LambdaCallback(
             on_train_begin=lambda logs: self._others_began(others),
             on_batch_end=lambda batch, logs: self._after_batch(logs),
@@ -348,13 +345,7 @@ class Run(keras.callbacks.Callback):
         arrays: Dict[str, np.ndarray] = {}
         state = self._loop.state
         within = state.step_in_epoch > 0 or state.evaluate_due
-        late = [v.op.name for v in tf.global_variables()[self._variables :]]
-        if late:
-            self._variables += len(late)
-            note(
-                f"warning: checkpoints do not hold {', '.join(late[:3])}{' ...' * bool(late[3:])}, "
-                f"made after fit began: a resume is not exact there; train such a model once before"
-            )
+        self._variables = description.name_late(self._variables)
         metrics = backend.K.batch_get_value(metric_variables(self._step.model)) if within else []
         fit = {
             "seed": self._seed,
