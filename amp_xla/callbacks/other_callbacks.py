@@ -291,7 +291,8 @@ def _is_data(value: Any) -> bool:
     """Return whether a container is so large that it is data rather than state."""
     if isinstance(value, np.ndarray):
         return value.size >= 1000 * _LARGE  # compared by its checksum
-    return isinstance(value, (*_CONTAINERS, tuple)) and len(value) >= _LARGE
+    kinds: Any = (*_CONTAINERS, tuple)
+    return isinstance(value, kinds) and len(value) >= _LARGE
 
 
 def _is_own(value: Any) -> bool:
