@@ -266,8 +266,7 @@ def _outside(function: Any, prefix: str) -> Dict[str, Value]:
         with contextlib.suppress(ValueError):  # not assigned yet
             found[name] = cell.cell_contents, functools.partial(setattr, cell, "cell_contents")
     for name, (value, change) in found.items():
-        changes = isinstance(value, _CONTAINERS) and not _is_data(value)
-        if name in assigned or changes or _is_drawn(value):
+        if name in assigned or _is_drawn(value) or _may_change(value):
             values[prefix + name] = value, change
         elif _is_own(value):
             values.update(_values(value, f"{prefix}{name}.", False))
@@ -279,6 +278,16 @@ def _assigned(code: Any) -> Container[str]:
     """Return the names outside a function that its code assigns."""
     stores = ("STORE_GLOBAL", "STORE_DEREF")
     return {each.argval for each in dis.get_instructions(code) if each.opname in stores}
+
+
+def _may_change(value: Any) -> bool:
+    """Return whether a value is a container that can be saved, and not data."""
+    if not isinstance(value, _CONTAINERS) or _is_data(value):
+        return False
+    with contextlib.suppress(TypeError, RecursionError):
+        encoded(value, "", {})
+        return True
+    return False
 
 
 def _is_drawn(value: Any) -> bool:
