@@ -71,13 +71,7 @@ class OtherCallbacks:
             {hook: vars(callback)[hook] for hook in _BATCH_HOOKS if hook in vars(callback)}
             for callback in self._callbacks
         ]
-        self._silent = [
-            {
-                name: (text, {key: np.array(array) for key, array in arrays.items()})
-                for name, (text, arrays) in self._attributes(number).items()
-            }
-            for number in range(len(self._callbacks))
-        ]
+        self._silent = [self._attributes(number) for number in range(len(self._callbacks))]
         for callback in self._callbacks:
             vars(callback).update(dict.fromkeys(_BATCH_HOOKS, lambda batch, logs=None: None))
 
@@ -101,7 +95,7 @@ class OtherCallbacks:
             for name, (text, found) in self._attributes(number).items():
                 if initial.get(name) != text:
                     changed[name] = json.loads(text)
-                    arrays.update((key, np.array(array)) for key, array in found.items())
+                    arrays.update(found)
             states.append({"class": type(callback).__name__, "state": changed})
         return states
 
@@ -157,13 +151,13 @@ def encoded(value: Any, name: str, arrays: Arrays) -> Any:
 
     Args:
       name: name of the array if the value is one, and start of the names of those in it.
-      arrays: gets the arrays in the value.
+      arrays: gets copies of the arrays in the value.
     """
     kind = type(value)
     if value is None or kind in (bool, float, str) or (kind is int and abs(value) < 2**63):
         return value
     if kind is np.ndarray and value.dtype.kind in "biuf":
-        arrays[name] = value
+        arrays[name] = np.array(value)
         return {"array": name, "crc": zlib.crc32(np.ascontiguousarray(value).tobytes())}
     if isinstance(value, np.generic) and kind.__module__ == "numpy" and value.dtype.kind in "biuf":
         return {"scalar": value.dtype.name, "value": value.item()}
