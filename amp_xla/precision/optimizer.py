@@ -317,7 +317,8 @@ class LossScaleOptimizer(OptimizerFacade):
         if waits:
             with tf.control_dependencies(None):
                 operation = self.minimize(loss, var_list, grad_loss, name, tape, global_step)
-            return tf.group(operation, *if_applied(waits, self.gradients_finite, loss, self.window))
+                updates = if_applied(waits, self.gradients_finite, loss, self.window)
+                return tf.group(operation, *updates)
         self._steps.close()  # drops gradients that were unscaled and never applied
         pairs = self.compute_gradients(loss, var_list, grad_loss, tape)
         try:
