@@ -36,6 +36,7 @@ from typing_extensions import Literal, get_args, get_origin, get_type_hints
 
 from amp_xla.errors import SettingsError
 from amp_xla.process import output
+from amp_xla.process.checkout import as_typed
 
 T = TypeVar("T")
 MAY_CHANGE = "may change on resume"
@@ -212,7 +213,7 @@ def parse(
     Args:
       config: a frozen dataclass.
       argv: command-line words; None = ``sys.argv[1:]``.
-      prog: the command as the user types it.
+      prog: the command, ``amp-xla ...``.
       stored: function of the configuration that returns settings of an earlier run, which are the
         defaults then, or {}.
 
@@ -238,7 +239,7 @@ def parse(
 
 def _parse(config: Type[T], words: List[str], prog: Optional[str], default: Any = None) -> T:
     style = (tyro.conf.AvoidSubcommands, tyro.conf.OmitArgPrefixes)
-    errors = io.StringIO()
+    errors, prog = io.StringIO(), prog and as_typed(prog)
     try:
         with contextlib.redirect_stderr(errors):
             defaults = {} if default is None else {"default": default}

@@ -133,12 +133,12 @@ def ready(tmp_path_factory):
         for text in texts
     ]
     (folder / "stars.py").write_text(blocks("recipe")[0])
-    for name in ("reviews.tsv", "dev-reviews.tsv"):
-        (folder / name).write_text("".join(f"{text}\t{n % 5}\n" for n, text in enumerate(texts)))
+    stars = [f"{text}\t{n % 5}\n" for n, text in enumerate(texts)]
     clicks = [f"{n % 2}\t{n}\t1\ta{n % 3}\tb\n" for n in range(300)]
     for name, content in {
         "pairs.tsv": pairs, "dev-pairs.tsv": pairs, "new-pairs.tsv": [p[:-3] + "\n" for p in pairs],
         "titles.tsv": titles, "dev-titles.tsv": titles, "train.bio": tagged, "dev.bio": tagged,
+        "reviews.tsv": stars, "dev-reviews.tsv": stars,
         "train.json": [f"{json.dumps(each)}\n" for each in triples], "clicks.tsv": clicks,
         "dev.json": [f"{json.dumps(each)}\n" for each in triples], "dev-clicks.tsv": clicks,
     }.items():  # fmt: skip

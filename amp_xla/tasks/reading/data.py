@@ -41,7 +41,7 @@ class ReadingFiles(Files):
         return corpora.questions()
 
     def dataset(self, path: str, run: Optional[Layout] = None) -> Dataset:
-        """Return questions and passages; a label is a JSON list of answers and where they begin."""
+        """Return questions and passages; a label is a JSON list of answers, each with its start."""
         table = Table.read(path)
         if table.rows and table.format != "json":
             raise DataError(
@@ -58,8 +58,8 @@ class ReadingFiles(Files):
         table = Table.of(path, lines, [])
         if table.format != "json":
             return lines, None  # question<TAB>passage
-        asked = ((number, {**record, "answers": []}) for number, record in _flat(table))
-        data = collected(path, asked, _sample, table.bad, "error")
+        records = ((number, {**record, "answers": []}) for number, record in _flat(table))
+        data = collected(path, records, _sample, table.bad, "error")
         return ["\t".join(map(one_line, x)) for x in zip(data.texts, data.pairs or [])], run
 
 
@@ -119,8 +119,8 @@ def encode(
         known[passage] = (ids, starts, ends) if ids else ([tokenizer.unk_id], [0], [len(passage)])
     rows, firsts, alone = [], [], []
     for question, passage in zip(questions, passages):
-        asked = tokenizer.pieces(question)[: min(QUESTION_TOKENS, length // 2)]
-        begin = [tokenizer.cls_id, *asked, tokenizer.sep_id]
+        pieces = tokenizer.pieces(question)[: min(QUESTION_TOKENS, length // 2)]
+        begin = [tokenizer.cls_id, *pieces, tokenizer.sep_id]
         end = [*known[passage][0][: length - len(begin) - 1], tokenizer.sep_id]
         rows.append([*begin, *end])
         firsts.append(len(begin))
