@@ -25,6 +25,7 @@ from amp_xla.errors import DataError
 
 # Names of question and passage: the usual ones, those of CMRC 2018, and those of ``evaluate``.
 FIELDS = ("question", "query_text", "text"), ("context", "context_text", "pair")
+OBJECTS = Layout("json", False, ("question", "context", "answers"), 0, 1, 2)
 NO_ANSWER = "[]"  # label of a question without an answer
 QUESTION_TOKENS = 64  # of a question, as in BERT's run_squad.py
 
@@ -49,8 +50,7 @@ class ReadingFiles(Files):
                 "objects with question, context and answers"
             )
         data = collected(path, _flat(table), _sample, table.bad, self.on_bad_line)
-        layout = Layout("json", False, ("question", "context", "answers"), 0, 1, 2)
-        return dataclasses.replace(data, layout=layout)
+        return dataclasses.replace(data, layout=OBJECTS)
 
     def questions(
         self, path: str, lines: List[str], run: Layout, single: bool = False
@@ -60,7 +60,7 @@ class ReadingFiles(Files):
             return lines, None  # question<TAB>passage
         records = ((number, {**record, "answers": []}) for number, record in _flat(table))
         data = collected(path, records, _sample, table.bad, "error")
-        return ["\t".join(map(one_line, x)) for x in zip(data.texts, data.pairs or [])], run
+        return ["\t".join(map(one_line, x)) for x in zip(data.texts, data.pairs or [])], OBJECTS
 
 
 def _flat(table: Table) -> Iterator[Tuple[int, Dict[str, Any]]]:
