@@ -280,7 +280,7 @@ def set_graph_rewrite(half_dtype: Optional[str]) -> None:
 
 @functools.lru_cache(maxsize=None)
 def _rewrite_in_plain_sessions() -> None:
-    """Add the pass to the options of sessions that users make; what they set about it stays."""
+    """Add the pass to the options of users' sessions, unless their options turn it on or off."""
     from tensorflow.python.client import session as client
 
     raw, original = tensorflow(), client.BaseSession.__init__

@@ -1,8 +1,8 @@
 """The batches of ``fit``, from any position on, in an order that a resumed run repeats.
 
 A position is the number of a batch, counted from 0 over the whole run. While a batch is read,
-``numpy.random`` and ``random`` have states of the data's own, seeded from the run's seed and the
-position, so that shuffled data repeat. The rest of the script does not see them.
+``numpy.random`` and ``random`` have separate states, seeded from the run's seed and the position,
+so that shuffled data repeat. The script's own states do not change.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _seed(*numbers: int) -> None:
 
 
 def _apart(batches: Iterator[Any]) -> Iterator[Any]:
-    """Yield batches; their random numbers do not change those of the script, nor the reverse."""
+    """Yield batches, read with random states that are separate from the script's."""
     state = random_state()
     while True:
         script = random_state()

@@ -1,4 +1,4 @@
-"""What ``Run`` reads from a compiled model and fit: what resuming compares, and the monitor."""
+"""Descriptions of a compiled model and ``fit``, which a resume compares; the monitor."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _flatten(value: Any, name: str, into: Dict[str, Any]) -> None:
 
 
 def check_names(checkpoint: Optional[Any], model: Any) -> None:
-    """Raise CheckpointError if only numbers in the names of the model's weights are others."""
+    """Raise CheckpointError if weight names differ from the checkpoint's in numbers only."""
     stored = {} if checkpoint is None else checkpoint.tensors()
     if checkpoint is None or not renumbered(stored, model):
         return
@@ -93,7 +93,7 @@ def check_names(checkpoint: Optional[Any], model: Any) -> None:
 
 
 def renumbered(stored: Iterable[str], model: Any) -> bool:
-    """Return whether a model's weights have these names but for their numbers.
+    """Return whether the names of a model's weights differ from ``stored`` in numbers only.
 
     TensorFlow and Keras number the names of models that one process builds.
     """

@@ -58,7 +58,7 @@ class Config:
     def folder(self, parent: str, plain: bool = False) -> Path:
         """Return the folder to write; ``plain``: its default name is ``export``."""
         if self.dtype == "int8" and self.format != "onnx":
-            raise AmpXlaError(f"--dtype int8 --format {self.format}: allowed: --format onnx")
+            raise AmpXlaError(f"--dtype int8 excludes --format {self.format}; allowed: onnx")
         dtype = "" if self.dtype == "fp32" else f"-{self.dtype}"
         name = "export" if plain else f"export-{self.format}{dtype}"
         folder = Path(parent, name) if self.to is None else Path(self.to)

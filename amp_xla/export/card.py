@@ -30,7 +30,7 @@ _NOT_VERSIONS = (
 def write(
     folder: Path, saved: Checkpoint, task: str, labels: Sequence[str], use: List[str]
 ) -> None:
-    """Write the card, with what the run folder has about the checkpoint; measure nothing.
+    """Write the card from the figures in the run folder about the checkpoint; measure nothing.
 
     Args:
       task, labels: as in ``Exportable``.

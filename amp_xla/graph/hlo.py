@@ -1,8 +1,8 @@
-"""Translates a training step, as AMP rewrites it for a GPU, into the language of XLA.
+"""Translates a training step, as AMP rewrites it for a GPU, into HLO, the language of XLA.
 
-It is forward and backward pass, gradients and the test whether they are finite, for one shape of
-the batch. The update is left out: where a step may be skipped, it is another program. So are the
-sums of accumulated gradients.
+The HLO has the forward and backward pass and the test whether gradients are finite, for one shape
+of the batch. It has no update, which XLA compiles as a separate program if a step may be skipped,
+and no sums of accumulated gradients.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ def of_step(training: TrainingGraph, feeds: Mapping[str, Sequence[int]]) -> byte
 
 
 def module(graph: Any, fetches: Sequence[str], feeds: Mapping[str, Sequence[int]]) -> bytes:
-    """Return the ``HloModuleProto`` of a GraphDef, which it changes.
+    """Return the ``HloModuleProto`` of a GraphDef; the call changes the GraphDef.
 
-    Placeholders that are not in ``feeds`` are scalars. XLA translates for a CPU here, because it
-    needs no GPU for the variables then; its GPU passes come later.
+    Placeholders that are not in ``feeds`` are scalars. XLA translates for a CPU here, which needs
+    no GPU for the variables; ``graph.compiler`` runs the GPU passes later.
     """
     from tensorflow.python.eager import context
     from tensorflow.python.eager.polymorphic_function import compiler_ir
@@ -84,5 +84,5 @@ def module(graph: Any, fetches: Sequence[str], feeds: Mapping[str, Sequence[int]
             unknown = re.search(r"No registered '(\w+)' OpKernel .*?\{\{node ([^}]+)\}\}", reason)
             if unknown:
                 reason = f"XLA has no {unknown.group(1)} ({unknown.group(2)})"
-            raise UnsupportedError(f"XLA makes no program of this step: {reason}") from error
+            raise UnsupportedError(f"XLA cannot compile this step: {reason}") from error
     return result

@@ -156,7 +156,7 @@ def bert_config(
     vocab_size: int, layers: int, hidden: int, heads: int, length: int, dropout: float,
     attention_dropout: Optional[float] = None,
 ) -> Dict[str, Any]:  # fmt: skip
-    """Return the content of the ``bert_config.json`` of a new BERT; None = as ``dropout``."""
+    """Return the ``bert_config.json`` of a new BERT; attention dropout None = as ``dropout``."""
     return {
         "model_type": "bert", "vocab_size": vocab_size, "hidden_size": hidden,
         "num_hidden_layers": layers, "num_attention_heads": heads, "intermediate_size": 4 * hidden,

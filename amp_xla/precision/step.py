@@ -70,7 +70,7 @@ class Step:
 
 @dataclasses.dataclass(eq=False)
 class Steps:
-    """Steps under construction, one in each graph and replica, and how they are applied.
+    """Steps under construction, one per graph and replica: scales, unscales and applies them.
 
     Attributes:
       state: variables of the loss scale.

@@ -93,7 +93,7 @@ class Recipe:
         )  # fmt: skip
 
     def need(self, function: FunctionName, run: str, why: str) -> Callable[..., Any]:
-        """Return a function; if there is none, raise AmpXlaError with ``why`` at its end."""
+        """Return the function; if the recipe has none, raise AmpXlaError that ends with ``why``."""
         found: Function = vars(self)[function]
         if found is None:
             raise AmpXlaError(f"{run}: recipe {self.name} has no `{function}`; {why}")

@@ -15,7 +15,7 @@ _OURS = ("AMP_XLA_", "TF_", "NVIDIA_TF32")
 # Set by the `make test` that runs these tests; a user's `make` does not inherit them.
 _FROM_MAKE = (
     *("MAKEFLAGS", "MAKELEVEL", "MAKEOVERRIDES", "MFLAGS", "RUNTIME", "RECIPE", "ARGS", "NP"),
-    *("HOSTS", "BASE_IMAGE", "IMAGE", "GPUS", "DATA", "RUNS", "ENGINE", "PYTHONPATH"),
+    *("BASE_IMAGE", "IMAGE", "GPUS", "DATA", "RUNS", "ENGINE", "PYTHONPATH"),
 )
 
 

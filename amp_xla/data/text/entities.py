@@ -141,7 +141,7 @@ def read(path: str, nested: bool = True, on_bad_line: str = "error") -> Dataset:
 
 
 def _refuse_two_tags(path: str, rows: Sequence[List[str]]) -> None:
-    """Raise ``DataError`` if a column before the last has tags too, as in GermEval; not chunks."""
+    """Raise ``DataError`` if another column has entity tags, as in GermEval; not chunk tags."""
     columns = list(zip(*(row for row in rows if len(row) == len(rows[0]))))
     for i, column in enumerate(columns[1:-1], 1):
         names = {tag.partition("-")[2] for tag in column} - CHUNKS
@@ -196,12 +196,12 @@ def _entity(text: str, given: Any) -> Entity:
         *values, words = (next((given[k] for k in names if k in given), None) for names in KEYS)
         values[2:] = values[2] if isinstance(values[2], list) else values[2:]  # Label Studio
         if words is None and "end_idx" in given:
-            raise ValueError(f"entity {shown}: without its words, is end_idx included?")
+            raise ValueError(f"entity {shown}: its words are needed, to see if end_idx is included")
     if isinstance(values, list) and [type(value) for value in values] == [int, int, str]:
         start, end, label = values
         if words not in (None, text[start:end]):
             if text[start : end + 1] != words:
-                raise ValueError(f"entity {shown}: these characters are {text[start : end + 1]!r}")
+                raise ValueError(f"entity {shown}: the text has {text[start : end + 1]!r} there")
             end += 1
         if 0 <= start < end <= len(text) and label.strip():
             return Entity(start, end, label)
@@ -223,7 +223,7 @@ def _tagged(table: Table, name: str) -> Iterator[Tuple[int, List[str]]]:
             if not fit or not all(isinstance(word, str) for word in tokens + tags):
                 both = json.dumps([tokens, tags], ensure_ascii=False)[1:-1][:60]
                 raise ValueError(
-                    f"tokens, {name}: {both}; needed: two lists of strings of equal length"
+                    f"tokens and {name} are {both}; needed: equally long lists of strings"
                 )
             text_value({"tokens": "".join(tokens + tags)}, "tokens", "text")
         except ValueError as reason:

@@ -158,7 +158,7 @@ class Layout:
         return cls(stored["format"], stored["header"], tuple(stored["columns"]), **values)
 
     def applied(self, table: Table, needs: Sequence[str]) -> Optional[Layout]:
-        """Return the layout of another file with the same columns; None if it has others.
+        """Return the layout for another file with these columns; None if its columns differ.
 
         Columns are found by name, in any order, or by number if there is no header; a label that
         is not needed may be missing.

@@ -225,7 +225,7 @@ def text_value(
 def refuse_rejected(record: Dict[str, Any]) -> None:
     """Raise ``ValueError`` if a user of Prodigy did not accept the labels of a record."""
     if "_task_hash" in record and record.get("answer", "accept") != "accept":
-        raise ValueError(f"its labels are no sample: Prodigy's answer is {record['answer']!r}")
+        raise ValueError(f"labels not accepted in Prodigy: answer is {record['answer']!r}")
 
 
 def joined(tokens: Sequence[str]) -> str:

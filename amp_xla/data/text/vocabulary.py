@@ -1,4 +1,4 @@
-"""WordPiece vocabularies: read from files and folders, checked, trained; how texts become words.
+"""WordPiece vocabularies, read from files or trained; rules that split texts into words.
 
 The rules of bert4keras and of Hugging Face decide which characters are spaces, punctuation or CJK,
 and which are dropped. They differ for private-use and newly assigned characters. bert4keras' rules
@@ -152,7 +152,7 @@ def path(folder: str) -> str:
 
 
 def read(folder: str) -> Tuple[List[str], Rules]:
-    """Return the tokens in the order of their ids, and the rules."""
+    """Return the tokens in the order of their ids, and the rules that split a text into words."""
     how = rules(folder)
     kind = str(json_file(os.path.join(folder, SETTINGS)).get("tokenizer_class", ""))
     if kind.startswith("RoFormer"):

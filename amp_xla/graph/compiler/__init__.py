@@ -101,8 +101,8 @@ def program() -> Path:
     version = ".".join(_VERSION.findall(text))
     if not version.startswith(f"{SUPPORTED}."):
         raise UnsupportedError(
-            f"a GPU's program needs TensorFlow {SUPPORTED}.1, whose XLA compiles it; here is "
-            f"{version or 'another version'} (in a checkout, RUNTIME=tf2 chooses it)"
+            f"XLA's GPU compiler is used from TensorFlow {SUPPORTED}.1; found: "
+            f"{version or 'another version'} (in a checkout, RUNTIME=tf2 chooses {SUPPORTED}.1)"
         )
     sources = [_FOLDER / "gpu_kernels.cc", _FOLDER / "build.sh"]
     key = zlib.crc32(b"".join(s.read_bytes() for s in sources) + str(tensorflow).encode())

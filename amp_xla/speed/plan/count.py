@@ -108,7 +108,7 @@ class _Graph:
     def kept(self) -> float:
         """Return the bytes of the activations that the backward pass reads, in float32.
 
-        Of layers that are recomputed, the largest is in memory too.
+        If layers are recomputed, the largest one is added: its activations are in memory again.
         """
         kept: Dict[str, Set[Output]] = {"": set()}
         for name, node in self._nodes.items():

@@ -73,7 +73,7 @@ class Work(NamedTuple):
 class Mode(NamedTuple):
     """Precision and XLA of a step. ``precision`` is ``fp32``, ``tf32`` or ``amp``.
 
-    ``recipe``: a recipe builds the graph, whose derivatives keep fewer activations.
+    ``recipe``: the model is a recipe's, whose hand-written derivatives keep fewer activations.
     """
 
     precision: str

@@ -40,7 +40,7 @@ class MultiLabelTextFiles(TextFiles):
 
     def __post_init__(self) -> None:
         if self.regression and (self.multilabel is not None or self.classes):
-            raise SettingsError("--regression: allowed without --multilabel and --classes")
+            raise SettingsError("--regression excludes --multilabel and --classes")
         if self.multilabel is not None and not self.multilabel.strip():
             raise SettingsError(
                 f"--multilabel {self.multilabel!r}: allowed is the character between labels, such "

@@ -46,7 +46,7 @@ class TextOptions:
 
 @dataclasses.dataclass(frozen=True)
 class ObjectiveOptions:
-    """What to predict."""
+    """The objective and the masks."""
 
     objective: Literal["mlm", "lm", "unilm"] = "mlm"
     """what to predict: mlm = masked words (RoBERTa), lm = the next token (GPT), unilm = the second

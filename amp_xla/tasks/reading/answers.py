@@ -29,7 +29,7 @@ NEVER = 1e30  # threshold if all training questions have an answer
 
 
 def threshold_of(labels: Sequence[str] = (NO_ANSWER,)) -> Any:
-    """Return the threshold, a variable: the answer is empty if that scores higher by so much.
+    """Return the threshold, a variable: how much "no answer" must score above the best span.
 
     Its value is chosen on dev and saved in checkpoints; training ``labels`` decide its start.
     """

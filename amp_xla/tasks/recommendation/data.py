@@ -256,7 +256,7 @@ def batch_of(
 
 
 def _rows(hashes: np.ndarray, rows: int) -> np.ndarray:
-    """Return rows of the table for hashes of values; a value has another row in each slot."""
+    """Return table rows for hashes of values; equal values in two slots get different rows."""
     slot = np.arange(1, hashes.shape[1] + 1, dtype=np.uint64)[None, :, None]
     with np.errstate(over="ignore"):
         mixed = _mixed(hashes.astype(np.uint64) + (slot << np.uint64(32)))

@@ -249,7 +249,7 @@ class TextGenerator:
 
 
 def _beams(options: GenerationOptions, end_id: int, most: int, _: int) -> Search:
-    """Keep the beams with the highest sum of log-probabilities; one beam is the greedy search.
+    """Search for one text with the best beams by sum of log-probabilities; one beam is greedy.
 
     A beam that ends while another has a higher sum is dropped.
     """

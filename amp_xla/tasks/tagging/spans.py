@@ -26,7 +26,7 @@ def check(head: str, label_smoothing: float, r_drop: float) -> None:
     """Raise SettingsError if a head does not allow label smoothing or R-Drop."""
     if label_smoothing and head != "softmax":
         raise SettingsError(
-            f"--label-smoothing {label_smoothing:g}, --head {head}: allowed with softmax only"
+            f"--label-smoothing {label_smoothing:g} excludes --head {head}; allowed: softmax"
         )
     if r_drop and not is_flat(head):
         raise SettingsError(f"--r-drop excludes --head {head}; allowed: softmax, crf")

@@ -166,7 +166,7 @@ def test_labels_that_a_user_of_prodigy_rejected_are_left_out(file, answer):
         record = {**REJECTED, **fields, "answer": answer}
         content = objects({**record, "answer": "accept"}, record, {"text": "b a", **fields})
         path = file("a.jsonl", content)
-        with pytest.raises(DataError, match=f"a.jsonl:2: .*Prodigy's answer is '{answer}'"):
+        with pytest.raises(DataError, match=f"a.jsonl:2: .*Prodigy: answer is '{answer}'"):
             how(path)  # type: ignore[operator]
         data = how(path, on_bad_line="skip")  # type: ignore[operator]
         assert data.texts == ["Ann came", "b a"]

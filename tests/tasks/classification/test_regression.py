@@ -127,7 +127,7 @@ def test_numbers_are_asked_about_or_said(command, digits, words, said):
 @pytest.mark.once
 def test_flags_that_exclude_each_other_and_the_loss():
     for others in ({"multilabel": ","}, {"classes": True}):
-        with pytest.raises(SettingsError, match="--regression: allowed without"):
+        with pytest.raises(SettingsError, match="--regression excludes --multi"):
             MultiLabelTextFiles(regression=True, **others)
     source = np.random.RandomState(1)
     logits, labels = source.randn(2, 4, 1).astype(np.float32)

@@ -122,11 +122,11 @@ def _kind(path: str, head: bytes, field: str) -> str:
         return "json"
     if name.endswith((".csv", ".xml")):
         raise DataError(
-            f"{path}: {name[-3:].upper()}; text, JSON lines, Parquet or columns between tabs are "
-            f"needed"
+            f"{path} is {name[-3:].upper()}; needed: text, JSON lines, Parquet, or columns "
+            f"separated by tabs"
         )
     if name.endswith(".tsv") and b"\t" in begin.split(b"\n")[0] and not field[:1].isdigit():
-        raise DataError(f"{path}: columns between tabs; --field 0 reads the first of them")
+        raise DataError(f"{path} has columns separated by tabs; --field 0 reads the first of them")
     return "json" if begin[:1] == b"{" and not name.endswith(TEXT_SUFFIXES) else "text"
 
 

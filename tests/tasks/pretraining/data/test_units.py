@@ -108,10 +108,10 @@ RETURNS = b"a text\rand another\r", r"a\.txt: only carriage returns end its line
 
 
 @pytest.mark.parametrize("name, content, message, how", [
-    ("A.XML", b"<page>\n<x>\n</page>\n", "A.XML: XML; text, JSON lines, Parquet", {}),
-    ("a.csv", b"text,label\nx,1\n", "a.csv: CSV; text, JSON lines, Parquet", {}),
+    ("A.XML", b"<page>\n<x>\n</page>\n", "A.XML is XML; needed: text, JSON lines, Parquet", {}),
+    ("a.csv", b"text,label\nx,1\n", "a.csv is CSV; needed: text, JSON lines, Parquet", {}),
     ("a.tsv", b"text\tlabel\nx\t1\n",
-     "a.tsv: columns between tabs; --field 0 reads the first", {}),
+     "a.tsv has columns separated by tabs; --field 0 reads the first", {}),
     ("a.txt.gz", UTF16, r"a\.txt.*: the file is UTF-16; UTF-8 is needed .iconv",
      {"on_bad_line": "skip"}),
     ("a.txt", *RETURNS, {}), ("a.txt", *RETURNS, {"documents": "file"}),
