@@ -170,7 +170,7 @@ def test_positions_behind_tokens_cause_a_warning(tmp_path):
     ('{"tokens": ["a"], "tags": ["O"]}\n{"tokens": ["a", "b"], "tags": ["O"]}',
      r'data:2: tokens and tags are \["a", "b"\], \["O"\]; needed: equally long lists of strings'),
     ('{"tokens": "EU", "tags": ["O"]}', 'data:1: tokens and tags are "EU", .* equally long'),
-    ('{"tokens": ["EU"], "tags": [null]}', r"data:1: tokens and tags are .*null\]; equally long"),
+    ('{"tokens": ["EU"], "tags": [null]}', r"data:1: tokens and tags .*null\]; needed: equally"),
     ('{"tokens": ["EU"], "tags": ["ORG"]}', "data:1: 'EU', 'ORG'; needed: a token and its tag"),
     ('{"tokens": ["", "b"], "tags": ["O", "O"]}', "data:1: '', 'O'; needed: a token and its tag"),
     ('{"tokens": [" "], "tags": ["O"]}', "data:1: the text is blank"),
