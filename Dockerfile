@@ -13,6 +13,7 @@ WORKDIR /workspace/amp_xla
 
 # Only the files that decide about packages, so that a change of code does not install them again.
 COPY requirements/container-*.txt requirements/
+COPY amp_xla/process/checkout.py amp_xla/process/
 COPY scripts/environment scripts/environment
 COPY scripts/container_base.py scripts/container_install.py scripts/
 RUN command -v python3 >/dev/null || { echo "error: this base has no python3" >&2; exit 2; }; \

@@ -39,7 +39,7 @@ class Config:
     max_answer: Annotated[int, within(at_least=1)] = 30
     """maximum tokens of an answer"""
     training: options.ClassifierOptions = options.ClassifierOptions(
-        label_smoothing=0.0, token_dropout=0.0
+        label_smoothing=0.0, token_dropout=0.0, epochs=4
     )
     update: options.UpdateOptions = options.UpdateOptions()
     memory: options.MemoryOptions = options.MemoryOptions()

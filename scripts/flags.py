@@ -13,7 +13,7 @@ import importlib
 import inspect
 from collections import defaultdict
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
 from typing_extensions import get_args, get_type_hints
 
@@ -109,7 +109,7 @@ def _names(recipes: List[str], every: List[str]) -> str:
     return f"all but {', '.join(missing)}" if len(missing) < 3 else ", ".join(recipes)
 
 
-def _table(columns: str, rows: List[Tuple[str, ...]]) -> List[str]:
+def _table(columns: str, rows: Sequence[Tuple[str, ...]]) -> List[str]:
     head = [f"| {columns} |", "|" + "---|" * len(columns.split("|"))]
     return [*head, *(f"| {' | '.join(row)} |" for row in rows), ""]
 

@@ -147,7 +147,7 @@ class Generator:
 
     def batches(self, seed: int, position: int) -> Iterator[Any]:
         """Yield the batches from ``position`` on, as tuples for Keras."""
-        number = position // self.steps * self.steps if self._starts_over() else 0
+        number = position // self.steps * self.steps if self.starts_over() else 0
         if position - number:
             note(f"skipping {position - number} batches of the generator that were trained before")
         while True:
@@ -164,7 +164,7 @@ class Generator:
             if number > position:
                 yield batch
 
-    def _starts_over(self) -> bool:
+    def starts_over(self) -> bool:
         """Return whether each epoch is exactly one pass of a new bert4keras ``DataGenerator``."""
         known = backend.bert4keras("snippets").DataGenerator
         frame, code = self._generator.gi_frame, self._generator.gi_code
@@ -274,8 +274,9 @@ class Feed:
         if position >= end:
             position, before = max(position - 1, 0), None
         self._steps, self._position, self._skip = source.steps, position, skip
-        # A generator that is at the start of an epoch need not read the one before.
-        checks = before is not None and (skip > 0 or isinstance(source, Sequences))
+        # A generator that can start at an epoch need not read the one before.
+        starts = isinstance(source, Generator) and source.starts_over()
+        checks = before is not None and (skip > 0 or not starts)
         self._batches = _apart(source.batches(seed, position - checks))
         if checks and digest(next(self._batches)) != before:
             note(
@@ -297,6 +298,7 @@ class Feed:
 
     def arguments(self, given: Mapping[str, Any]) -> Dict[str, Any]:
         """Return the arguments of ``fit``, changed so that it takes its batches from here."""
+        self._alone = not given["workers"]  # it may use the model, as the main thread does
         changes = {"workers": 0, "use_multiprocessing": False, "shuffle": False}
         data = "generator" if "generator" in given else "x"
         return {**given, **changes, data: self._generator(), "steps_per_epoch": self._steps}
@@ -322,7 +324,7 @@ class Feed:
 
         ``train_on_batch`` in a callback calls this once more in a step.
         """
-        if self._ahead is None and (self._position + 1) % self._steps:
+        if self._ahead is None and not self._alone and (self._position + 1) % self._steps:
             self._ahead = self._pool.submit(next, self._batches)
 
     def wait(self) -> None:

@@ -8,7 +8,7 @@ import warnings
 from collections import Counter
 from typing import Any, Dict, Iterable, List, Mapping, Optional
 
-from amp_xla.backend import keras
+from amp_xla.backend import keras, tf
 from amp_xla.errors import AmpXlaError
 from amp_xla.graph.training_graph import layers_of
 from amp_xla.process.progress import note
@@ -115,6 +115,25 @@ def name_changed(built: Mapping[str, Any], begun: Mapping[str, Any]) -> None:
             f"callbacks set {', '.join(names[:3])}{' ...' if names[3:] else ''} in "
             f"on_train_begin; the checkpoint's values replace them"
         )
+
+
+def name_late(known: int) -> int:
+    """Print the variables that were made since there were ``known``; return their new number."""
+    every = [variable.op.name for variable in tf.global_variables()]
+    if every[known:]:
+        names = f"{', '.join(every[known:][:3])}{' ...' if every[known:][3:] else ''}"
+        note(
+            f"warning: checkpoints do not hold {names}, made after fit began: a resume is not "
+            f"exact there; train such a model once before fit"
+        )
+    return len(every)
+
+
+def name_emptied(callbacks: Iterable[Any]) -> None:
+    """Print the files that a callback will empty on resume."""
+    for each in callbacks:
+        if isinstance(each, keras.callbacks.CSVLogger) and not each.append:
+            note(f"warning: CSVLogger without append=True empties {each.filename} on resume")
 
 
 def name_unfinished(loop: Any, ended: bool) -> None:

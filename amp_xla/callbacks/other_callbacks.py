@@ -11,6 +11,7 @@ import contextlib
 import dis
 import functools
 import json
+import random
 import re
 import sys
 import types
@@ -70,13 +71,7 @@ class OtherCallbacks:
             {hook: vars(callback)[hook] for hook in _BATCH_HOOKS if hook in vars(callback)}
             for callback in self._callbacks
         ]
-        self._silent = [
-            {
-                name: (text, {key: np.array(array) for key, array in arrays.items()})
-                for name, (text, arrays) in self._attributes(number).items()
-            }
-            for number in range(len(self._callbacks))
-        ]
+        self._silent = [self._attributes(number) for number in range(len(self._callbacks))]
         for callback in self._callbacks:
             vars(callback).update(dict.fromkeys(_BATCH_HOOKS, lambda batch, logs=None: None))
 
@@ -100,7 +95,7 @@ class OtherCallbacks:
             for name, (text, found) in self._attributes(number).items():
                 if initial.get(name) != text:
                     changed[name] = json.loads(text)
-                    arrays.update((key, np.array(array)) for key, array in found.items())
+                    arrays.update(found)
             states.append({"class": type(callback).__name__, "state": changed})
         return states
 
@@ -156,13 +151,13 @@ def encoded(value: Any, name: str, arrays: Arrays) -> Any:
 
     Args:
       name: name of the array if the value is one, and start of the names of those in it.
-      arrays: gets the arrays in the value.
+      arrays: gets copies of the arrays in the value.
     """
     kind = type(value)
     if value is None or kind in (bool, float, str) or (kind is int and abs(value) < 2**63):
         return value
     if kind is np.ndarray and value.dtype.kind in "biuf":
-        arrays[name] = value
+        arrays[name] = np.array(value)
         return {"array": name, "crc": zlib.crc32(np.ascontiguousarray(value).tobytes())}
     if isinstance(value, np.generic) and kind.__module__ == "numpy" and value.dtype.kind in "biuf":
         return {"scalar": value.dtype.name, "value": value.item()}
@@ -265,7 +260,7 @@ def _outside(function: Any, prefix: str) -> Dict[str, Value]:
         with contextlib.suppress(ValueError):  # not assigned yet
             found[name] = cell.cell_contents, functools.partial(setattr, cell, "cell_contents")
     for name, (value, change) in found.items():
-        if name in assigned or (isinstance(value, _CONTAINERS) and not _is_data(value)):
+        if name in assigned or _is_drawn(value) or _may_change(value):
             values[prefix + name] = value, change
         elif _is_own(value):
             values.update(_values(value, f"{prefix}{name}.", False))
@@ -279,11 +274,28 @@ def _assigned(code: Any) -> Container[str]:
     return {each.argval for each in dis.get_instructions(code) if each.opname in stores}
 
 
+def _may_change(value: Any) -> bool:
+    """Return whether a value is a container that can be saved, and not data."""
+    if not isinstance(value, _CONTAINERS) or _is_data(value):
+        return False
+    with contextlib.suppress(TypeError, RecursionError):
+        encoded(value, "", {})
+        return True
+    return False
+
+
+def _is_drawn(value: Any) -> bool:
+    """Return whether a value is an iterator or draws random numbers."""
+    draws = type(value).__module__.startswith("numpy.random") or isinstance(value, random.Random)
+    return draws or isinstance(value, Iterator)
+
+
 def _is_data(value: Any) -> bool:
     """Return whether a container is so large that it is data rather than state."""
     if isinstance(value, np.ndarray):
         return value.size >= 1000 * _LARGE  # compared by its checksum
-    return isinstance(value, (*_CONTAINERS, tuple)) and len(value) >= _LARGE
+    kinds: Any = (*_CONTAINERS, tuple)
+    return isinstance(value, kinds) and len(value) >= _LARGE
 
 
 def _is_own(value: Any) -> bool:
@@ -315,6 +327,5 @@ def _is_state(value: Any, first: Any) -> bool:
         return False
     if _library(type(value)) in _LIBRARIES:
         return False
-    draws = type(value).__module__.startswith("numpy.random")
-    changes = draws or isinstance(value, Iterator) or type(value).__hash__ is None
+    changes = _is_drawn(value) or type(value).__hash__ is None
     return changes or hasattr(value, "__dict__") or value is not first

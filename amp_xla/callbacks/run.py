@@ -164,9 +164,7 @@ class Run(keras.callbacks.Callback):
         others = [callback for callback in given["callbacks"] if callback is not self]
         if not self._ranks.first:
             others = [other for other in others if type(other).__name__ not in _WRITERS]
-        for other in others:
-            if isinstance(other, keras.callbacks.CSVLogger) and not other.append:
-                note(f"warning: CSVLogger without append=True empties {other.filename} on resume")
+        description.name_emptied(others)
         last = keras.callbacks.LambdaCallback(
             on_train_begin=lambda logs: self._others_began(others),
             on_batch_end=lambda batch, logs: self._after_batch(logs),
@@ -183,7 +181,7 @@ class Run(keras.callbacks.Callback):
         check(model)
         self._ranks = distributed.current()
         self._source: Any = data.source(model, given)
-        resume_from = newest(self.folder, self._ranks)
+        self._resume_from = resume_from = newest(self.folder, self._ranks)
         self._saved = {**_NEW, **(resume_from.state.get("fit", {}) if resume_from else {})}
         self._arrays = resume_from.more_tensors() if resume_from else {}
         self._losses = list(self._saved["losses"])
@@ -204,8 +202,8 @@ class Run(keras.callbacks.Callback):
         self._feed: Any = self._source
         if not isinstance(self._source, data.Arrays):  # Keras itself cuts batches of arrays
             end = position if self._ended else given["epochs"] * steps
-            before = None if self._ranks.several else self._saved["batch"]
-            self._feed = data.Feed(self._source, self._seed, position, skip, end, before)
+            place = self._seed, position, skip, end, self._saved["batch"]
+            self._feed = data.Feed(self._source, *place)
         self._open.callback(self._feed.close)
         self._step = FitStep(
             model, self._feed, given["class_weight"], self._seed,
@@ -227,7 +225,7 @@ class Run(keras.callbacks.Callback):
         engine = TensorFlowEngine(job)
         engine.skips = self._step.skips
         self._variables = len(tf.global_variables())
-        built = engine.variables.snapshot() if resume_from else {}
+        self._built = engine.variables.snapshot() if resume_from else {}
         description.check_names(resume_from, model)
         try:
             self._loop = prepare(self.folder, self._config, engine, options, resume_from)
@@ -240,8 +238,7 @@ class Run(keras.callbacks.Callback):
         if resume_from is None:
             self._loop.state.epoch = epoch
         else:  # callbacks begin with the model of the script, as they did in the new run
-            engine.variables.assign(built)
-        self._resume_from, self._built = resume_from, built
+            engine.variables.assign(self._built)
         self._step.number, self._step.skip = self._loop.state.step, skip
 
     def on_train_begin(self, logs: Any = None) -> None:
@@ -348,13 +345,7 @@ class Run(keras.callbacks.Callback):
         arrays: Dict[str, np.ndarray] = {}
         state = self._loop.state
         within = state.step_in_epoch > 0 or state.evaluate_due
-        late = [v.op.name for v in tf.global_variables()[self._variables :]]
-        if late:
-            self._variables += len(late)
-            note(
-                f"warning: checkpoints do not hold {', '.join(late[:3])}{' ...' * bool(late[3:])}, "
-                f"made after fit began: a resume is not exact there; train such a model once before"
-            )
+        self._variables = description.name_late(self._variables)
         metrics = backend.K.batch_get_value(metric_variables(self._step.model)) if within else []
         fit = {
             "seed": self._seed,
@@ -364,7 +355,7 @@ class Run(keras.callbacks.Callback):
             "callbacks": self._others.state(arrays),
             "ended": self._ended,
             "random": encoded(data.random_state(), "random", arrays),
-            "batch": data.digest(self._feed.batch),
+            "batch": None if self._ranks.several else data.digest(self._feed.batch),
             "weights": [weight.op.name for weight in self._step.model.weights],
         }
         return {"fit": fit}, arrays

@@ -81,6 +81,8 @@ def main(argv: List[str]) -> int:
     generates = config.generation != GenerationOptions()
     if config.query is not None and generates:
         raise AmpXlaError("--query excludes --beams, --top-k and the other options of generation")
+    if config.vectors is not None and (generates or config.json or config.query is not None):
+        raise AmpXlaError("--vectors excludes --json, --query and the options of generation")
     function: FunctionName = "predict"
     advice = "amp-xla predict needs it"
     named: Dict[str, Any] = {}
@@ -88,8 +90,6 @@ def main(argv: List[str]) -> int:
         function, advice = "rank", "--query needs a similarity run"
         named = {"query": config.query}
     elif config.vectors is not None:
-        if generates or config.json:
-            raise AmpXlaError("--vectors excludes --json and the options of generation")
         function, advice = "vectors", "--vectors needs a run of an encoder, such as classification"
     elif generates:
         function = "generate"

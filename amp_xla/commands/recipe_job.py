@@ -77,16 +77,15 @@ class SubjectOptions:
     out: Optional[str] = None
     """folder for the JSON report; none = runs/<recipe>/<command>"""
 
-    def open(self, words: Sequence[str], loss_scale: Optional[str] = None) -> Subject:
+    def open(self, words: Sequence[str]) -> Subject:
         """Build the recipe's job or the script's model.
 
         Args:
           words: flags of the recipe, or words of the script.
-          loss_scale: replaces the loss scale of the recipe.
 
         Raises:
           AmpXlaError: the recipe, script or batch does not exist; or ``--batch`` is given for a
-            recipe, or ``loss_scale`` for a script.
+            recipe.
         """
         note(f"building {self.recipe} ...")
         script = ScriptFunction.of(self.recipe)
@@ -96,12 +95,8 @@ class SubjectOptions:
                     f"--batch {self.batch}: {self.recipe} is a recipe, which has its own batches; "
                     f"--batch is for my_script.py:build_model"
                 )
-            subject = open_recipe(self.recipe, words, loss_scale)
+            subject = open_recipe(self.recipe, words)
         else:
-            if loss_scale is not None:
-                raise AmpXlaError(
-                    f"--loss-scale {loss_scale}: the optimizer of {script} sets it; change it there"
-                )
             import amp_xla.setup  # for scripts that do not import it
 
             subject = open_script(script, words, self.batch)
@@ -120,7 +115,7 @@ class SubjectOptions:
         print(f"\n{report}\n\nwritten: {path}")
 
 
-def open_recipe(recipe: str, words: Sequence[str], loss_scale: Optional[str] = None) -> Subject:
+def open_recipe(recipe: str, words: Sequence[str]) -> Subject:
     """Build a recipe's job with ``precision=amp`` and the loss scale for float16.
 
     Raises:
@@ -131,9 +126,7 @@ def open_recipe(recipe: str, words: Sequence[str], loss_scale: Optional[str] = N
     options = precision_options(config, "this shows what the graph rewrite does in")
     _require_amp("--precision", options.precision)
     # Without a GPU a recipe would build itself for bfloat16 or float32.
-    settings = Settings.from_environment(
-        os.environ, precision="amp", loss_scale=loss_scale or options.loss_scale
-    )
+    settings = Settings.from_environment(os.environ, precision="amp", loss_scale=options.loss_scale)
     scale = Precision.of(settings, "float16").loss_scale
     mode = options.xla_mode
     config = changed(

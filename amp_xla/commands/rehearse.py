@@ -27,15 +27,13 @@ class Config:
     subject: SubjectOptions = SubjectOptions()
     steps: Annotated[int, within(at_least=1)] = 20
     """number of training steps"""
-    loss_scale: Optional[str] = None
-    """loss scale, only for recipes: a number (1 = off) or dynamic; none = the recipe's"""
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
     """Rehearse, print the tables and write the record; return 1 if a number was not finite."""
     own_words, words = split_words(argv)
     config = parse(Config, own_words, "amp-xla rehearse RECIPE")
-    model, batches, _ = config.subject.open(words, config.loss_scale)
+    model, batches, _ = config.subject.open(words)
     if batches is None:
         raise AmpXlaError(
             f"{config.subject.recipe} returns no batch to train on; give --batch the name of a "

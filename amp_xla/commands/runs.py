@@ -65,7 +65,8 @@ def _groups(runs: Sequence[Record]) -> Iterator[str]:
         if run.state == "done" and run.best is not None:
             of_settings = groups.setdefault(json.dumps(settings, sort_keys=True), {})
             of_settings.setdefault(f"{run.config.get('seed')}", run)
-    for seeds, group in ((sorted(group), group) for group in groups.values() if len(group) > 1):
+    for group in (group for group in groups.values() if len(group) > 1):
+        seeds = sorted(group, key=lambda seed: (len(seed), seed))  # 2 before 10
         values = [group[seed].best_value for seed in seeds]
         yield (
             f"seeds {', '.join(seeds)}: best {group[seeds[0]].monitor[4:]} mean "

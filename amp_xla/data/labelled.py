@@ -27,9 +27,9 @@ class BatchOptions:
 
     batch_size: Annotated[int, within(1, 2**16), MAY_CHANGE] = 16
     """samples per micro-batch (with --bert: 32, or 16 for few texts); on a GPU use 32 to 256"""
-    max_length: Annotated[int, within(at_least=3)] = 96
+    max_length: Annotated[int, within(3, 2**16)] = 96
     """maximum tokens per sample; longer ones are cut; activation memory grows with its square"""
-    shapes: Annotated[int, within(at_least=1)] = 4
+    shapes: Annotated[int, within(1, 2**10)] = 4
     """number of different batch lengths; each is one XLA compilation; 1 = fixed length"""
 
 
@@ -172,8 +172,8 @@ def _repeated(train: Dataset, dev: Dataset) -> str:
     if not repeated:
         return ""
     kind = "target" if train.labels is None else "label"
-    others = f", {sum(repeated):,} of them with another {kind}" if any(repeated) else ""
-    return f"\nwarning: {len(repeated):,} of {len(dev):,} dev texts are training texts{others}"
+    answer = f", {sum(repeated):,} of them with another {kind}" if any(repeated) else ""
+    return f"\nwarning: {len(repeated):,} of {len(dev):,} dev texts are training texts{answer}"
 
 
 def token_dropout(batches: Any, rate: float, tokenizer: Tokenizer, seed: int = 0) -> Any:

@@ -312,16 +312,13 @@ class LossScaleOptimizer(OptimizerFacade):
         tape: Optional[Any] = None,
         global_step: Optional[Any] = None,
     ) -> Any:
-        """Take one training step; see ``compute_gradients`` and ``apply_gradients``.
-
-        In a v1 graph, updates of layers that it waits for run in applied steps only.
-        """
+        """Take one training step; see ``compute_gradients`` and ``apply_gradients``."""
         waits = awaited() if in_v1_graph() and not callable(loss) else []
         if waits:
             with tf.control_dependencies(None):
                 operation = self.minimize(loss, var_list, grad_loss, name, tape, global_step)
-            updates = if_applied(waits, self.gradients_finite, loss, self.window)
-            return tf.group(operation, *updates)
+                updates = if_applied(waits, self.gradients_finite, loss, self.window)
+                return tf.group(operation, *updates)
         self._steps.close()  # drops gradients that were unscaled and never applied
         pairs = self.compute_gradients(loss, var_list, grad_loss, tape)
         try:

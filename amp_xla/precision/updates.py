@@ -6,7 +6,7 @@ stay as they are, and the step runs copies of them, in a branch that depends on 
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence
+from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Set
 
 from amp_xla.graph.nodes import upstream
 from amp_xla.precision.tensorflow import Window, tf
@@ -69,7 +69,7 @@ def if_applied(
         with tf.control_dependencies([copies[op] for op in roots]):
             return tf.constant(True)
 
-    assigned = {op.inputs[0].op for op in gated if op.type.startswith(ASSIGNS)}
+    assigned = _assigned(gated)
     variables = [v for v in tf.global_variables() if v.op in assigned]
     finite = finite if window is None else window.begun(variables, finite)
     applied = tf.logical_and(finite, tf.reduce_all(tf.is_finite(loss)))
@@ -83,8 +83,19 @@ def awaited() -> List[Any]:
     waits = list(graph._current_control_dependencies())
     steps = {v.op for v in tf.get_collection(tf.GraphKeys.GLOBAL_STEP)}
     found = upstream(waits, {op for op in graph.get_operations() if _in_branch(op)})
-    assigned = {op.inputs[0].op for op in found if op.type.startswith(ASSIGNS)} - steps
-    return waits if assigned and graph._get_control_flow_context() is None else []
+    return waits if _assigned(found) - steps and graph._get_control_flow_context() is None else []
+
+
+def _assigned(operations: Iterable[Any]) -> Set[Any]:
+    """Return the operations of the variables that are assigned, also in a branch."""
+    found = set()
+    for op in operations:
+        if op.type.startswith(ASSIGNS):
+            source = op.inputs[0].op
+            while source.type == "Switch":
+                source = source.inputs[0].op
+            found.add(source)
+    return found
 
 
 def _in_branch(op: Any) -> bool:

@@ -92,5 +92,5 @@ def _user_error(error: AmpXlaError) -> int:
 def _end(text: str, code: int) -> int:
     with output.messages():
         if text:
-            print(output.printable(as_typed(text)), file=sys.stderr, flush=True)
+            print(output.message(as_typed(text)), file=sys.stderr, flush=True)
     return code

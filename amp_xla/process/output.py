@@ -31,6 +31,11 @@ def printable(text: Any, allowed: str = "") -> str:
     )
 
 
+def message(text: str, allowed: str = "") -> str:
+    """Return the printable text of a message, without the middle of very long lines."""
+    return printable(re.sub("(.{1000}).{500,}(.{500})", r"\1 ... \2", text), allowed)
+
+
 def check_name(name: str) -> None:
     """Raise AmpXlaError if a name is not UTF-8: it could not be written into the run's files."""
     plain = name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")

@@ -10,7 +10,7 @@ from typing import Any, Dict, Optional
 from tqdm import tqdm
 
 from amp_xla.process.checkout import as_typed
-from amp_xla.process.output import messages, printable
+from amp_xla.process.output import message, messages
 from amp_xla.process.world import is_main_rank, world
 
 # The bar comes last: tqdm cuts the line at the terminal's width.
@@ -22,7 +22,7 @@ def note(text: str, ranks: int = 1) -> None:
     """Print lines to standard error on the first ``ranks`` ranks, above the progress bar."""
     if world().rank < ranks:
         with messages():
-            tqdm.write(printable(as_typed(text), "\n"), file=sys.stderr)
+            tqdm.write(message(as_typed(text), "\n"), file=sys.stderr)
 
 
 class Progress:

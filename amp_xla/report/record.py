@@ -144,14 +144,17 @@ def read(path: Path, name: str = "") -> Record:
     config.pop("run", None)
     train, dev = _metrics(path / "metrics.jsonl")
     folders = _inside(path)
-    results = sorted(_inside(path / EVALUATIONS)) if path / EVALUATIONS in folders else []
+    results, left = {}, 4 * _LARGEST
+    for folder in sorted(_inside(path / EVALUATIONS)) if path / EVALUATIONS in folders else []:
+        text = _text(folder / "result.json")
+        left -= len(text)
+        results[folder.name] = _decoded(text) if left > 0 else {}
     # Only the newest report is shown, and there may be thousands.
     reports = sorted(file / "report.txt" for file in folders if "nonfinite-" in file.name)[-1:]
     return Record(
         path, name or path.resolve().name, config, _json(path / "run.json"),
         _json(path / "executed.json"), status, _state(path, status), train, dev,
-        {folder.name: _json(folder / "result.json") for folder in results},
-        [text for text in map(_text, reports) if text],
+        results, [text for text in map(_text, reports) if text],
     )  # fmt: skip
 
 
@@ -207,8 +210,12 @@ def _text(path: Path) -> str:
 
 
 def _json(path: Path) -> Dict[str, Any]:
-    with contextlib.suppress(OSError, ValueError):
-        return json_files.decode(regular.read(path, most=_LARGEST))
+    return _decoded(_text(path))
+
+
+def _decoded(text: str) -> Dict[str, Any]:
+    with contextlib.suppress(ValueError):
+        return json_files.decode(text.encode())
     return {}
 
 

@@ -67,6 +67,8 @@ def checked(predicted: Any, lines: Sequence[str]) -> Answers:
             f"the recipe's predict returned {type(predicted).__name__}; allowed: Answers (see "
             f"amp_xla/training/answers.py)"
         )
+    if any(value != value for _, fields in predicted.rows for value in fields.values()):
+        raise AmpXlaError("the answers are not numbers (NaN): the run's weights cannot be used")
     count = len(predicted.rows)
     if count != len(lines):
         raise AmpXlaError(f"the recipe's predict gave {count} answers to {len(lines)} lines")

@@ -136,7 +136,12 @@ class Checkpoint:
 
     def tensors(self) -> Dict[str, np.ndarray]:
         """Return all variables by name. A bfloat16 variable is stored as float32."""
-        return {name: array for name, array in self._load().items() if not name.startswith(MORE)}
+        loaded = self._load().items()
+        tensors = {name: array for name, array in loaded if not name.startswith(MORE)}
+        for name, array in tensors.items():
+            if not _is_finite(array):
+                raise CheckpointError(f"{self.path / TENSORS}: {name} has NaN or infinity")
+        return tensors
 
     def more_tensors(self) -> Dict[str, np.ndarray]:
         """Return the tensors that are not variables: accumulated gradients, arrays of callbacks."""

@@ -14,6 +14,7 @@ from tests.support.small_fit import (
     Batches,
     Killed,
     KilledAfter,
+    Shuffled,
     X,
     Y,
     as_in_a_new_process,
@@ -74,19 +75,12 @@ class Draws(keras.callbacks.Callback):
     on_epoch_begin = on_train_batch_begin = on_train_batch_end = on_epoch_end = noise
 
 
-class Augmented(Batches):
-    """Batches that draw random numbers themselves, in a new order after each pass."""
-
-    def __init__(self):
-        super().__init__(4)
-        self.order = np.arange(len(self))
+class Augmented(Shuffled):
+    """Batches that draw random numbers themselves."""
 
     def __getitem__(self, index):
-        x, y = super().__getitem__(self.order[index])
+        x, y = super().__getitem__(index)
         return x + np.random.randn(*x.shape) * random.random(), y
-
-    def on_epoch_end(self):
-        np.random.shuffle(self.order)
 
 
 def augmented():

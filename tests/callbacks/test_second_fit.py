@@ -13,9 +13,9 @@ from amp_xla.backend import keras
 from amp_xla.callbacks import Run
 from tests.support.running import run_python
 from tests.support.small_fit import (
-    Batches,
     Killed,
     KilledAfter,
+    Shuffled,
     as_in_a_new_process,
     build,
     fit,
@@ -71,20 +71,6 @@ def test_weights_stay_when_the_next_fit_begins(tmp_path):
     done = run_python("-c", SCRIPT, str(tmp_path), env={"AMP_XLA_XLA": "on"})
     assert done.code == 0, done.err
     assert list(json.loads(done.out.splitlines()[-1]).values()) == [True] * 3, done.out
-
-
-class Shuffled(Batches):
-    """Batches in another order after each pass."""
-
-    def __init__(self):
-        super().__init__(4)
-        self.order = np.arange(len(self))
-
-    def __getitem__(self, index):
-        return super().__getitem__(self.order[index])
-
-    def on_epoch_end(self):
-        np.random.shuffle(self.order)
 
 
 class Rolled(Shuffled):

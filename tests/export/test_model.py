@@ -1,4 +1,4 @@
-"""What an export is compared by, and the files that name its outputs."""
+"""Exports are compared with their runs, and their folders name labels and weights."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def test_a_hugging_face_folder_names_labels_and_has_linear_layers_by_rows(tmp_pa
     tensors = {name: draw.randn(*shape).astype(np.float32) for name, shape in shapes.items()}
     head = {"classifier.weight": draw.randn(3, 16).astype(np.float32)}
     labels, tokenizer = ("no", "yes", "maybe"), Tokenizer(google_folder.VOCABULARY)
-    more = (tokenizer, head, kind, "a formula", labels, 24)
-    model = Exportable(config, tensors, comparable, lambda folder: comparable, *more)
+    files = (tokenizer, head, kind, "a formula", labels, 24)
+    model = Exportable(config, tensors, comparable, lambda folder: comparable, *files)
     hugging_face.write(model, tmp_path / "hf", "fp32")
     written = json.loads((tmp_path / "hf" / "config.json").read_text())
     assert written["id2label"] == dict(zip("012", labels))

@@ -53,7 +53,6 @@ def test_a_model_is_rehearsed(command, words, scale):
         ),
         (["classification", "--batch", "tagged"], "classification is a recipe, which has its own"),
         (["rehearse", "tag.py:model"], "tag.py:model returns no batch to train on; give --batch"),
-        (["rehearse", "title.py:model", "--loss-scale", "8"], "--loss-scale 8: the optimizer of "),
     ],
 )
 def test_one_clear_line(command, words, message):

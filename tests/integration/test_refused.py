@@ -15,17 +15,19 @@ import shutil
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Tuple
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from amp_xla.commands import export
 from amp_xla.data.text.vocabulary import SPECIAL_TOKENS
 from amp_xla.errors import AmpXlaError
 from amp_xla.process import durable
 from amp_xla.training import checkpoint
-from amp_xla.training.manifest import MANIFEST, manifest_of
 from amp_xla.training.recipe import own_recipes
 from tests.support import google_folder
 from tests.support.commands import PREDICT, RECIPE, VERIFY, Commands, bytes_of
+from tests.support.hostile import LIMITS, SECRET, signed_again
 from tests.tasks.classification.test_recipe import WORDS, write_corpus
 
 TINY = (
@@ -154,16 +156,6 @@ def test_copies_decide_nothing_and_are_repaired(command, change):
         assert json.loads((run / name).read_bytes()) if name.endswith(".json") else True
 
 
-def signed_again(path):
-    """Write a manifest for the current content, as an attacker would."""
-    (path / MANIFEST).unlink()
-    files = {
-        file.name: {"bytes": file.stat().st_size, "sha256": durable.sha256(file)}
-        for file in path.iterdir()
-    }
-    (path / MANIFEST).write_bytes(manifest_of(path.name, files))
-
-
 def forged(folder, change):
     """Change the state of each checkpoint of a run."""
     for path in checkpoint.steps(folder / "checkpoints"):
@@ -173,15 +165,7 @@ def forged(folder, change):
         signed_again(path)
 
 
-SECRET = "do-not-show"
 EXPORT = "amp_xla.commands.export"
-# Private memory, from what the process that forks has: a limit of all would count what is mapped.
-LIMIT = """
-import resource
-with open("/proc/self/status") as file:
-    (used,) = [int(line.split()[1]) for line in file if line.startswith("VmData")]
-resource.setrlimit(resource.RLIMIT_DATA, ((used << 10) + (2 << 30),) * 2)
-"""
 
 
 def asset(name, content):
@@ -190,6 +174,19 @@ def asset(name, content):
     def change(run):
         for path in checkpoint.steps(run / "checkpoints"):
             durable.write(path / name, content)
+            signed_again(path)
+
+    return change
+
+
+def numbers(value):
+    """Return a change: all weights have this value."""
+
+    def change(run):
+        for path in checkpoint.steps(run / "checkpoints"):
+            stored = load_file(str(path / checkpoint.TENSORS))
+            weights = {n: np.full_like(x, value) if x.ndim else x for n, x in stored.items()}
+            save_file(weights, str(path / checkpoint.TENSORS))
             signed_again(path)
 
     return change
@@ -228,6 +225,9 @@ CASES: Dict[str, Tuple[Callable[[Path], Any], str, str]] = {
     "vocabulary": (asset("vocab.txt", BOMB), "predict", "vocab.txt: larger than"),
     "labels": (asset(LIST, b'[1, {"a": 2}]'), "export", "json: a list; a list of nothing but text"),
     "labels of depth": (asset(LIST, b"[" * 10**6), "predict", "labels.json: JSON nested too deep"),
+    "NaN": (numbers(np.nan), "predict export", "tensors.safetensors: Embedding"),
+    "infinity": (numbers(np.inf), "predict", "has NaN or infinity"),
+    "large numbers": (numbers(3e38), "predict", "NaN"),
     "loop": (loop(step=-1), "resume", "negative count"),
     "sums": (loop(log_sums=["x"]), "resume", "loop.log_sums"),
     "epochs": (loop(epoch=10**18, step_in_epoch=10**18), "resume", ""),
@@ -259,7 +259,7 @@ def test_a_forged_run_is_refused_in_one_line(command, name):
         "export": (EXPORT, "--run", RUN, "--format", "hf"), "resume": (RECIPE, *flags, *RESUMED),
     }  # fmt: skip
     for word in words.split():
-        result = command(*arguments[word], code=LIMIT)
+        result = command(*arguments[word], code=LIMITS)
         assert result.code in (0, 2) and "Traceback" not in result.err, result.err
         assert not message or (result.code == 2 and message in result.error), (word, result.err)
     assert bytes_of(command.folder / "outside") == before
@@ -293,7 +293,7 @@ def test_a_folder_of_weights_is_refused_before_texts_are_read(command, tmp_path)
     (bert / google_folder.NAME).write_text(json.dumps({"model_type": "roberta"}))
     (bert / "vocab.txt").unlink()
     words = ("--train", "train.tsv", "--dev", "nowhere.tsv", "--bert", str(bert))
-    assert 'model_type "roberta" is not supported' in command(RECIPE, *words, code=LIMIT).error
+    assert 'model_type "roberta" is not supported' in command(RECIPE, *words, code=LIMITS).error
 
 
 def test_of_two_exports_into_one_folder_one_is_refused(tmp_path):

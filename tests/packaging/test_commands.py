@@ -29,7 +29,7 @@ DAY: Dict[str, Tuple[int, str]] = {
     f"report {RUN},runs/none": (2, "error: runs/none is not a folder; training prints the name"),
     "runs": (0, f"{RUN}  done "),
     f"report {RUN}": (0, "/mine/report.html"),
-    "report runs": (2, "runs has no log of a run; `amp-xla runs` lists all runs"),
+    "report runs": (2, "amp-xla runs` lists all runs"),
     f"fill {RUN} --text salt[MASK]": (2, "has no `fill`; give a pretraining run"),
     f"export {RUN} --format hf": (0, f"written: {RUN}/export-hf, from step-"),
     f"convert {RUN}/export-hf converted --format google": (0, "written: converted, 21 of 21"),

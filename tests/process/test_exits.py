@@ -215,6 +215,12 @@ def test_pools_end_though_the_signal_that_ends_a_worker_comes_while_it_is_forked
     assert run_python("-c", POOLS) == (0, "", "")
 
 
+def test_a_label_of_a_megabyte_is_cut(capsys):
+    note(f"first\n{'x' * 10**6} end")
+    first, second = capsys.readouterr().err.splitlines()
+    assert first == "first" and len(second) < 2100 and second.endswith("x end")
+
+
 def test_foreign_text_cannot_control_the_terminal(capsys):
     note("one\n\x1b[2Jtwo\x07 a\tb\r \u202ec\udc80 中文　Ünïcode")
     output.lines(["label\x1b[2J\nwith a break\t0.9", "\u0645\u06cc\u200c\u062e 👩\u200d👧\u2028"])

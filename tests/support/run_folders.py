@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from amp_xla.commands import evaluate
-from amp_xla.tasks.similarity.scores import PairScores
-from amp_xla.training.sample_scores import LabelScores, Samples
+from amp_xla.training.sample_scores import LabelScores, NumberScores, Samples
 
 STEPS = 200
 
@@ -70,7 +69,7 @@ def ranked(run):
     labels = np.arange(30.0)
     pairs = [f"a\tb{i}" for i in range(30)]
     samples = Samples(run, "step-00000200", "pairs.tsv", pairs, labels)
-    _evaluated(PairScores(samples, labels % 7))
+    _evaluated(NumberScores(samples, labels % 7))
 
 
 def _evaluated(answers):

@@ -48,6 +48,20 @@ class Batches(keras.utils.Sequence):
         return X[rows], self._labels[rows]
 
 
+class Shuffled(Batches):
+    """Batches in another order after each pass."""
+
+    def __init__(self):
+        super().__init__(4)
+        self.order = np.arange(len(self))
+
+    def __getitem__(self, index):
+        return super().__getitem__(self.order[index])
+
+    def on_epoch_end(self):
+        np.random.shuffle(self.order)
+
+
 def as_in_a_new_process():
     """Forget which runs this process has ended: a new one knows none."""
     run._ENDED.clear()

@@ -33,6 +33,16 @@ def test_an_answer_to_each_line_is_needed(lines):
         checked(Answers([([line], {}) for line in ("c", "b", "a")]), lines)
 
 
+def test_answers_that_are_no_numbers_are_an_error():
+    rows = label_answers(["a"], ("x", "y"), np.array([[np.nan, 0.5]])).rows
+    for answer in (rows[0], ([], {"score": float("nan")})):
+        with pytest.raises(AmpXlaError, match="NaN"):
+            checked(Answers([answer]), ["a"])
+
+
 def test_options_of_two_kinds_of_answers_exclude_each_other():
     with pytest.raises(AmpXlaError, match="--query excludes --beams"):
         predict.main(["--query", "a text", "--beams", "2"])
+    for flags in (["--query", "a text"], ["--beams", "2"], ["--json"]):
+        with pytest.raises(AmpXlaError, match="--vectors excludes --json, --query and"):
+            predict.main(["--vectors", "out.npy", *flags])

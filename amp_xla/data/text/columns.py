@@ -34,6 +34,11 @@ _NAMES = {*USUAL.of_texts(), *TARGETS.of_texts(), *USUAL.labels, *KNOWN_OTHERS}
 _CODE = re.compile(r"[\x21-\x7e]+")
 _WORD = re.compile(r"[\x21-\x7e]+|\S{1,4}")  # rather the name of a class than a text
 _MARKS = (";", "|", ",")  # of columns in other files
+# How each line of other formats begins -> their name, and the program of sed that converts them
+_FORMATS = {
+    r"__label__\S": ("fastText", r"s/^((__label__\S+ +)+)(.*)/\3\t\1/; s/__label__//g"),
+    r"[A-Z]+:\w+ ": ("TREC", r"s/^([A-Z]+:\w+) +(.*)/\2\t\1/"),
+}
 _DIGIT, _LABELS = re.compile(r"\d"), re.compile("[,;|]")
 
 
@@ -78,6 +83,12 @@ def decide(table: Table, request: Request, run: Optional[Layout] = None) -> Layo
         empty = [name.lower() in texts and not _has_values(table, name) for name in names]
         kinds = ["empty" if each else "text" for each in empty]
         return Layout("json", False, tuple(names), **_by_name(table, names, kinds, request))
+    for begin, (name, program) in _FORMATS.items():
+        if "label" in request.needs and all(re.match(begin, line) for _, line in table.rows):
+            raise DataError(
+                f"{called(table.path)}: looks like {name}: the label is before the text; "
+                f"sed -E '{program}' {table.path} > new-file converts it"
+            )
     first, *others = (cells_of(line) for _, line in table.rows[:EXAMINED])
     others = [row for row in others if len(row) == len(first)]
     marks = [mark for mark in _MARKS if all(mark in line for _, line in table.rows)]

@@ -5,12 +5,10 @@ from __future__ import annotations
 import contextlib
 import csv
 import json
-import os
 import re
-from itertools import chain
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
-from amp_xla.data.text.unpacked import Rows, called, opened, plain_name, read_bytes
+from amp_xla.data.text.unpacked import called, plain_name, read_bytes
 from amp_xla.errors import DataError
 
 # How files that are no text begin, and what they are
@@ -18,6 +16,10 @@ _NO_TEXT = {
     rb"PAR1": "Parquet that was compressed again: unpack it",
     rb"\xd0\xcf\x11\xe0": "Excel: save it as CSV (UTF-8)",
     rb"7z\xbc\xaf|Rar!|.{257}ustar": "an archive: unpack it",
+    rb"\s*<(\?xml|sentences|Reviews)": "XML: a line per sample is needed. SemEval's: "
+    "python -c \"import sys, xml.etree.ElementTree as E; [print(s.findtext('text'), "
+    "a.get('polarity'), sep='\\t') for s in E.parse(sys.argv[1]).iter('sentence') "
+    "for a in s.iter() if a.get('polarity')]\" FILE > new-file",
     rb"%PDF-|ARROW1|SQLite format 3|\x80[\x02-\x05]": "no text; text, CSV or JSON lines are needed",
 }
 UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
@@ -69,11 +71,6 @@ class Table(NamedTuple):
     @classmethod
     def read(cls, path: str) -> Table:
         """Read a file; ``-`` is standard input."""
-        if os.path.isfile(path):  # a pipe can be read once
-            with opened(path) as file:
-                rows = getattr(file, "raw", None)
-                if isinstance(rows, Rows):  # without JSON, in two thirds of the time
-                    return cls(path, "json", list(enumerate(chain(*rows.batches), 1)), [])
         return cls.of(path, *every_line(path))
 
     @classmethod

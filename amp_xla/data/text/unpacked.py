@@ -25,6 +25,8 @@ COMPRESSED = (".gz", ".bz2", ".zst", ".xz", ".zip")
 _PACKED = re.compile(
     rb"(?P<bz2>BZh\d1AY&SY)|(?P<zst>\x28\xb5\x2f\xfd)|(?P<xz>\xfd7zXZ)|(?P<zip>PK\x03\x04)"
 )
+MEMORY = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4  # bytes of texts
+_SMALL, _RATIO = 64 << 20, 100  # an unpacked file has so many bytes, or times the packed one
 _ENCODER = json.JSONEncoder(ensure_ascii=False, default=str)  # str: dates and numbers of Arrow
 
 
@@ -54,14 +56,14 @@ def opened(path: str) -> Iterator[Any]:
                 zstandard = extra("zstandard", f"{path}: reading .zst")
                 damage += (zstandard.ZstdError,)
                 stream = zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True)
-                kind, file = "zst", io.BufferedReader(stream)
+                kind, file = "zst", stream
             elif raw.peek(2)[:2] == GZIP_MAGIC or path.lower().endswith(".gz"):
                 kind, file = "gzip", gzip.GzipFile(fileobj=raw)
             elif raw.peek(4)[:4] == PARQUET_MAGIC:
                 kind, parquet = "Parquet", extra("pyarrow.parquet", f"{path}: reading Parquet")
                 damage += (extra("pyarrow", path).ArrowException,)
-                file = io.BufferedReader(Rows(parquet.ParquetFile(raw)))
-            yield file
+                file = _Rows(parquet.ParquetFile(raw))
+            yield file if file is raw else io.BufferedReader(_Unpacked(path, file), 1 << 16)
     except FileNotFoundError:
         raise DataError(
             f"{path}: no such file (looked in {os.path.abspath(os.path.dirname(path))})"
@@ -73,25 +75,56 @@ def opened(path: str) -> Iterator[Any]:
         raise DataError(f"{path}: {problem}") from None
 
 
-class Rows(io.RawIOBase):
-    """The rows of a ``pyarrow.parquet.ParquetFile``: ``batches`` of records, or JSON lines."""
+class _Unpacked(io.RawIOBase):
+    """A packed file, up to a size beyond which a small file would fill the memory."""
 
-    def __init__(self, file: Any) -> None:
-        self.batches = (batch.to_pylist() for batch in file.iter_batches(batch_size=1024))
-        self._left = b""
+    def __init__(self, path: str, file: Any) -> None:
+        self._path, self._file = path, file
+        packed = os.path.getsize(path) if os.path.isfile(path) else MEMORY
+        self._most = max(_SMALL, _RATIO * packed)
 
     def readable(self) -> bool:
         return True
 
+    seekable = readable
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        return int(self._file.seek(offset, whence))
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._file.read(len(buffer))
+        if self._file.tell() > self._most:
+            raise DataError(
+                f"{called(self._path)}: unpacked, it has more than {self._most:,} bytes, {_RATIO} "
+                "times its size; if that is right, unpack it before"
+            )
+        buffer[: len(data)] = data
+        return len(data)
+
+
+class _Rows(io.RawIOBase):
+    """The rows of a ``pyarrow.parquet.ParquetFile`` as JSON lines."""
+
+    def __init__(self, file: Any) -> None:
+        self._batches = (batch.to_pylist() for batch in file.iter_batches(batch_size=128))
+        self._left, self._size = b"", 0
+
+    def readable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._size
+
     def readinto(self, buffer: Any) -> int:
         while not self._left:
-            batch = next(self.batches, None)
+            batch = next(self._batches, None)
             if batch is None:
                 return 0
             lines = [*map(_ENCODER.encode, batch), ""]
             self._left = "\n".join(lines).encode("utf-8", "surrogatepass")
         size = min(len(buffer), len(self._left))
         buffer[:size], self._left = self._left[:size], self._left[size:]
+        self._size += size
         return size
 
 
@@ -121,8 +154,19 @@ def _raw(path: str) -> io.BufferedReader:
         return open(path, "rb")
     if sys.stdin is None or "stdin" in output.CLOSED:
         raise DataError("standard input is closed; name a file")
-    content: Any = io.BytesIO(sys.stdin.buffer.read())
+    content: Any = io.BytesIO(_whole(sys.stdin.buffer, path))
     return io.BufferedReader(content)  # which can peek
+
+
+def _whole(file: Any, path: str, most: int = MEMORY) -> bytes:
+    """Read a file, a pipe or a device of at most ``most`` bytes."""
+    content = io.BytesIO()
+    for part in iter(lambda: file.read(1 << 20), b""):
+        content.write(part)
+        if content.tell() > most:
+            share = ", a quarter of the memory; split it" if most == MEMORY else ""
+            raise DataError(f"{called(path)}: larger than {most:,} bytes{share}")
+    return content.getvalue()
 
 
 def extra(module: str, use: str, packages: Optional[str] = None) -> Any:
@@ -151,15 +195,13 @@ def extra(module: str, use: str, packages: Optional[str] = None) -> Any:
 def read_bytes(path: str, most: Optional[int] = None) -> bytes:
     """Return the decompressed content of a file of at most ``most`` bytes; see ``opened``.
 
-    A file with a limit is part of a folder, which may be foreign, so pipes are refused.
+    None = a quarter of the memory. Another limit is for a file of a folder, which may be foreign:
+    pipes are refused.
     """
     if most is not None and os.path.exists(path) and not os.path.isfile(path):
         raise DataError(f"{path}: not a regular file")
     with opened(path) as file:
-        content: bytes = file.read(-1 if most is None else most + 1)
-    if most is not None and len(content) > most:
-        raise DataError(f"{path}: larger than {most:,} bytes")
-    return content
+        return _whole(file, path, MEMORY if most is None else most)
 
 
 def plain_name(path: str) -> str:

@@ -111,7 +111,7 @@ def program() -> Path:
     if not path.exists():
         if shutil.which("g++") is None:
             raise UnsupportedError(
-                "a GPU's program needs g++, which builds a small program on first use; install it, "
+                "g++ is missing, which builds a small program on first use; install it, "
                 "e.g. with apt-get install g++"
             )
         note(f"building {path}, once, about 20 seconds ...")

@@ -6,9 +6,11 @@ tensor.
 
 from __future__ import annotations
 
+import functools
+import operator
 import os
 from pathlib import Path
-from typing import Callable, Dict, NamedTuple, Tuple
+from typing import Callable, Dict, NamedTuple, Sequence, Tuple
 
 import numpy as np
 
@@ -29,6 +31,13 @@ class Stored(NamedTuple):
 
 
 Tensors = Dict[str, Stored]
+
+
+def product(shape: Sequence[int]) -> int:
+    """Return the number of numbers in a tensor."""
+    if len(shape) > 8:
+        raise ValueError(f"a tensor with {len(shape):,} dimensions")
+    return functools.reduce(operator.mul, shape, 1)
 
 
 def itemsize(dtype: str) -> int:

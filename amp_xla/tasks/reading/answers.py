@@ -131,6 +131,7 @@ def export(config: Any, checkpoint: Checkpoint) -> Exportable:
     return exportable(
         checkpoint, build, length, kind="ForQuestionAnswering", task="question-answering",
         formula="vectors of all tokens @ qa_outputs.weight.T + qa_outputs.bias",
-        load='from transformers import pipeline; pipeline("question-answering", "{}", '
-        f"max_answer_len={config.max_answer}, max_seq_len={length})",
+        load='AutoModelForQuestionAnswering.from_pretrained("{0}"), AutoTokenizer.from_pretrained('
+        '"{0}"); in transformers 4 also pipeline("question-answering", "{0}", max_answer_len='
+        f"{config.max_answer}, max_seq_len={length})",
     )  # fmt: skip

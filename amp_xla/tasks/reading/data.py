@@ -25,6 +25,7 @@ from amp_xla.errors import DataError
 
 # Names of question and passage: the usual ones, those of CMRC 2018, and those of ``evaluate``.
 FIELDS = ("question", "query_text", "text"), ("context", "context_text", "pair")
+OBJECTS = Layout("json", False, ("question", "context", "answers"), 0, 1, 2)
 NO_ANSWER = "[]"  # label of a question without an answer
 QUESTION_TOKENS = 64  # of a question, as in BERT's run_squad.py
 
@@ -41,7 +42,7 @@ class ReadingFiles(Files):
         return corpora.questions()
 
     def dataset(self, path: str, run: Optional[Layout] = None) -> Dataset:
-        """Return questions and passages; a label is a JSON list of answers and where they begin."""
+        """Return questions and passages; a label is a JSON list of answers, each with its start."""
         table = Table.read(path)
         if table.rows and table.format != "json":
             raise DataError(
@@ -49,8 +50,7 @@ class ReadingFiles(Files):
                 "objects with question, context and answers"
             )
         data = collected(path, _flat(table), _sample, table.bad, self.on_bad_line)
-        layout = Layout("json", False, ("question", "context", "answers"), 0, 1, 2)
-        return dataclasses.replace(data, layout=layout)
+        return dataclasses.replace(data, layout=OBJECTS)
 
     def questions(
         self, path: str, lines: List[str], run: Layout, single: bool = False
@@ -58,9 +58,9 @@ class ReadingFiles(Files):
         table = Table.of(path, lines, [])
         if table.format != "json":
             return lines, None  # question<TAB>passage
-        asked = ((number, {**record, "answers": []}) for number, record in _flat(table))
-        data = collected(path, asked, _sample, table.bad, "error")
-        return ["\t".join(map(one_line, x)) for x in zip(data.texts, data.pairs or [])], run
+        records = ((number, {**record, "answers": []}) for number, record in _flat(table))
+        data = collected(path, records, _sample, table.bad, "error")
+        return ["\t".join(map(one_line, x)) for x in zip(data.texts, data.pairs or [])], OBJECTS
 
 
 def _flat(table: Table) -> Iterator[Tuple[int, Dict[str, Any]]]:
@@ -119,8 +119,8 @@ def encode(
         known[passage] = (ids, starts, ends) if ids else ([tokenizer.unk_id], [0], [len(passage)])
     rows, firsts, alone = [], [], []
     for question, passage in zip(questions, passages):
-        asked = tokenizer.pieces(question)[: min(QUESTION_TOKENS, length // 2)]
-        begin = [tokenizer.cls_id, *asked, tokenizer.sep_id]
+        pieces = tokenizer.pieces(question)[: min(QUESTION_TOKENS, length // 2)]
+        begin = [tokenizer.cls_id, *pieces, tokenizer.sep_id]
         end = [*known[passage][0][: length - len(begin) - 1], tokenizer.sep_id]
         rows.append([*begin, *end])
         firsts.append(len(begin))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
 
 import pytest
 
@@ -115,6 +117,26 @@ def test_flags_decide(file):
     with pytest.raises(DataError, match="the header again"):
         read(path)
     assert len(read(path, on_bad_line="skip")) == 24
+
+
+REVIEW = '<sentence><text>some {1}</text><Opinions><Opinion polarity="{0}"/></Opinions></sentence>'
+
+
+@pytest.mark.parametrize("line, around", [
+    ("__label__{} some {}, words", "{}"), ("__label__a __label__{} some {} words", "{}"),
+    ("ABC:{} some {} words?", "{}"), (REVIEW, "<?xml version='1.0'?><a>{}</a>"),
+    (REVIEW, "<sentences>{}</sentences>"),
+])  # fmt: skip
+def test_the_program_that_converts_another_format(file, tmp_path, line, around):
+    lines = (line.format("bad" if i % 2 else "good", i) for i in range(18))
+    path = file("a.txt", around.format("\n".join(lines)))
+    with pytest.raises(DataError) as error:
+        read(path)
+    words = re.search("(sed|python) .*new-file", str(error.value)).group().replace("FILE", path)
+    subprocess.run(["sh", "-c", words], cwd=str(tmp_path), check=True)
+    data = read(str(tmp_path / "new-file"))
+    assert len(data) == 18 and data.texts[7].startswith("some 7")
+    assert data.labels[1].endswith("bad") and "_" not in data.labels[0]
 
 
 @pytest.mark.parametrize("content, columns, count", [

@@ -302,6 +302,21 @@ def test_compressed_files_are_known_by_content(file, name, content):
     os.close(reading)
 
 
+BOMB = "text,label\n" + "a" * (8 << 20)
+BOMBS = [gzip.compress(BOMB.encode()), bz2.compress(BOMB.encode()), lzma.compress(BOMB.encode())]
+
+
+@pytest.mark.parametrize("content", [*BOMBS, zipped(**{"a.csv": BOMB}), BOMB.encode()])
+def test_a_file_that_would_fill_the_memory_is_refused(file, monkeypatch, content):
+    path = file("a.csv", content)
+    assert len(unpacked.read_bytes(path)) == len(BOMB)
+    for name in ("_SMALL", "MEMORY"):
+        monkeypatch.setattr(unpacked, name, 1 << 20)
+    for use in (read, tagged.read, unpacked.read_bytes):
+        with pytest.raises(DataError, match=r"1,048,576 bytes, (100 times|a quarter)"):
+            use(path)
+
+
 def archive(name):
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w") as tar:

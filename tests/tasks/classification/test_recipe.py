@@ -89,9 +89,9 @@ def test_vectors_are_those_that_the_layer_of_labels_gets(trained, command):
     chances = [list(x["probabilities"].values()) for x in answers if x["label"]]
     powers = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
     np.testing.assert_allclose(powers, chances, atol=0.02)
-    (command.folder / "lines.txt").write_text("\n \n")
-    for more, problem in ((("out",), "there is no text"), (("a", "--json"), "excludes --json")):
-        assert problem in command(PREDICT, *run, "--vectors", *more).error
+    for path, problem in (("no/out.npy", "there is no folder no"), ("out", "there is no text")):
+        assert problem in command(PREDICT, *run, "--vectors", path).error
+        (command.folder / "lines.txt").write_text("\n \n")
 
 
 def test_says_what_precision_means_on_this_machine(trained):

@@ -340,15 +340,3 @@ def test_a_foreign_folder_is_checked(tmp_path, vocab, corpus, file, field, value
         manifest.tokenizer()
         sequences = Sequences(manifest)
         sequences.read(range(len(sequences)))
-
-
-@pytest.mark.parametrize(
-    "name", ["manifest.json", "settings.json", "vocab.txt", "train-00000-00000.npy"]
-)
-def test_a_pipe_in_a_foreign_folder_is_refused(tmp_path, vocab, corpus, name):
-    prepared(tmp_path, vocab, corpus)
-    (tmp_path / "out" / name).unlink()
-    os.mkfifo(str(tmp_path / "out" / name))
-    with pytest.raises(DataError, match=rf"{name}.*not a regular file"):
-        Manifest.load(str(tmp_path / "out")).tokenizer()
-        Sequences(Manifest.load(str(tmp_path / "out")))
