@@ -76,7 +76,7 @@ def build(config: Config, context: RunContext) -> Any:
         flag, more = ("--regression", ", --r-drop") if number else ("--multilabel", "")
         raise SettingsError(f"{flag} excludes --label-smoothing, --class-weights{more}")
     data = context.shared(read(config.files, context.preparation(config.packed)))
-    weights = None if number else class_weights(config.class_weights, data.labels, data.ids)
+    weights = class_weights(config.class_weights, data.labels, data.ids)
 
     # batches -> logits
     model = config.encoder.classifier(
@@ -120,9 +120,8 @@ def exportable(config: Config, checkpoint: Any) -> Any:
 
 
 recipe = Recipe(
-    Config, build,
-    lambda config: config.files.monitor,
-    predict, vectors=vectors, scored=scores.scored, exportable=exportable,
+    Config, build, lambda config: config.files.monitor, predict, vectors=vectors,
+    scored=scores.scored, exportable=exportable,
 )  # fmt: skip
 main = functools.partial(launch.main, recipe)
 
