@@ -19,10 +19,12 @@ UPDATES = 300  # minimum number of updates, unless it takes more epochs than the
 EPOCHS = (3, 20)  # minimum and maximum
 BATCH_SIZES = (16, 32)  # BERT's paper, appendix A.3; the smaller one makes more updates
 SHORT_RUN = 10_000_000  # sequences of pretraining; BERT saw 256 million
-# (minimum hidden size, learning rate, highest usual learning rate). BERT's paper: 2e-5 to 5e-5.
-# Google's smaller BERTs (google-research/bert, March 2020): 3e-5 to 3e-4, of which the highest was
-# best for a hidden size of 384, most clearly with few texts (docs/results/classification.md).
-RATES = ((768, 2e-5, 5e-5), (0, 3e-4, 3e-4))
+FEW = 1000  # texts, below which smaller BERTs learn best with their highest rate
+# (minimum hidden size, learning rate, that with few texts, highest usual learning rate). BERT's
+# paper: 2e-5 to 5e-5. Google's smaller BERTs (google-research/bert, March 2020): 3e-5 to 3e-4, of
+# which the highest was best for a hidden size of 384 with few texts, and up to 3 points worse than
+# 5e-5 and 1e-4 with 2,000 (docs/results/classification.md).
+RATES = ((768, 2e-5, 2e-5, 5e-5), (0, 1e-4, 3e-4, 3e-4))
 
 
 def defaults(bert: Optional[str], texts: int) -> Dict[str, Any]:
@@ -38,9 +40,10 @@ def defaults(bert: Optional[str], texts: int) -> Dict[str, Any]:
     batch_size = small if texts and texts * EPOCHS[0] < UPDATES * large else large
     steps = -(-texts // batch_size)
     epochs = min(max(EPOCHS[0], -(-UPDATES // max(steps, 1))), EPOCHS[1]) if texts else EPOCHS[0]
+    _, rate, rate_of_few, _ = _rates(bert)
     return dict(
-        learning_rate=_rates(bert)[1], epochs=epochs, batch_size=batch_size, token_dropout=0.0,
-        label_smoothing=0.0,
+        learning_rate=rate_of_few if 0 < texts < FEW else rate, epochs=epochs,
+        batch_size=batch_size, token_dropout=0.0, label_smoothing=0.0,
     )  # fmt: skip
 
 
@@ -60,7 +63,7 @@ def describe(config: Mapping[str, Any], replaced: Mapping[str, Any], steps: int)
         line = "fine-tuning a short pretraining run: defaults as for training from scratch"
     else:
         width = _width(bert) or "unknown"
-        highest = _rates(bert)[2]
+        highest = _rates(bert)[-1]
         names = [name for name in ("learning_rate", "epochs", "batch_size") if name in replaced]
         values = ", ".join(f"{name} {replaced[name]}" for name in names)
         line = f"fine-tuning defaults for hidden size {width}: {values}"
@@ -79,7 +82,7 @@ def describe(config: Mapping[str, Any], replaced: Mapping[str, Any], steps: int)
     return line
 
 
-def _rates(bert: str) -> Tuple[float, float, float]:
+def _rates(bert: str) -> Tuple[float, float, float, float]:
     """Return the row of ``RATES`` for a folder's weights; the first if no size is known."""
     width = _width(bert)
     return next(row for row in RATES if width >= row[0]) if width else RATES[0]

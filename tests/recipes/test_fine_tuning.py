@@ -59,8 +59,8 @@ def with_texts(recipe, bert, texts, *words):
     [
         ("short", 3200, "", SCRATCH),
         ("wide", 3200, "", published(2e-5)),
-        ("long", 3200, "", published(3e-4)),
-        ("minilm", 2076, "", published(3e-4, 3, 16)),
+        ("long", 3200, "", published(1e-4)),
+        ("minilm", 2076, "", published(1e-4, 3, 16)),
         ("minilm", 140, "", published(3e-4, 20, 16)),
         ("minilm", 2076, "--train-fraction 0.3", published(3e-4, 8, 16)),
         ("wide", 140, "--learning-rate 5e-4 --batch-size 8 --epochs 2", published(5e-4, 2, 8)),
