@@ -135,7 +135,7 @@ def _export_script(config: Config, target: str, words: List[str]) -> int:
     from amp_xla.export import own_script
 
     with own_script.recorded() as built:
-        model, batches, _ = open_script(script, words, None)
+        model, batches, *_ = open_script(script, words, None)
     if setup.current().settings.precision == "amp":
         raise AmpXlaError(f"{script} calls configure(precision=amp); export computes in float32")
     module = module_of(script.path)
