@@ -160,8 +160,9 @@ def _dev_texts(config: Config, saved: Checkpoint, recipe: Recipe) -> Any:
 def _saved_model(recipe: Recipe, saved: Any, folder: Path) -> str:
     """Write a SavedModel and its card; return its signature."""
     signature = str(recipe.call("export", saved, folder))
-    load = f'load: tf.saved_model.load("{card.FOLDER}").signatures["serving_default"]'
-    card.write(folder, saved, "", (), [load, signature])
+    from amp_xla.export.saved_model import LOAD
+
+    card.write(folder, saved, "", (), [LOAD.format(card.FOLDER), signature])
     return signature
 
 

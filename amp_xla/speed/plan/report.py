@@ -89,7 +89,7 @@ class Report(JsonReport):
     auto_why: str = ""
 
     def best(self) -> List[Option]:
-        """Return the fastest mode of each GPU that fits and ``auto`` allows; of all if none fits."""
+        """Return the fastest mode of each GPU that fits and ``auto`` allows."""
         allowed = [item for item in self.options if self.auto in (None, item.xla)]
         found = {item.gpu: item for item in sorted(allowed, key=_rank)}
         return [found[gpu] for gpu in dict.fromkeys(item.gpu for item in allowed)]
