@@ -89,8 +89,12 @@ def test_a_killed_run_continues_as_its_first_lines_say(printed, command):
 
 
 def test_it_is_forecast_and_needs_its_files(printed, command):
-    done = command.done(CLI, "plan", "stars.py", "--gpu", "h100", "--", *FLAGS)
-    assert "h100" in done.out and "written: runs/stars/plan/plan.json" in done.out
+    for words in ((), ("--steps", "9000000")):
+        done = command.done(CLI, "plan", "stars.py", "--gpu", "h100", *words, "--", *FLAGS)
+        assert "h100" in done.out and "written: runs/stars/plan/plan.json" in done.out
+        mode = "on" if words else "off"
+        assert f"would choose on a GPU: XLA {mode} (auto: " in done.err
+        assert f" --xla {mode} (auto: " in done.out and ("9,000,000" in done.out) == bool(words)
     done = command(CLI, "train", "stars.py", "--layers", "1")
     assert done.code == 2 and "give --train and --dev: the built-in" in done.error
 

@@ -33,6 +33,10 @@ def test_the_program_and_make_list_their_commands():
     "words, message",
     [
         (["predct"], "error: unknown command 'predct'; did you mean predict?"),
+        (["nonsense"], "tune, doctor, header, env, python, pip"),
+        (["pithon"], "error: unknown command 'pithon'; did you mean python?"),
+        (["--runtime", "tf3", "python", "-c", "0"], "error: RUNTIME=tf3 is unknown. Allowed: auto"),
+        (["--python=/none", "doctor"], "error: PYTHON=/none does not run"),
         (["train", "clasification"], "unknown. Did you mean classification? Recipes: cl"),
         (["train", "nowhere.py"], "error: RECIPE=nowhere.py is not a file."),
         (["doctor", "--runtime", "tf3"], "error: RUNTIME=tf3 is unknown. Allowed: auto, tf1, tf2"),
