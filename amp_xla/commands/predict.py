@@ -36,11 +36,18 @@ class SavedOptions:
     """path of the recipe's file, if you wrote it; none = the recipe of the run"""
 
     def load(self, run: str) -> Tuple[Checkpoint, Recipe]:
-        """Return the checkpoint and its recipe; raise AmpXlaError if a script trained the run."""
+        """Return the checkpoint and its recipe.
+
+        Raises:
+          AmpXlaError: a script or another recipe trained the run.
+        """
         saved = find(Path(run), self.checkpoint)
         if saved.recipe == ScriptFolder.RECIPE:
             raise AmpXlaError(f"{run}: {OF_A_SCRIPT}")
-        return saved, find_recipe(self.recipe or own_recipe(saved.recipe))
+        recipe = find_recipe(self.recipe or own_recipe(saved.recipe))
+        if recipe.name != saved.recipe:
+            raise AmpXlaError(f"{run} was trained by recipe {saved.recipe}, not {recipe.name}")
+        return saved, recipe
 
 
 def files_of(saved: Checkpoint, recipe: Recipe) -> Tuple[Any, Optional[Layout]]:

@@ -56,11 +56,11 @@ def describe(config: Mapping[str, Any], replaced: Mapping[str, Any], steps: int)
       steps: number of updates in the whole run.
     """
     bert, rate = config["bert"], config["learning_rate"]
-    highest = float("inf")
+    highest, values = float("inf"), f"learning_rate {rate:g}, epochs {config['epochs']}"
     if bert is None:
-        line = f"training from random weights: learning_rate {rate:g}, epochs {config['epochs']}"
+        line = f"training from random weights: {values}"
     elif _is_short_run(bert):
-        line = "fine-tuning a short pretraining run: defaults as for training from scratch"
+        line = f"fine-tuning a short pretraining run (defaults of training from scratch): {values}"
     else:
         width = _width(bert) or "unknown"
         highest = _rates(bert)[-1]

@@ -114,10 +114,11 @@ class RunContext:
         return self.precision.choice is not None and self.precision.choice.lengths is not None
 
     def steps(self, batches: Any) -> int:
-        """Return the number of steps in the whole run; print the defaults that apply to it."""
+        """Return the number of steps in the whole run; print the defaults of a new run."""
         config = self.config
         steps = config.training.epochs * int(batches.steps_per_epoch())
-        note(fine_tuning.describe(flat(config), self._defaults, steps))
+        if self._resume_from is None:
+            note(fine_tuning.describe(flat(config), self._defaults, steps))
         return steps
 
     # -- update -------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from typing import Any, Dict, Optional, Type
 from typing_extensions import Annotated, Literal
 
 from amp_xla.config import MAY_CHANGE, changed, within
-from amp_xla.errors import AmpXlaError, SettingsError, SetupOrderError
+from amp_xla.errors import AmpXlaError, DataError, SettingsError, SetupOrderError
 from amp_xla.process import json_files
 from amp_xla.settings import AUTO, Precision
 
@@ -53,10 +53,10 @@ class RunOptions:
         if self.like is None:
             return {}
         path = Path(self.like, "config.json" if os.path.isdir(self.like) else "")
-        values = {name: value for name, value in json_files.read(path).items() if name != "run"}
         try:
+            values = {name: value for name, value in json_files.read(path).items() if name != "run"}
             changed(kind(), **values)
-        except SettingsError as error:
+        except (DataError, SettingsError) as error:
             raise SettingsError(f"--like {path}: {error}") from None
         return values
 

@@ -229,13 +229,13 @@ def find_recipe(name: str, root: Path) -> str:
     """
     if name.endswith(".py"):
         if not Path(name).is_file():
-            raise SetupError(f"RECIPE={name} is not a file.")
+            raise SetupError(f"recipe {name}: there is no such file.")
         return name
     known = sorted(p.stem for p in (root / "recipes").glob("*.py") if not p.stem.startswith("_"))
     if name not in known:
         close = difflib.get_close_matches(name, known, 1)
         hint = f" Did you mean {close[0]}?" if close else ""
-        raise SetupError(f"RECIPE={name} is unknown.{hint} Recipes: {', '.join(known)}.")
+        raise SetupError(f"recipe {name} is unknown.{hint} Recipes: {', '.join(known)}.")
     return name
 
 

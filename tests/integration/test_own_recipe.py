@@ -47,9 +47,10 @@ def command(command):
     texts = [[draw.choice(words) for _ in range(7)] for _ in range(96)]
     rows = (f"{' '.join(text)}\t{text.count('good')}\n" for text in texts)
     (command.folder / "my own").mkdir()
+    (command.folder / "less").mkdir()
     files = {"reviews.tsv": "".join(rows), "FILE": "good good good good\n\nbad story\n"}
-    files["topics.py"] = with_classes()
-    for name, text in {**files, **dict.fromkeys(PLACES[:2], STARS), "less.py": LESS}.items():
+    files.update({"topics.py": with_classes(), "less/stars.py": LESS})
+    for name, text in {**files, **dict.fromkeys(PLACES[:2], STARS)}.items():
         (command.folder / name).write_text(text)
     return command
 
@@ -102,8 +103,10 @@ def test_it_is_forecast_and_needs_its_files(printed, command):
 @pytest.mark.parametrize("function", LACKS)
 def test_what_a_recipe_lacks_is_named(printed, command, function):
     words = LACKS[function].replace("RUN", "runs/stars/latest").split()
-    done = command(CLI, *words, "--recipe", "less.py")
-    assert done.code == 2 and f"recipe less has no `{function}`; " in done.error
+    done = command(CLI, *words, "--recipe", "less/stars.py")
+    assert done.code == 2 and f"recipe stars has no `{function}`; " in done.error
+    done = command(CLI, *words, "--recipe", "tagging")
+    assert done.code == 2 and done.error.endswith("was trained by recipe stars, not tagging")
 
 
 def test_a_file_that_is_no_recipe_is_refused(command):

@@ -355,6 +355,7 @@ def test_a_fine_tuned_run_does_not_need_its_bert_again(command, tmp_path):
     more = train(command, "--name", "tuned", "--bert", str(bert), "--resume", epochs=3)
     assert more.code == 0, more.err
     assert "its vocabulary, architecture and weights" in more.err
+    assert "fine-tuning" not in more.err  # nor a warning: the first start printed them
     shutil.rmtree(str(bert))
     command.done(PREDICT, "--run", run, "--file", "new.txt")
     command.done(VERIFY, "--run", run)

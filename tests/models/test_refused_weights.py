@@ -166,7 +166,7 @@ GOOGLE = {
     "truncated": (cut(DATA, 0.5), ("bert_model.ckpt", "tensor", "damaged")),
     "index truncated": (cut(INDEX, 0.5), (INDEX, "damaged")),
     "no data": (without(DATA), (DATA, "exists, but not")),
-    "no config": (without(google_folder.NAME), ("has no bert_config.json",)),
+    "no config": (without(google_folder.NAME), ("has no bert_config.json, config.json or albert",)),
     "not JSON": (cut(google_folder.NAME, 0.5), ("cannot use", google_folder.NAME)),
     "no hidden size": (config(hidden_size=None), ("hidden_size is missing",)),
     "layers as text": (config(num_hidden_layers="2"), ('num_hidden_layers is "2"',)),
@@ -282,6 +282,7 @@ def test_usable_weights_are_read_and_unused_ones_named(folders, tmp_path, capfd)
         ("tokenizer.json", {"model": {"type": "WordPiece", "vocab": [1, 2]}}, "no tokens with ids"),
         ("vocab.txt", gzip.compress(bytes(1 << 25)), "larger than"),
         ("vocab.txt", POINTER.encode(), "git lfs pull"),
+        (google_folder.NAME, "{}", "vocab_size is missing"),
         ("vocab.txt", "".join(f"{t}\n" for t in [*SPECIAL_TOKENS, *range(99)]), "104 tokens, but"),
     ],
 )
@@ -294,7 +295,7 @@ def test_the_tokenizer_is_checked_before_texts_are_read(folders, tmp_path, name,
         parts = {name: {"type": kind} for name, kind in parts.items()}
         content = json.dumps({**parts, "model": {"type": "WordPiece", "vocab": {}}, **content})
     (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
-    with pytest.raises(DataError, match=words):
+    with pytest.raises(DataError, match=f"^--bert {folder}: .*{words}"):
         pretrained.check(str(folder))
 
 

@@ -38,7 +38,7 @@ def test_the_program_and_make_list_their_commands():
         (["--runtime", "tf3", "python", "-c", "0"], "error: RUNTIME=tf3 is unknown. Allowed: auto"),
         (["--python=/none", "doctor"], "error: PYTHON=/none does not run"),
         (["train", "clasification"], "unknown. Did you mean classification? Recipes: cl"),
-        (["train", "nowhere.py"], "error: RECIPE=nowhere.py is not a file."),
+        (["train", "nowhere.py"], "error: recipe nowhere.py: there is no such file."),
         (["doctor", "--runtime", "tf3"], "error: RUNTIME=tf3 is unknown. Allowed: auto, tf1, tf2"),
         (["predict", "--python", sys.executable, *"abc"], "unexpected 'c'; allowed: RUN FILE"),
         (["verify", "--python", sys.executable, "--ru", "a"], "did you mean"),

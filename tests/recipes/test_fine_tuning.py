@@ -71,10 +71,14 @@ def test_defaults_follow_from_weights_and_texts(recipe, bert, texts, words, expe
     assert with_texts(recipe, bert, texts, *words.split()) == expected
 
 
-def test_the_first_line_of_a_run_has_the_values():
-    line = describe({**SCRATCH, "bert": None}, {}, steps=42)
-    values = "training from random weights: learning_rate 0.0005, epochs 8"
-    assert line == f"{values}; only 42 updates; try --epochs 20"
+@pytest.mark.parametrize("bert, start", [
+    (None, "training from random weights"),
+    ("short", "fine-tuning a short pretraining run (defaults of training from scratch)"),
+])  # fmt: skip
+def test_the_first_line_of_a_run_has_the_values(recipe, bert, start):
+    line = describe({**SCRATCH, "bert": bert}, {}, steps=42)
+    values = "learning_rate 0.0005, epochs 8; only 42 updates; try --epochs 20"
+    assert line == f"{start}: {values}"
 
 
 def test_a_name_of_a_hub_is_not_a_folder(recipe):

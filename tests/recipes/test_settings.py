@@ -11,7 +11,7 @@ import pytest
 
 from amp_xla.commands import cli
 from amp_xla.config import fields, flat
-from amp_xla.errors import DataError, SettingsError
+from amp_xla.errors import SettingsError
 from amp_xla.process import json_files
 from amp_xla.process.exits import exit_code
 from amp_xla.training import checkpoint
@@ -95,7 +95,7 @@ def test_settings_of_another_run_are_defaults_and_flags_win(recipe, words, tmp_p
     other = importlib.import_module("recipes.tagging").recipe
     with pytest.raises(SettingsError, match="--like .*config.json: recipes.tagging has no setting"):
         other.parse(["--like", str(tmp_path)])
-    with pytest.raises(DataError, match="nowhere: No such file"):
+    with pytest.raises(SettingsError, match="--like nowhere: .*No such file"):
         known.parse(["--like", "nowhere"])
 
 

@@ -280,12 +280,16 @@ def check(folder: Optional[str]) -> None:
     """Check configuration and vocabulary of ``--bert``, if it is a folder, without TensorFlow."""
     if folder is None or not Path(folder).is_dir():
         return
-    path, config, _ = _configuration(Path(folder))
     source = vocabulary.path(folder)
-    tokens = Tokenizer(vocabulary.tokens(folder), source=source).vocab_size
-    rows = config["vocab_size"]
-    if tokens > rows:
-        raise DataError(f"{source} has {tokens:,} tokens, but {path} has vocab_size {rows:,}")
+    try:
+        path, config, _ = _configuration(Path(folder))
+        tokens, rows = Tokenizer(vocabulary.tokens(folder), source=source), config["vocab_size"]
+        if tokens.vocab_size > rows:
+            raise DataError(
+                f"{source} has {tokens.vocab_size:,} tokens, but {path} has vocab_size {rows:,}"
+            )
+    except DataError as error:
+        raise DataError(f"--bert {folder}: {error}") from None
 
 
 def _configuration(folder: Path) -> Tuple[Path, Dict[str, Any], int]:
@@ -307,7 +311,7 @@ def _configuration(folder: Path) -> Tuple[Path, Dict[str, Any], int]:
                 )
     names = [name for name in CONFIGS if (folder / name).is_file()]
     if not names:
-        raise DataError(f"{folder} has no {CONFIGS[0]} or {CONFIGS[1]}")
+        raise DataError(f"{folder} has no {', '.join(CONFIGS[:-1])} or {CONFIGS[-1]}")
     path = folder / names[0]
     config = json_file(str(path))
     kind: Any = config.get("model_type")
