@@ -4,10 +4,10 @@
 
 trains a small BERT from scratch. It reads the first paragraph of a docstring of Python's library,
 and writes the name of the function or class, split into words.
-TensorFlow 1.15.5: dev ROUGE-L 0.3045, seed 1, 3.8 minutes; AMD EPYC with AVX-512 BF16, 2 cores,
-load 2; 2026-11-26.
-TensorFlow 2.17.1: dev ROUGE-L 0.3039, seed 1, 2.5 minutes; AMD EPYC with AVX-512 BF16, 2 cores,
-load 2; 2026-11-26.
+TensorFlow 1.15.5: dev ROUGE-L 0.2446, seed 1, 8 minutes; AMD EPYC with AVX-512 BF16, 2 cores,
+load 8; 2026-11-29.
+TensorFlow 2.17.1: dev ROUGE-L 0.2509, seed 1, 6.1 minutes; AMD EPYC with AVX-512 BF16, 2 cores,
+load 7; 2026-11-29.
 
     make train RECIPE=seq2seq ARGS="--train a.jsonl --dev b.jsonl --bert chinese_L-12_H-768_A-12"
     ./amp-xla predict runs/seq2seq/latest texts.txt --beams 4

@@ -58,8 +58,9 @@ def usage(program: str) -> str:
     return "\n".join(lines)
 
 
-def unknown_command(name: str) -> str:
-    """Return the error message for an unknown command."""
-    close = difflib.get_close_matches(name, COMMANDS, 1)
-    hint = f"did you mean {close[0]}?" if close else f"allowed: {', '.join(COMMANDS)}"
+def unknown_command(name: str, more: Tuple[str, ...] = ()) -> str:
+    """Return the error message for an unknown command; ``more``: commands of the launcher."""
+    names = (*COMMANDS, *more)
+    close = difflib.get_close_matches(name, names, 1)
+    hint = f"did you mean {close[0]}?" if close else f"allowed: {', '.join(names)}"
     return f"error: unknown command {name!r}; {hint}"

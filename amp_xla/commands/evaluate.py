@@ -170,11 +170,12 @@ def _cell(value: Any) -> str:
 def _text(result: Dict[str, Any]) -> Iterator[str]:
     """Yield the scores of a run as lines for the terminal."""
     yield f"{result['run']}, {result['checkpoint']}: {result['samples']:,} samples"
+    wide = max(18, *map(len, result["metrics"]))
     for name, value in result["metrics"].items():
         ends = f"   95%: {value['low']:.4f} to {value['high']:.4f}" if "low" in value else ""
         if name == "calibration_error":
             ends = "   mean distance between probability and accuracy; 0 is best"
-        yield f"  {name.replace('_', ' '):<18} {value['value']:.4f}{ends}"
+        yield f"  {name.replace('_', ' '):<{wide}} {value['value']:.4f}{ends}"
     if not result["per_label"]:
         return
     width = min(24, max(len(row["label"]) for row in result["per_label"]))

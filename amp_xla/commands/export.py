@@ -135,7 +135,7 @@ def _export_script(config: Config, target: str, words: List[str]) -> int:
     from amp_xla.export import own_script
 
     with own_script.recorded() as built:
-        model, batches, _ = open_script(script, words, None)
+        model, batches, *_ = open_script(script, words, None)
     if setup.current().settings.precision == "amp":
         raise AmpXlaError(f"{script} calls configure(precision=amp); export computes in float32")
     module = module_of(script.path)
@@ -160,8 +160,9 @@ def _dev_texts(config: Config, saved: Checkpoint, recipe: Recipe) -> Any:
 def _saved_model(recipe: Recipe, saved: Any, folder: Path) -> str:
     """Write a SavedModel and its card; return its signature."""
     signature = str(recipe.call("export", saved, folder))
-    load = f'load: tf.saved_model.load("{card.FOLDER}").signatures["serving_default"]'
-    card.write(folder, saved, "", (), [load, signature])
+    from amp_xla.export.saved_model import LOAD
+
+    card.write(folder, saved, "", (), [LOAD.format(card.FOLDER), signature])
     return signature
 
 

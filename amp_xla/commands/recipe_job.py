@@ -58,11 +58,13 @@ class Subject(NamedTuple):
     Attributes:
       batches: None if the script returns no batch and ``--batch`` is not given.
       settings: the recipe's settings by name; a script has none.
+      auto: what ``--xla auto`` would choose on a GPU; None if a mode is given.
     """
 
     model: Any
     batches: Optional[Iterator[Any]]
     settings: Mapping[str, Any] = MappingProxyType({})
+    auto: Optional[auto.Choice] = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,11 +79,11 @@ class SubjectOptions:
     out: Optional[str] = None
     """folder for the JSON report; none = runs/<recipe>/<command>"""
 
-    def open(self, words: Sequence[str]) -> Subject:
+    def open(self, words: Sequence[str], **work: Any) -> Subject:
         """Build the recipe's job or the script's model.
 
         Args:
-          words: flags of the recipe, or words of the script.
+          words: flags of the recipe, or words of the script. ``work``: see ``open_recipe``.
 
         Raises:
           AmpXlaError: the recipe, script or batch does not exist; or ``--batch`` is given for a
@@ -95,7 +97,7 @@ class SubjectOptions:
                     f"--batch {self.batch}: {self.recipe} is a recipe, which has its own batches; "
                     f"--batch is for my_script.py:build_model"
                 )
-            subject = open_recipe(self.recipe, words)
+            subject = open_recipe(self.recipe, words, **work)
         else:
             import amp_xla.setup  # for scripts that do not import it
 
@@ -115,8 +117,12 @@ class SubjectOptions:
         print(f"\n{report}\n\nwritten: {path}")
 
 
-def open_recipe(recipe: str, words: Sequence[str]) -> Subject:
+def open_recipe(
+    recipe: str, words: Sequence[str], steps: Optional[int] = None, gpus: int = 1
+) -> Subject:
     """Build a recipe's job with ``precision=amp`` and the loss scale for float16.
+
+    ``steps`` and ``gpus`` are those for ``--xla auto``; steps None = the recipe's.
 
     Raises:
       AmpXlaError: the recipe does not exist, or ``words`` set a precision other than amp.
@@ -133,10 +139,13 @@ def open_recipe(recipe: str, words: Sequence[str]) -> Subject:
         config, precision="amp", loss_scale=str(scale), xla="off" if mode == AUTO else mode
     )
     job = build_job(found.build, config)
+    choice = None
     if mode == AUTO:
-        choice = auto.choose(work_of(config, whole(job.batches)), auto.TENSOR_CORES, backend.kind())
+        work = work_of(config, whole(job.batches), gpus)
+        work = work and work._replace(steps=steps or work.steps)
+        choice = auto.choose(work, auto.TENSOR_CORES, backend.kind())
         note(f"--xla auto, the default, would choose on a GPU: {choice}")
-    return Subject(job, feeds(job), flat(config))
+    return Subject(job, feeds(job), flat(config), choice)
 
 
 def _require_amp(name: str, precision: Optional[str]) -> None:

@@ -8,6 +8,8 @@ from typing import List
 from amp_xla.backend import tf
 from amp_xla.export.model import Exportable, Run, comparable
 
+LOAD = 'load: tf.saved_model.load("{}").signatures["serving_default"]  # TensorFlow 2'
+
 
 def write(model: Exportable, folder: Path, dtype: str) -> None:
     """Write the folder."""
@@ -35,4 +37,4 @@ def load(folder: Path) -> Run:
 
 def describe(model: Exportable, folder: Path) -> List[str]:
     """Return how to load the folder."""
-    return [f'load: tf.saved_model.load("{folder}").signatures["serving_default"]', model.call]
+    return [LOAD.format(folder), model.call]

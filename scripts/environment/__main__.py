@@ -31,20 +31,23 @@ before --:
 
 def main(words: Sequence[str], root: Path = ROOT) -> int:
     """Start the command in its environment; return an exit code if it cannot start."""
+    before, words = take_options(words, "python")  # those before the command
     if not words or words[0] in ("-h", "--help"):
         return shown(usage("./amp-xla") + OPTIONS)
     command = words[0]
     if command not in (*HERE, *COMMANDS):
-        say(unknown_command(command))
+        say(unknown_command(command, HERE))
         return 2
     options, rest = take_options(words[1:], command)
+    options = {**before, **options}
     try:
         request = options.get("runtime") or os.environ.get("RUNTIME") or "auto"
         why = f"RUNTIME={request}"
         if command not in HERE:
             asked, request = request, runtime_for(command, rest, request, root)
             if request != asked:
-                why = f"{command} {' '.join(rest[:1])}".rstrip() + f" needs {request}"
+                of_a_run = COMMANDS[command].positional[0] == "run" or "--resume" in rest
+                why = f"the {'run was trained with' if of_a_run else 'recipe needs'} {request}"
         choice = choose(request, options.get("python", ""), why)
         if request != "dev":
             say(choice.line())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 import shlex
 
 import pytest
@@ -23,7 +24,21 @@ LACKS = {
     "generate": "predict RUN --beams 2", "fill": "fill RUN --text [MASK]",
     "scored": "evaluate RUN --file reviews.tsv", "exportable": "export RUN",
 }  # fmt: skip
-PLACES = ["stars.py", "my own/stars.py", "classification"]
+PLACES = ["stars.py", "my own/stars.py", "topics.py", "classification"]
+
+
+def with_classes():
+    """Return the recipe with the changes of the page's diff; its lines are in order."""
+    page = (ROOT / "docs/own-recipe.md").read_text(encoding="utf-8")
+    (diff,) = re.findall(r"```diff\n(.*?)```", page, re.DOTALL)
+    changed, rest = "", STARS
+    for mark, line in re.findall(r"^([-+ ])(.*\n)", diff, re.MULTILINE):
+        if mark != "+":
+            before, found, rest = rest.partition(line)
+            assert found, line
+            changed += before
+        changed += line * (mark != "-")
+    return changed + rest
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +49,7 @@ def command(command):
     (command.folder / "my own").mkdir()
     (command.folder / "less").mkdir()
     files = {"reviews.tsv": "".join(rows), "FILE": "good good good good\n\nbad story\n"}
+    files["topics.py"] = with_classes()
     for name, text in {**files, **dict.fromkeys(PLACES[:2], STARS), "less/stars.py": LESS}.items():
         (command.folder / name).write_text(text)
     return command
@@ -57,7 +73,7 @@ def test_what_a_run_prints_can_be_typed(place, printed, command):
         return command.done(CLI, *(file if word == "FILE" else word for word in words)).out
 
     good, blank, bad = typed("predict with").split("\n")[:3]
-    assert not blank and (place == "classification" or float(good[:4]) > float(bad[:4]) + 0.5)
+    assert not blank and (place in PLACES[2:] or float(good[:4]) > float(bad[:4]) + 0.5)
     assert "96 samples" in typed("score labelled samples with", "reviews.tsv")
     assert "its outputs differ from the run's by at most" in typed("export it with")
 
@@ -74,8 +90,12 @@ def test_a_killed_run_continues_as_its_first_lines_say(printed, command):
 
 
 def test_it_is_forecast_and_needs_its_files(printed, command):
-    done = command.done(CLI, "plan", "stars.py", "--gpu", "h100", "--", *FLAGS)
-    assert "h100" in done.out and "written: runs/stars/plan/plan.json" in done.out
+    for words in ((), ("--steps", "9000000")):
+        done = command.done(CLI, "plan", "stars.py", "--gpu", "h100", *words, "--", *FLAGS)
+        assert "h100" in done.out and "written: runs/stars/plan/plan.json" in done.out
+        mode = "on" if words else "off"
+        assert f"would choose on a GPU: XLA {mode} (auto: " in done.err
+        assert f" --xla {mode} (auto: " in done.out and ("9,000,000" in done.out) == bool(words)
     done = command(CLI, "train", "stars.py", "--layers", "1")
     assert done.code == 2 and "give --train and --dev: the built-in" in done.error
 

@@ -33,10 +33,11 @@ def test_the_program_and_make_list_their_commands():
     "words, message",
     [
         (["predct"], "error: unknown command 'predct'; did you mean predict?"),
-        (
-            ["train", "clasification"],
-            "error: recipe clasification is unknown. Did you mean classification? Recipes: cl",
-        ),
+        (["nonsense"], "tune, doctor, header, env, python, pip"),
+        (["pithon"], "error: unknown command 'pithon'; did you mean python?"),
+        (["--runtime", "tf3", "python", "-c", "0"], "error: RUNTIME=tf3 is unknown. Allowed: auto"),
+        (["--python=/none", "doctor"], "error: PYTHON=/none does not run"),
+        (["train", "clasification"], "unknown. Did you mean classification? Recipes: cl"),
         (["train", "nowhere.py"], "error: recipe nowhere.py: there is no such file."),
         (["doctor", "--runtime", "tf3"], "error: RUNTIME=tf3 is unknown. Allowed: auto, tf1, tf2"),
         (["predict", "--python", sys.executable, *"abc"], "unexpected 'c'; allowed: RUN FILE"),

@@ -10,12 +10,13 @@ import os
 import re
 from pathlib import Path
 from typing import Tuple
+from unittest.mock import Mock
 
 import pytest
 
 from amp_xla.backend import nvidia
 from scripts.environment import SetupError, installed, runtimes
-from scripts.environment.__main__ import runtime_for
+from scripts.environment.__main__ import main, runtime_for
 from tests.support.commands import CLI, Commands
 from tests.support.running import ROOT
 
@@ -159,6 +160,7 @@ def test_a_recipe_decides(recipe, request_, runtime):
 def test_a_run_decides(tmp_path, monkeypatch):
     monkeypatch.setattr("scripts.environment.__main__.has_tensorflow", lambda: False)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("RUNTIME", raising=False)
     os.makedirs("runs/tagging/x")
     commands = ("predict runs/tagging/x a.txt", "predict --checkpoint x --run runs/tagging/x")
     commands += ("train --recipe tagging -- --name x --resume", "train tagging --resume --name=x")
@@ -166,6 +168,11 @@ def test_a_run_decides(tmp_path, monkeypatch):
         Path("runs/tagging/x/run.json").write_text(json.dumps({"tensorflow": version}))
         for command, *words in map(str.split, commands):
             assert runtime_for(command, words, "auto", ROOT) == runtime
+            with monkeypatch.context() as patched:
+                chosen = Mock(side_effect=SetupError("no"))
+                patched.setattr("scripts.environment.__main__.choose", chosen)
+                assert main([command, *words]) == 2
+            assert chosen.call_args[0] == (runtime, "", f"the run was trained with {runtime}")
     assert runtime_for("predict", ["runs/tagging/x"], "jax", ROOT) == "jax"
     monkeypatch.setattr("scripts.environment.__main__.has_tensorflow", lambda: True)
     assert runtime_for("predict", ["runs/tagging/x"], "auto", ROOT) == "auto"

@@ -73,7 +73,10 @@ def option(
 
 @dataclasses.dataclass(frozen=True)
 class Report(JsonReport):
-    """The forecasts; plan.json has these fields. ``xla``: where the bytes with XLA come from."""
+    """The forecasts; plan.json has these fields. ``xla``: where the bytes with XLA come from.
+
+    ``auto``, ``auto_why``: whether ``--xla auto`` turns XLA on; None if it does not decide.
+    """
 
     job: str
     batch_per_gpu: int
@@ -82,11 +85,14 @@ class Report(JsonReport):
     half_flops_share: float
     xla: str
     options: Sequence[Option]
+    auto: Optional[bool] = None
+    auto_why: str = ""
 
     def best(self) -> List[Option]:
-        """Return the fastest mode of each GPU that fits; of all modes if none does."""
-        found = {item.gpu: item for item in sorted(self.options, key=_rank)}
-        return [found[gpu] for gpu in dict.fromkeys(item.gpu for item in self.options)]
+        """Return the fastest mode of each GPU that fits and ``auto`` allows."""
+        allowed = [item for item in self.options if self.auto in (None, item.xla)]
+        found = {item.gpu: item for item in sorted(allowed, key=_rank)}
+        return [found[gpu] for gpu in dict.fromkeys(item.gpu for item in allowed)]
 
     def __str__(self) -> str:
         best = self.best()
@@ -122,12 +128,17 @@ class Report(JsonReport):
             item for item in self.options
             if item.gpu == chosen.gpu and item.precision != "amp" and not item.xla
         ]  # fmt: skip
-        gain = chosen.speed / max(plain, key=lambda item: item.speed).speed
+        slower = max(plain, key=lambda item: item.speed)
+        gain = chosen.speed / slower.speed
         end = "; a larger batch pays more than a faster GPU" if chosen.parts["fixed"] > 0.4 else ""
         flags = f"--precision {chosen.precision} --xla {'on' if chosen.xla else 'off'}"
+        if self.auto is not None:
+            flags += f" (auto: {self.auto_why})"
+            why += f" with{'' if self.auto else 'out'} XLA"
         return (
-            f"Advice: {chosen.gpu} with {flags}, {why}; about {gain:.1f} times as fast as without; "
-            f"a batch of up to {chosen.largest_batch} per GPU fits{end}"
+            f"Advice: {chosen.gpu} with {flags}, {why}; about {gain:.1f} times as fast as "
+            f"{slower.precision} without XLA; a batch of up to {chosen.largest_batch} per GPU "
+            f"fits{end}"
         )
 
 

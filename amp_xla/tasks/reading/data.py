@@ -15,7 +15,7 @@ from amp_xla.config import MAY_CHANGE
 from amp_xla.data.alignment import CUT, AlignedTexts
 from amp_xla.data.labelled import Labelled, Preparation
 from amp_xla.data.text import corpora
-from amp_xla.data.text.layout import Layout
+from amp_xla.data.text.layout import Layout, sample
 from amp_xla.data.text.lines import BadLine, Table, json_object
 from amp_xla.data.text.options import Files
 from amp_xla.data.text.readers import Dataset, collected, one_line, text_value
@@ -170,13 +170,18 @@ def read(files: ReadingFiles, preparation: Preparation, most: int) -> Labelled:
         tokens.append(encode(part.texts, part.pairs or [], tokenizer, length))
         spans.append(targets(part, *tokens[-1], most, problems))
         for why, texts in problems.items():
-            warnings += f"\nwarning: {len(texts):,} {kind} answers are {why}, such as {texts[0]!r}"
-    if not (spans[0] > 0).any():
-        raise DataError(f"training data: no answer is found in its passage{warnings}")
+            what = "answers are" if len(texts) > 1 else "answer is"
+            why = why if len(texts) > 1 else why.replace("their", "its")
+            warnings += f"\nwarning: {len(texts):,} {kind} {what} {why}, such as {texts[0]!r}"
+        if kind == "training" and not (spans[0] > 0).any():
+            reasons = warnings.replace("\nwarning: ", "; ")
+            raise DataError(f"training data: no answer is found in its passage{reasons}")
+    answer = next(iter(json.loads((train.labels or [NO_ANSWER])[0])), [""])[0]
+    shown = sample(text=train.texts[0], pair=(train.pairs or [""])[0], label=answer)
     empty = ((part.labels or []).count(NO_ANSWER) for part in parts)
     encoded, aligned = zip(*tokens)
     return preparation.labelled(
-        parts, None, tokenizer, encoded, spans, warnings=warnings, aligned=aligned[1],
+        parts, None, tokenizer, encoded, spans, warnings=warnings, aligned=aligned[1], shown=shown,
         counts="{:,} training and {:,} dev questions, {:,} and {:,} of them without an "
         "answer".format(len(train), len(dev), *empty),
     )  # fmt: skip

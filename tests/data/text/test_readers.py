@@ -160,6 +160,10 @@ def test_a_reason_is_given_once(file):
         lines = "".join(objects % f"a {n}" + "\n" for n in range(9))
         with pytest.raises(DataError, match="cannot be used: [^;]*(; a [^;]*)?9 times.;"):
             read(file("a.json", lines))
+    for labels, advice in (("good bad", "leave out --regression if"), ("good 2", "correct them")):
+        lines = "".join(f"some text\t{label}\n" for label in labels.split())
+        with pytest.raises(DataError, match=f"a number is needed, .*; {advice}"):
+            read(file("a.tsv", lines), numbers=True, header="no")
     gbk = "味道很好\t1\n送餐太慢\t0\n".encode("gbk")
     with pytest.raises(DataError, match="not UTF-8.* UTF-8 is needed .iconv -f GB18030"):
         read(file("b.tsv", gbk))

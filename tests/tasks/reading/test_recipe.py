@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import operator
 import random
+import re
 
 import numpy as np
 import pytest
@@ -79,7 +80,7 @@ def command(command):
 def trained(command):
     said = command.done(RECIPE, *DATA, *LONG, "--name", "good").err
     assert "1,000 training and 150 dev questions, 0 and 0 of them without an answer" in said, said
-    assert "warning" not in said
+    assert "warning" not in said and re.search('^sample: .*, label = "[^"[]+"$', said, re.M)
     return command.folder / "runs" / "reading" / "good"
 
 
@@ -119,6 +120,19 @@ def test_evaluate_scores_as_predict_answers(trained, command):
     best = max(line.get("dev_f1", 0) for line in command.metrics("reading", "good"))
     assert f1 == pytest.approx(best)
     assert "Evaluation on dev.json" in (trained / "report.html").read_text()
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("answers, said", [
+    (["Zed"], "passage; 1 training answer is not in its passage, such as 'Zed'"),
+    (["Zed", "Yak"], "passage; 2 training answers are not in their passage, such as 'Yak'"),
+    ([], "passage"),
+])  # fmt: skip
+def test_answers_that_are_not_found_are_one_error(command, answers, said):
+    record = {"question": "who", "context": "Ann leads", "answers": answers}
+    (command.folder / "zed.jsonl").write_text(json.dumps(record) + "\n")
+    done = command(RECIPE, *TINY, "--train", "zed.jsonl", "--dev", "zed.jsonl")
+    assert done.error == f"error: training data: no answer is found in its {said}"
 
 
 @pytest.mark.once
