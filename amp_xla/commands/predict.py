@@ -36,11 +36,7 @@ class SavedOptions:
     """path of the recipe's file, if you wrote it; none = the recipe of the run"""
 
     def load(self, run: str) -> Tuple[Checkpoint, Recipe]:
-        """Return the checkpoint and its recipe.
-
-        Raises:
-          AmpXlaError: a script or another recipe trained the run.
-        """
+        """Return the checkpoint and its recipe; raise AmpXlaError if another trained the run."""
         saved = find(Path(run), self.checkpoint)
         if saved.recipe == ScriptFolder.RECIPE:
             raise AmpXlaError(f"{run}: {OF_A_SCRIPT}")

@@ -251,6 +251,12 @@ def folder_of(run: Path) -> Path:
     return regular.not_linked(run / "checkpoints")
 
 
+def runs_in(folder: Path) -> List[str]:
+    """Return the names of the folders in ``folder`` that have checkpoints, except links."""
+    folders = sorted(folder.iterdir()) if folder.is_dir() else []
+    return [each.name for each in folders if not each.is_symlink() and steps(folder_of(each))]
+
+
 def steps(folder: Path) -> List[Path]:
     """Return the checkpoints in ``folder``, oldest first, including damaged ones."""
     numbered, names = [], []

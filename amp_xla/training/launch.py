@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import time
 from pathlib import Path
@@ -26,6 +27,7 @@ from amp_xla.training.checkpoint import (
     Checkpoint,
     CheckpointError,
     find,
+    runs_in,
     set_aside_damaged,
 )
 from amp_xla.training.context import build_job
@@ -34,7 +36,7 @@ from amp_xla.training.engine import Engine
 from amp_xla.training.loop import Loop
 from amp_xla.training.options import LoopOptions, RunOptions
 from amp_xla.training.recipe import Recipe
-from amp_xla.training.run import RunFolder, write_about
+from amp_xla.training.run import RunFolder, ScriptFolder, write_about
 from amp_xla.training.state import differences, digests, identity_of, same_on_all
 
 
@@ -151,7 +153,12 @@ def prepare(
         set_aside_damaged(resume_from)
     note(f"run folder: {run.path}; after an interruption, {run.continuing}")
     if resume_from is None and run_options.resume:
-        note(f"{run.path} has no checkpoint yet: starting from the beginning")
+        runs = ""
+        if run.recipe != ScriptFolder.RECIPE:
+            with contextlib.suppress(OSError):  # of another user's run
+                runs = ", ".join(runs_in(run.path.parent)[-9:])  # the newest, if named by date
+        there = f"; runs there: {runs}" if runs else ""
+        note(f"{run.path} has no checkpoint yet: starting from the beginning{there}")
     if ranks.first:
         write_about(run, config, engine)
     return loop

@@ -35,7 +35,7 @@ from amp_xla.process.progress import note
 from amp_xla.process.redaction import without_secrets
 from amp_xla.process.stopping import Stopped
 from amp_xla.report.record import STATUS
-from amp_xla.training.checkpoint import Checkpoint, folder_of, newest, readable, steps
+from amp_xla.training.checkpoint import Checkpoint, folder_of, newest, readable, runs_in, steps
 from amp_xla.training.engine import Engine
 from amp_xla.training.options import RunOptions
 from amp_xla.training.state import settings_of
@@ -158,8 +158,7 @@ class RunFolder:
         target = os.readlink(str(latest)) if latest.is_symlink() else ""
         if target and "/" not in target and (self._parent / target).is_dir():
             return check_name(target)
-        folders = sorted(self._parent.iterdir()) if self._parent.is_dir() else []
-        runs = [path.name for path in folders if steps(folder_of(path))]
+        runs = runs_in(self._parent)
         if not runs:
             return None
         raise AmpXlaError(

@@ -163,7 +163,7 @@ def test_what_has_no_such_form_is_refused(scripts):
         (("tag.py:modell", "--weights", "tag.h5"), "did you mean model?"),
         (("runs/tag", "convolve.py:model"), "of another model and cannot be used"),
         (("runs/tag", "tag.py"), "tag.py is not a script; needed: my_script.py:build_model"),
-        (("runs/tag",), "export it by: amp-xla export RUN my_script.py:build_model"),
+        (("runs/tag",), "amp-xla export RUN my_script.py:build_model"),
         (("none.py:model", "--weights", "tag.h5"), "there is no file none.py"),
     ):
         assert message in scripts(CLI, "export", *words).error, words

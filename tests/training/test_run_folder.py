@@ -12,6 +12,7 @@ import pytest
 from amp_xla.commands.recipe_job import SubjectOptions
 from amp_xla.errors import AmpXlaError
 from amp_xla.process import regular
+from amp_xla.training import checkpoint
 from amp_xla.training.metrics import MetricsLog
 from amp_xla.training.run import RunFolder, check_name
 from tests.support.commands import bytes_of
@@ -101,6 +102,7 @@ def test_the_newest_run_is_the_one_that_latest_names(here):
     run = RunFolder("r", resume=True)
     assert (run.name, run.continues) == ("two", True)
     run.close()
+    assert checkpoint.runs_in(here / "runs" / "r") == ["one", "two"]
     latest = here / "runs" / "r" / "latest"
     for target in (None, "../../elsewhere", "three", "/tmp"):
         latest.unlink()

@@ -283,11 +283,10 @@ def check(folder: Optional[str]) -> None:
     source = vocabulary.path(folder)
     try:
         path, config, _ = _configuration(Path(folder))
-        tokens, rows = Tokenizer(vocabulary.tokens(folder), source=source), config["vocab_size"]
-        if tokens.vocab_size > rows:
-            raise DataError(
-                f"{source} has {tokens.vocab_size:,} tokens, but {path} has vocab_size {rows:,}"
-            )
+        tokens = Tokenizer(vocabulary.tokens(folder), source=source).vocab_size
+        rows = config["vocab_size"]
+        if tokens > rows:
+            raise DataError(f"{source} has {tokens:,} tokens, but {path} has vocab_size {rows:,}")
     except DataError as error:
         raise DataError(f"--bert {folder}: {error}") from None
 

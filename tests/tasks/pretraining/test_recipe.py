@@ -87,7 +87,7 @@ def test_what_cannot_be_filled_in_or_evaluated_is_said(command, trained):
     ):
         assert said in command(FILL, "--run", WHOLE, *words).error
     said = command(EVALUATE, "--run", WHOLE, "--file", "masked.txt").error
-    assert "evaluate --file needs a run that can" in said
+    assert "has no `scored`; evaluate --file needs it" in said
 
 
 def scores_of(run, batch):
