@@ -64,7 +64,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
             errors = process.communicate()[1].strip()
         if process.returncode:
             reason = errors.rpartition("\n")[2].replace("error: ", "", 1)
-            xla = f"a guess from the graph of mixed precision; {reason}"
+            xla = f"a guess from the graph of mixed precision: {reason}"
         else:
             kernels = json.loads((folder / "compiled.json").read_bytes())["kernels"]
             others = [kernel for kernel in kernels if not kernel["products"]]
