@@ -50,7 +50,9 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     own_words, words = split_words(argv)
     config = parse(Config, own_words, "amp-xla plan RECIPE")
     gpus = chosen(config.gpu)
-    model, batches, flags, choice = config.subject.open(words, steps=config.steps, gpus=config.gpus)
+    model, batches, flags, choice = config.subject.open(
+        words, steps=config.steps or 0, gpus=config.gpus
+    )
     # These import TensorFlow, after `open` has set the precision.
     from amp_xla.speed.plan import count, report
     from amp_xla.speed.plan.forecast import Mode
