@@ -50,7 +50,9 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     own_words, words = split_words(argv)
     config = parse(Config, own_words, "amp-xla plan RECIPE")
     gpus = chosen(config.gpu)
-    model, batches, flags, choice = config.subject.open(words, steps=config.steps, gpus=config.gpus)
+    model, batches, flags, choice = config.subject.open(
+        words, steps=config.steps or 0, gpus=config.gpus
+    )
     # These import TensorFlow, after `open` has set the precision.
     from amp_xla.speed.plan import count, report
     from amp_xla.speed.plan.forecast import Mode
@@ -64,7 +66,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
             errors = process.communicate()[1].strip()
         if process.returncode:
             reason = errors.rpartition("\n")[2].replace("error: ", "", 1)
-            xla = f"a guess from the graph of mixed precision; {reason}"
+            xla = f"a guess from the graph of mixed precision: {reason}"
         else:
             kernels = json.loads((folder / "compiled.json").read_bytes())["kernels"]
             others = [kernel for kernel in kernels if not kernel["products"]]

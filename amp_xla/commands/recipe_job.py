@@ -117,12 +117,10 @@ class SubjectOptions:
         print(f"\n{report}\n\nwritten: {path}")
 
 
-def open_recipe(
-    recipe: str, words: Sequence[str], steps: Optional[int] = None, gpus: int = 1
-) -> Subject:
+def open_recipe(recipe: str, words: Sequence[str], steps: int = 0, gpus: int = 1) -> Subject:
     """Build a recipe's job with ``precision=amp`` and the loss scale for float16.
 
-    ``steps`` and ``gpus`` are those for ``--xla auto``; steps None = the recipe's.
+    ``steps`` and ``gpus`` are those for ``--xla auto``; steps 0 = the recipe's.
 
     Raises:
       AmpXlaError: the recipe does not exist, or ``words`` set a precision other than amp.

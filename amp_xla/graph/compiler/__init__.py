@@ -102,7 +102,7 @@ def program() -> Path:
     if not version.startswith(f"{SUPPORTED}."):
         raise UnsupportedError(
             f"XLA's GPU compiler is used from TensorFlow {SUPPORTED}.1; found: "
-            f"{version or 'another version'}; in a checkout, --runtime tf2 chooses {SUPPORTED}.1"
+            f"{version or 'another version'}; a checkout has --runtime tf2"
         )
     sources = [_FOLDER / "gpu_kernels.cc", _FOLDER / "build.sh"]
     key = zlib.crc32(b"".join(s.read_bytes() for s in sources) + str(tensorflow).encode())

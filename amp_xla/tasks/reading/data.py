@@ -170,9 +170,7 @@ def read(files: ReadingFiles, preparation: Preparation, most: int) -> Labelled:
         tokens.append(encode(part.texts, part.pairs or [], tokenizer, length))
         spans.append(targets(part, *tokens[-1], most, problems))
         for why, texts in problems.items():
-            what = "answers are" if len(texts) > 1 else "answer is"
-            why = why if len(texts) > 1 else why.replace("their", "its")
-            warnings += f"\nwarning: {len(texts):,} {kind} {what} {why}, such as {texts[0]!r}"
+            warnings += f"\nwarning: {kind} answers {why}: {len(texts):,}, such as {texts[0]!r}"
         if kind == "training" and not (spans[0] > 0).any():
             reasons = warnings.replace("\nwarning: ", "; ")
             raise DataError(f"training data: no answer is found in its passage{reasons}")

@@ -124,8 +124,8 @@ def test_evaluate_scores_as_predict_answers(trained, command):
 
 @pytest.mark.once
 @pytest.mark.parametrize("answers, said", [
-    (["Zed"], "passage; 1 training answer is not in its passage, such as 'Zed'"),
-    (["Zed", "Yak"], "passage; 2 training answers are not in their passage, such as 'Yak'"),
+    (["Zed"], "passage; training answers not in their passage: 1, such as 'Zed'"),
+    (["Zed", "Yak"], "passage; training answers not in their passage: 2, such as 'Yak'"),
     ([], "passage"),
 ])  # fmt: skip
 def test_answers_that_are_not_found_are_one_error(command, answers, said):
