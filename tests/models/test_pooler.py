@@ -15,6 +15,7 @@ from amp_xla.backend import K
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.export import google, graph, hugging_face, saved_model, text_models
 from amp_xla.models.options import EncoderOptions
+from recipes.classification import recipe
 from tests.models.test_hugging_face import VOCABULARY
 
 # Written by transformers 5.24.0, NEZHA by 4.57.6, RoFormerV2 by the package roformer 0.4.3 with
@@ -42,9 +43,7 @@ def test_a_classifier_of_transformers_has_its_logits_and_names(family, tmp_path,
     """The export of the model that ``--bert`` and the head's file make is the folder again."""
     checkpoint = prepared(family, tmp_path / "run")
     stored = load_file(str(tmp_path / "run" / "model.safetensors"))
-    config = SimpleNamespace(
-        encoder=EncoderOptions(), pooling="pooler", batches=SimpleNamespace(max_length=20)
-    )
+    config = recipe.parse(["--pooling", "pooler", "--max-length", "20"])
     built = graph._built
 
     def loaded(build, folder):
