@@ -317,7 +317,7 @@ class LossScaleOptimizer(OptimizerFacade):
         if waits:
             with tf.control_dependencies(None):
                 operation = self.minimize(loss, var_list, grad_loss, name, tape, global_step)
-                updates = if_applied(waits, self.gradients_finite, loss, self.window)
+                updates = if_applied(waits, self.gradients_finite, loss)
                 return tf.group(operation, *updates)
         self._steps.close()  # drops gradients that were unscaled and never applied
         pairs = self.compute_gradients(loss, var_list, grad_loss, tape)
@@ -346,7 +346,7 @@ class LossScaleOptimizer(OptimizerFacade):
         What is added to the list, updates of layers, runs in applied steps only.
         """
         operation, finite = self.minimize(loss, params), self.gradients_finite
-        return Updates([operation], lambda others: if_applied(others, finite, loss, self.window))
+        return Updates([operation], lambda others: if_applied(others, finite, loss))
 
     def _accumulate(self, step: Step, pairs: Pairs, global_step: Any, aggregate: bool) -> Any:
         """Add a micro-batch; the last one of a window checks and applies the whole step."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from amp_xla import backend
 from amp_xla.precision import arrays, loss_scale
@@ -155,15 +155,13 @@ class Window:
         # whether a tf.function has it. If there are several: how often each ran in this window.
         self._kinds: Dict[Tuple[int, ...], Tuple[List[Any], bool]] = {}
         self._runs: List[Any] = []
-        self._before: Dict[int, Any] = {}  # id of a variable of a layer -> its value at the start
         self._built: List[Tuple[Callable[[], Any], Any]] = []  # in a v1 graph, with the results
         self.micro_step = state_variable(0, tf.int64, name + "/micro_step")
 
     @property
     def state_variables(self) -> List[Any]:
-        """The micro-batch counts (int64), sums, all zero between updates, and layers' variables."""
-        sums = [total for _, total in self._sums.values()]
-        return [self.micro_step, *self._runs, *sums, *self._before.values()]
+        """The micro-batch counts (int64) and the sums built so far: all zero between updates."""
+        return [self.micro_step, *self._runs, *(total for _, total in self._sums.values())]
 
     def add(self, pairs: Pairs, at_end: Callable[[Pairs], Any]) -> Any:
         """Add one micro-batch; at the end of a window use the means and reset the sums.
@@ -198,29 +196,6 @@ class Window:
         result = tf.nest.map_structure(tf.identity, result)
         self._built.append((again, result))
         return result
-
-    def begun(self, variables: Sequence[Any], finite: Any) -> Any:
-        """Keep layers' variables in a window's first micro-batch; return ``finite`` after that."""
-        for v in variables:
-            label, start = v.op.name.replace("/", "_"), tf.zeros(v.shape, v.dtype.base_dtype)
-            self._before[id(v)] = state_variable(start, start.dtype, f"{self._prefix}/of_{label}")
-
-        def keep() -> Any:
-            return tf.group(*[self._before[id(v)].assign(v.read_value()) for v in variables])
-
-        with tf.control_dependencies([finite]):  # the micro-batch is counted
-            first = tf.equal(self.micro_step.read_value(), int(self.steps > 1))
-        with tf.control_dependencies([tf.cond(first, keep, tf.no_op)]):
-            return tf.identity(finite)
-
-    def ended(self, variables: Sequence[Any], finite: Any, done: Any) -> Any:
-        """Return an operation after ``done`` that undoes layers' updates of a skipped window."""
-
-        def undo() -> Any:
-            return tf.group(*[v.assign(self._before[id(v)].read_value()) for v in variables])
-
-        with tf.control_dependencies([done]):
-            return tf.cond(finite, tf.no_op, undo).op
 
     def _register(self, kind: Tuple[int, ...], variables: List[Any]) -> None:
         for others, traced in self._kinds.values():

@@ -6,10 +6,10 @@ stay as they are, and the step runs copies of them, in a branch that depends on 
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Set
+from typing import Any, Callable, Dict, Iterable, List, Sequence, Set
 
 from amp_xla.graph.nodes import upstream
-from amp_xla.precision.tensorflow import Window, tf
+from amp_xla.precision.tensorflow import tf
 
 ASSIGNS = ("Assign", "ResourceScatter", "Scatter")
 
@@ -36,17 +36,15 @@ class Updates(list):
         return both
 
 
-def if_applied(
-    updates: Sequence[Any], finite: Any, loss: Any, window: Optional[Window]
-) -> List[Any]:
+def if_applied(updates: Sequence[Any], finite: Any, loss: Any) -> List[Any]:
     """Return update operations that run only if the step is applied, in a v1 graph.
+
+    Within a window of ``accumulate``, they run if the loss of their micro-batch is finite.
 
     Args:
       updates: operations, tensors or pairs (variable, value) of Keras.
       finite: the step's decision, a boolean scalar.
       loss: the step's loss. What it depends on runs before the decision, and is unchanged.
-      window: the window of ``accumulate``, if there is one. Its updates run in each micro-batch of
-        finite loss, and are undone at its end if it is skipped.
     """
     every, forward = tf.get_default_graph().get_operations(), upstream([loss.op])
     branches = {op for op in every if _in_branch(op)}
@@ -69,12 +67,8 @@ def if_applied(
         with tf.control_dependencies([copies[op] for op in roots]):
             return tf.constant(True)
 
-    assigned = _assigned(gated)
-    variables = [v for v in tf.global_variables() if v.op in assigned]
-    finite = finite if window is None else window.begun(variables, finite)
     applied = tf.logical_and(finite, tf.reduce_all(tf.is_finite(loss)))
-    done = tf.cond(applied, run, lambda: tf.constant(False))
-    return [*rest, done.op if window is None else window.ended(variables, finite, done)]
+    return [*rest, tf.cond(applied, run, lambda: tf.constant(False)).op]
 
 
 def awaited() -> List[Any]:
