@@ -7,6 +7,7 @@ so that shuffled data repeat. The script's own states do not change.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import inspect
 import random
@@ -79,17 +80,24 @@ def _seed(*numbers: int) -> None:
     random.seed("/".join(map(str, numbers)))
 
 
+@contextlib.contextmanager
+def _restored() -> Iterator[None]:
+    """Set the random states at the end to what they are now: the script's."""
+    script = random_state()
+    try:
+        yield
+    finally:
+        set_random_state(script)
+
+
 def _apart(batches: Iterator[Any]) -> Iterator[Any]:
     """Yield batches, read with random states that are separate from the script's."""
     state = random_state()
     while True:
-        script = random_state()
-        set_random_state(state)
-        try:
+        with _restored():
+            set_random_state(state)
             batch = next(batches)
-        finally:
             state = random_state()
-            set_random_state(script)
         yield batch
 
 
@@ -107,10 +115,9 @@ class Sequences:
 
     def identity(self, seed: int) -> Dict[str, Any]:
         """Return what must be the same on resume: length, order, hash of the first batch."""
-        script = random_state()
-        _seed(seed, 0, 0)
-        first = digest(self._sequence[0])
-        set_random_state(script)
+        with _restored():
+            _seed(seed, 0, 0)
+            first = digest(self._sequence[0])
         return {"batches": len(self._sequence), "shuffle": self._shuffle, "first batch": first}
 
     def batches(self, seed: int, position: int) -> Iterator[Any]:

@@ -104,9 +104,9 @@ def of_lines(
     restore_weights(checkpoint, model.weights)
     inputs = dict(zip(("token_ids", "segment_ids"), model.inputs))
     infer = Inference(inputs, {"output": output(model.output)})
-    encoded = tokenizer.encode_lines(lines, batches.max_length)
-    rows = (encoded, batches.max_length, batches.batch_size)
-    return np.stack(in_order(*rows, lambda batch: infer(batch)["output"]))
+    encoded = tokenizer.encode_lines(lines, length)
+    outputs = in_order(encoded, length, batches.batch_size, lambda batch: infer(batch)["output"])
+    return np.stack(outputs)
 
 
 def classification(infer: Infer, batches: Any, classes: int) -> Evaluation:

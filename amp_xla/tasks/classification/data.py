@@ -75,11 +75,14 @@ def _targets(files: Any, given: Sequence[List[str]]) -> Tuple[Any, List[np.ndarr
     """
     names = sorted(set(given[0]))
     many = many_numbers(names) if files.multilabel is None else None
-    line = f"\nlabels: {len(names)} different whole numbers, read as "
-    line *= many is False and len(names) > 2 and not files.classes
+    line = ""
+    if many is False and len(names) > 2 and not files.classes:
+        meaning = "classes; --regression predicts a number instead"
+        if files.regression:
+            meaning = "numbers; without --regression they are classes"
+        line = f"\nlabels: {len(names)} different whole numbers, read as {meaning}"
     if files.regression:
         scale = Scale.fit(given[0])
-        line += "numbers; without --regression they are classes" * bool(line)
         kind = f"numbers from {scale.low:g} to {scale.high:g}"
         return scale, list(map(scale.values, given)), kind, line
     if many and not files.classes:
@@ -92,7 +95,6 @@ def _targets(files: Any, given: Sequence[List[str]]) -> Tuple[Any, List[np.ndarr
     parts = [[[x] if separator is None else split(x, separator) for x in part] for part in given]
     each, dev_names = (list(itertools.chain.from_iterable(part)) for part in parts)
     labels = Labels.fit(each)
-    line += "classes; --regression predicts a number instead" * bool(line)
     if separator is None:
         answers = [labels.ids(part, share) for part in (each, dev_names)]
     else:
