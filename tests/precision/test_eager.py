@@ -29,8 +29,11 @@ def test_our_documentations_blocks_run_as_a_script():
 
 @pytest.mark.slow
 @pytest.mark.timeout(620)
-def test_the_eager_tests_pass():
-    command = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider"]
+@pytest.mark.parametrize("which, least", [
+    ("not long", 11 if TF1 else 23), pytest.param("long", 1, marks=pytest.mark.long),
+])  # fmt: skip
+def test_the_eager_tests_pass(which, least):
+    command = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", "-m", which]
     done = subprocess.run(
         command + ["tests/precision/eager"],
         stdout=subprocess.PIPE,
@@ -40,7 +43,6 @@ def test_the_eager_tests_pass():
     )
     output = done.stdout.decode()
     found = re.search(r"(\d+) passed", output)
-    least = 11 if TF1 else 23
     assert done.returncode == 0 and found and int(found.group(1)) >= least, output
     assert not re.search(r"\d+ skipped", output), output
 
