@@ -116,7 +116,9 @@ OLDER = "from amp_xla.backend import configuring; configuring.compiles = lambda:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("code, kind", [("", "hash"), (OLDER, "random")])
+@pytest.mark.parametrize(
+    "code, kind", [("", "hash"), pytest.param(OLDER, "random", marks=pytest.mark.once)]
+)
 def test_a_killed_run_with_xla_keeps_its_masks(server, tmp_path, code, kind):
     """And one from before the masks of XLA had a kind of their own."""
     whole, killed = (

@@ -140,6 +140,7 @@ def test_the_script_in_ones_own_environment(own, bert):
     run_script(own, bert)
 
 
+@pytest.mark.once
 @with_tensorflow
 def test_the_commands_that_an_own_recipe_prints(own):
     (own.folder / "stars.py").write_text(blocks("recipe")[0])
