@@ -61,15 +61,16 @@ def classifier(**options):
     return compiled(model, "sparse_categorical_crossentropy", _labels(BATCH, 1))
 
 
-def unilm():
+def _language_model(application, shift):
     """Return a model as in bert4keras' examples, with a Loss layer for ids and predictions."""
-    base = encoder("unilm", with_mlm=True)
+    base = encoder(application, with_mlm=True)
 
     class CrossEntropy(backend.bert4keras("layers").Loss):
         def compute_loss(self, inputs, mask=None):
             ids, segments, predicted = inputs
-            weights = K.cast(segments[:, 1:], K.floatx())
-            loss = K.sparse_categorical_crossentropy(ids[:, 1:], predicted[:, :-1])
+            ids, predicted = ids[:, shift:], predicted[:, : LENGTH - shift]
+            weights = K.cast(segments[:, shift:], K.floatx())
+            loss = K.sparse_categorical_crossentropy(ids, predicted)
             return K.sum(loss * weights) / K.sum(weights)
 
     output = CrossEntropy(2, name="Loss")([*base.inputs, base.output])
@@ -84,12 +85,31 @@ def crf():
     return compiled(model, layer.sparse_loss, _labels(BATCH, LENGTH, 1))
 
 
+def global_pointer():
+    base = encoder()
+    layers, losses = backend.bert4keras("layers"), backend.bert4keras("backend")
+    output = layers.GlobalPointer(heads=3, head_size=16, name="Spans")(base.output)
+    model = keras.models.Model(base.inputs, output)
+
+    def loss(y_true, y_pred):
+        flat = tf.shape(y_pred)[0] * 3
+        pair = [tf.reshape(y, [flat, -1]) for y in (y_true, y_pred)]
+        return tf.reduce_mean(losses.multilabel_categorical_crossentropy(*pair))
+
+    spans = np.zeros((BATCH, 3, LENGTH, LENGTH))
+    spans[:, 0, 1, 3] = spans[:, 2, 4, 4] = 1
+    return compiled(model, loss, spans)
+
+
 HEADS = {
     "classifier": classifier,
-    "UniLM": unilm,
+    "MLM": lambda: _language_model("encoder", 0),
+    "LM": lambda: _language_model("lm", 1),
+    "UniLM": lambda: _language_model("unilm", 1),
     # The second layer adds the masked scores of the first.
     "RealFormer": lambda: classifier(num_hidden_layers=2, residual_attention_scores=True),
     "CRF": crf,
+    "GlobalPointer": global_pointer,
 }
 
 
