@@ -132,6 +132,9 @@ def savedmodel(job):
 
     tf.compat.v1.enable_eager_execution()
     served = tf.compat.v2.saved_model.load(job["folder"]).signatures["serving_default"]
+    if "arrays" in job:
+        out = served(**{name: tf.constant(x) for name, x in np.load(job["arrays"]).items()})
+        return {name: value.numpy() for name, value in out.items()}
     names = sorted(served.structured_outputs)
 
     def run(ids, segments):

@@ -18,6 +18,7 @@ from amp_xla.data.text import corpora
 from amp_xla.export.model import HEAD
 from amp_xla.export.quantized import REPORT
 from amp_xla.models.weights import google
+from amp_xla.tasks.recommendation.data import Columns, batch_of, parse_line, two_packages
 from scripts.environment.uv import uv
 from tests.integration.exports import (
     COUNT,
@@ -192,3 +193,22 @@ def test_jax(whole):
     found = whole.answered({"call": "transformers", "folder": str(folder), "texts": texts})
     finish("mean", "transformers", folder, found)
     print(f"jax: transformers: {compared('mean', folder, found, expected, texts, 1e-4)}")
+
+
+@long
+def test_recommendation(whole):
+    lines = two_packages()[1].decode().splitlines()[:COUNT]
+    whole.command("train", "recommendation", "--epochs", "1", "--precision", "fp32", "--name", "it")
+    run = "runs/recommendation/it"
+    (whole.folder / "texts.txt").write_text("".join(f"{line}\n" for line in lines))
+    said = whole.command("predict", run, "texts.txt", "--json")
+    whole.command("export", run)
+    parsed = [parse_line(line.encode(), Columns(0, 2), 64) for line in lines]
+    batch = batch_of(parsed, Columns(0, 2), 100_000, 64, np.arange(COUNT), COUNT)
+    folder = str(whole.folder / run / "export")
+    np.savez(f"{folder}/arrays.npz", numbers=batch["numbers"], ids=batch["ids"])
+    job = {"call": "savedmodel", "folder": folder, "arrays": f"{folder}/arrays.npz"}
+    chances = whole.answered(job)["probability"]
+    wanted = [json.loads(line)["probabilities"]["1"] for line in said.splitlines()]
+    np.testing.assert_allclose(chances, wanted, atol=1e-4)
+    print(f"recommendation: savedmodel: {np.abs(chances - wanted).max():.1e}")
