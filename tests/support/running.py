@@ -29,7 +29,7 @@ class Result(NamedTuple):
     @property
     def error(self) -> str:
         """The one line that says what is wrong; there is no traceback and no second one."""
-        assert "Traceback" not in self.err, self.err
+        assert self.code == 2 and "Traceback" not in self.err, self.err
         lines = [line for line in self.err.splitlines() if line.startswith("error: ")]
         assert len(lines) == 1, self.err
         assert self.err.splitlines()[-1] == lines[0], self.err
@@ -71,10 +71,12 @@ def run_python(
     stdin: str = "",
     timeout: float = 240,
     cwd: Path = ROOT,
+    code: Optional[int] = 0,
 ) -> Result:
-    """Run this Python with ``arguments``."""
+    """Run this Python with ``arguments``; it must end with ``code``, None = any."""
     done = subprocess.run(
         [sys.executable, *arguments], input=stdin.encode(), capture_output=True,
         env=environment(env), timeout=timeout, cwd=str(cwd),
     )  # fmt: skip
+    assert code in (None, done.returncode), (done.returncode, done.stdout, done.stderr)
     return Result(done.returncode, done.stdout.decode(), done.stderr.decode())

@@ -28,7 +28,6 @@ def test_another_process_has_the_same_texts_and_learns_the_same_in_another_order
     tokens = Tokenizer.train(train.texts, 3000).tokens
     assert len(tokens) == 3000
     done = run_python("-c", SCRIPT, env={"PYTHONHASHSEED": "1"})
-    assert done.code == 0, done.err
     assert done.out.split() == [train.fingerprint(), dev.fingerprint(), fingerprint(tokens)]
 
 
