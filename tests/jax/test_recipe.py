@@ -11,12 +11,12 @@ import jax
 import numpy as np
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
-from safetensors.numpy import load_file
 
 from amp_xla.commands import cli
 from amp_xla.process.exits import exit_code
 from amp_xla.training import checkpoint
 from recipes import jax_classification as recipe
+from tests.jax.test_bert import loaded
 from tests.support import small_jax as small
 from tests.support.killing import repeatable, state
 
@@ -75,10 +75,10 @@ def test_commands_for_its_run(whole, folder, capsys):
     assert cli.main([*export, "hf"]) == 0
     said = "".join(capsys.readouterr())
     assert "whole" in said and "allows only --format hf" in said and "head.safetensors" in said
-    np.testing.assert_array_equal(
-        load_file("exported/model.safetensors")["embeddings.word_embeddings.weight"],
-        checkpoint.find(whole).tensors()[".model.bert.tokens"],
-    )
+    tensors = checkpoint.find(whole).tensors()
+    for path, value in jax.tree_util.tree_flatten_with_path(loaded("exported"))[0]:
+        name = f".model.bert{jax.tree_util.keystr(path)}"
+        np.testing.assert_array_equal(value, tensors[name], name)
 
 
 def test_killed_and_resumed_bitwise(folder, whole, capsys):
