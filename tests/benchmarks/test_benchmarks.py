@@ -1,7 +1,5 @@
 """The GPU benchmark resumes, ends in time, reports what failed, and refuses a CPU."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """What a resumed ``fit`` compares with its checkpoint, and refusals of ``Run``."""
 
-from __future__ import annotations
-
 import os
 
 import numpy as np

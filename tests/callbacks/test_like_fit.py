@@ -1,7 +1,5 @@
 """``fit`` with ``Run`` equals ``fit`` without it, in history and weights."""
 
-from __future__ import annotations
-
 import os
 import random
 import re
@@ -105,7 +103,7 @@ def combination(number):
     vx, vy = samples(draw.randrange(3, 30))
     weights = [array.rand(rows) + 0.5 for _ in range(outputs)]
     weighted = draw.choice([None, None, "samples", "classes"])
-    given: Data = {"epochs": 3, "shuffle": False}
+    given = {"epochs": 3, "shuffle": False}
     inputs_given, targets = named(draw, x, "in"), named(draw, y, "out")
     sample_weight = weights if outputs > 1 else weights[0]
     if how == "arrays":

@@ -1,7 +1,5 @@
 """The cells of docs/notebook.md in a real kernel: stop, fit again, restart, resume, export."""
 
-from __future__ import annotations
-
 import os
 import queue
 import sys

@@ -11,7 +11,7 @@ import re
 import shutil
 import signal
 import time
-from typing import Any, ClassVar, Dict, List, Set
+from typing import Any, ClassVar, Dict, List
 
 import numpy as np
 import pytest
@@ -95,14 +95,14 @@ def scores():
 
         def __init__(self):
             super().__init__()
-            self.by_epoch: Dict[int, float] = {}
-            self.counted: Any = collections.Counter()
-            self.lists: Any = collections.defaultdict(list)
-            self.pairs: List[Any] = []
-            self.seen: Set[int] = set()
-            self.last: Any = collections.deque(maxlen=2)
-            self.long: List[int] = []
-            self.began: List[int] = []
+            self.by_epoch = {}
+            self.counted = collections.Counter()
+            self.lists = collections.defaultdict(list)
+            self.pairs = []
+            self.seen = set()
+            self.last = collections.deque(maxlen=2)
+            self.long = []
+            self.began = []
             self.sums = np.zeros(3)
 
         def on_epoch_begin(self, epoch, logs=None):

@@ -1,10 +1,7 @@
 """Scripts with ``model.fit`` and ``Run``: results, stops, resume, refusals."""
 
-from __future__ import annotations
-
 import json
 import warnings
-from typing import Any, List
 
 import numpy as np
 import pytest
@@ -46,7 +43,7 @@ class InOrder(keras.utils.Sequence):
 
 class Generator(snippets.DataGenerator):
     def __iter__(self, random=False):
-        rows: List[Any] = []
+        rows = []
         for is_end, number in self.sample(random):
             rows.append(number)
             if len(rows) == self.batch_size or is_end:

@@ -1,9 +1,6 @@
 """Scripts that call ``fit`` more than once."""
 
-from __future__ import annotations
-
 import json
-from typing import Any, Callable, Dict
 
 import numpy as np
 import pytest
@@ -87,7 +84,7 @@ def drawn():
         yield from (batches[number] for number in range(len(batches)))
 
 
-MAKERS: Dict[str, Callable[[], Any]] = {
+MAKERS = {
     "sequence": Shuffled, "rolled sequence": Rolled, "generator": drawn
 }  # fmt: skip
 

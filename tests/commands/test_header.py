@@ -1,7 +1,5 @@
 """A bert4keras script with the printed header pasted on top trains."""
 
-from __future__ import annotations
-
 import pytest
 
 from amp_xla import backend

@@ -4,8 +4,6 @@ A small program replaces the ranks and writes files at each event. tests/integra
 trains with real ranks.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """Tasks of Slurm become ranks."""
 
-from __future__ import annotations
-
 import socket
 import subprocess
 import sys

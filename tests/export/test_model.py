@@ -1,7 +1,5 @@
 """Exports are compared with their runs, and their folders name labels and weights."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

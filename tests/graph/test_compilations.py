@@ -1,7 +1,5 @@
 """XLA compiles once per batch shape, not once per batch: gradients of embeddings are dense."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

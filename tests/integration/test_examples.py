@@ -3,8 +3,6 @@
 Those whose training takes longer are killed after their first evaluation; `-m long` ends them.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -4,8 +4,6 @@ In CI some rows, by small runs: few texts, in SavedModels and ONNX Runtime. ``-m
 200 real texts, and in each format.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -6,8 +6,6 @@ starts with, and neither reads nor writes outside. The first few are always trie
 `make test-all ARGS='-m long'` tries ``FUZZ_SEEDS`` of them, and each seed makes the same one again.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import shutil

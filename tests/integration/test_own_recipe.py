@@ -1,7 +1,5 @@
 """The recipe of docs/own-recipe.md in a folder of its own; commands as runs print them."""
 
-from __future__ import annotations
-
 import functools
 import random
 import re

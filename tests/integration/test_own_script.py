@@ -1,7 +1,5 @@
 """inspect and rehearse with a model from a user's script."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

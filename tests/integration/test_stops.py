@@ -1,7 +1,5 @@
 """Signals, bugs, a second process, disks that fail, non-finite numbers: what stays and goes on."""
 
-from __future__ import annotations
-
 import datetime
 import json
 import os

@@ -3,8 +3,6 @@
 Classifiers are read by ``--bert`` with the pooler and exported again.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

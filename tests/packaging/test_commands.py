@@ -1,9 +1,5 @@
 """Each command of the program runs once, in the order of a user's day, on small data."""
 
-from __future__ import annotations
-
-from typing import Dict, Tuple
-
 import pytest
 
 from amp_xla.commands import COMMANDS
@@ -16,7 +12,7 @@ MODEL = "--layers 1 --hidden 64 --max-length 32"
 DATA = f"--train train.tsv --dev train.tsv {MODEL} --shapes 1 --vocab-size 100 --epochs 1"
 RUN = "runs/classification/mine"
 # Command -> exit code and part of the output. Each command uses files of the ones before.
-DAY: Dict[str, Tuple[int, str]] = {
+DAY = {
     f"train classification -- {DATA} --name mine": (0, f"amp-xla predict {RUN}"),
     f"predict {RUN} texts.txt": (0, "\tsalt 3 soup"),
     f"verify {RUN}": (0, "whole"),

@@ -3,8 +3,6 @@
 The image is a virtual environment with small wheels, into which pip installs offline.
 """
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

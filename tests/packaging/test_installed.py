@@ -3,8 +3,6 @@
 The tests of each runtime install its packages with pip, and run the page's script and the commands.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import re

@@ -1,7 +1,5 @@
 """The launchers: quoted arguments stay whole; wrong ones are refused before a build."""
 
-from __future__ import annotations
-
 import re
 import sys
 

@@ -1,7 +1,5 @@
 """Runs tests/precision/eager, and pages' scripts, in processes: this one is in graph mode."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """jmp's own tests run against amp_xla.precision.compat.jmp, and what jmp 0.0.4 gets wrong."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Loss scales in JAX: compiled; one call for gradients; devices; Optax."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

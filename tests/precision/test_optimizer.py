@@ -1,7 +1,5 @@
 """LossScaleOptimizer in a v1 graph: what a step or a window does, whatever optimizer is inside."""
 
-from __future__ import annotations
-
 import types
 import warnings
 

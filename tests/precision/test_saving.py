@@ -1,7 +1,5 @@
 """A model with the README's optimizer, saved and loaded in each of Keras' ways in graph mode."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Random sequences of update kinds in a v1 graph, compared with NumPy after each micro-batch."""
 
-from __future__ import annotations
-
 import functools
 
 import numpy as np

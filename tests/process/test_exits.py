@@ -1,7 +1,5 @@
 """Ends of programs: the exit code, one line if the user can fix the error, no text obeyed."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,7 +1,5 @@
 """The flags of recipes and commands: the frozen list, what may change on resume, wrong values."""
 
-from __future__ import annotations
-
 import importlib
 import re
 import sys

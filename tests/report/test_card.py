@@ -1,7 +1,5 @@
 """Model cards of exported folders say what the run folder has, and no more."""
 
-from __future__ import annotations
-
 import json
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """The page's curves are where their values are."""
 
-from __future__ import annotations
-
 import json
 import re
 

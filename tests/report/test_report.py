@@ -1,7 +1,5 @@
 """The report's page: each run folder gives one, and its content is shown as text only."""
 
-from __future__ import annotations
-
 import fcntl
 import html
 import json

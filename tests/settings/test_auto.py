@@ -1,7 +1,5 @@
 """``--xla auto``: a table of runs, and what wins over it."""
 
-from __future__ import annotations
-
 import pytest
 
 from amp_xla.settings import auto

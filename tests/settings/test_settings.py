@@ -1,7 +1,5 @@
 """Settings: what they mean on a machine, and as variables merged with the user's or refused."""
 
-from __future__ import annotations
-
 import pytest
 
 from amp_xla.errors import SettingsError

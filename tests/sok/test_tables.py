@@ -3,8 +3,6 @@
 One process, and two ranks over Gloo; in graphs on TensorFlow 1.15, in tf.function on 2.x.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A corpus of two labels and the flags of a run over it that takes seconds."""
 
-from __future__ import annotations
-
 import os
 import random
 import socket

@@ -1,7 +1,5 @@
 """Checkpoints: each kind of damage is named and survived, and nothing bad is written."""
 
-from __future__ import annotations
-
 import dataclasses
 import errno
 import functools

@@ -1,7 +1,5 @@
 """Runs for which ``auto`` turns XLA on, and the programs that XLA keeps for the next start."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -1,7 +1,5 @@
 """What the columns of a file are: no header is read as a sample, no id as a text."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Files as public data sets ship them are read for training, evaluation and prediction."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

@@ -1,7 +1,5 @@
 """Vocabularies are read as bert4keras reads them, and learned identically in every process."""
 
-from __future__ import annotations
-
 import collections
 
 import pytest

@@ -3,8 +3,6 @@
 A script may abandon a step, scale by hand, and mix steps with and without scaling.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """The relations recipe as users run it: made-up sentences in DuIE's format."""
 
-from __future__ import annotations
-
 import json
 import random
 
