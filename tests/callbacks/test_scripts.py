@@ -209,7 +209,7 @@ def test_a_keras_policy_is_no_contradiction_to_the_settings(tmp_path, capfd):
 
 def tensors(folder):
     newest = checkpoint.newest(folder / "run/checkpoints")
-    assert newest is not None and newest.step == 30
+    assert newest.step == 30
     return newest.tensors()
 
 

@@ -124,7 +124,6 @@ def bert(own):
 def run_script(environment, bert):
     """Run the whole script of the page in an environment."""
     script = re.search(r"<!-- run: script -->\n```python\n(.*?)```", PAGE, re.DOTALL)
-    assert script is not None
     (environment.folder / "my_data.py").write_text(DATA)
     (environment.folder / "script.py").write_text(script.group(1))
     if not (environment.folder / "bert").exists():

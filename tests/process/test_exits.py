@@ -1,10 +1,14 @@
-"""Ends of programs: the exit code, one line if the user can fix the error, no text obeyed."""
+"""Ends of programs: exit codes, one line if the user can fix the error; the bar, no text obeyed."""
 
+import fcntl
 import os
+import pty
 import re
 import signal
+import struct
 import subprocess
 import sys
+import termios
 from pathlib import Path
 
 import pytest
@@ -13,7 +17,7 @@ from amp_xla.data.text import unpacked
 from amp_xla.errors import DataError
 from amp_xla.process import checkout, output
 from amp_xla.process.checkout import as_typed
-from amp_xla.process.progress import note
+from amp_xla.process.progress import Progress, note
 from tests.support.running import ROOT, environment, run, run_python
 
 pytestmark = pytest.mark.once
@@ -227,3 +231,32 @@ def test_foreign_text_cannot_control_the_terminal(capsys):
     assert said.out.startswith(
         "label\\x1b[2J\\nwith a break\t0.9\n\u0645\u06cc\u200c\u062e 👩\u200d👧"
     )
+
+
+VALUES = {"loss": "0.1234", "scale": "1000", "skipped": "0", "accuracy": "0.987", "samples/s": "77"}
+
+
+@pytest.mark.parametrize("columns, shown", [(40, 1), (60, 2), (80, 4), (120, 5)])
+def test_the_bar_shows_whole_values_in_their_order_and_ends_before_the_last_lines(
+    columns, shown, monkeypatch
+):
+    reader, terminal = pty.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    with os.fdopen(terminal, "w") as stream:
+        monkeypatch.setattr("sys.stderr", stream)
+        bar = Progress(104, 100)
+        note("the first step is slow")
+        for _ in range(4):
+            bar.advance(8)
+        bar.show(104, VALUES)
+        note("epoch 1: dev accuracy 0.5")
+        bar.close()
+        told = ""
+        while "0.5\r\n" not in told:
+            told += os.read(reader, 1 << 16).decode()
+    assert re.split(r"[\r\n]+", told)[0] == "the first step is slow"  # no bar above it
+    *_, last, dev, end = re.split(r"[\r\n]+", told)
+    assert (dev, end) == ("epoch 1: dev accuracy 0.5", "") and last.startswith("100% 104/104")
+    words = [f"{name} {value}" for name, value in VALUES.items()]
+    assert last.split("left, ")[1].split(" |")[0].strip() == "  ".join(words[:shown])
+    assert len(last) <= columns
