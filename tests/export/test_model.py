@@ -1,4 +1,4 @@
-"""Exports are compared with their runs; their folders name labels and weights, their cards scores."""
+"""Exports are compared with their runs; folders name labels and weights, their cards the scores."""
 
 import json
 from types import SimpleNamespace

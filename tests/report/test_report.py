@@ -1,4 +1,4 @@
-"""The report's page: each run folder gives one, of text only, whose curves go through the values."""
+"""The report's page: each run folder gives one, of text only; its curves go through the values."""
 
 import fcntl
 import html
