@@ -32,7 +32,7 @@ DAY = {
     f"inspect classification --compiled t4 -- {DATA}": (0, "inspect/compiled.json"),
     f"plan classification --gpu t4,h100 -- {DATA}": (0, "of the program that XLA compiles for t4"),
     f"rehearse classification --steps 1 -- {DATA}": (0, "written: runs/classification/rehearse"),
-    f"tune classification --steps 1 --rounds 1 --minutes 0.1 -- {DATA}": (0, "samples/s"),
+    f"tune classification --steps 1 --rounds 2 --minutes 0.1 -- {DATA}": (0, "samples/s"),
     "header --xla on": (0, "TensorFlow 2."),
     "doctor --json": (0, '"about"'),
     "prepare text.txt data --length 32 --vocab-size 128 --workers 1": (0, "sequences"),
