@@ -22,6 +22,7 @@ from scripts.environment.uv import uv
 from tests.support.commands import CLI, Commands
 from tests.support.running import ROOT, shell_environment
 from tests.tasks.classification.test_recipe import TINY
+from tests.tasks.relations import test_recipe as test_relations
 from tests.tasks.similarity import test_recipe as test_similarity
 from tests.tasks.tagging import test_recipe as test_tagging
 
@@ -64,6 +65,8 @@ FEW = {
                         "--epochs", "2"), TEXTS),
     "tagging": ((*test_tagging.TINY, "--train", "train.bio", "--dev", "train.bio", "--ema", "0.9"),
                 ["Ann lives in Rome", "the university of Oslo called", "nobody came"]),
+    "relations": ((*test_relations.DATA, "--epochs", "8"),
+                  [record["text"] for record in test_relations.samples(5, 9)]),
     "similarity": ((*test_similarity.DATA, *WHOLE, "--train", "pairs.tsv", "--dev", "pairs.tsv"),
                    ["snow and rain\twind with storm", "soup\tfrost", "the storm\tthe storm"]),
     "pretraining": (("--data", "data", "--steps", "8", "--global-batch", "8", "--micro-batch", "8",

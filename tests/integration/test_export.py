@@ -32,6 +32,7 @@ from tests.support.commands import CLI, bytes_of
 from tests.support.grammar import prepared
 from tests.support.running import ROOT, shell_environment
 from tests.tasks.classification.test_recipe import write_corpus
+from tests.tasks.relations import test_recipe as test_relations
 from tests.tasks.similarity import test_recipe as test_similarity
 from tests.tasks.tagging import test_recipe as test_tagging
 
@@ -45,6 +46,7 @@ def place(server, tmp_path_factory):
     write_corpus(here.folder / "train.tsv", 200, 1)
     prepared(here.folder)
     (here.folder / "train.bio").write_text(test_tagging.columns(test_tagging.samples(400, 1)))
+    test_relations.write(here.folder)
     test_similarity.write(here.folder / "pairs.tsv", test_similarity.pairs(120, 1))
     lines = ["rain and soup\tkitchen|weather", "soup\tkitchen", "wind\tweather", "the\t"]
     (here.folder / "several.tsv").write_text("".join(f"{line}\n" for line in lines * 20))
@@ -53,7 +55,7 @@ def place(server, tmp_path_factory):
         program.kill()
 
 
-ONCE = ("mlm", "mean", "global_pointer", "cosent", "several", "cross-encoder-pooler")
+ONCE = "mlm mean global_pointer relations cosent several cross-encoder-pooler".split()
 
 
 @pytest.mark.parametrize(

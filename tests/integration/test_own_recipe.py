@@ -110,8 +110,9 @@ def test_what_a_recipe_lacks_is_named(printed, command, function):
     words = LACKS[function].replace("RUN", "runs/stars/latest").split()
     error = command(CLI, *words, "--recipe", "less/stars.py").error
     assert f"recipe stars has no `{function}`; " in error
-    error = command(CLI, *words, "--recipe", "tagging").error
-    assert error.endswith("was trained by recipe stars, not tagging")
+    if function == "predict":
+        error = command(CLI, *words, "--recipe", "tagging").error
+        assert error.endswith("was trained by recipe stars, not tagging")
 
 
 @pytest.mark.once
