@@ -127,7 +127,7 @@ def test_precision_switches():
 
 
 H100, T4, P100, CPU = (9, 0), (7, 5), (6, 0), None
-BASE, LARGE, SMALL = (12, 768), (24, 1024), (3, 192)
+BASE, LARGE = (12, 768), (24, 1024)
 
 
 @pytest.mark.parametrize(
@@ -139,12 +139,8 @@ BASE, LARGE, SMALL = (12, 768), (24, 1024), (3, 192)
         (True, 1_000, 64 * 384, BASE, 2, H100, "tf2"),
         (False, 1_000, 32 * 128, BASE, 1, H100, "tf2"),
         (True, 3_000, 32 * 128, BASE, 1, H100, "tf2"),
-        (False, 60, 64 * 384, BASE, 1, H100, "tf2"),
-        (True, 10**6, 1024 * 128, BASE, 1, H100, "tf2"),
         (False, 500, 32 * 384, LARGE, 1, H100, "tf2"),
         (True, 800, 32 * 384, LARGE, 1, H100, "tf2"),
-        (False, 840, 16 * 96, SMALL, 1, H100, "tf2"),
-        (True, 200_000, 64 * 128, SMALL, 1, H100, "tf2"),
         (True, 1_000, 64 * 384, BASE, 2, T4, "tf2"),
         (False, 10**6, 64 * 384, BASE, 1, P100, "tf2"),
         (False, 400, 64 * 384, BASE, 1, T4, "tf1"),
@@ -152,7 +148,6 @@ BASE, LARGE, SMALL = (12, 768), (24, 1024), (3, 192)
         (False, 10**6, 64 * 384, BASE, 1, CPU, "tf2"),
         (False, 10**6, 64 * 384, BASE, 1, CPU, "tf1"),
         (False, 10**6, 0, None, 1, H100, "tf2"),
-        (False, 10**6, 0, None, 1, CPU, "tf2"),
     ],
 )
 def test_xla_is_on_where_it_pays(on, steps, tokens, size, shapes, card, runtime):
