@@ -257,12 +257,11 @@ def test_a_stopped_script_continues_to_the_same_bits(whole, script, tmp_path):
 @pytest.mark.once
 @pytest.mark.horovod
 @pytest.mark.timeout(1500)
-def test_two_ranks_train_like_one_and_resume_to_the_same_bits(script, tmp_path, monkeypatch):
-    monkeypatch.setenv("AMP_XLA_PRECISION", "fp32")
+def test_two_ranks_train_like_one_and_resume_to_the_same_bits(script, tmp_path):
     alone, ranks = tmp_path / "alone", tmp_path / "ranks"
     script(alone, before="from amp_xla import setup; setup.configure(precision='fp32')")
     ranks.mkdir()
-    output = on_two_ranks("tests.callbacks.fitted_script", ranks, "all")
+    output = on_two_ranks("tests.callbacks.fitted_script", ranks, "all", AMP_XLA_PRECISION="fp32")
     assert "SGD averages no gradients; compile with optimizer=LossScaleOptimizer(" in output
     assert "stopped by SIGTERM after step" in output and "resumed from step-00000014" in output
 

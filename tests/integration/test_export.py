@@ -30,7 +30,7 @@ from tests.integration.exports import (
 )
 from tests.support.commands import CLI, bytes_of
 from tests.support.grammar import prepared
-from tests.support.running import ROOT, shell_environment
+from tests.support.running import ROOT, run
 from tests.tasks.classification.test_recipe import write_corpus
 from tests.tasks.relations import test_recipe as test_relations
 from tests.tasks.similarity import test_recipe as test_similarity
@@ -177,19 +177,17 @@ def test_jax(whole):
     python = ROOT / ".venvs" / "jax" / "bin" / "python"
     if not python.exists():
         pytest.skip("needs .venvs/jax")
-    texts, run = texts_of("classification"), "runs/jax_classification/jax"
+    texts, mine = texts_of("classification"), "runs/jax_classification/jax"
     (whole.folder / "texts.txt").write_text("".join(f"{text}\n" for text in texts))
     said = ""
     for words in (
         ("train", "jax_classification", *SMALL[:-2], "--epochs", "1", "--name", "jax"),
-        ("export", run, "--format", "hf"), ("predict", run, "texts.txt", "--json"),
+        ("export", mine, "--format", "hf"), ("predict", mine, "texts.txt", "--json"),
     ):  # fmt: skip
-        done = subprocess.run(
-            [str(python), "-m", "amp_xla", *words], cwd=str(whole.folder), check=True,
-            env=shell_environment(PYTHONPATH=str(ROOT)), stdout=subprocess.PIPE,
-        )  # fmt: skip
-        said = done.stdout.decode()
-    expected, folder = list(map(json.loads, said.splitlines())), whole.folder / run / "export-hf"
+        done = run([str(python), "-m", "amp_xla", *words], whole.folder, PYTHONPATH=str(ROOT))
+        assert done.returncode == 0, done.stderr
+        said = done.stdout
+    expected, folder = list(map(json.loads, said.splitlines())), whole.folder / mine / "export-hf"
     found = whole.answered({"call": "transformers", "folder": str(folder), "texts": texts})
     finish("mean", "transformers", folder, found)
     print(f"jax: transformers: {compared('mean', folder, found, expected, texts, 1e-4)}")

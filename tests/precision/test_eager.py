@@ -1,9 +1,6 @@
 """Runs tests/precision/eager, and pages' scripts, in processes: this one is in graph mode."""
 
-import os
 import re
-import subprocess
-import sys
 
 import pytest
 
@@ -30,17 +27,10 @@ def test_our_documentations_blocks_run_as_a_script():
     ("not long", 11 if TF1 else 23), pytest.param("long", 1, marks=pytest.mark.long),
 ])  # fmt: skip
 def test_the_eager_tests_pass(which, least):
-    command = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", "-m", which]
-    done = subprocess.run(
-        command + ["tests/precision/eager"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        env={**os.environ, EAGER: "1"},
-        timeout=600,
-    )
-    output = done.stdout.decode()
+    words = ("-m", "pytest", "-v", "-p", "no:cacheprovider", "-m", which, "tests/precision/eager")
+    output = run_python(*words, env={EAGER: "1"}, timeout=600).out
     found = re.search(r"(\d+) passed", output)
-    assert done.returncode == 0 and found and int(found.group(1)) >= least, output
+    assert found and int(found.group(1)) >= least, output
     assert not re.search(r"\d+ skipped", output), output
 
 

@@ -103,16 +103,13 @@ def test_a_failed_write_to_standard_output_is_one_line(tmp_path):
     (tmp_path / "program.py").write_text(PROGRAM)
 
     def shell(command):
-        env = environment({"PY": sys.executable})
-        return subprocess.run(
-            ["bash", "-c", command], cwd=str(tmp_path), env=env, capture_output=True, timeout=120
-        )
+        return run(["bash", "-c", command], tmp_path, PY=sys.executable, PYTHONPATH=str(ROOT))
 
     done = shell("$PY program.py prints | head -1; exit ${PIPESTATUS[0]}")
-    assert done.returncode == 141 and done.stderr.count(b"\n") == 1, done
+    assert done.returncode == 141 and done.stderr.count("\n") == 1, done
     done = shell("$PY program.py prints > /dev/full")
-    assert done.returncode == 2 and done.stderr.count(b"\n") == 1, done
-    assert b"error: " in done.stderr and b"No space left" in done.stderr
+    assert done.returncode == 2 and done.stderr.count("\n") == 1, done
+    assert "error: " in done.stderr and "No space left" in done.stderr
 
 
 def streams(words, lost, broken, cwd):

@@ -65,6 +65,14 @@ def run(command: List[str], root: Path = ROOT, **changes: str) -> subprocess.Com
     )  # fmt: skip
 
 
+def start_python(*arguments: str, cwd: Path = ROOT, **env: str) -> subprocess.Popen:
+    """Start this Python with pipes."""
+    return subprocess.Popen(
+        [sys.executable, *arguments], cwd=str(cwd), env=environment(env), stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
 def run_python(
     *arguments: str,
     env: Optional[Mapping[str, str]] = None,
