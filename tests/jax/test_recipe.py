@@ -19,6 +19,7 @@ from recipes import jax_classification as recipe
 from tests.jax.test_bert import loaded
 from tests.support import small_jax as small
 from tests.support.killing import repeatable, state
+from tests.support.running import ROOT
 
 pytestmark = [pytest.mark.jax, pytest.mark.slow]
 
@@ -138,7 +139,7 @@ def test_few_packages_are_enough_and_two_processes_are_one(folder, tmp_path):
     assert {"jinja2", "pytest", "jmp"} <= set(absent)
     code = f"import sys\nsys.modules.update(dict.fromkeys({absent + ['tensorflow']}))\n"
     (tmp_path / "sitecustomize.py").write_text(code)  # also in the processes of the benchmark
-    paths = {"PYTHONPATH": f"{tmp_path}:{small.ROOT}", **small.CPU}
+    paths = {"PYTHONPATH": f"{tmp_path}:{ROOT}", **small.CPU}
     words = ["-m", "recipes.jax_classification", *small.FLAGS, "--epochs", "1", "--name"]
     small.run(folder, *words, "few", **paths)
     (folder / "few.txt").write_text("x y zed x\n")
