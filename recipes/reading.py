@@ -43,7 +43,7 @@ class Config:
     max_answer: Annotated[int, within(at_least=1)] = 30
     """maximum tokens of an answer"""
     training: options.ClassifierOptions = options.ClassifierOptions(
-        label_smoothing=0.0, token_dropout=0.0, epochs=4
+        label_smoothing=0.0, token_dropout=0.0, epochs=3
     )
     update: options.UpdateOptions = options.UpdateOptions()
     memory: options.MemoryOptions = options.MemoryOptions()
