@@ -84,7 +84,7 @@ class RunContext:
         return Preparation(
             config.vocabulary, dataclasses.replace(config.batches, batch_size=size),
             config.encoder.bert, config.training.token_dropout, config.seed, packed,
-            self._choose_xla if hasattr(self, "precision") else None,
+            config.batches.batch_size, self._choose_xla if hasattr(self, "precision") else None,
         )  # fmt: skip
 
     def shared(self, data: Labelled) -> Labelled:
