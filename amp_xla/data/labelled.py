@@ -96,7 +96,8 @@ class Preparation(NamedTuple):
       bert: folder whose vocabulary is used; None = use ``vocabulary``.
       token_dropout: share of the tokens hidden in training.
       seed: decides the order, the hidden tokens, and which texts ``train_fraction`` takes.
-      micro_batch: maximum number of windows of a text.
+      micro_batch: rows of a micro-batch, and so the maximum number of windows of a text.
+      group: ``WindowBatches.group`` of a resumed run; None = a new run.
       few_lengths: returns, for batches of few lengths, whether to use these because XLA is on.
     """
 
@@ -107,6 +108,7 @@ class Preparation(NamedTuple):
     seed: int
     packed: bool = False
     micro_batch: int = 2**16
+    group: Optional[int] = None
     few_lengths: Optional[Callable[[Any], bool]] = None
 
     def labelled(
@@ -156,14 +158,18 @@ class Preparation(NamedTuple):
         length, size = self.options.max_length, self.options.batch_size
         windows = [part.windows for part in encoded if part.windows is not None]
         most = max([1, *(int(part.counts.max()) for part in windows)])
-        if most > self.micro_batch:
+        together = max(most, self.group or 0)
+        if together > self.micro_batch:
             raise DataError(
-                f"a text has {most:,} windows, and a micro-batch has {self.micro_batch} rows; "
-                "allowed: a higher --stride, --max-length or --batch-size; or shorter texts"
+                f"a text has {most:,} windows, which need {together} rows of a micro-batch; "
+                f"--batch-size is {self.micro_batch}. Take a higher --batch-size, --stride or "
+                "--max-length, or shorter texts"
             )
 
         def grouped(rows: Batches) -> Batches:
-            return WindowBatches(rows, answers[0], self.seed, most=most)
+            return WindowBatches(
+                rows, answers[0], self.seed, most=most, group=self.group, limit=self.micro_batch
+            )
 
         batches: Batches
         of_rows = None if windows else answers[0]
@@ -185,7 +191,6 @@ class Preparation(NamedTuple):
                 batches = of(shapes)
         return batches, batches.like(encoded[1], answers[1])
 
-
     def _lost(self, encoded: Encoded) -> str:
         """Return a line about training texts that are cut; empty if none is."""
         lost = np.zeros(1, np.int64) if encoded.lost is None else encoded.lost
@@ -197,8 +202,8 @@ class Preparation(NamedTuple):
             way = f"; --stride {max(1, length // 2)} reads all of them, in windows"
         share = lost.sum() / (lost.sum() + len(encoded.token_ids))
         return (
-            f"\n{cut:,} of {len(lost):,} training texts are cut to --max-length {length}: {share:.0%}"
-            f" of all tokens are lost{way}"
+            f"\n{cut:,} of {len(lost):,} training texts are cut to --max-length {length}, which "
+            f"loses {share:.0%} of all tokens{way}"
         )
 
 

@@ -11,10 +11,22 @@ from typing import List, NamedTuple, Optional, Tuple
 
 import numpy as np
 
-from amp_xla.data.batches.buckets import Batches, Sharing, in_batches, laid, pack
+from amp_xla.data.batches.buckets import Batches, Pattern, Sharing, in_batches, laid, pack
 from amp_xla.data.batches.order import generator
 from amp_xla.data.batches.protocol import Batch
 from amp_xla.data.text.tokenizer import Encoded
+
+
+def owners(batch: Batch) -> Tuple[np.ndarray, np.ndarray]:
+    """Return the text of each row of a batch, -1 for padding, and where the row begins in it."""
+    texts = batch["sample_ids"]
+    return batch.get("owners", texts), batch.get("begins", np.zeros(len(texts), np.int64))
+
+
+def means(values: np.ndarray, batch: Batch) -> np.ndarray:
+    """Return, for each row, the mean of numbers [R] over the rows of its text."""
+    texts = owners(batch)[0] + 1
+    return (np.bincount(texts, values) / np.maximum(np.bincount(texts), 1))[texts]
 
 
 class _Units(NamedTuple):
@@ -42,7 +54,9 @@ class WindowBatches(Batches):
       label_ids: as for ``Batches``, of each text.
       seed, shuffle: as for ``Batches``.
       most: maximum number of windows of a text.
-      group: number of rows of a group; None = the smallest that holds ``most``.
+      group: number of rows of a group; None = the one from ``most`` to ``limit`` that leaves the
+        fewest rows empty.
+      limit: maximum number of rows of a group; None = those of a batch.
     """
 
     def __init__(
@@ -53,6 +67,7 @@ class WindowBatches(Batches):
         shuffle: bool = True,
         most: int = 1,
         group: Optional[int] = None,
+        limit: Optional[int] = None,
     ) -> None:
         windows = rows.encoded.windows
         assert windows is not None, "the samples of `rows` are no windows"
@@ -63,14 +78,18 @@ class WindowBatches(Batches):
         # Window -1 has the owner -1 and begins at 0.
         self._owners = np.append(np.repeat(np.arange(len(self._counts)), self._counts), -1)
         self._begins = np.append(windows.begins, 0)
-        if group is None:  # ranks share a batch best if its groups divide it
-            size = max(rows.rows, most)
-            group = next((n for n in range(most, 2 * most) if size % n == 0), most)
-        self.group, self.rows = group, max(rows.rows, most) // group * group
-        self._sharing = [
-            Sharing(pack(np.bincount(units.sizes, minlength=1).tolist(), group, group), group)
-            for units in self._units(0)
-        ]
+        counts = [np.bincount(units.sizes, minlength=1).tolist() for units in self._units(0)]
+
+        def packed(group: int) -> List[List[Pattern]]:
+            return [pack(each, group, group) for each in counts]
+
+        size = max(rows.rows, most)
+        if group is None:
+            each = range(most, min(size, limit or size) + 1)
+            divisors = [n for n in each if size % n == 0] or [most]
+            group = min(divisors, key=lambda n: n * sum(map(len, packed(n))))
+        self.group, self.rows = group, size // group * group
+        self._sharing = [Sharing(patterns, group) for patterns in packed(group)]
         self._batch_lengths = [length for length, _ in self._plan(0)]
 
     def like(self, encoded: Encoded, label_ids: Optional[np.ndarray] = None) -> WindowBatches:

@@ -101,13 +101,13 @@ TOKENS = "[PAD] [UNK] [CLS] [SEP] who ann lead ##s corp in rome , ##ing".split()
 @pytest.mark.parametrize(
     "answer, start, tokens, problem",
     [
-        ("ann", 0, (3, 3), ""),
-        ("ann", 10, (6, 6), ""),
-        ("ann", 9, (6, 6), "not at their answer_start"),  # the nearest one
-        ("ann", -1, (3, 3), ""),
-        ("lead", 4, (4, 5), ""),  # in the whole word
-        ("s ann,", 8, (4, 7), ""),
-        ("corp in", 15, (8, 9), "longer than --max-answer 1"),
+        ("ann", 0, (1, 1), ""),
+        ("ann", 10, (4, 4), ""),
+        ("ann", 9, (4, 4), "not at their answer_start"),  # the nearest one
+        ("ann", -1, (1, 1), ""),
+        ("lead", 4, (2, 3), ""),  # in the whole word
+        ("s ann,", 8, (2, 5), ""),
+        ("corp in", 15, (6, 7), "longer than --max-answer 1"),
         ("Corp", 15, (-1, -1), "not in their passage"),
         ("rome", 23, (-1, -1), "cut off by --max-length"),
         (None, 0, (0, 0), ""),
@@ -115,11 +115,11 @@ TOKENS = "[PAD] [UNK] [CLS] [SEP] who ann lead ##s corp in rome , ##ing".split()
 )
 def test_an_answer_is_found_or_counted_and_named(answer, start, tokens, problem):
     passage = "ann leads ann, corp in rome"
-    encoded, aligned = data.encode(["who"], [passage], Tokenizer(TOKENS), 11)
+    aligned = data.encode(["who"], [passage], Tokenizer(TOKENS), 11)
     label = json.dumps([] if answer is None else [[answer, start]])
     problems = {}
     most = 1 if problem.startswith("longer") else 4
-    found = data.targets(Dataset(["who"], [passage], [label]), encoded, aligned, most, problems)
+    found = data.targets(Dataset(["who"], [passage], [label]), aligned, most, problems)
     assert tuple(found[0]) == tokens and aligned.cut() == 1
     assert [(why[: len(problem)], texts) for why, texts in problems.items()] == (
         [(problem, [answer])] if problem else []
@@ -223,7 +223,7 @@ def test_spans_are_those_of_all_pairs_and_the_threshold_of_all_thresholds(seed):
     for row, (question, passage) in enumerate([(2, 3), (1, 5), (3, 1)]):
         ids[row, : question + passage + 3] = 7
         segments_of[row, question + 2 : question + passage + 3] = 1
-    batch = {"token_ids": ids, "segment_ids": segments_of}
+    batch = {"token_ids": ids, "segment_ids": segments_of, "sample_ids": np.arange(3)}
     values = source.randn(3, 9, 2).astype(np.float32)
     first, last, chances, odds, empty = scores.decode(values, batch, 2, 4)
     for row, places in enumerate([range(4, 7), range(3, 8), range(5, 6)]):
