@@ -84,8 +84,9 @@ class WindowBatches(Batches):
             return [pack(each, group, group) for each in counts]
 
         size = max(rows.rows, most)
+        self._limit = limit or size
         if group is None:
-            each = range(most, min(size, limit or size) + 1)
+            each = range(most, min(size, self._limit) + 1)
             divisors = [n for n in each if size % n == 0] or [most]
             group = min(divisors, key=lambda n: n * sum(map(len, packed(n))))
         self.group, self.rows = group, size // group * group
@@ -99,8 +100,9 @@ class WindowBatches(Batches):
 
     def describe(self) -> str:
         """Return a line about padding, shapes and windows."""
-        several = int((self._counts > 1).sum())
-        return f"{super().describe()}; {several:,} texts in {self._counts.max()} windows at most"
+        several, most = int((self._counts > 1).sum()), self._counts.max()
+        windows = f"{several:,} texts in windows, at most {most} each (allowed: {self._limit})"
+        return f"{super().describe()}; {windows}"
 
     def _units(self, epoch: int) -> List[_Units]:
         """Return the units of each length, in the order of an epoch."""

@@ -216,6 +216,33 @@ def test_em_and_f1_are_those_of_the_published_definitions(form):
     assert 0.1 < found[:, 0].mean() < found[:, 1].mean() < 0.95
 
 
+def test_a_passage_in_windows_has_the_best_span_of_all_and_the_lowest_score_of_no_answer():
+    tokens = [1, *[7] * 2, 2, *[7] * 4, 2]  # a question of 2 tokens, 4 of the passage
+    batch = {
+        "token_ids": np.array([tokens] * 3), "segment_ids": np.array([[0] * 4 + [1] * 5] * 3),
+        "sample_ids": np.array([5, -1, -1]), "owners": np.array([5, 5, -1]),
+        "begins": np.array([0, 3, 0]),
+    }  # fmt: skip
+    values = np.random.RandomState(2).randn(3, 9, 2) - 3
+    values[0, 7], values[1, 5] = 4.0, 6.0  # tokens 4 and 5 of the passage
+    values[1, 4] = 4.5  # token 4 again
+    values[:, 0] = np.array([3.0, 2.0, -9.0])[:, None]
+    firsts, lasts, chances, odds, empty = scores.decode(values, batch, 2, 3)
+    assert list(zip(firsts[0], lasts[0])) == [(5, 5), (4, 5), (4, 4)]
+    places = np.concatenate([values[0, 4:8], values[1, 4:8], values[1, :1]])
+    whole = np.exp(places).sum(0).prod()
+    np.testing.assert_allclose(chances[0], np.exp([12.0, 10.5, 9.0]) / whole)
+    assert odds[0] == pytest.approx(4.0 - 12.0) and not chances[1:].any()
+    assert empty[0] == pytest.approx(np.exp(4.0) / whole)
+    for span, expected in (
+        ([4, 4], [[7, 7], [4, 4]]), ([1, 2], [[4, 5], [0, 0]]), ([0, 0], [[0, 0], [0, 0]]),
+        ([-1, -1], [[-1, -1], [-1, -1]]),
+    ):  # fmt: skip
+        found = data.with_labels(batch, np.array([[0, 0]] * 5 + [span]))
+        assert found["labels"].tolist()[:2] == expected
+        assert found["weights"].tolist() == [1, 1, 0]
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_spans_are_those_of_all_pairs_and_the_threshold_of_all_thresholds(seed):
     source = np.random.RandomState(seed)
