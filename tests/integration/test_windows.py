@@ -76,7 +76,7 @@ CASES = {  # recipe, samples, metric and its minimum, flags
         "--epochs 3 --accumulate 2 --batch-size 8 --learning-rate 4e-3",
     ),
     "packed": ("classification", classes, "accuracy", 0.95, "--epochs 6 --packed"),
-    "regression": ("classification", numbers, "spearman", 0.9, "--epochs 6 --regression"),
+    "regression": ("classification", numbers, "spearman", 0.8, "--epochs 8 --regression"),
     "tagging": ("tagging", joined, "f1", 0.9, "--epochs 1"),
     "reading": ("reading", passages, "f1", 0.9, "--epochs 8 --max-answer 4"),
 }  # fmt: skip

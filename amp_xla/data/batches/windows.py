@@ -7,7 +7,7 @@ of these numbers in each epoch, as ``buckets`` does it with lengths and rows.
 
 from __future__ import annotations
 
-from typing import List, NamedTuple, Optional, Tuple
+from typing import List, Mapping, NamedTuple, Optional, Tuple
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from amp_xla.data.batches.protocol import Batch
 from amp_xla.data.text.tokenizer import Encoded
 
 
-def owners(batch: Batch) -> Tuple[np.ndarray, np.ndarray]:
+def owners(batch: Mapping[str, np.ndarray]) -> Tuple[np.ndarray, np.ndarray]:
     """Return the text of each row of a batch, -1 for padding, and where the row begins in it."""
     texts = batch["sample_ids"]
     return batch.get("owners", texts), batch.get("begins", np.zeros(len(texts), np.int64))

@@ -12,7 +12,7 @@ import json
 import re
 import sys
 import unicodedata
-from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 from tokenizers.models import WordPiece
@@ -78,7 +78,7 @@ class Encoded:
     offsets: np.ndarray
     first_lengths: np.ndarray
     texts: int = 1
-    lost: Optional[np.ndarray] = None
+    lost: Any = None
     windows: Optional[Windows] = None
 
     @classmethod
