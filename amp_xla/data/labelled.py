@@ -167,23 +167,19 @@ class Preparation(NamedTuple):
             )
 
         def grouped(rows: Batches) -> Batches:
-            return WindowBatches(
-                rows, answers[0], self.seed, most=most, group=self.group, limit=self.micro_batch
-            )
+            how: Any = {"most": most, "group": self.group, "limit": self.micro_batch}
+            return WindowBatches(rows, answers[0], self.seed, **how) if windows else rows
 
-        batches: Batches
         of_rows = None if windows else answers[0]
         if self.packed:
-            batches = PackedBatches(encoded[0], of_rows, length, size, self.seed)
-            batches = grouped(batches) if windows else batches
+            batches = grouped(PackedBatches(encoded[0], of_rows, length, size, self.seed))
         else:
             # A dev text may be longer than every training text.
             sizes = np.concatenate([part.lengths for part in encoded])
 
             def of(shapes: int) -> Batches:
                 lengths = choose_lengths(sizes, shapes, length)
-                rows = Batches(encoded[0], of_rows, lengths, size, self.seed)
-                return grouped(rows) if windows else rows
+                return grouped(Batches(encoded[0], of_rows, lengths, size, self.seed))
 
             shapes = self.options.shapes
             batches = of(min(shapes, auto.LENGTHS) if self.few_lengths else shapes)
