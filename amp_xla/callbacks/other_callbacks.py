@@ -189,7 +189,7 @@ def decoded(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
         return np.array(arrays[value["array"]])
     if "scalar" in value:
         return np.dtype(value["scalar"]).type(value["value"])
-    kind = value.get("type")
+    kind = value["type"]
     if kind in _SEQUENCES:
         items = [decoded(item, arrays) for item in value["items"]]
         limit = {} if value["maxlen"] is None else {"maxlen": value["maxlen"]}

@@ -102,7 +102,7 @@ def _folder(recipe: str, run_options: RunOptions, ranks: Ranks) -> RunFolder:
 
 def _refuse_misspelt(run: RunFolder) -> None:
     """Raise AmpXlaError if a run's name differs by one letter; other digits name another run."""
-    for other in runs_in(run.path.parent):
+    for other in checkpoint.runs_in(run.path.parent):
         letters, digits = zip(*((re.sub(r"[\W\d_]", "", name.lower()), re.sub(r"\D", "", name))
                                 for name in (run.name, other)))  # fmt: skip
         different = [Counter(letters[i]) - Counter(letters[1 - i]) for i in (0, 1)]
