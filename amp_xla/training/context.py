@@ -20,7 +20,7 @@ from amp_xla.training import distributed
 from amp_xla.training.checkpoint import ARCHITECTURE, Checkpoint
 from amp_xla.training.recipe import recipe_of
 from amp_xla.training.run import resumed_settings
-from amp_xla.training.state import XLA_LENGTHS
+from amp_xla.training.state import WINDOW_ROWS, XLA_LENGTHS
 
 
 class RunContext:
@@ -81,9 +81,11 @@ class RunContext:
         config = self.config
         self._defaults = config.defaults()  # counts the texts, which are read next
         size = config.batches.batch_size * getattr(config, "accumulate", 1)
+        begun = {} if self._resume_from is None else self._resume_from.identity["settings"]
         return Preparation(
             config.vocabulary, dataclasses.replace(config.batches, batch_size=size),
             config.encoder.bert, config.training.token_dropout, config.seed, packed,
+            config.batches.batch_size, begun.get(WINDOW_ROWS),
             self._choose_xla if hasattr(self, "precision") else None,
         )  # fmt: skip
 

@@ -106,6 +106,9 @@ REFUSED: Dict[str, Tuple[Any, Tuple[str, ...], str, List[str]]] = {
     "a file's name that is not UTF-8": (None, ("--name", "new"), "tr\udcff.tsv",
                                         ["tr\\xff.tsv: the name is not UTF-8"]),
     "a run's name that is not UTF-8": (None, ("--name", "n\udcff"), "train.tsv", ["n\\xff: the"]),
+    **{f"misspelt: {name}": (None, ("--name", name, "--resume"), "train.tsv",
+                             [f"--name {name}: there is no such run, but {RUN};"])
+       for name in ("mien", "miine", "min", "Mine")},
     "warm start, other sizes": (None, (*WARM, "--hidden", "16"), "train.tsv",
                                 ["tensor Embedding", "float32[512,8], needed float32[512,16]"]),
     "warm start, other words": (None, WARM, "other.tsv", ["vocab.txt differs from this run"]),
@@ -339,14 +342,15 @@ def test_a_finished_run_is_extended_without_force(command):
 def test_a_fine_tuned_run_does_not_need_its_bert_again(command, tmp_path):
     tokens = [*SPECIAL_TOKENS, "the", "a", "with", *WORDS["weather"], *WORDS["kitchen"]]
     bert = google_folder.write(tmp_path / "bert", vocabulary=tokens)
-    assert train(command, "--name", "tuned", "--bert", str(bert)).code == 0
-    run = str(RUN.parent / "tuned")
+    new = train(command, "--name", "mine2", "--bert", str(bert), "--resume")
+    assert new.code == 0 and "from the beginning; runs there: mine\n" in new.err, new.err
+    run = str(RUN.parent / "mine2")
     first = command.done(PREDICT, "--run", run, "--file", "new.txt")
     # `latest` moved: other words, another shape. Then it is gone.
     (bert / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\nword\n")
     (bert / google_folder.NAME).write_text("{}")
     assert command(PREDICT, "--run", run, "--file", "new.txt").out == first.out
-    more = train(command, "--name", "tuned", "--bert", str(bert), "--resume", epochs=3)
+    more = train(command, "--name", "mine2", "--bert", str(bert), "--resume", epochs=3)
     assert more.code == 0, more.err
     assert "its vocabulary, architecture and weights" in more.err
     assert "fine-tuning" not in more.err  # nor a warning: the first start printed them
