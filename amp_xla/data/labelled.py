@@ -75,7 +75,7 @@ class Preparation(NamedTuple):
       bert: folder whose vocabulary is used; None = use ``vocabulary``.
       token_dropout: share of the tokens hidden in training.
       seed: decides the order, the hidden tokens, and which texts ``train_fraction`` takes.
-      few_lengths: returns, for batches of few lengths, whether to use these because XLA is on.
+      few_lengths: function (batches of few lengths) -> whether to use these, because XLA is on.
     """
 
     vocabulary: VocabularyOptions
