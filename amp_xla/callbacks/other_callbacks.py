@@ -315,7 +315,7 @@ def _is_state(value: Any, first: Any) -> bool:
     """Return whether a value looks like state: a container, or an object of the script's own.
 
     Args:
-      first: the value at the start. A number, bytes or a path are constants until replaced.
+      first: the value at the start; a number or a path is state only if it was replaced.
     """
     tensors = hasattr(value, "read_value") or isinstance(value, keras.metrics.Metric)
     if tensors or isinstance(value, (*_CONTAINERS, tuple)):

@@ -126,7 +126,7 @@ def main(argv: List[str]) -> int:
 
 
 def _inputs(saved: Checkpoint, recipe: Recipe, config: Config) -> List[str]:
-    """Return what to predict, read as the training file was; a line without it is empty."""
+    """Return the inputs, read as the training file was; a line without an input is empty."""
     if not (saved.path / LAYOUT).is_file():
         return lines_of(config.file)  # a run of an older version
     files, run = files_of(saved, recipe)

@@ -159,7 +159,7 @@ class OptimizerFacade(Trackable):
         return (backend.tensorflow().keras if keras is None else keras).backend
 
     def get_slot_names(self) -> List[str]:
-        """Return no names: checkpoints hold the inner optimizer as a child, with its slots."""
+        """Return an empty list: checkpoints hold the inner optimizer as a child, with its slots."""
         return []
 
     def get_slot(self, variable: Any, name: str) -> Any:

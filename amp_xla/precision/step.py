@@ -117,9 +117,9 @@ class Steps:
         return steps[key]
 
     def next(self) -> Step:
-        """Return the step under construction; begin a new one after a step applied or abandoned.
+        """Return the step under construction; begin a new one if it was applied or abandoned.
 
-        Only eager code can abandon a step: by its values, after it has unscaled gradients.
+        Eager code abandons a step if it unscales gradients and does not apply them.
         """
         step = self.current()
         if step.finite is not None or (step.unscaled and tf.executing_eagerly()):
@@ -336,7 +336,7 @@ class Monitor:
     """A Python function for the branch of skipped steps, which warns the user.
 
     It warns if steps are skipped at the minimum scale, once per streak; if gradients overflow under
-    a constant scale; and once in eager code, of a layer whose updates have run in a skipped step.
+    a constant scale; and in eager code, once, if a layer's updates have run in a skipped step.
 
     Args:
       spec: the loss scale.

@@ -194,7 +194,7 @@ def _flags(fields: Sequence[str], names: Sequence[Any]) -> str:
 def _by_name(
     table: Table, columns: Sequence[str], kinds: Sequence[str], request: Request
 ) -> Dict[str, int]:
-    """Return the columns that flags or known names choose, or that alone are left."""
+    """Return the columns that flags or known names choose; else the only columns left."""
     wanted, needs, known = request.fields, request.needs, request.known
     is_json, places = table.format == "json", {}
     listed = ", ".join(map(repr, columns))[:300]

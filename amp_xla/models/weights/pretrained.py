@@ -75,7 +75,7 @@ class Pretrained:
     Attributes:
       path: path of the configuration file.
       tasks: number of ERNIE's tasks; 0 = not an ERNIE that uses them.
-      config: its content; sizes have their defaults, ``model_type`` is one of ``FAMILIES``.
+      config: content of ``path``; missing sizes have defaults, ``model_type`` is a known one.
 
     Raises:
       DataError: a file is missing, is not JSON, or has an impossible value.
