@@ -39,6 +39,7 @@ class Config:
     batches: BatchOptions = BatchOptions()
     training: options.ClassifierOptions = options.ClassifierOptions()
     update: options.UpdateOptions = options.UpdateOptions()
+    attention: options.Attention = "plain"
     intervals: options.Intervals = options.Intervals()
     run: options.RunOptions = options.RunOptions()
     policy: Optional[str] = None

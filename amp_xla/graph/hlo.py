@@ -7,6 +7,7 @@ and no sums of accumulated gradients.
 
 from __future__ import annotations
 
+import itertools
 import re
 from typing import Any, Dict, Mapping, Sequence
 
@@ -15,6 +16,8 @@ from amp_xla.backend import tf
 from amp_xla.errors import UnsupportedError
 from amp_xla.graph import optimized, virtual_gpu
 from amp_xla.graph.training_graph import TrainingGraph
+
+_REWRITTEN = "_rewritten"  # suffix of functions' names
 
 
 def of_step(training: TrainingGraph, feeds: Mapping[str, Sequence[int]]) -> bytes:
@@ -52,6 +55,7 @@ def module(graph: Any, fetches: Sequence[str], feeds: Mapping[str, Sequence[int]
 
     variables: Dict[str, Any] = {}
     inputs: Dict[str, Any] = {}
+    _rename_functions(graph)
     with context.eager_mode():
         for node in graph.node:
             node.device = ""
@@ -86,3 +90,15 @@ def module(graph: Any, fetches: Sequence[str], feeds: Mapping[str, Sequence[int]
                 reason = f"XLA has no {unknown.group(1)} ({unknown.group(2)})"
             raise UnsupportedError(f"XLA cannot compile this step: {reason}") from error
     return result
+
+
+def _rename_functions(graph: Any) -> None:
+    """Rename a GraphDef's functions: TensorFlow has those of the same names before the passes."""
+    functions = graph.library.function
+    names = {function.signature.name for function in functions}
+    for function in functions:
+        function.signature.name += _REWRITTEN
+    for node in itertools.chain(graph.node, *(function.node_def for function in functions)):
+        for value in node.attr.values():
+            if value.func.name in names:
+                value.func.name += _REWRITTEN

@@ -11,6 +11,7 @@ from typing import Any, Callable, Dict, Mapping, Optional, Sequence
 
 from amp_xla.config import flat
 from amp_xla.data.labelled import Labelled, Preparation
+from amp_xla.errors import SettingsError
 from amp_xla.models import fine_tuning
 from amp_xla.models.options import SIZES
 from amp_xla.models.weights import pretrained
@@ -46,6 +47,9 @@ class RunContext:
         self.ranks = distributed.current()
         self.micro_batches = self.ranks.micro_batches(getattr(config, "accumulate", 1))
         self._rate: Any = None
+        self._fused = getattr(config, "attention", "plain") == "fused"
+        if self._fused:
+            _check_fused(config)
         options = getattr(config, "precision_options", None)
         if options is None:
             return
@@ -62,7 +66,9 @@ class RunContext:
             hashed = resume_from.identity["settings"].get(dropout.MASKS) == dropout.HASH
         self.step_input = dropout.install(config.seed, hashed)
         if self.precision.settings.xla == AUTO:
-            if resume_from is not None:
+            if self._fused:
+                self.precision = configuring.choose_xla(auto.Choice(True, "--attention fused"))
+            elif resume_from is not None:
                 lengths = resume_from.identity["settings"].get(XLA_LENGTHS)
                 choice = auto.Choice(lengths is not None, "as the run began", lengths)
                 self.precision = configuring.choose_xla(choice)
@@ -81,11 +87,17 @@ class RunContext:
         config = self.config
         self._defaults = config.defaults()  # counts the texts, which are read next
         size = config.batches.batch_size * getattr(config, "accumulate", 1)
-        return Preparation(
-            config.vocabulary, dataclasses.replace(config.batches, batch_size=size),
-            config.encoder.bert, config.training.token_dropout, config.seed, packed,
-            self._choose_xla if hasattr(self, "precision") else None,
-        )  # fmt: skip
+        batches = dataclasses.replace(config.batches, batch_size=size)
+        texts = (config.encoder.bert, config.training.token_dropout, config.seed, packed)
+        if not hasattr(self, "precision"):
+            return Preparation(config.vocabulary, batches, *texts)
+        prepared = Preparation(config.vocabulary, batches, *texts, self._choose_xla)
+        if self._fused:
+            from amp_xla.models.fused import MULTIPLE
+
+            batches = dataclasses.replace(batches, shapes=1)
+            return prepared._replace(options=batches, multiple=MULTIPLE)
+        return prepared
 
     def shared(self, data: Labelled) -> Labelled:
         """Print a description of the texts; return them with this rank's part of the batches."""
@@ -95,9 +107,14 @@ class RunContext:
 
     def share(self, batches: Any) -> Any:
         """Return a ``BatchSource`` of this rank's rows, each batch cut into micro-batches."""
+        shared = self.ranks.share(batches, self.micro_batches)
         if hasattr(self, "precision"):
             self._choose_xla(batches)
-        return self.ranks.share(batches, self.micro_batches)
+            from amp_xla.models import fused
+
+            if self._fused and fused.batch() is None:  # the first are those of training
+                fused.install(shared.shapes)
+        return shared
 
     def _choose_xla(self, batches: Optional[Any]) -> bool:
         """Choose the XLA mode if it is ``auto``; return whether batches must have few lengths.
@@ -266,6 +283,17 @@ def work_of(config: Any, batches: Any, ranks: int = 1) -> Optional[auto.Work]:
     tokens = [rows * length / ranks for rows, length in batches.shapes]
     shapes = min(len(tokens), auto.LENGTHS)
     return auto.Work(steps, sum(tokens) / len(tokens), layers, hidden, shapes)
+
+
+def _check_fused(config: Any) -> None:
+    """Raise SettingsError if other settings exclude ``--attention fused``."""
+    tricks = getattr(config, "tricks", None)
+    for flag, value in (
+        ("--attention-dropout", config.encoder.attention_dropout),
+        ("--r-drop", getattr(tricks, "r_drop", 0.0)),
+    ):
+        if value:
+            raise SettingsError(f"--attention fused needs {flag} 0; found: {value:g}")
 
 
 def build_job(
