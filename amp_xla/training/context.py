@@ -10,6 +10,7 @@ import dataclasses
 from typing import Any, Callable, Dict, Mapping, Optional, Sequence
 
 from amp_xla.config import flat
+from amp_xla.data.batches.buckets import MULTIPLE
 from amp_xla.data.labelled import Labelled, Preparation
 from amp_xla.errors import SettingsError
 from amp_xla.models import fine_tuning
@@ -48,8 +49,8 @@ class RunContext:
         self.micro_batches = self.ranks.micro_batches(getattr(config, "accumulate", 1))
         self._rate: Any = None
         self._fused = getattr(config, "attention", "plain") == "fused"
-        if self._fused:
-            _check_fused(config)
+        if self._fused and config.encoder.attention_dropout:
+            raise SettingsError("--attention fused excludes --attention-dropout above 0")
         options = getattr(config, "precision_options", None)
         if options is None:
             return
@@ -87,17 +88,16 @@ class RunContext:
         config = self.config
         self._defaults = config.defaults()  # counts the texts, which are read next
         size = config.batches.batch_size * getattr(config, "accumulate", 1)
-        batches = dataclasses.replace(config.batches, batch_size=size)
-        texts = (config.encoder.bert, config.training.token_dropout, config.seed, packed)
-        if not hasattr(self, "precision"):
-            return Preparation(config.vocabulary, batches, *texts)
-        prepared = Preparation(config.vocabulary, batches, *texts, self._choose_xla)
-        if self._fused:
-            from amp_xla.models.fused import MULTIPLE
+        here = hasattr(self, "precision")
+        batches, multiple = dataclasses.replace(config.batches, batch_size=size), MULTIPLE
+        if self._fused and here:
+            from amp_xla.models import fused
 
-            batches = dataclasses.replace(batches, shapes=1)
-            return prepared._replace(options=batches, multiple=MULTIPLE)
-        return prepared
+            batches, multiple = dataclasses.replace(batches, shapes=1), fused.MULTIPLE
+        return Preparation(
+            config.vocabulary, batches, config.encoder.bert, config.training.token_dropout,
+            config.seed, packed, self._choose_xla if here else None, multiple,
+        )  # fmt: skip
 
     def shared(self, data: Labelled) -> Labelled:
         """Print a description of the texts; return them with this rank's part of the batches."""
@@ -110,9 +110,10 @@ class RunContext:
         shared = self.ranks.share(batches, self.micro_batches)
         if hasattr(self, "precision"):
             self._choose_xla(batches)
-            from amp_xla.models import fused
+            if self._fused:
+                from amp_xla.models import fused
 
-            if self._fused and fused.batch() is None:  # the first are those of training
+                self._fused = False  # the next batches are those of evaluation
                 fused.install(shared.shapes)
         return shared
 
@@ -283,17 +284,6 @@ def work_of(config: Any, batches: Any, ranks: int = 1) -> Optional[auto.Work]:
     tokens = [rows * length / ranks for rows, length in batches.shapes]
     shapes = min(len(tokens), auto.LENGTHS)
     return auto.Work(steps, sum(tokens) / len(tokens), layers, hidden, shapes)
-
-
-def _check_fused(config: Any) -> None:
-    """Raise SettingsError if other settings exclude ``--attention fused``."""
-    tricks = getattr(config, "tricks", None)
-    for flag, value in (
-        ("--attention-dropout", config.encoder.attention_dropout),
-        ("--r-drop", getattr(tricks, "r_drop", 0.0)),
-    ):
-        if value:
-            raise SettingsError(f"--attention fused needs {flag} 0; found: {value:g}")
 
 
 def build_job(

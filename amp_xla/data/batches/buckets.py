@@ -180,11 +180,9 @@ class Batches:
 
 
 def choose_lengths(
-    lengths: Union[Sequence[int], np.ndarray],
-    max_shapes: int,
-    max_length: int,
+    lengths: Union[Sequence[int], np.ndarray], max_shapes: int, max_length: int,
     multiple: int = MULTIPLE,
-) -> List[int]:
+) -> List[int]:  # fmt: skip
     """Return at most ``max_shapes`` ascending bucket lengths that minimise the total padding.
 
     The result is exact, by dynamic programming over the samples' lengths, rounded up to a
