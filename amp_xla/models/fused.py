@@ -75,7 +75,9 @@ def install(shapes: Sequence[Tuple[int, int]]) -> None:
 
 def batch() -> Optional[Batch]:
     """Return the installed batch while a graph is built for training, else None."""
-    return K.learning_phase() and getattr(tf.get_default_graph(), "_amp_xla_attention", None)
+    phase = K.learning_phase()  # a tensor in scripts
+    training = isinstance(phase, int) and phase
+    return getattr(tf.get_default_graph(), "_amp_xla_attention", None) if training else None
 
 
 def attention(query: Any, key: Any, value: Any, mask: Optional[Any], batch: Batch) -> Any:
