@@ -9,7 +9,7 @@ import numpy as np
 from typing_extensions import Annotated
 
 from amp_xla.config import MAY_CHANGE, within
-from amp_xla.data.batches.buckets import MULTIPLE, Batches, PackedBatches, choose_lengths
+from amp_xla.data.batches.buckets import Batches, PackedBatches, choose_lengths
 from amp_xla.data.batches.order import generator
 from amp_xla.data.batches.protocol import Batch, MappedBatches
 from amp_xla.data.text.layout import LAYOUT, Fields, sample
@@ -76,7 +76,6 @@ class Preparation(NamedTuple):
       token_dropout: share of the tokens hidden in training.
       seed: decides the order, the hidden tokens, and which texts ``train_fraction`` takes.
       few_lengths: returns, for batches of few lengths, whether to use these because XLA is on.
-      multiple: lengths are multiples of this, or ``max_length``.
     """
 
     vocabulary: VocabularyOptions
@@ -86,7 +85,6 @@ class Preparation(NamedTuple):
     seed: int
     packed: bool = False
     few_lengths: Optional[Callable[[Any], bool]] = None
-    multiple: int = MULTIPLE
 
     def labelled(
         self,
@@ -140,7 +138,7 @@ class Preparation(NamedTuple):
             sizes = np.concatenate([part.lengths for part in encoded])
 
             def of(shapes: int) -> Batches:
-                lengths = choose_lengths(sizes, shapes, length, self.multiple)
+                lengths = choose_lengths(sizes, shapes, length) if shapes else [length]
                 return Batches(encoded[0], answers[0], lengths, size, self.seed)
 
             shapes = self.options.shapes

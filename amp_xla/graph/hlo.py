@@ -17,8 +17,6 @@ from amp_xla.errors import UnsupportedError
 from amp_xla.graph import optimized, virtual_gpu
 from amp_xla.graph.training_graph import TrainingGraph
 
-_REWRITTEN = "_rewritten"  # suffix of functions' names
-
 
 def of_step(training: TrainingGraph, feeds: Mapping[str, Sequence[int]]) -> bytes:
     """Return the ``HloModuleProto`` of a training step; ``feeds`` maps placeholders to shapes.
@@ -55,7 +53,7 @@ def module(graph: Any, fetches: Sequence[str], feeds: Mapping[str, Sequence[int]
 
     variables: Dict[str, Any] = {}
     inputs: Dict[str, Any] = {}
-    _rename_functions(graph)
+    _rename_functions(graph.library, graph.node)
     with context.eager_mode():
         for node in graph.node:
             node.device = ""
@@ -92,13 +90,12 @@ def module(graph: Any, fetches: Sequence[str], feeds: Mapping[str, Sequence[int]
     return result
 
 
-def _rename_functions(graph: Any) -> None:
-    """Rename a GraphDef's functions: TensorFlow has those of the same names before the passes."""
-    functions = graph.library.function
-    names = {function.signature.name for function in functions}
-    for function in functions:
-        function.signature.name += _REWRITTEN
-    for node in itertools.chain(graph.node, *(function.node_def for function in functions)):
+def _rename_functions(library: Any, nodes: Any) -> None:
+    """Rename functions that passes changed: TensorFlow has others of the same names."""
+    names = {function.signature.name for function in library.function}
+    for function in library.function:
+        function.signature.name += "_rewritten"
+    for node in itertools.chain(nodes, *(function.node_def for function in library.function)):
         for value in node.attr.values():
             if value.func.name in names:
-                value.func.name += _REWRITTEN
+                value.func.name += "_rewritten"

@@ -10,7 +10,6 @@ import dataclasses
 from typing import Any, Callable, Dict, Mapping, Optional, Sequence
 
 from amp_xla.config import flat
-from amp_xla.data.batches.buckets import MULTIPLE
 from amp_xla.data.labelled import Labelled, Preparation
 from amp_xla.errors import SettingsError
 from amp_xla.models import fine_tuning
@@ -67,9 +66,7 @@ class RunContext:
             hashed = resume_from.identity["settings"].get(dropout.MASKS) == dropout.HASH
         self.step_input = dropout.install(config.seed, hashed)
         if self.precision.settings.xla == AUTO:
-            if self._fused:
-                self.precision = configuring.choose_xla(auto.Choice(True, "--attention fused"))
-            elif resume_from is not None:
+            if resume_from is not None:
                 lengths = resume_from.identity["settings"].get(XLA_LENGTHS)
                 choice = auto.Choice(lengths is not None, "as the run began", lengths)
                 self.precision = configuring.choose_xla(choice)
@@ -89,14 +86,12 @@ class RunContext:
         self._defaults = config.defaults()  # counts the texts, which are read next
         size = config.batches.batch_size * getattr(config, "accumulate", 1)
         here = hasattr(self, "precision")
-        batches, multiple = dataclasses.replace(config.batches, batch_size=size), MULTIPLE
-        if self._fused and here:
-            from amp_xla.models import fused
-
-            batches, multiple = dataclasses.replace(batches, shapes=1), fused.MULTIPLE
+        # cuDNN's attention has one shape, so all rows have the maximum length.
+        shapes = 0 if here and self._fused else config.batches.shapes
         return Preparation(
-            config.vocabulary, batches, config.encoder.bert, config.training.token_dropout,
-            config.seed, packed, self._choose_xla if here else None, multiple,
+            config.vocabulary, dataclasses.replace(config.batches, batch_size=size, shapes=shapes),
+            config.encoder.bert, config.training.token_dropout, config.seed, packed,
+            self._choose_xla if here else None,
         )  # fmt: skip
 
     def shared(self, data: Labelled) -> Labelled:

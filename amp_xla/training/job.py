@@ -251,6 +251,8 @@ class TensorFlowEngine(Engine):
             self.ranks.compare([v.op.name for v in weights], backend.session().run(weights))
 
     def diagnose(self, loss_scale: float) -> Tuple[str, Dict[str, Any]]:
+        if fused.batch():
+            return "no replay on a CPU, because cuDNN's attention needs a GPU", {}
         step, feed = self.last_batch  # the replay uses the current weights
         note(f"replaying the batch of step {step} to find the first non-finite node ...")
         from amp_xla.diagnose import overflow

@@ -180,21 +180,20 @@ class Batches:
 
 
 def choose_lengths(
-    lengths: Union[Sequence[int], np.ndarray], max_shapes: int, max_length: int,
-    multiple: int = MULTIPLE,
-) -> List[int]:  # fmt: skip
+    lengths: Union[Sequence[int], np.ndarray], max_shapes: int, max_length: int
+) -> List[int]:
     """Return at most ``max_shapes`` ascending bucket lengths that minimise the total padding.
 
-    The result is exact, by dynamic programming over the samples' lengths, rounded up to a
-    ``multiple``.
+    The result is exact, by dynamic programming over the samples' lengths, rounded up to a multiple
+    of ``MULTIPLE``.
 
     Args:
       lengths: number of tokens of each sample, of training and dev texts.
       max_shapes: maximum number of lengths; fewer are returned if more would not save padding.
       max_length: maximum length of a sample. No bucket is longer, even if ``max_length`` is not a
-        multiple, because the model may have no position embeddings beyond it.
+        multiple of 8, because the model may have no position embeddings beyond it.
     """
-    rounded = np.minimum(-(-np.asarray(lengths, np.int64) // multiple) * multiple, max_length)
+    rounded = np.minimum(-(-np.asarray(lengths, np.int64) // MULTIPLE) * MULTIPLE, max_length)
     # An optimal length is always the length of a sample, rounded up.
     unique, counts = np.unique(rounded, return_counts=True)
     ends, samples = unique.tolist(), [0, *np.cumsum(counts).tolist()]
