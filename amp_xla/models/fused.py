@@ -20,8 +20,8 @@ from amp_xla.errors import UnsupportedError
 from amp_xla.process.progress import note
 from amp_xla.settings import Precision
 
-# What cuDNN from 8.9.4 on computes for rows with padding, by the checks of cudnn-frontend 1.3, which
-# is part of TensorFlow 2.17: lengths that are multiples of 64, and heads of these sizes.
+# What cuDNN from 8.9.4 on computes for rows with padding, by the checks of cudnn-frontend 1.3 in
+# TensorFlow 2.17: lengths that are multiples of 64, and heads of these sizes.
 MULTIPLE, HEADS = 64, (64, 128)
 CAPABILITY = (8, 0)  # compute capability
 # Inputs, weights and results are rounded to float16, each by at most 0.05%. A wrong operand or

@@ -62,9 +62,9 @@ def dropout(config: Any, shape: Dict[str, Any], dtype: Any) -> Tuple[float, floa
     size = shape["hidden_size"] // shape["num_attention_heads"]
     if not bert.has_fused_attention(dtype, size):
         raise UnsupportedError(
-            f"--attention fused needs compute capability 8.0, half precision, and heads of at most "
-            f"128; found: {jax.local_devices()[0].device_kind}, {dtype.__name__}, {size}; change "
-            f"that, or take --attention plain"
+            f"--attention fused needs compute capability 8.0, half precision and heads of at most "
+            f"128; found: {jax.local_devices()[0].device_kind}, {dtype.__name__}, heads of {size}; "
+            f"change that, or take --attention plain"
         )
     note("attention by cuDNN; no attention weights are dropped, because it has no dropout in JAX")
     return config.encoder.dropout, 0.0, True
