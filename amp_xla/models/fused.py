@@ -73,16 +73,13 @@ def batch() -> Optional[Batch]:
 
 
 def attention(query: Any, key: Any, value: Any, mask: Any, batch: Batch) -> Any:
-    """Build softmax(query key^T) value per head, in float16.
+    """Build softmax(query key^T) value per head in float16, [B, L, heads, D] as ``value``.
 
     Args:
       query, key, value: floats [B, L, heads, D]; ``query`` is already divided by sqrt(D).
       mask: bool [B, L], False for padding at the end of a row. A row of padding alone attends to
         its first token.
       batch: B and L; gets the sizes of the heads.
-
-    Returns:
-      [B, L, heads, D], the dtype of ``value``.
     """
     batch.heads, batch.size = query.shape.as_list()[2:]
     if batch.size not in HEADS:
@@ -122,10 +119,8 @@ def call(
 ) -> List[Any]:
     """Build XLA's call of cuDNN; ``results`` are dtypes and shapes.
 
-    Args:
-      operands: query, key, value; for the backward pass also the statistics, the gradient of the
-        output and the output; then the lengths of queries and keys.
-      direction: ``Backward``, or '' for the forward pass.
+    ``operands``: query, key, value; if ``direction`` is Backward also the statistics, the gradient
+    of the output and the output; then the lengths of queries and keys.
     """
     from tensorflow.compiler.tf2xla.ops import gen_xla_ops
 
@@ -148,8 +143,8 @@ def call(
     return list(compiled(*operands))[:-1]
 
 
-def verify(precision: Precision) -> None:
-    """Compare cuDNN's attention with plain attention once on this machine, if it is installed.
+def verify(precision: Precision, plain: Callable[..., Any]) -> None:
+    """Compare cuDNN's attention, if it is installed, with ``plain``, that of ``derivatives``.
 
     Raises:
       UnsupportedError: it cannot run here, or its output or gradients are wrong.
@@ -165,7 +160,7 @@ def verify(precision: Precision) -> None:
     if capability < CAPABILITY:
         raise unfit("compute capability 8.0 or higher", "{}.{}".format(*capability))
     try:
-        errors = _errors(installed)
+        errors = _errors(installed, plain)
     except tf.errors.OpError as error:
         reason = str(error).strip().splitlines()[0]
         raise unfit("cuDNN 8.9.4 or later that computes it on this GPU", reason) from error
@@ -176,21 +171,20 @@ def verify(precision: Precision) -> None:
     note(f"attention by cuDNN agrees with plain attention: at most {found}")
 
 
-def _errors(batch: Batch) -> Dict[str, float]:
+def _errors(batch: Batch, plain: Callable[..., Any]) -> Dict[str, float]:
     """Return the largest error of output and gradients, relative to the largest number of each."""
-    from amp_xla.models import derivatives
-
     random, shape = np.random.RandomState(1), (2, batch.length, batch.heads, batch.size)
     arrays = [random.standard_normal(shape).astype(np.float16) for _ in range(4)]
     with backend.session().graph.as_default():
         inputs = [tf.placeholder(tf.float64, shape) for _ in arrays]  # which AMP leaves alone
-        operands = [inputs[0] * batch.size**-0.5, *inputs[1:3]]
+        query, key, value, gradient = inputs
+        query *= batch.size**-0.5
         real = tf.sequence_mask([batch.length, batch.length // 3], batch.length)
         outs = [
-            attention(*operands, real, dataclasses.replace(batch, rows=2)),
-            derivatives.attention(*operands, derivatives.mask_bias(real[:, None, None])),
+            attention(query, key, value, real, dataclasses.replace(batch, rows=2)),
+            plain(query, key, value, (tf.cast(real, tf.float64)[:, None, None] - 1.0) * 1e4),
         ]
-        results = [[out, *tf.gradients(out, inputs[:3], inputs[3])] for out in outs]
-    fused, plain = backend.session().run(results, dict(zip(inputs, arrays)))
+        results = [[out, *tf.gradients(out, inputs[:3], gradient)] for out in outs]
+    found, expected = backend.session().run(results, dict(zip(inputs, arrays)))
     names = ("the output", *(f"the gradient of the {name}" for name in ("query", "key", "value")))
-    return {n: np.abs(a - b).max() / np.abs(b).max() for n, a, b in zip(names, fused, plain)}
+    return {n: np.abs(a - b).max() / np.abs(b).max() for n, a, b in zip(names, found, expected)}

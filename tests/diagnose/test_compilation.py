@@ -14,7 +14,7 @@ from amp_xla.backend import K, configuring, keras, tf
 from amp_xla.diagnose import compiled
 from amp_xla.errors import UnsupportedError
 from amp_xla.graph import compiler, hlo
-from amp_xla.models import fused
+from amp_xla.models import derivatives, fused
 from amp_xla.precision.optimizer import LossScaleOptimizer
 from amp_xla.speed.plan.gpus import GPUS
 from benchmarks.masked_lm import our_step
@@ -64,37 +64,25 @@ def test_the_program_of_a_gpu_does_not_grow(cleared, monkeypatch, calls, most, g
     assert json.loads(json.dumps(report.to_json()))["kernels"][0]["phase"] == "forward"
 
 
-def attention(bias_dtype):
-    """Return a graph in the only form of attention that XLA gives to cuDNN, and its fetches."""
+SHAPE = [2, 128, 4, 64]
 
-    def forward(q, k, v):
-        scores = tf.matmul(q, k, transpose_b=True)
-        scores = tf.cast(scores, bias_dtype) + bias
-        most = tf.reduce_max(scores, -1, keepdims=True)
-        top = tf.exp(tf.cast(scores, tf.float32) - tf.cast(most, tf.float32))
-        total = tf.reduce_sum(top, -1, keepdims=True)
-        weights = tf.cast(top / total, tf.float16)
 
-        def backward(dy):
-            dp = tf.cast(tf.matmul(dy, v, transpose_b=True), tf.float32)
-            along = -tf.reduce_sum(dp * (1.0 / tf.square(total)) * top, -1, keepdims=True)
-            ds = tf.cast(top * (dp / total + along), tf.float16)
-            return (
-                tf.matmul(ds, k),
-                tf.matmul(ds, q, transpose_a=True),
-                tf.matmul(weights, dy, transpose_a=True),
-            )
-
-        return tf.matmul(weights, v), backward
-
+def graph_of(function, *dtypes):
+    """Return a graph of ``function`` of tensors, its fetches, and the shapes of its feeds."""
     with tf.Graph().as_default() as graph:
-        inputs = [tf.placeholder(tf.float16, [2, 4, 128, 64], name) for name in "qkvd"]
-        bias = tf.placeholder(bias_dtype, [2, 4, 128, 128], "bias")
-        out = tf.custom_gradient(forward)(*inputs[:3])
-        results = [out, *tf.gradients(out, inputs[:3], inputs[3])]
-        fetches = [tf.identity(x).op.name for x in results]
-    feeds = {**{name: [2, 4, 128, 64] for name in "qkvd"}, "bias": [2, 4, 128, 128]}
-    return graph.as_graph_def(), fetches, feeds
+        inputs = [tf.placeholder(dtype, SHAPE) for dtype in dtypes]
+        fetches = [tf.identity(x).op.name for x in function(inputs)]
+    return graph.as_graph_def(), fetches, {x.op.name: SHAPE for x in inputs}
+
+
+def attention(inputs):
+    out = derivatives.attention(*inputs[:3])
+    return [out, *tf.gradients(out, inputs[:3], inputs[3])]
+
+
+def attention_by_cudnn(inputs):
+    lengths = [tf.constant([4, 2])] * 2
+    return fused.call([*inputs, *lengths], [(tf.float16, SHAPE), (tf.float32, SHAPE[:3])])
 
 
 def kernels(graph, fetches, feeds, gpu=H100):
@@ -123,7 +111,7 @@ def test_a_keras_model_is_compiled_without_its_branches_for_inference(cleared, h
     "name", sorted({gpu.capability: name for name, gpu in GPUS.items()}.values())
 )
 def test_each_architecture(name):
-    found = kernels(*attention("float16"), gpu=GPUS[name])
+    found = kernels(*graph_of(attention, *["float16"] * 4), gpu=GPUS[name])
     assert sum(kernel.products for kernel in found) == 6 * 2 * 2 * 4 * 128 * 128 * 64
 
 
@@ -146,26 +134,8 @@ def test_what_is_missing_is_named(monkeypatch, tmp_path):
 
 
 @on_tf2
-def test_attention_of_cudnn_with_a_float32_bias_is_an_error(monkeypatch):
-    monkeypatch.setenv("XLA_FLAGS", "--xla_gpu_enable_cudnn_fmha=true")
-    kinds = [kernel.kind for kernel in kernels(*attention("float16"))]
-    assert sum(kind.startswith(compiler.ATTENTION) for kind in kinds) == 2
-    with pytest.raises(UnsupportedError, match="f32.2,4,128,128. and reads it as half"):
-        kernels(*attention("float32"))
-
-
-@on_tf2
-def test_a_call_of_cudnn_with_a_float32_operand_is_an_error():
-    shape = [2, 4, 128, 64]
-    for dtype in "float16", "float32":
-        with tf.Graph().as_default() as graph:
-            operands = [tf.placeholder(kind, shape) for kind in ("float16", "float16", dtype)]
-            results = [(tf.float16, shape), (tf.float32, shape[:3])]
-            out, _ = fused.call([*operands, *[tf.constant([128, 50])] * 2], results)
-            arguments = [tf.identity(out).op.name], {x.op.name: shape for x in operands}
-        if dtype == "float16":
-            assert "__cudnn$fmhaSoftmax" in {
-                k.kind for k in kernels(graph.as_graph_def(), *arguments)
-            }
-    with pytest.raises(UnsupportedError, match="f32.2,4,128,64. and reads it as half"):
-        kernels(graph.as_graph_def(), *arguments)
+def test_a_float32_operand_of_cudnns_attention_is_an_error():
+    (call,) = kernels(*graph_of(attention_by_cudnn, *["float16"] * 3))
+    assert call.kind == "__cudnn$fmhaSoftmax"
+    with pytest.raises(UnsupportedError, match="f32.2,128,4,64. and reads it as half"):
+        kernels(*graph_of(attention_by_cudnn, "float16", "float16", "float32"))
