@@ -23,7 +23,6 @@ from amp_xla.settings import Precision
 # What cuDNN from 8.9.4 on computes for rows with padding, by the checks of cudnn-frontend 1.3 in
 # TensorFlow 2.17: lengths that are multiples of 64, and heads of these sizes.
 MULTIPLE, HEADS = 64, (64, 128)
-CAPABILITY = (8, 0)  # compute capability
 # Inputs, weights and results are rounded to float16, each by at most 0.05%. A wrong operand or
 # layout makes errors as large as the numbers.
 TOLERANCE = 0.02
@@ -59,10 +58,7 @@ def install(shapes: Sequence[Tuple[int, int]]) -> None:
     if len(shapes) > 1 or shapes[0][1] % MULTIPLE:
         raise unfit(f"batches of one shape, their length a multiple of {MULTIPLE}", listed)
     tf.get_default_graph()._amp_xla_attention = Batch(*shapes[0])
-    note(
-        f"attention by cuDNN, batches of {listed}; no attention weights are dropped, because a "
-        f"resumed run could not repeat cuDNN's dropout"
-    )
+    note(f"attention by cuDNN: batches of {listed}; no attention dropout, as it cannot be resumed")
 
 
 def batch() -> Optional[Batch]:
@@ -152,13 +148,12 @@ def verify(precision: Precision, plain: Callable[..., Any]) -> None:
     installed = batch()
     if installed is None:
         return
-    if not backend.gpus():
-        raise unfit("an NVIDIA GPU", "none")
+    capability = (backend.compute_capability() or (8, 0)) if backend.gpus() else (0, 0)
+    if capability < (8, 0):
+        found = f"compute capability {capability[0]}.{capability[1]}" if any(capability) else "none"
+        raise unfit("a GPU of compute capability 8.0 or higher", found)
     if precision.half != "float16" or precision.settings.xla == "off":
         raise unfit("float16 and XLA (--precision amp, --xla on)", precision.describe())
-    capability = backend.compute_capability() or CAPABILITY
-    if capability < CAPABILITY:
-        raise unfit("compute capability 8.0 or higher", "{}.{}".format(*capability))
     try:
         errors = _errors(installed, plain)
     except tf.errors.OpError as error:
