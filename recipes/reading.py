@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import sys
-from typing import Any, List
+from typing import Any
 
 from typing_extensions import Annotated
 
@@ -24,7 +24,7 @@ from amp_xla.data.text.options import VocabularyOptions
 from amp_xla.errors import SettingsError
 from amp_xla.models.options import EncoderOptions
 from amp_xla.process.exits import exit_code
-from amp_xla.tasks.reading import scores
+from amp_xla.tasks.reading import answers, scores
 from amp_xla.tasks.reading.data import ReadingFiles, read
 from amp_xla.training import launch, options
 from amp_xla.training.context import RunContext, text_defaults
@@ -43,7 +43,7 @@ class Config:
     max_answer: Annotated[int, within(at_least=1)] = 30
     """maximum tokens of an answer"""
     training: options.ClassifierOptions = options.ClassifierOptions(
-        label_smoothing=0.0, token_dropout=0.0, epochs=4
+        label_smoothing=0.0, token_dropout=0.0, epochs=3
     )
     update: options.UpdateOptions = options.UpdateOptions()
     memory: options.MemoryOptions = options.MemoryOptions()
@@ -57,8 +57,6 @@ class Config:
     def __post_init__(self) -> None:
         if self.training.label_smoothing or self.tricks.r_drop:
             raise SettingsError("reading has neither --label-smoothing nor --r-drop; allowed: 0")
-        if self.batches.max_length < 8:
-            raise SettingsError(f"--max-length {self.batches.max_length}: allowed: 8 or more")
 
     defaults = text_defaults
 
@@ -66,14 +64,15 @@ class Config:
 def build(config: Config, context: RunContext) -> Any:
     """Build the job up to the first step."""
     from amp_xla.models import dropout, encoders, losses
-    from amp_xla.tasks.reading import answers, model
+    from amp_xla.tasks.reading import model
     from amp_xla.training.step import Inference
 
     # questions and passages -> batches
     data = context.shared(read(config.files, context.preparation(), config.max_answer))
 
     # batches -> scores of the first and the last token
-    reader = model.of_config(config, data.tokenizer.vocab_size, context.reads_weights)
+    size, length = data.tokenizer.vocab_size, config.batches.max_length
+    reader = model.reader(config.encoder.transformer(size, length, context.reads_weights))
     inputs = encoders.inputs_of(reader, [None, 2], [None])
 
     # scores -> loss -> update
@@ -85,26 +84,13 @@ def build(config: Config, context: RunContext) -> Any:
     # evaluation
     output = dropout.without(reader)
     infer = Inference(inputs, {"scores": output, "loss": model.loss(inputs, output)})
-    threshold = answers.threshold_of(data.train.labels or [])
-    evaluate = answers.evaluation(infer, data, threshold, config.max_answer)
+    evaluate = answers.evaluation(infer, data, model.threshold(), config.max_answer)
     return context.text_job(reader, step, data, evaluate)
 
 
-def predict(config: Config, checkpoint: Any, lines: List[str]) -> Any:
-    """Return the answer to each line, a question and its passage."""
-    from amp_xla.tasks.reading import answers
-
-    return answers.predict(config, checkpoint, lines)
-
-
-def exportable(config: Config, checkpoint: Any) -> Any:
-    """Return the model to export."""
-    from amp_xla.tasks.reading import answers
-
-    return answers.export(config, checkpoint)
-
-
-recipe = Recipe(Config, build, "f1", predict, scored=scores.scored, exportable=exportable)
+recipe = Recipe(
+    Config, build, "f1", answers.predict, scored=scores.scored, exportable=answers.exportable
+)
 main = functools.partial(launch.main, recipe)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -127,7 +128,8 @@ def _predicted(
         named = (zip(("text", "pair"), text.split("\t")) for text in texts)
         texts = [json.dumps(dict(pairs)) for pairs in named]
     data = "".join(f"{text}\n" for text in texts).encode("utf-8")
-    done = subprocess.run([*program, *words], input=data, stdout=subprocess.PIPE)
+    shown = {**os.environ, "RUNTIME_SHOWN": Path(sys.prefix).name}
+    done = subprocess.run([*program, *words], input=data, stdout=subprocess.PIPE, env=shown)
     if done.returncode:
         raise AmpXlaError(f"{run}: predict ended with exit status {done.returncode}; see above")
     return list(map(json.loads, done.stdout.decode("utf-8").splitlines()))

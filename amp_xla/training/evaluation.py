@@ -17,6 +17,7 @@ from amp_xla.data.batches.buckets import Batches, choose_lengths
 from amp_xla.data.batches.protocol import Batch, micro_batches
 from amp_xla.data.labelled import BatchOptions
 from amp_xla.data.text.tokenizer import Encoded, Tokenizer
+from amp_xla.process.progress import Progress
 from amp_xla.report import scores
 from amp_xla.training import distributed
 from amp_xla.training.checkpoint import Checkpoint
@@ -63,7 +64,9 @@ def in_order(encoded: Encoded, length: int, rows: int, infer: Callable[[Batch], 
     results: List[Any] = [None] * len(encoded)
     rows = min(rows, -(-len(encoded) // _ROWS) * _ROWS)
     lengths = choose_lengths(encoded.lengths, BatchOptions.shapes, length)
-    for batch in Batches(encoded, None, lengths, rows, shuffle=False).epoch(0):
+    progress = Progress(len(encoded), 0)
+    for number, batch in enumerate(Batches(encoded, None, lengths, rows, shuffle=False).epoch(0)):
+        progress.alive(f"{number * rows:,} of {len(encoded):,} texts")
         for sample, result in zip(batch["sample_ids"].tolist(), infer(batch)):
             if sample >= 0:
                 results[sample] = result

@@ -9,8 +9,11 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
+import re
 import shlex
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any, Dict, Mapping, Optional, Sequence
 
@@ -98,8 +101,24 @@ def _folder(recipe: str, run_options: RunOptions, ranks: Ranks) -> RunFolder:
     if not ranks.first:
         return RunFolder(recipe, ranks.gather("")[0], writes=False)
     run = RunFolder(recipe, run_options.name, resume=run_options.resume)
+    if run_options.resume and not run.path.exists():
+        _refuse_misspelt(run)
     ranks.gather(run.name)
     return run
+
+
+def _refuse_misspelt(run: RunFolder) -> None:
+    """Raise AmpXlaError if a run's name differs by one letter; other digits name another run."""
+    for other in runs_in(run.path.parent):
+        letters, digits = zip(*((re.sub(r"[\W\d_]", "", name.lower()), re.sub(r"\D", "", name))
+                                for name in (run.name, other)))  # fmt: skip
+        different = [Counter(letters[i]) - Counter(letters[1 - i]) for i in (0, 1)]
+        close = difflib.SequenceMatcher(None, *letters).ratio() > 0.7
+        if close and digits[0] == digits[1] and sum(map(len, different)) <= 1:
+            raise AmpXlaError(
+                f"--resume --name {run.name}: there is no such run, but {run.path.parent / other}; "
+                f"leave out --resume to start a new run of this name"
+            )
 
 
 def newest(run: RunFolder, ranks: Ranks) -> Optional[Checkpoint]:

@@ -17,6 +17,7 @@ from typing_extensions import Literal
 from amp_xla.config import parse
 from amp_xla.errors import AmpXlaError
 from amp_xla.process.checkout import shortest
+from amp_xla.process.progress import note
 from amp_xla.settings import Precision, Settings
 from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.distributed import Ranks
@@ -104,6 +105,7 @@ class Recipe:
 
         Exports are in float32. XLA and loss scaling are off.
         """
+        note(f"{self.name}: loading libraries and {checkpoint.path.name} ...")
         config = checkpoint.config(self.config)
         if "precision_options" in vars(config):  # before TensorFlow's import
             from amp_xla.backend import configuring

@@ -24,9 +24,9 @@ from amp_xla.report import record
 from amp_xla.training import checkpoint
 from tests.support.commands import CLI, Commands
 from tests.support.grammar import prepared
-from tests.support.horovod import ROOT, need_horovod
+from tests.support.horovod import need_horovod
 from tests.support.killing import repeatable
-from tests.support.running import Result, environment
+from tests.support.running import ROOT, Result, environment
 from tests.tasks.classification.test_recipe import write_corpus
 
 SMALL = (

@@ -1,7 +1,5 @@
 """Several texts in a row give each text the answer, and the weights the gradient, it has alone."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """scripts/slurm/train.sbatch, with small programs in place of Slurm's commands."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,7 +1,5 @@
 """`pip install .` installs the package with its recipes, and nothing else."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

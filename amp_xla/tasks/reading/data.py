@@ -20,7 +20,6 @@ from amp_xla.data.text.lines import BadLine, Table, json_object
 from amp_xla.data.text.options import Files
 from amp_xla.data.text.readers import Dataset, collected, one_line, text_value
 from amp_xla.data.text.tokenizer import Encoded, Tokenizer
-from amp_xla.data.text.unpacked import called
 from amp_xla.errors import DataError
 
 # Names of question and passage: the usual ones, those of CMRC 2018, and those of ``evaluate``.
@@ -44,11 +43,6 @@ class ReadingFiles(Files):
     def dataset(self, path: str, run: Optional[Layout] = None) -> Dataset:
         """Return questions and passages; a label is a JSON list of answers, each with its start."""
         table = Table.read(path)
-        if table.rows and table.format != "json":
-            raise DataError(
-                f"{called(path)}:{table.rows[0][0]}: not JSON; needed: a file like SQuAD's, or "
-                "objects with question, context and answers"
-            )
         data = collected(path, _flat(table), _sample, table.bad, self.on_bad_line)
         return dataclasses.replace(data, layout=OBJECTS)
 
@@ -72,7 +66,7 @@ def _flat(table: Table) -> Iterator[Tuple[int, Dict[str, Any]]]:
                 for question in paragraph.get("qas", [paragraph]):
                     yield number, {**paragraph, **question}
         except (AttributeError, TypeError, ValueError) as error:
-            reason = str(error)
+            reason = f"{error}; needed: objects with question, context and answers"
             if not isinstance(error, ValueError):
                 reason = "paragraphs and qas must be lists of objects, as in SQuAD"
             table.bad.append(BadLine(table.path, number, reason))
@@ -80,9 +74,8 @@ def _flat(table: Table) -> Iterator[Tuple[int, Dict[str, Any]]]:
 
 def _sample(record: Dict[str, Any]) -> Tuple[str, ...]:
     """Return question, passage and label."""
-    given = record.get("answers", record.get("answer"))
-    if record.get("is_impossible") is True:
-        given = []
+    impossible = record.get("is_impossible") is True
+    given = [] if impossible else record.get("answers", record.get("answer"))
     if isinstance(given, dict) and isinstance(given.get("text"), list):  # Hugging Face's columns
         columns = given["text"], given.get("answer_start", [-1] * len(given["text"]))
         given = [{"text": a, "answer_start": b} for a, b in itertools.zip_longest(*columns)]
@@ -119,7 +112,7 @@ def encode(
         known[passage] = (ids, starts, ends) if ids else ([tokenizer.unk_id], [0], [len(passage)])
     rows, firsts, alone = [], [], []
     for question, passage in zip(questions, passages):
-        pieces = tokenizer.pieces(question)[: min(QUESTION_TOKENS, length // 2)]
+        pieces = tokenizer.pieces(question)[: min(QUESTION_TOKENS, (length - 3) // 2)]
         begin = [tokenizer.cls_id, *pieces, tokenizer.sep_id]
         end = [*known[passage][0][: length - len(begin) - 1], tokenizer.sep_id]
         rows.append([*begin, *end])
@@ -161,8 +154,7 @@ def targets(
 def read(files: ReadingFiles, preparation: Preparation, most: int) -> Labelled:
     """Read the files, or the built-in questions; ``most``: maximum tokens of an answer."""
     parts = train, dev = files.read(preparation.seed)
-    passages = list(dict.fromkeys(train.pairs or []))
-    tokenizer = preparation.vocabulary.tokenizer([*train.texts, *passages], preparation.bert)
+    tokenizer = preparation.vocabulary.tokenizer(train.all_texts, preparation.bert)
     tokens, spans, warnings = [], [], ""
     for kind, part in zip(("training", "dev"), parts):
         problems: Dict[str, List[str]] = {}

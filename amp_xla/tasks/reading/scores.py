@@ -6,7 +6,8 @@ Imports no TensorFlow.
 from __future__ import annotations
 
 import collections
-import dataclasses
+import difflib
+import functools
 import json
 import re
 import string
@@ -16,7 +17,7 @@ import numpy as np
 
 from amp_xla.data.text.unpacked import extra
 from amp_xla.training.checkpoint import Checkpoint
-from amp_xla.training.sample_scores import Samples, SampleScores, Scorer
+from amp_xla.training.sample_scores import Samples, Scorer, TextScores
 
 _ARTICLES, _PUNCTUATION = re.compile(r"\b(a|an|the)\b"), str.maketrans("", "", string.punctuation)
 _CHINESE = re.compile("[\u4e00-\u9fa5]")
@@ -29,14 +30,11 @@ def squad_words(text: str) -> List[str]:
     return _ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split()
 
 
-def squad(answer: str, right: str, version_2: bool) -> Tuple[float, float]:
-    """Return exact match and F1 of words; in version 2, two answers without words are equal."""
+def squad(answer: str, right: str) -> Tuple[float, float]:
+    """Return exact match and F1 of words."""
     found, wanted = squad_words(answer), squad_words(right)
-    exact = float(found == wanted)
-    if version_2 and not (found and wanted):
-        return exact, exact
     same = sum((collections.Counter(found) & collections.Counter(wanted)).values())
-    return exact, 2.0 * same / max(len(found) + len(wanted), 1)
+    return float(found == wanted), 2.0 * same / max(len(found) + len(wanted), 1)
 
 
 def cmrc(answer: str, right: str, tokenizer: Any) -> Tuple[float, float]:
@@ -50,37 +48,31 @@ def cmrc(answer: str, right: str, tokenizer: Any) -> Tuple[float, float]:
          ([part] if _CHINESE.match(part) else tokenizer.tokenize(part))]
         for text in plain
     )  # fmt: skip
-    row, longest = [0] * (len(wanted) + 1), 0
-    for word in found:
-        row = [0, *(row[i] + 1 if word == other else 0 for i, other in enumerate(wanted))]
-        longest = max(longest, *row)
+    pair = difflib.SequenceMatcher(None, found, wanted, autojunk=False)
+    longest = pair.find_longest_match(0, len(found), 0, len(wanted)).size
     return float(plain[0] == plain[1]), 2.0 * longest / max(len(found) + len(wanted), 1)
 
 
-class Metric:
-    """Exact match and F1: CMRC's if most answers in ``labels`` are Chinese, else SQuAD's.
+def compared(answers: Sequence[str], labels: Sequence[str]) -> np.ndarray:
+    """Return exact match and F1 of each answer, the best over the right ones, float64 [N, 2].
 
-    They are SQuAD 2.0's if a question has no answer.
+    They are CMRC's if most right answers are Chinese, else SQuAD's, and SQuAD 2.0's if a question
+    has no answer.
     """
+    each, score = [list(dict(json.loads(label))) for label in labels], squad
+    texts = [text for right in each for text in right]
+    if 2 * sum(bool(_CHINESE.search(text)) for text in texts) > len(texts):
+        library = extra("nltk.tokenize.destructive", "F1 of Chinese answers")
+        score = functools.partial(cmrc, tokenizer=library.NLTKWordTokenizer())
+    elif not all(each):
+        each = [list(filter(squad_words, right)) for right in each]
 
-    def __init__(self, labels: Sequence[str]) -> None:
-        self.right = [[text for text, _ in json.loads(label)] for label in labels]
-        texts = [text for answers in self.right for text in answers]
-        self._version_2, self._nltk = not all(self.right), None
-        if 2 * sum(bool(_CHINESE.search(text)) for text in texts) > len(texts):
-            library = extra("nltk.tokenize.destructive", "F1 of Chinese answers")
-            self._nltk = library.NLTKWordTokenizer()
+    def best(answer: str, right: Sequence[str]) -> Any:
+        if not right:
+            return [not squad_words(answer)] * 2
+        return np.max([score(answer, text) for text in right], 0)
 
-    def rows(self, answers: Sequence[str]) -> np.ndarray:
-        """Return both for each answer, the best over the right ones, float64 [N, 2]."""
-        return np.array([np.max(self._each(*pair), 0) for pair in zip(answers, self.right)])
-
-    def _each(self, answer: str, right: List[str]) -> List[Tuple[float, float]]:
-        if self._nltk is not None and right:
-            return [cmrc(answer, text, self._nltk) for text in right]
-        if self._version_2:
-            right = list(filter(squad_words, right)) or [""]
-        return [squad(answer, text, self._version_2) for text in right]
+    return np.array(list(map(best, answers, each)), np.float64)
 
 
 def decode(
@@ -122,27 +114,19 @@ def best_threshold(odds: np.ndarray, answered: np.ndarray, empty: np.ndarray) ->
     return float(edges[best] + edges[best + 1]) / 2.0
 
 
-@dataclasses.dataclass(frozen=True)
-class ReadingScores(SampleScores):
-    """Scores of the answers ``found``; errors are sorted by F1."""
+class ReadingScores(TextScores):
+    """Scores of answers."""
 
-    found: Sequence[str]
     columns = ("sample", "label", "predicted", "f1", "text")
-    metric = "f1"
-
-    def rows(self) -> np.ndarray:
-        return Metric(self.samples.wanted).rows(self.found)
-
-    def score(self, rows: np.ndarray) -> Dict[str, float]:
-        return dict(zip(("exact_match", "f1"), rows.mean(0).tolist()))
-
-    def errors(self, most: int) -> List[Dict[str, Any]]:
-        f1 = self.rows()[:, 1]
-        order = [i for i in np.argsort(f1, kind="stable").tolist() if f1[i] < 1.0][:most]
-        labels = [" | ".join(dict.fromkeys(each)) for each in Metric(self.samples.wanted).right]
-        return self._listed(order, labels, self.found, f1.tolist())
+    metric, names = "f1", ("exact_match", "f1")
 
 
 def scored(checkpoint: Checkpoint, samples: Samples) -> Scorer:
     """Return the function that scores the answers to samples."""
-    return lambda answers: ReadingScores(samples, [each["answer"] for each in answers])
+    right = [" | ".join(dict(json.loads(label))) for label in samples.wanted]
+
+    def score(answers: List[Dict[str, Any]]) -> TextScores:
+        found = [each["answer"] for each in answers]
+        return ReadingScores(samples._replace(wanted=right), found, compared(found, samples.wanted))
+
+    return score

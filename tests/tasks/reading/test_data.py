@@ -207,7 +207,7 @@ def test_em_and_f1_are_those_of_the_published_definitions(form):
         draw.choice([*texts, text(), "", *(f"{x}{text()}" for x in texts)]) for texts in right
     ]
     labels = [json.dumps([(text, 0) for text in texts]) for texts in right]
-    found = scores.Metric(labels).rows(answers)
+    found = scores.compared(answers, labels)
     wanted = [
         cmrc_of(*each) if form == "CMRC" else squad_of(*each, form == "2.0")
         for each in zip(answers, right)
@@ -255,4 +255,4 @@ def test_the_built_in_answers_are_where_they_begin_and_the_first_sentence_is_not
             assert all(passage.startswith(text, at) for text, at in json.loads(label))
         assert 0.05 < (part.labels or []).count(data.NO_ANSWER) / len(part) < 0.5
     sentences = [re.split("[.;] ", passage)[0] for passage in dev.pairs or []]
-    assert 0.4 < scores.Metric(dev.labels or []).rows(sentences)[:, 1].mean() < 0.5
+    assert 0.4 < scores.compared(sentences, dev.labels or [])[:, 1].mean() < 0.5
