@@ -21,7 +21,7 @@ from amp_xla.training import distributed
 from amp_xla.training.checkpoint import ARCHITECTURE, Checkpoint
 from amp_xla.training.recipe import recipe_of
 from amp_xla.training.run import resumed_settings
-from amp_xla.training.state import XLA_LENGTHS
+from amp_xla.training.state import WINDOW_ROWS, XLA_LENGTHS
 
 
 class RunContext:
@@ -88,9 +88,11 @@ class RunContext:
         here = hasattr(self, "precision")
         # cuDNN's attention has one shape, so all rows have the maximum length.
         shapes = 0 if here and self._fused else config.batches.shapes
+        begun = {} if self._resume_from is None else self._resume_from.identity["settings"]
         return Preparation(
             config.vocabulary, dataclasses.replace(config.batches, batch_size=size, shapes=shapes),
             config.encoder.bert, config.training.token_dropout, config.seed, packed,
+            config.batches.batch_size, begun.get(WINDOW_ROWS),
             self._choose_xla if here else None,
         )  # fmt: skip
 

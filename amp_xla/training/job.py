@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 
 from amp_xla import backend
 from amp_xla.backend import compiled, configuring, keras, tf
-from amp_xla.data.batches.protocol import BatchSource, micro_batches
+from amp_xla.data.batches.protocol import BatchSource, micro_batches, whole
 from amp_xla.errors import AmpXlaError
 from amp_xla.graph import executed, training_graph
 from amp_xla.graph.nodes import upstream
@@ -26,7 +26,7 @@ from amp_xla.settings import AUTO, Precision
 from amp_xla.training import distributed
 from amp_xla.training.checkpoint import MORE, Checkpoint, CheckpointError
 from amp_xla.training.engine import Engine, StepResult, fitting
-from amp_xla.training.state import XLA_LENGTHS
+from amp_xla.training.state import WINDOW_ROWS, XLA_LENGTHS
 from amp_xla.training.step import (
     FLAG,
     TrainStep,
@@ -141,7 +141,8 @@ class TensorFlowEngine(Engine):
         del settings["device"], settings["cache"]  # machine_half covers the effect of the first
         if job.resolved.choice is not None and job.resolved.choice.lengths:
             settings[XLA_LENGTHS] = job.resolved.choice.lengths
-        self.settings = settings
+        group = getattr(whole(job.batches), "group", None)
+        self.settings = settings if group is None else {**settings, WINDOW_ROWS: group}
         self.versions = {
             "tensorflow": backend.tensorflow().__version__,
             "bert4keras": ".".join(map(str, backend.bert4keras_version())),
