@@ -49,6 +49,7 @@ class Config:
     training: options.ClassifierOptions = options.ClassifierOptions()
     update: options.UpdateOptions = options.UpdateOptions()
     memory: options.MemoryOptions = options.MemoryOptions()
+    attention: options.Attention = "plain"
     intervals: options.Intervals = options.Intervals()
     run: options.RunOptions = options.RunOptions()
     accumulate: options.Accumulate = 1

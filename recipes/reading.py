@@ -47,6 +47,7 @@ class Config:
     )
     update: options.UpdateOptions = options.UpdateOptions()
     memory: options.MemoryOptions = options.MemoryOptions()
+    attention: options.Attention = "plain"
     intervals: options.Intervals = options.Intervals()
     run: options.RunOptions = options.RunOptions()
     accumulate: options.Accumulate = 1

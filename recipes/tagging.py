@@ -46,6 +46,7 @@ class Config:
     training: options.ClassifierOptions = options.ClassifierOptions(label_smoothing=0.0, epochs=5)
     update: options.UpdateOptions = options.UpdateOptions()
     memory: options.MemoryOptions = options.MemoryOptions()
+    attention: options.Attention = "plain"
     intervals: options.Intervals = options.Intervals()
     run: options.RunOptions = options.RunOptions()
     head: Literal["softmax", "crf", "global_pointer", "efficient_global_pointer"] = "crf"

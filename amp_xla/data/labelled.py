@@ -191,7 +191,7 @@ class Preparation(NamedTuple):
             sizes = np.concatenate([part.lengths for part in encoded])
 
             def of(shapes: int) -> Batches:
-                lengths = choose_lengths(sizes, shapes, length)
+                lengths = choose_lengths(sizes, shapes, length) if shapes else [length]
                 return grouped(Batches(encoded[0], of_rows, lengths, size, self.seed))
 
             shapes = self.options.shapes

@@ -19,7 +19,7 @@ from amp_xla.errors import AmpXlaError
 from amp_xla.graph import executed, training_graph
 from amp_xla.graph.nodes import upstream
 from amp_xla.graph.training_graph import DROPOUT_STEP
-from amp_xla.models import dropout
+from amp_xla.models import derivatives, dropout, fused
 from amp_xla.process import durable
 from amp_xla.process.progress import note
 from amp_xla.settings import AUTO, Precision
@@ -105,6 +105,7 @@ class TensorFlowEngine(Engine):
 
     def __init__(self, job: Any) -> None:
         configuring.refuse_unseen_gpu(configuring.current().settings.device)
+        fused.verify(job.resolved, derivatives.attention)
         initialize_variables()
         optimizer = job.step.optimizer
         self.job, self.ranks = job, distributed.current()
@@ -251,6 +252,8 @@ class TensorFlowEngine(Engine):
             self.ranks.compare([v.op.name for v in weights], backend.session().run(weights))
 
     def diagnose(self, loss_scale: float) -> Tuple[str, Dict[str, Any]]:
+        if fused.batch():
+            return "no replay on a CPU, because cuDNN's attention needs a GPU", {}
         step, feed = self.last_batch  # the replay uses the current weights
         note(f"replaying the batch of step {step} to find the first non-finite node ...")
         from amp_xla.diagnose import overflow

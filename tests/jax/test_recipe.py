@@ -94,6 +94,9 @@ def test_what_is_refused(whole, capsys, monkeypatch):
     assert train("whole", "--resume", *HALF, "--policy", "c=bf16,o=f32") == 2
     said = capsys.readouterr().err
     assert "differs from this command: setting" in said and "setting policy:" in said
+    assert train("fused", "--attention", "fused", "--policy", "c=bf16") == 2
+    said = capsys.readouterr().err
+    assert "error: --attention fused needs " in said and "; found: cpu, bfloat16, heads" in said
     monkeypatch.setattr(jax, "device_count", lambda: 3)
     assert train("three") == 2
     said = capsys.readouterr().err
