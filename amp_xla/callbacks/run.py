@@ -17,7 +17,8 @@ from amp_xla import backend
 from amp_xla.backend import configuring, keras, tf
 from amp_xla.callbacks import data, description
 from amp_xla.callbacks.evaluating import StateBefore
-from amp_xla.callbacks.other_callbacks import OtherCallbacks, decoded, encoded
+from amp_xla.callbacks.other_callbacks import OtherCallbacks
+from amp_xla.callbacks.random_state import random_state, set_random_state
 from amp_xla.callbacks.step import FitJob, FitStep, check, metric_variables
 from amp_xla.config import fields
 from amp_xla.errors import AmpXlaError, RankLost
@@ -36,7 +37,7 @@ from amp_xla.training.state import LoopState
 # State of ``fit`` in a checkpoint, at the start of a new run.
 _NEW: Dict[str, Any] = {
     "seed": None, "monitor": "loss", "losses": [0.0, 0], "metrics": [], "callbacks": [],
-    "ended": False, "random": None, "batch": None,
+    "ended": False, "objects": [], "ranks": [],
 }  # fmt: skip
 _ENDED: Set[Path] = set()  # folders of the runs that this process has ended
 # Callbacks that write files. With several ranks, only the first rank calls them.
@@ -184,6 +185,8 @@ class Run(keras.callbacks.Callback):
         self._resume_from = resume_from = newest(self.folder, self._ranks)
         self._saved = {**_NEW, **(resume_from.state.get("fit", {}) if resume_from else {})}
         self._arrays = resume_from.more_tensors() if resume_from else {}
+        ranks = dict(enumerate(self._saved["ranks"]))
+        self._mine = ranks.get(self._ranks.world.rank, {})  # there may have been fewer ranks
         self._losses = list(self._saved["losses"])
         classes = [type(other).__name__ for other in given["callbacks"] if other is not self]
         same = classes == [state["class"] for state in self._saved["callbacks"]]
@@ -202,8 +205,7 @@ class Run(keras.callbacks.Callback):
         self._feed: Any = self._source
         if not isinstance(self._source, data.Arrays):  # Keras itself cuts batches of arrays
             end = position if self._ended else given["epochs"] * steps
-            place = self._seed, position, skip, end, self._saved["batch"]
-            self._feed = data.Feed(self._source, *place)
+            self._feed = data.Feed(self._source, self._seed, position, skip, end, self._mine)
         self._open.callback(self._feed.close)
         self._step = FitStep(
             model, self._feed, given["class_weight"], self._seed,
@@ -266,6 +268,8 @@ class Run(keras.callbacks.Callback):
             self._restore()
         if self._step.skip:
             self._others.silence()
+        else:
+            self._feed.compare()
         if self._ended:
             note("a callback has ended this run, e.g. EarlyStopping; without it the run continues")
         self.model.stop_training |= self._ended or self._loop.over
@@ -273,8 +277,8 @@ class Run(keras.callbacks.Callback):
     def _restore(self) -> None:
         """Restore the checkpoint's variables and the states of ``numpy.random`` and ``random``."""
         self._loop.engine.restore(self._resume_from)
-        if self._saved["random"]:
-            data.set_random_state(decoded(self._saved["random"], self._arrays))
+        if self._mine:
+            set_random_state(self._mine["random"])
 
     def _after_batch(self, logs: Mapping[str, Any]) -> None:
         """Log the step; evaluate, save and stop if due. Called after all other callbacks."""
@@ -287,6 +291,7 @@ class Run(keras.callbacks.Callback):
                 if len(self._saved["metrics"]) == len(metrics):
                     backend.K.batch_set_value(list(zip(metrics, self._saved["metrics"])))
                 self._others.rejoin()
+                self._feed.compare()
                 self._epoch_ends()
             return
         size = int(logs["size"])
@@ -347,6 +352,7 @@ class Run(keras.callbacks.Callback):
         within = state.step_in_epoch > 0 or state.evaluate_due
         self._variables = description.name_late(self._variables)
         metrics = backend.K.batch_get_value(metric_variables(self._step.model)) if within else []
+        read = self._feed.state(not state.step_in_epoch)
         fit = {
             "seed": self._seed,
             "monitor": self._loop.options.monitor,
@@ -354,8 +360,7 @@ class Run(keras.callbacks.Callback):
             "metrics": [value.tolist() for value in metrics],
             "callbacks": self._others.state(arrays),
             "ended": self._ended,
-            "random": encoded(data.random_state(), "random", arrays),
-            "batch": None if self._ranks.several else data.digest(self._feed.batch),
+            "ranks": self._ranks.gather({"random": random_state(), **read}),
             "weights": [weight.op.name for weight in self._step.model.weights],
         }
         return {"fit": fit}, arrays
