@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Dict, Iterator, Mapping, Optional
+from typing import Any, Dict, Iterator, Mapping, Optional, Tuple
 
 import numpy as np
 
@@ -75,28 +75,26 @@ class Sequences:
 
     def __init__(self, sequence: Any, steps: int, shuffle: bool) -> None:
         self._sequence, self.steps, self._shuffle = sequence, steps, shuffle
+        self.objects = (sequence,)
+        self.example: Any = None  # a batch that is not for training
         self._ended = 0  # passes whose ``on_epoch_end`` was called
         self._place: Any = None
-
-    def example(self) -> Any:
-        """Return a batch, which is not for training."""
-        with restored():
-            return self._sequence[0]
 
     def identity(self, seed: int) -> Dict[str, Any]:
         """Return what must be the same on resume: length, order, hash of the first batch."""
         with restored():
             seeded(seed, 0, 0)
-            first = digest(self._sequence[0])
+            self.example = self._sequence[0]
+        first = digest(self.example)
         return {"batches": len(self._sequence), "shuffle": self._shuffle, "first batch": first}
 
-    def begin(self, seed: int, position: int) -> None:
-        """Repeat what has changed the sequence before ``position``."""
+    def batches(self, seed: int, position: int) -> Iterator[Any]:
+        """Return the batches from ``position`` on, as tuples for Keras."""
         with restored():
             self._end_passes(seed, position)
+        return self._batches(seed, position)
 
-    def batches(self, seed: int, position: int) -> Iterator[Any]:
-        """Yield the batches from ``position`` on, as tuples for Keras."""
+    def _batches(self, seed: int, position: int) -> Iterator[Any]:
         while True:
             self._end_passes(seed, position)
             count = len(self._sequence)
@@ -129,26 +127,22 @@ class Sequences:
 
 
 class Generator:
-    """Batches of a generator, which is seeded at the start of each epoch.
+    """Batches of a generator, which is seeded at the start of each epoch; none is read twice.
 
     bert4keras' ``DataGenerator.forfit()`` with ``steps`` batches per pass can start at any epoch. A
     resumed run reads any other generator again from its first batch.
     """
 
+    objects: Tuple[Any, ...] = ()
+    example = None
+
     def __init__(self, generator: Any, steps: int) -> None:
         self._generator, self.steps = generator, steps
         self._hash = ""
 
-    def example(self) -> Any:
-        """Return nothing: no batch can be read twice."""
-        return None
-
     def identity(self, seed: int) -> Dict[str, Any]:
         """Return nothing: the first batch of a generator cannot be read twice."""
         return {}
-
-    def begin(self, seed: int, position: int) -> None:
-        """Do nothing: ``batches`` reads all."""
 
     def batches(self, seed: int, position: int) -> Iterator[Any]:
         """Yield the batches from ``position`` on, as tuples for Keras."""
@@ -193,6 +187,8 @@ class Arrays:
       model: the compiled model.
       given: the arguments of ``fit`` by name.
     """
+
+    objects: Tuple[Any, ...] = ()
 
     def __init__(self, model: Any, given: Mapping[str, Any]) -> None:
         size = model._validate_or_infer_batch_size(given["batch_size"], None, given["x"])
@@ -281,7 +277,7 @@ class Feed:
         self, source: Any, seed: int, position: int, skip: int, end: int, before: Mapping[str, Any]
     ) -> None:
         self._source, self._steps, self._position = source, source.steps, position
-        self._skip, self._before, self._example = skip, before.get("batch"), source.example()
+        self._skip, self._before, self._example = skip, before.get("batch"), source.example
         # A generator that can start at an epoch need not read the one before.
         starts = isinstance(source, Generator) and source.starts_over()
         if position >= end or (starts and not skip):
@@ -289,7 +285,6 @@ class Feed:
         self._trained = self._before is not None and not before["ahead"]
         # The last batch leaves the data to another fit as the run left them.
         begin = max(position - (self._trained or position >= end), 0)
-        source.begin(seed, begin)
         self._batches = apart(source.batches(seed, begin))
         self._pool = ThreadPoolExecutor(1)
         self._ahead: Optional[Future] = None

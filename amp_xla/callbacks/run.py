@@ -7,19 +7,18 @@ import dataclasses
 import functools
 import os
 import time
-import types
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Union
 
 import numpy as np
 
 from amp_xla import backend
-from amp_xla.backend import configuring, keras, tf
+from amp_xla.backend import keras, tf
 from amp_xla.callbacks import data, description
 from amp_xla.callbacks.evaluating import StateBefore
 from amp_xla.callbacks.other_callbacks import OtherCallbacks
 from amp_xla.callbacks.random_state import random_state, set_random_state
-from amp_xla.callbacks.step import FitJob, FitStep, check, metric_variables
+from amp_xla.callbacks.step import FitStep, check, job, metric_variables
 from amp_xla.config import fields
 from amp_xla.errors import AmpXlaError, RankLost
 from amp_xla.process import output
@@ -200,7 +199,8 @@ class Run(keras.callbacks.Callback):
         self._resumed_at = -1 if resume_from is None or state.evaluate_due else state.step
         self._monitor = description.known_monitor(self._monitor, model, given, self)
         self._epoch, position = epoch, epoch * steps + skip
-        read = {} if self._ranks.several else self._source.identity(self._seed)  # ranks differ
+        read = self._source.identity(self._seed)
+        read = {} if self._ranks.several else read  # ranks have different data
         script = description.describe(model, {**read, "class_weight": given["class_weight"]})
         self._feed: Any = self._source
         if not isinstance(self._source, data.Arrays):  # Keras itself cuts batches of arrays
@@ -217,14 +217,7 @@ class Run(keras.callbacks.Callback):
         options = LoopOptions(
             given["epochs"], self._log_every, 0, name, description.higher_is_better(name)
         )
-        batches: Any = types.SimpleNamespace(  # Keras reads the batches itself
-            shapes=(), steps_per_epoch=lambda: steps, epoch=lambda epoch: iter(())
-        )
-        job = FitJob(
-            model, self._step, batches, lambda: self._validation, {}, configuring.current(),
-            script=script,
-        )  # fmt: skip
-        engine = TensorFlowEngine(job)
+        engine = TensorFlowEngine(job(model, self._step, steps, lambda: self._validation, script))
         engine.skips = self._step.skips
         self._variables = len(tf.global_variables())
         self._built = engine.variables.snapshot() if resume_from else {}
@@ -260,8 +253,9 @@ class Run(keras.callbacks.Callback):
 
     def _others_began(self, others: Sequence[Any]) -> None:
         """Restore the state of the other callbacks, after their ``on_train_begin``."""
-        self._others = OtherCallbacks(others, self._loop.engine.variables.shapes())
-        self._others.restore(self._saved["callbacks"], self._arrays)
+        objects = (*self._source.objects, *description.objects(self.model))
+        self._others = OtherCallbacks(others, objects, self._loop.engine.variables.shapes())
+        self._others.restore(self._saved, self._arrays)
         if self._resume_from:
             engine, built, self._built = self._loop.engine, self._built, {}
             description.name_changed(built, engine.variables.snapshot())
@@ -358,7 +352,7 @@ class Run(keras.callbacks.Callback):
             "monitor": self._loop.options.monitor,
             "losses": self._losses if within else [0.0, 0],
             "metrics": [value.tolist() for value in metrics],
-            "callbacks": self._others.state(arrays),
+            **self._others.state(arrays),
             "ended": self._ended,
             "ranks": self._ranks.gather({"random": random_state(), **read}),
             "weights": [weight.op.name for weight in self._step.model.weights],
