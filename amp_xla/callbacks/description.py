@@ -35,6 +35,11 @@ def with_inner(optimizer: Any) -> List[Any]:
         found.append(next_one)
 
 
+def objects(model: Any) -> List[Any]:
+    """Return what belongs to a compiled model, whose attributes callbacks may change."""
+    return [model, *layers_of(model).values(), *with_inner(model.optimizer)]
+
+
 def describe(model: Any, data: Mapping[str, Any]) -> Dict[str, Any]:
     """Return ``data``, the loss, the optimizer and the layers' settings, name -> JSON of a value.
 

@@ -367,9 +367,9 @@ class Loop:
         if self._saved_at != self.state.step and self.state.step:
             self.save(content)
 
-    def content(self) -> Content:
+    def content(self, more: Optional[Content] = None) -> Content:
         """Return ``state.json`` and tensors of the current state, in host memory."""
-        ranks, (fields, arrays) = self.engine.ranks, self.more()
+        ranks, (fields, arrays) = self.engine.ranks, more or self.more()
         document = {
             "recipe": self.run.recipe,
             "loop": dataclasses.asdict(self.state),
@@ -393,6 +393,7 @@ class Loop:
         # The last checkpoint may still be in writing, and be using the folder of the shards.
         ranks.all_do(self.checkpoints.wait)
         shards = self.engine.write_shards(self.run.checkpoints)
+        more = None if content else self.more()  # ranks may exchange values for it
         if ranks.first:
-            self.checkpoints.save(self.state.step, content or self.content(), shards)
+            self.checkpoints.save(self.state.step, content or self.content(more), shards)
         self._saved_at, self._saved_when = self.state.step, time.monotonic()
