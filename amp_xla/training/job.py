@@ -114,7 +114,7 @@ class TensorFlowEngine(Engine):
             note(warning)
         if job.resolved.settings.xla != "off" and any(compiled.programs()):
             note(
-                "XLA's programs are kept for the next start (AMP_XLA_CACHE=off: not); messages "
+                "XLA's programs are kept for the next start, unless AMP_XLA_CACHE=off; messages "
                 "`Error parsing text-format` are harmless"
             )
         self.metric_names = job.step.metric_names
