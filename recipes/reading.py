@@ -19,7 +19,7 @@ from typing import Any
 from typing_extensions import Annotated
 
 from amp_xla.config import within
-from amp_xla.data.labelled import BatchOptions
+from amp_xla.data.labelled import WindowOptions
 from amp_xla.data.text.options import VocabularyOptions
 from amp_xla.errors import SettingsError
 from amp_xla.models.options import EncoderOptions
@@ -39,7 +39,7 @@ class Config:
     files: ReadingFiles = ReadingFiles()
     vocabulary: VocabularyOptions = VocabularyOptions()
     encoder: EncoderOptions = EncoderOptions()
-    batches: BatchOptions = BatchOptions(max_length=384)
+    batches: WindowOptions = WindowOptions(max_length=384)
     max_answer: Annotated[int, within(at_least=1)] = 30
     """maximum tokens of an answer"""
     training: options.ClassifierOptions = options.ClassifierOptions(
@@ -47,6 +47,7 @@ class Config:
     )
     update: options.UpdateOptions = options.UpdateOptions()
     memory: options.MemoryOptions = options.MemoryOptions()
+    attention: options.Attention = "plain"
     intervals: options.Intervals = options.Intervals()
     run: options.RunOptions = options.RunOptions()
     accumulate: options.Accumulate = 1

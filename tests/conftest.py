@@ -1,7 +1,5 @@
 """Which tests a runtime collects, and how Hypothesis behaves on a busy machine."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import io

@@ -9,6 +9,7 @@ from typing import Any, Dict, List, Optional, Sequence
 
 import numpy as np
 
+from amp_xla.data.batches import windows
 from amp_xla.data.batches.protocol import Batch
 from amp_xla.data.labelled import Labelled
 from amp_xla.data.text import readers
@@ -36,7 +37,8 @@ def evaluation(infer: Infer, data: Labelled, threshold: Any, most: int) -> Evalu
     def best(batch: Batch) -> Dict[str, Any]:
         out = infer(batch)
         first, last, _, odds, _ = scores.decode(out["scores"], batch, most)
-        return {"first": first[:, 0], "last": last[:, 0], "odds": odds, "loss": out["loss"]}
+        loss = windows.means(out["loss"], batch)
+        return {"first": first[:, 0], "last": last[:, 0], "odds": odds, "loss": loss}
 
     def evaluate() -> Dict[str, float]:
         *spans, odds, loss = per_sample(
@@ -66,7 +68,7 @@ def predict(config: Any, checkpoint: Checkpoint, lines: Sequence[str]) -> Answer
     questions, texts = readers.split_pairs(lines)
     tokenizer = Tokenizer.of_folder(str(checkpoint.path))
     length = config.batches.max_length
-    encoded, aligned = encode(questions, texts, tokenizer, length)
+    aligned = encode(questions, texts, tokenizer, length, config.batches.stride)
     if aligned.cut():
         note(
             f"warning: {aligned.cut():,} of {len(lines):,} passages are cut off by --max-length "
@@ -85,7 +87,7 @@ def predict(config: Any, checkpoint: Checkpoint, lines: Sequence[str]) -> Answer
         return list(zip(*(column.tolist() for column in found)))
 
     rows: List[Row] = []
-    found = in_order(encoded, length, config.batches.batch_size, best)
+    found = in_order(aligned.encoded, length, config.batches.batch_size, best)
     for i, (firsts, lasts, chances, odds, empty) in enumerate(found):
         n_best = [
             _fields(texts[i], chance, aligned.starts[i][first - 1], aligned.ends[i][last - 1])

@@ -15,6 +15,7 @@ from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
 import numpy as np
 
+from amp_xla.data.batches import windows
 from amp_xla.data.text.unpacked import extra
 from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.sample_scores import Samples, Scorer, TextScores
@@ -82,24 +83,37 @@ def decode(
 
     ``scores`` are of first and last tokens, float [B, L, 2]. The result is first and last tokens,
     from 1 in the passage, and probabilities, as transformers has them, [B, count]; by how much the
-    score of no answer is higher than the best span's, and its probability, [B].
+    score of no answer is higher than the best span's, and its probability, [B]. Of a passage in
+    windows, they are the best over all, in the row of the first; the score of no answer is that of
+    the window where it is lowest, as in BERT's run_squad.py.
     """
     scores, passage = scores.astype(np.float64), batch["segment_ids"] > 0
     rows, length = passage.shape
     passage[np.arange(rows), (batch["token_ids"] != 0).sum(1) - 1] = False  # [SEP]
     inside = np.where(passage[..., None], scores, -np.inf)
     null = scores[:, 0].sum(1)
-    total = np.logaddexp(np.logaddexp.reduce(inside, 1), scores[:, 0]).sum(1)
     spans = np.full((rows, length, min(most, length)), -np.inf)
     for size in range(spans.shape[2]):
         spans[:, : length - size, size] = inside[:, : length - size, 0] + inside[:, size:, 1]
-    flat = spans.reshape(rows, -1)
-    order = np.argsort(-flat, 1, kind="stable")[:, :count]
-    best = np.take_along_axis(flat, order, 1)
-    first, more = np.divmod(order, spans.shape[2])
-    first += 1 - passage.argmax(1)[:, None]
-    chances = np.exp(best - total[:, None])
-    return first, first + more, chances, null - best[:, 0], np.exp(null - total)
+    texts, begins = windows.owners(batch)
+    offsets = begins + 1 - passage.argmax(1)
+    firsts, lasts = np.zeros((2, rows, count), np.int64)
+    chances, (odds, empty) = np.zeros((rows, count)), np.zeros((2, rows))
+    for row in np.flatnonzero(batch["sample_ids"] >= 0):
+        each = np.flatnonzero(texts == texts[row])
+        flat = spans[each].reshape(-1)
+        order = np.argsort(-flat, kind="stable")[: count * len(each)]
+        window, first, more = np.unravel_index(order, spans[each].shape)
+        places = first + offsets[each][window], more
+        kept = np.sort(np.unique(places, axis=1, return_index=True)[1])[:count]  # windows overlap
+        lowest = each[null[each].argmin()]
+        sums = np.logaddexp.reduce(inside[each].reshape(-1, 2), 0)
+        total = np.logaddexp(sums, scores[lowest, 0]).sum()
+        firsts[row, : len(kept)] = places[0][kept]
+        lasts[row, : len(kept)] = (places[0] + more)[kept]
+        chances[row, : len(kept)] = np.exp(flat[order][kept] - total)
+        odds[row], empty[row] = null[lowest] - flat[order[0]], np.exp(null[lowest] - total)
+    return firsts, lasts, chances, odds, empty
 
 
 def best_threshold(odds: np.ndarray, answered: np.ndarray, empty: np.ndarray) -> float:

@@ -156,7 +156,8 @@ def test_resumed_it_ends_with_the_same_bits(trained, command):
 
 
 def asked_of(folder, lines):
-    encoded, aligned = data.encode(*zip(*lines), Tokenizer.of_folder(str(folder)), 96)
+    aligned = data.encode(*zip(*lines), Tokenizer.of_folder(str(folder)), 96)
+    encoded = aligned.encoded
     ids, segments = np.zeros((2, len(lines), int(encoded.lengths.max())), np.int32)
     for i, size in enumerate(encoded.lengths):
         ids[i, :size] = encoded.token_ids[encoded.offsets[i] : encoded.offsets[i + 1]]
@@ -174,6 +175,7 @@ def test_exports_answer_as_predict(trained, command):
     command.done(CLI, "export", str(trained), "--to", "saved")
     aligned, batch = asked_of(command.folder / "saved", lines)
     values = served(command.folder / "saved", **batch)["scores"]
+    batch["sample_ids"] = np.arange(len(values))
     first, last, *_ = scores.decode(values, batch, 8)
     found = [aligned.words(i, *span) for i, span in enumerate(zip(first[:, 0], last[:, 0]))]
     same = sum(map(operator.eq, found, expected))  # predict computes in half precision
