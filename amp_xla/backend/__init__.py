@@ -53,7 +53,7 @@ def tensorflow() -> Any:
 
 
 def installed() -> str:
-    """Return ``tf1`` or ``tf2`` without an import; no 1.15 runs on Python 3.9 or newer."""
+    """Return ``tf1`` or ``tf2`` without importing TensorFlow: 1.15 needs Python 3.8 or older."""
     return "tf2" if sys.version_info >= (3, 9) or importlib.util.find_spec("tf_keras") else "tf1"
 
 

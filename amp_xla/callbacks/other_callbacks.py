@@ -1,7 +1,8 @@
 """State of the other callbacks of ``fit``: numbers, texts, arrays, and containers of these.
 
 Attributes hold, for example, EarlyStopping's best weights and an evaluator's scores. A checkpoint
-has those that changed since ``fit`` began.
+has those that changed since ``fit`` began, also those of a ``Sequence``, the model, its layers and
+its optimizer.
 """
 
 from __future__ import annotations
@@ -23,7 +24,10 @@ import numpy as np
 from amp_xla.backend import keras
 from amp_xla.process.progress import note
 
-_KERAS = ("model", "params", "validation_data", "_chief_worker_only", "_supports_tf_logs")
+_KERAS = (
+    "model", "params", "validation_data", "_chief_worker_only", "_supports_tf_logs",
+    "stop_training", "history", "_successful_loop_finish",
+)  # fmt: skip
 _PLACE = re.compile(r"path|file|dir|folder")
 _BATCH_HOOKS = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end")
 _SEQUENCES: Dict[str, Any] = {
@@ -40,29 +44,33 @@ _LIBRARIES = (
     "_csv", "_io", "csv",
 )  # fmt: skip
 _LARGE = 10_000  # items of a container
+_CACHE = 100  # items of a dictionary of the data
 Arrays = Dict[str, np.ndarray]
 Value = Tuple[Any, Callable[[Any], Any]]  # a value, and a function that replaces it
 
 
 class OtherCallbacks:
-    """All callbacks of ``fit`` except ``Run``.
+    """All callbacks of ``fit`` except ``Run``, and objects whose attributes they may change.
 
     Args:
       callbacks: the callbacks, after Keras has called ``on_train_begin`` of each.
+      objects: data, model, layers, optimizers.
       variables: names of TensorFlow's variables in the checkpoint.
     """
 
-    def __init__(self, callbacks: Sequence[Any], variables: Container[str]) -> None:
+    def __init__(
+        self, callbacks: Sequence[Any], objects: Sequence[Any], variables: Container[str]
+    ) -> None:
         self._callbacks, self._variables = list(callbacks), variables
+        self._all = [*callbacks, *objects]
         self._named: List[str] = []
         self._first = [
-            {name: value for name, (value, _) in _values(callback).items()}
-            for callback in self._callbacks
+            {name: value for name, (value, _) in _values(each).items()} for each in self._all
         ]
-        self._initial = [
-            {name: text for name, (text, _) in self._attributes(number).items()}
-            for number in range(len(self._callbacks))
-        ]
+        self._initial: List[Dict[str, str]] = []
+        for number in range(len(self._all)):
+            values = self._attributes(number)
+            self._initial.append({name: text for name, (text, _) in values.items()})
 
     def silence(self) -> None:
         """Do not call the callbacks for batches, until ``rejoin``: these were trained before."""
@@ -71,39 +79,41 @@ class OtherCallbacks:
             {hook: vars(callback)[hook] for hook in _BATCH_HOOKS if hook in vars(callback)}
             for callback in self._callbacks
         ]
-        self._silent = [self._attributes(number) for number in range(len(self._callbacks))]
+        self._silent = [self._attributes(number) for number in range(len(self._all))]
         for callback in self._callbacks:
             vars(callback).update(dict.fromkeys(_BATCH_HOOKS, lambda batch, logs=None: None))
 
     def rejoin(self) -> None:
         """Call the callbacks for batches again; undo what they changed since ``silence``."""
-        for number, (callback, hooks) in enumerate(zip(self._callbacks, self._hooks)):
+        for callback, hooks in zip(self._callbacks, self._hooks):
             for hook in _BATCH_HOOKS:
                 delattr(callback, hook)
             vars(callback).update(hooks)
+        for number, each in enumerate(self._all):
             now = self._attributes(number)
             for name, (text, arrays) in self._silent[number].items():
                 if name not in now or now[name][0] != text:
-                    _change(callback, name, decoded(json.loads(text), arrays))
+                    _change(each, name, decoded(json.loads(text), arrays))
         self._silent.clear()
 
-    def state(self, arrays: Arrays) -> List[Dict[str, Any]]:
-        """Return class and changed attributes of each callback for JSON; add to ``arrays``."""
+    def state(self, arrays: Arrays) -> Dict[str, List[Dict[str, Any]]]:
+        """Return classes and changed attributes for JSON; add to ``arrays``."""
         states = []
-        for number, (callback, initial) in enumerate(zip(self._callbacks, self._initial)):
+        for number, (each, initial) in enumerate(zip(self._all, self._initial)):
             changed = {}
             for name, (text, found) in self._attributes(number).items():
                 if initial.get(name) != text:
                     changed[name] = json.loads(text)
                     arrays.update(found)
-            states.append({"class": type(callback).__name__, "state": changed})
-        return states
+            states.append({"class": type(each).__name__, "state": changed})
+        count = len(self._callbacks)
+        return {"callbacks": states[:count], "objects": states[count:]}
 
-    def restore(self, states: Any, arrays: Mapping[str, np.ndarray]) -> None:
+    def restore(self, saved_states: Any, arrays: Mapping[str, np.ndarray]) -> None:
         """Restore the result of ``state``, by class and order."""
-        left = list(states)
-        for callback in self._callbacks:
-            name = type(callback).__name__
+        left = saved_states["callbacks"] + saved_states["objects"]
+        for each in self._all:
+            name = type(each).__name__
             saved = next((state for state in left if state["class"] == name), None)
             if saved is None:
                 continue
@@ -111,37 +121,45 @@ class OtherCallbacks:
             for attribute, value in (saved["state"] or {}).items():
                 before = decoded(value, arrays)
                 if attribute not in _KERAS and not _is_place(attribute, before):
-                    _change(callback, attribute, before)
+                    _change(each, attribute, before)
 
     def _attributes(self, number: int) -> Dict[str, Tuple[str, Arrays]]:
         """Return name -> JSON and arrays of what can be restored; name the rest in a line."""
         attributes, lost = {}, []
-        callback = self._callbacks[number]
-        for name, (value, _) in _values(callback).items():
+        each, called = self._all[number], number < len(self._callbacks)
+        known = dict(enumerate(self._initial)).get(number, {})
+        for name, (value, _) in _values(each).items():
             last = name.rpartition(".")[2]
             if last in (*_KERAS, *_BATCH_HOOKS) or _is_place(name, value):
+                continue
+            cached = isinstance(value, dict) and len(value) > _CACHE
+            if not called and (cached or _is_data(value) or name.startswith("_self_")):
                 continue
             arrays: Arrays = {}
             try:
                 text = json.dumps(encoded(value, f"callbacks/{number}/{name}", arrays))
                 attributes[name] = text, arrays
             except (TypeError, RecursionError):
-                if self._is_elsewhere(callback.model, value):
+                if self._is_elsewhere(value):
                     continue
-                label = f"{type(callback).__name__}.{name} ({type(value).__name__})"
-                if label not in self._named and _is_state(value, self._first[number].get(name)):
+                first = self._first[number].get(name)
+                label = f"{type(each).__name__}.{name} ({type(value).__name__})"
+                # An object has parts that are no state, such as a tokenizer.
+                may_be = called or name in known or value is not first
+                if label not in self._named and may_be and _is_state(value, first):
                     lost.append(label)
         if lost:
             self._named += lost
             note(f"warning: checkpoints do not hold {', '.join(lost)}: a resume is not exact there")
         return attributes
 
-    def _is_elsewhere(self, model: Any, value: Any) -> bool:
-        """Return whether a value is made of variables and metrics that are saved apart from it."""
+    def _is_elsewhere(self, value: Any) -> bool:
+        """Return whether a value is made of what is saved apart from it, such as variables."""
         items = list(value.values()) if isinstance(value, dict) else value
         if isinstance(items, (list, tuple)):
-            return bool(items) and all(self._is_elsewhere(model, item) for item in items)
-        if any(value is metric for metric in model.metrics):
+            return bool(items) and all(self._is_elsewhere(item) for item in items)
+        metrics = [metric for each in self._all for metric in getattr(each, "metrics", None) or ()]
+        if any(value is each for each in (*self._all, *metrics)):
             return True
         return hasattr(value, "read_value") and value.op.name in self._variables
 
@@ -153,6 +171,8 @@ def encoded(value: Any, name: str, arrays: Arrays) -> Any:
       name: name of the array if the value is one, and start of the names of those in it.
       arrays: gets copies of the arrays in the value.
     """
+    if type(value).__name__ in ("ListWrapper", "_DictWrapper"):  # Keras' form of attributes
+        value = getattr(value, "__wrapped__", None) or list(value)
     kind = type(value)
     if value is None or kind in (bool, float, str) or (kind is int and abs(value) < 2**63):
         return value
@@ -189,21 +209,18 @@ def decoded(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
         return np.array(arrays[value["array"]])
     if "scalar" in value:
         return np.dtype(value["scalar"]).type(value["value"])
-    kind = value.get("type")
+    kind = value["type"]
     if kind in _SEQUENCES:
         items = [decoded(item, arrays) for item in value["items"]]
         limit = {} if value["maxlen"] is None else {"maxlen": value["maxlen"]}
         return _SEQUENCES[kind](items, **limit)
-    if kind in _MAPPINGS:
-        pairs = [(decoded(key, arrays), decoded(item, arrays)) for key, item in value["pairs"]]
-        if kind == "defaultdict":
-            return collections.defaultdict(_FACTORIES.get(value["factory"]), pairs)
-        return _MAPPINGS[kind](dict(pairs)) if kind == "Counter" else _MAPPINGS[kind](pairs)
-    return value  # a dictionary of a checkpoint from before these forms
+    pairs = [(decoded(key, arrays), decoded(item, arrays)) for key, item in value["pairs"]]
+    if kind == "defaultdict":
+        return collections.defaultdict(_FACTORIES.get(value["factory"]), pairs)
+    return _MAPPINGS[kind](dict(pairs)) if kind == "Counter" else _MAPPINGS[kind](pairs)
 
 
 def _change(callback: Any, name: str, value: Any) -> None:
-    """Replace one of the ``_values`` of a callback."""
     old, change = _values(callback).get(name, (None, functools.partial(setattr, callback, name)))
     arrays = "." in name and isinstance(old, np.ndarray) and isinstance(value, np.ndarray)
     if arrays and (old.shape, old.dtype) == (value.shape, value.dtype):
@@ -248,8 +265,11 @@ def _values(thing: Any, prefix: str = "", deep: bool = True) -> Dict[str, Value]
 
 
 def _outside(function: Any, prefix: str) -> Dict[str, Value]:
-    """Return the variables outside a function that it may change: assigned ones, containers."""
-    values: Dict[str, Value] = {}
+    """Return a function's attributes and what it may change outside: assigned, containers."""
+    values: Dict[str, Value] = {
+        f"{prefix}{name}": (value, functools.partial(setattr, function, name))
+        for name, value in vars(function).items()
+    }
     everywhere, assigned = function.__globals__, _assigned(function.__code__)
     found = {
         name: (everywhere[name], functools.partial(everywhere.__setitem__, name))
@@ -300,11 +320,12 @@ def _is_data(value: Any) -> bool:
 
 def _is_own(value: Any) -> bool:
     """Return whether a value is an object of one of the script's classes, or Keras' callback."""
-    module = type(value).__module__
+    module, library = type(value).__module__, _library(type(value))
     file = str(getattr(sys.modules.get(module), "__file__", "") or "")
     if isinstance(value, keras.callbacks.Callback):
-        return _library(type(value)) != "amp_xla"
-    if isinstance(value, (type, keras.layers.Layer, keras.utils.Sequence)):
+        return library != "amp_xla"
+    other = (type, keras.layers.Layer, keras.utils.Sequence)
+    if isinstance(value, other) or library in _LIBRARIES:
         return False
     has_file = bool(file) and not re.search(r"(site|dist)-packages|/lib/python3", file)
     return hasattr(value, "__dict__") and (module == "__main__" or has_file)
@@ -318,7 +339,7 @@ def _is_state(value: Any, first: Any) -> bool:
     """Return whether a value looks like state: a container, or an object of the script's own.
 
     Args:
-      first: the value at the start. A number, bytes or a path are constants until replaced.
+      first: the value at the start; a number or a path is state only if it was replaced.
     """
     tensors = hasattr(value, "read_value") or isinstance(value, keras.metrics.Metric)
     if tensors or isinstance(value, (*_CONTAINERS, tuple)):

@@ -46,10 +46,10 @@ class AlignedTexts(NamedTuple):
         return int(np.count_nonzero(self.encoded.lost))
 
     def span(self, text: int, start: int, end: int) -> Tuple[int, int, str]:
-        """Return the first and last token of characters; and why none fit exactly, or "".
+        """Return the first and last token of some characters; and why they do not fit, or "".
 
-        The tokens may have characters outside of ``start`` to ``end``. If there is no token, the
-        first number is the greater one.
+        The tokens may contain more than the characters ``start`` to ``end``. If there are none, the
+        first number is greater than the second.
         """
         starts, ends = self.starts[text], self.ends[text]
         first, last = bisect.bisect_right(ends, start), bisect.bisect_left(starts, end) - 1
@@ -65,7 +65,7 @@ class AlignedTexts(NamedTuple):
     def entities(self, text: int, spans: Sequence[Any], names: Sequence[str]) -> List[Entity]:
         """Return the entities of text number ``text``, sorted by their positions.
 
-        ``spans`` are their first tokens, last tokens and labels, of which ``names`` are the names.
+        ``spans`` are their first tokens, last tokens and labels, which are indices into ``names``.
         """
         starts, ends = self.starts[text], self.ends[text]
         return sorted(

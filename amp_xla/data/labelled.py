@@ -98,7 +98,7 @@ class Preparation(NamedTuple):
       seed: decides the order, the hidden tokens, and which texts ``train_fraction`` takes.
       micro_batch: rows of a micro-batch, and so the maximum number of windows of a text.
       group: ``WindowBatches.group`` of a resumed run; None = a new run.
-      few_lengths: returns, for batches of few lengths, whether to use these because XLA is on.
+      few_lengths: function (batches of few lengths) -> whether to use these, because XLA is on.
     """
 
     vocabulary: VocabularyOptions
@@ -137,7 +137,8 @@ class Preparation(NamedTuple):
           counts, warnings: first and last part of the description.
         """
         train, dev = parts
-        batches, dev_batches = self._batches(encoded, answers)
+        most = self._most_windows(encoded, parts)
+        batches, dev_batches = self._batches(encoded, answers, most)
         if changes:
             batches, dev_batches = map(MappedBatches, (batches, dev_batches), changes)
         batches = token_dropout(batches, self.token_dropout, tokenizer, self.seed)
@@ -153,37 +154,45 @@ class Preparation(NamedTuple):
             train, dev, labels, tokenizer, batches, dev_batches, description, **others
         )  # fmt: skip
 
-    def _batches(self, encoded: Sequence[Encoded], answers: Sequence[Any]) -> Tuple[Any, Any]:
+    def _most_windows(self, encoded: Sequence[Encoded], parts: Sequence[Dataset]) -> int:
+        """Return the most windows of a text, 0 without windows; raise an error if too many."""
+        most, limit = 0, self.micro_batch
+        if (self.group or 0) > limit:
+            raise SettingsError(
+                f"--batch-size {limit}: the run began with windows in groups of {self.group} rows; "
+                f"allowed: {self.group} or more"
+            )
+        for part, data in zip(encoded, parts):
+            counts = np.zeros(1, np.int64) if part.windows is None else part.windows.counts
+            most, longest = max(most, int(counts.max())), data.texts[int(counts.argmax())]
+            if most > limit:
+                raise DataError(
+                    f"{(counts > limit).sum():,} of {len(data):,} texts have more windows than "
+                    f"--batch-size {limit}, such as {longest[:40]!r} with {most:,}; allowed: a "
+                    "higher --batch-size, --stride or --max-length, or shorter texts"
+                )
+        return most
+
+    def _batches(
+        self, encoded: Sequence[Encoded], answers: Sequence[Any], most: int
+    ) -> Tuple[Any, Any]:
         """Return training and dev batches, in the same shapes."""
         length, size = self.options.max_length, self.options.batch_size
-        windows = [part.windows for part in encoded if part.windows is not None]
-        most = max([1, *(int(part.counts.max()) for part in windows)])
-        together = max(most, self.group or 0)
-        if together > self.micro_batch:
-            raise DataError(
-                f"a text has {most:,} windows, which need {together} rows of a micro-batch; "
-                f"--batch-size is {self.micro_batch}. Take a higher --batch-size, --stride or "
-                "--max-length, or shorter texts"
-            )
 
         def grouped(rows: Batches) -> Batches:
-            return WindowBatches(
-                rows, answers[0], self.seed, most=most, group=self.group, limit=self.micro_batch
-            )
+            how: Any = {"most": most, "group": self.group, "limit": self.micro_batch}
+            return WindowBatches(rows, answers[0], self.seed, **how) if most else rows
 
-        batches: Batches
-        of_rows = None if windows else answers[0]
+        of_rows = None if most else answers[0]
         if self.packed:
-            batches = PackedBatches(encoded[0], of_rows, length, size, self.seed)
-            batches = grouped(batches) if windows else batches
+            batches = grouped(PackedBatches(encoded[0], of_rows, length, size, self.seed))
         else:
             # A dev text may be longer than every training text.
             sizes = np.concatenate([part.lengths for part in encoded])
 
             def of(shapes: int) -> Batches:
                 lengths = choose_lengths(sizes, shapes, length) if shapes else [length]
-                rows = Batches(encoded[0], of_rows, lengths, size, self.seed)
-                return grouped(rows) if windows else rows
+                return grouped(Batches(encoded[0], of_rows, lengths, size, self.seed))
 
             shapes = self.options.shapes
             batches = of(min(shapes, auto.LENGTHS) if self.few_lengths else shapes)

@@ -91,8 +91,8 @@ def layer_norm(x: Any, gamma: Any, beta: Any, epsilon: float) -> Any:
 def add_rows(x: Any, rows: Any) -> Any:
     """Build x + rows, floats [B, L, D] and [L, D], whose gradient by rows is a sum in two stages.
 
-    XLA lays out an axis of 32 or more elements that is summed over as the fastest one. A sum over
-    the batch would so transpose the residual stream before and after each matrix product.
+    If XLA sums over an axis of 32 or more elements, it makes that axis the fastest in memory. A sum
+    over the batch would transpose the residual stream before and after each matrix product.
     """
 
     def value(x: Any, rows: Any) -> Tuple[Any, Callable[[Any], Tuple[Any, Any]]]:

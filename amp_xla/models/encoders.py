@@ -80,7 +80,7 @@ def transformer(
 
 
 def pooler_activation(config: Mapping[str, Any]) -> str:
-    """Return the activation of the pooler, or of the layer that a family's classifier has."""
+    """Return the activation of BERT's pooler, or of the layer that other families have instead."""
     family = config["model_type"]
     if family not in OWN_HEAD:
         return "tanh"

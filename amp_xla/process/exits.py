@@ -36,7 +36,7 @@ def guard() -> None:
     """Let SIGINT and SIGUSR1 end the process during the imports, when nothing is to clean up.
 
     Python would raise KeyboardInterrupt, which the import of an extension module may swallow, and
-    a process that SIGUSR1 kills has not the exit code 0. The launcher of ranks starts them with
+    SIGUSR1 would give another exit code than 0. The launcher of ranks starts them with
     SIGINT blocked until here.
     """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:

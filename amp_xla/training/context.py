@@ -117,7 +117,7 @@ class RunContext:
     def _choose_xla(self, batches: Optional[Any]) -> bool:
         """Choose the XLA mode if it is ``auto``; return whether batches must have few lengths.
 
-        ``batches`` are those of training, of few lengths if there are several.
+        ``batches`` are the training batches, with few lengths if these can still be chosen.
         """
         if self.precision.settings.xla == AUTO:
             from amp_xla import backend

@@ -79,7 +79,7 @@ class Recipe:
         return "" if own_folder().resolve() == path.parent else shortest(path)
 
     def parse(self, words: Optional[Sequence[str]]) -> Any:
-        """Return the configuration of flags; None = those of the command line."""
+        """Return the configuration that flags set; None = the flags of the command line."""
         stored = functools.partial(resumed_settings, recipe=self.name)
         return parse(self.config, words, f"amp-xla train {self.file or self.name}", stored)
 
@@ -190,7 +190,7 @@ def recipe_of(part: Any) -> str:
 
 
 def own_recipe(recipe: str) -> str:
-    """Return a name from a run's files if it is this project's recipe; others may run any code."""
+    """Return ``recipe``, a name from a run's files, if this project has it; others are refused."""
     known = own_recipes()
     if recipe in known:
         return recipe

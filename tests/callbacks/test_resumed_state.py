@@ -10,7 +10,6 @@ import pathlib
 import re
 import shutil
 import signal
-import time
 from typing import Any, ClassVar, Dict, List
 
 import numpy as np
@@ -19,6 +18,7 @@ import pytest
 from amp_xla.backend import K, keras, tf
 from amp_xla.callbacks import Run
 from amp_xla.training import checkpoint
+from tests.support.running import until
 from tests.support.small_fit import (
     EPOCHS,
     Killed,
@@ -244,11 +244,8 @@ class Slow(keras.callbacks.Callback):
             weights = self.model.get_weights()
             self.model.set_weights([w * 0 for w in weights])
             os.kill(os.getpid(), signal.SIGTERM)
-            newest = f"step-{7 * (epoch + 1):08d}"
-            for _ in range(6000):  # written at once, not after the callback
-                if (self._folder / "checkpoints" / newest).is_dir():
-                    break
-                time.sleep(0.01)
+            newest = f"step-{7 * (epoch + 1):08d}"  # written at once, not after the callback
+            until((self._folder / "checkpoints" / newest).is_dir)
             if killed:
                 shutil.copytree(str(self._folder), str(self._folder) + "-killed")
             self.model.set_weights(weights)

@@ -2,7 +2,6 @@
 
 import socket
 import threading
-import time
 
 import pytest
 
@@ -11,7 +10,7 @@ from amp_xla.errors import AmpXlaError
 from amp_xla.process import world
 from amp_xla.process.world import World
 from tests.support.horovod import need_horovod
-from tests.support.running import start_python
+from tests.support.running import start_python, until
 
 pytestmark = pytest.mark.once
 STEP = {
@@ -103,9 +102,9 @@ def test_the_first_task_serves_until_it_has_ended():
     assert refused.startswith(b"error: port %d of localhost, where the ranks meet: Addr" % port)
     for one in reversed(tasks):
         assert one.communicate(timeout=60) == (b"", b"")  # the server holds no stream open
-    for _ in range(600):
+
+    def has_ended():
         with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)):
-                return
-        time.sleep(0.1)
-    raise AssertionError("the server did not end")
+            return probe.connect_ex(("127.0.0.1", port)) != 0
+
+    until(has_ended)

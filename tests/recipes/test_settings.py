@@ -47,7 +47,7 @@ WRONG = {
         f"--batch-size {'9' * 400}", f"--learning-rate {'9' * 400}",
     ],
     "recipes.pretraining": ["--steps 0", "--mask-rate 0.6", "--average 1", "--global-batch 0"],
-    "recipes.reading": ["--label-smoothing 0.1", "--r-drop 1", "--max-length 7"],
+    "recipes.reading": ["--label-smoothing 0.1", "--r-drop 1", "--stride 383"],
     "recipes.relations": ["--label-smoothing 0.1", "--r-drop 1"],
     "recipes.seq2seq": ["--max-target 22 --max-length 24"],
     "recipes.similarity": ["--r-drop 1", "--pooling cls"],
@@ -105,4 +105,4 @@ def test_a_run_of_jax_needs_jax(tmp_path, monkeypatch, capsys):
     for name in [name for name in sys.modules if name.startswith("amp_xla.jax")]:
         monkeypatch.delitem(sys.modules, name)
     assert cli.main(["predict", str(tmp_path), str(tmp_path / "texts.txt")]) == 2
-    assert re.fullmatch("error: .*RUNTIME=jax.*\n", capsys.readouterr().err)
+    assert re.search("^error: .*RUNTIME=jax.*\n$", capsys.readouterr().err, re.M)

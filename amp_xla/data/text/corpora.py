@@ -176,7 +176,7 @@ def relations() -> Parts:
 
 
 def _heads(node: Any, triples: List[Any]) -> Iterator[Tuple[str, List[Any]]]:
-    """Yield the head of a definition and its triples, after ``triples``; then of inner ones."""
+    """Yield a definition's head, and ``triples`` with its own; then those of inner definitions."""
     if isinstance(node, ast.ClassDef):
         word, verb, names = "class", "extends", [getattr(b, "id", "") for b in node.bases]
     else:

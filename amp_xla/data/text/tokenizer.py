@@ -18,13 +18,7 @@ import numpy as np
 from tokenizers.models import WordPiece
 
 from amp_xla.data.text import vocabulary
-from amp_xla.data.text.vocabulary import (
-    SPECIAL_TOKENS,
-    Rules,
-    WordSplitter,
-    load_vocab,
-    train_vocab,
-)
+from amp_xla.data.text.vocabulary import SPECIAL_TOKENS, Rules
 from amp_xla.errors import DataError
 
 MAX_KNOWN_WORDS = 1_000_000  # about 300 MB; then the cache is emptied
@@ -166,15 +160,15 @@ class Tokenizer:
     @classmethod
     def load(cls, vocab_path: str, lowercase: bool = True) -> Tokenizer:
         """Read a ``vocab.txt``: one token per line; the id is the line number from 0."""
-        return cls(load_vocab(vocab_path), Rules(lowercase), vocab_path)
+        return cls(vocabulary.load_vocab(vocab_path), Rules(lowercase), vocab_path)
 
     @classmethod
     def train(
         cls, texts: Sequence[str], vocab_size: int = 8000, lowercase: bool = True
     ) -> Tokenizer:
         """Learn a WordPiece vocabulary of at most ``vocab_size`` tokens from ``texts``."""
-        split = WordSplitter(lowercase)
-        return cls(train_vocab((split(text) for text in texts), vocab_size), Rules(lowercase))
+        words = map(vocabulary.WordSplitter(lowercase), texts)
+        return cls(vocabulary.train_vocab(words, vocab_size), Rules(lowercase))
 
     @classmethod
     def of_folder(cls, folder: str, lowercase: Optional[bool] = None) -> Tokenizer:
@@ -288,6 +282,7 @@ class Tokenizer:
         # Splitting changes a character independently of its neighbours, so its size is found alone.
         for char in set(text) - set(self._sizes):
             self._sizes[char] = sum(map(len, self._split(char)))
+        removed = {c for c in set(text) if not self._sizes[c] and unicodedata.combining(c)}
         places = [i for i, char in enumerate(text) for _ in range(self._sizes[char])]
         begin = 0
         for word in self._split(text):
@@ -298,14 +293,11 @@ class Tokenizer:
                 last = end if whole else begin + size
                 starts.append(places[begin])
                 stop = places[last - 1] + 1
-                while stop < len(text) and self._is_removed_mark(text[stop]):
+                while text[stop : stop + 1] in removed:
                     stop += 1
                 ends.append(stop)
                 begin = last
         return ids, starts, ends
-
-    def _is_removed_mark(self, char: str) -> bool:
-        return not self._sizes[char] and unicodedata.combining(char) > 0
 
 
 class _Words(Dict[str, List[int]]):

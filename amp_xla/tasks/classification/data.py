@@ -68,7 +68,7 @@ def read(files: TextFiles, preparation: Preparation) -> Labelled:
 
 
 def _targets(files: Any, given: Sequence[List[str]]) -> Tuple[Any, List[np.ndarray], str, str]:
-    """Return ``Labels`` or ``Scale``, the labels of both parts as arrays, what they are, warnings.
+    """Return ``Labels`` or ``Scale``, both parts' labels as arrays, a description, warnings.
 
     Raises:
       DataError: labels are many different numbers, and no flag says what these are.

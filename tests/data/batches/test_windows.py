@@ -11,7 +11,10 @@ from amp_xla.data.batches import windows
 from amp_xla.data.batches.buckets import Batches, PackedBatches
 from amp_xla.data.batches.protocol import SHARE, RankShard, micro_batches
 from amp_xla.data.batches.windows import WindowBatches
+from amp_xla.data.labelled import Preparation, WindowOptions
+from amp_xla.data.text.readers import Dataset
 from amp_xla.data.text.tokenizer import Encoded, Part, Tokenizer
+from amp_xla.errors import DataError, SettingsError
 from tests.support.encoded import digest, ids_of
 
 LENGTH = 12  # with one token before the text and one after it
@@ -127,3 +130,18 @@ def test_pairs_keep_the_shorter_text_in_every_window():
 def test_means_are_over_the_rows_of_a_text():
     batch = {"sample_ids": np.array([4, -1, 2, -1]), "owners": np.array([4, 4, 2, -1])}
     assert windows.means(np.array([1.0, 3.0, 5.0, 7.0]), batch).tolist() == [2.0, 2.0, 5.0, 7.0]
+
+
+def test_too_many_windows_are_one_error_with_an_example():
+    encoded = [texts([10, 50], 10)[1]] * 2
+    data = Dataset(["short", "long " * 20])
+    options = WindowOptions(max_length=LENGTH, stride=10)
+    for limit, group, said in (
+        (4, None, "1 of 2 texts have more windows than --batch-size 4, such as 'long .*' with 5;"),
+        (6, 8, "--batch-size 6: the run began with windows in groups of 8 rows; allowed: 8 or"),
+    ):
+        preparation = Preparation(None, options, None, 0.0, 1, micro_batch=limit, group=group)
+        with pytest.raises((DataError, SettingsError), match=said):
+            preparation.labelled((data, data), None, None, encoded)
+    with pytest.raises(SettingsError, match="--stride 11: allowed is 1 to 10"):
+        WindowOptions(max_length=LENGTH, stride=11)
