@@ -2,7 +2,8 @@
 
 A position is the number of a batch, counted from 0 over the whole run. While a batch is read,
 ``numpy.random`` and ``random`` have separate states, seeded from the run's seed and the position,
-so that shuffled data repeat. The script's own states do not change.
+so that shuffled data repeat. The script's own states do not change. A checkpoint has a hash of what
+was read last, which a resumed run compares.
 """
 
 from __future__ import annotations
@@ -65,23 +66,26 @@ def digest(arrays: Any) -> str:
 
 
 def random_state() -> Any:
-    """Return the states of ``numpy.random`` and ``random``."""
-    return np.random.get_state(), random.getstate()
+    """Return the states of ``numpy.random`` and ``random`` for JSON."""
+    name, key, *rest = np.random.get_state()
+    return [[name, key.tolist(), *rest], random.getstate()]
 
 
 def set_random_state(state: Any) -> None:
     """Set the states of ``numpy.random`` and ``random``."""
-    np.random.set_state(state[0])
-    random.setstate(state[1])
+    numpy_state, (version, key, gauss) = state
+    np.random.set_state(tuple(numpy_state))
+    random.setstate((version, tuple(key), gauss))
 
 
-def _seed(*numbers: int) -> None:
+def seeded(*numbers: int) -> None:
+    """Set both states by ``numbers``."""
     np.random.seed(list(numbers))
     random.seed("/".join(map(str, numbers)))
 
 
 @contextlib.contextmanager
-def _restored() -> Iterator[None]:
+def restored() -> Iterator[None]:
     """Set the random states at the end to what they are now: the script's."""
     script = random_state()
     try:
@@ -90,11 +94,11 @@ def _restored() -> Iterator[None]:
         set_random_state(script)
 
 
-def _apart(batches: Iterator[Any]) -> Iterator[Any]:
+def apart(batches: Iterator[Any]) -> Iterator[Any]:
     """Yield batches, read with random states that are separate from the script's."""
     state = random_state()
     while True:
-        with _restored():
+        with restored():
             set_random_state(state)
             batch = next(batches)
             state = random_state()
@@ -102,7 +106,7 @@ def _apart(batches: Iterator[Any]) -> Iterator[Any]:
 
 
 class Sequences:
-    """Batches of a ``keras.utils.Sequence``; a resumed run does not read earlier batches again.
+    """Batches of a ``keras.utils.Sequence``; a resumed run reads no earlier batch but the last.
 
     Args:
       sequence: its ``on_epoch_end`` is called after each pass; a resumed run repeats the calls.
@@ -111,35 +115,58 @@ class Sequences:
     """
 
     def __init__(self, sequence: Any, steps: int, shuffle: bool) -> None:
-        self._sequence, self.steps, self._shuffle = sequence, steps, shuffle
+        self.sequence, self.steps, self._shuffle = sequence, steps, shuffle
+        self._ended = 0  # passes whose ``on_epoch_end`` was called
+        self.example: Any = None  # a batch that is not for training
+        self._place: Any = None
 
     def identity(self, seed: int) -> Dict[str, Any]:
         """Return what must be the same on resume: length, order, hash of the first batch."""
-        with _restored():
-            _seed(seed, 0, 0)
-            first = digest(self._sequence[0])
-        return {"batches": len(self._sequence), "shuffle": self._shuffle, "first batch": first}
+        with restored():
+            seeded(seed, 0, 0)
+            self.example = self.sequence[0]
+        first = digest(self.example)
+        return {"batches": len(self.sequence), "shuffle": self._shuffle, "first batch": first}
 
     def batches(self, seed: int, position: int) -> Iterator[Any]:
-        """Yield the batches from ``position`` on, as tuples for Keras."""
-        ended = 0
+        """Return the batches from ``position`` on, as tuples for Keras."""
+        with restored():
+            self._end_passes(seed, position)
+        return self._batches(seed, position)
+
+    def _batches(self, seed: int, position: int) -> Iterator[Any]:
         while True:
-            for end in range(ended, position // len(self._sequence)):
-                _seed(seed, end)
-                self._sequence.on_epoch_end()
-                ended = end + 1
-            count = len(self._sequence)
+            self._end_passes(seed, position)
+            count = len(self.sequence)
             passes, index = divmod(position, count)
             order = np.arange(count)
             if self._shuffle:
                 np.random.RandomState([seed, passes]).shuffle(order)
-            _seed(seed, passes, index)  # for sequences that draw random numbers in a batch
-            yield self._sequence[int(order[index])]
+            self._last = self._read(int(order[index]), seed, passes, index)
+            yield self._last
             position += 1
+
+    def hashed(self, again: bool) -> Optional[str]:
+        """Return the hash of the batch read last; read it ``again`` as callbacks have left it."""
+        if self._place is None:
+            return None
+        with restored():
+            return digest(self._read(*self._place) if again else self._last)
+
+    def _read(self, index: int, *numbers: int) -> Any:
+        self._place = index, *numbers
+        seeded(*numbers)  # for sequences that draw random numbers in a batch
+        return self.sequence[index]
+
+    def _end_passes(self, seed: int, position: int) -> None:
+        for end in range(self._ended, position // len(self.sequence)):
+            seeded(seed, end)
+            self.sequence.on_epoch_end()
+            self._ended = end + 1
 
 
 class Generator:
-    """Batches of a generator, which is seeded at the start of each epoch.
+    """Batches of a generator, which is seeded at the start of each epoch; none is read twice.
 
     bert4keras' ``DataGenerator.forfit()`` with ``steps`` batches per pass can start at any epoch. A
     resumed run reads any other generator again from its first batch.
@@ -147,6 +174,7 @@ class Generator:
 
     def __init__(self, generator: Any, steps: int) -> None:
         self._generator, self.steps = generator, steps
+        self._hash = ""
 
     def identity(self, seed: int) -> Dict[str, Any]:
         """Return an empty dictionary, because a generator's first batch cannot be read twice."""
@@ -154,12 +182,14 @@ class Generator:
 
     def batches(self, seed: int, position: int) -> Iterator[Any]:
         """Yield the batches from ``position`` on, as tuples for Keras."""
-        number = position // self.steps * self.steps if self.starts_over() else 0
+        starts_over = self.starts_over()
+        number = position // self.steps * self.steps if starts_over else 0
         if position - number:
             note(f"skipping {position - number} batches of the generator that were trained before")
         while True:
             if number % self.steps == 0:
-                _seed(seed, number // self.steps)
+                seeded(seed, number // self.steps)
+                self._hash = "" if starts_over else self._hash
             try:
                 batch = next(self._generator)
             except StopIteration:
@@ -168,8 +198,13 @@ class Generator:
                     f"epochs, e.g. in `while True:` or by bert4keras' forfit()"
                 ) from None
             number += 1
+            self._hash = hashlib.sha256(f"{self._hash}{digest(batch)}".encode()).hexdigest()
             if number > position:
                 yield batch
+
+    def hashed(self, again: bool) -> str:
+        """Return the hash of all batches that were read."""
+        return self._hash
 
     def starts_over(self) -> bool:
         """Return whether each epoch is exactly one pass of a new bert4keras ``DataGenerator``."""
@@ -188,8 +223,6 @@ class Arrays:
       model: the compiled model.
       given: the arguments of ``fit`` by name.
     """
-
-    batch = None  # all arrays are compared, not one batch
 
     def __init__(self, model: Any, given: Mapping[str, Any]) -> None:
         size = model._validate_or_infer_batch_size(given["batch_size"], None, given["x"])
@@ -248,10 +281,14 @@ class Arrays:
         vars(self._model)["_standardize_user_data"] = standardized
         return {**given, "shuffle": False}
 
+    def state(self, ended: bool) -> Dict[str, Any]:
+        """Return nothing: all arrays are compared, not one batch."""
+        return {}
+
     def read_ahead(self) -> None:
         """Do nothing, because all rows are in memory."""
 
-    wait = read_ahead
+    wait = compare = read_ahead
 
     def close(self) -> None:
         """Restore the model's method."""
@@ -267,37 +304,35 @@ class Feed:
       position: position of the first batch to train on.
       skip: batches of its epoch that were trained before.
       end: position after the last batch to train on.
-      before: ``digest`` of the batch before ``position``; None = unknown.
-
-    Attributes:
-      batch: the batch that Keras got last.
+      before: ``state`` before the run was resumed.
     """
 
     def __init__(
-        self, source: Any, seed: int, position: int, skip: int, end: int, before: Optional[str]
+        self, source: Any, seed: int, position: int, skip: int, end: int, before: Mapping[str, Any]
     ) -> None:
-        # ``FitStep`` needs a batch, even if none is left to train on. The last one leaves the data
-        # to another fit as the run left them.
-        if position >= end:
-            position, before = max(position - 1, 0), None
-        self._steps, self._position, self._skip = source.steps, position, skip
+        self._source, self._steps, self._position = source, source.steps, position
+        self._skip, self._before = skip, before.get("batch")
+        self._example = getattr(source, "example", None)
         # A generator that can start at an epoch need not read the one before.
         starts = isinstance(source, Generator) and source.starts_over()
-        checks = before is not None and (skip > 0 or not starts)
-        self._batches = _apart(source.batches(seed, position - checks))
-        if checks and digest(next(self._batches)) != before:
-            note(
-                f"warning: batch {position} of the data is not the one before the checkpoint, so "
-                f"this resume is not exact: data may depend on nothing but their files, "
-                f"numpy.random and random"
-            )
+        if position >= end or (starts and not skip):
+            self._before = None
+        self._trained = self._before is not None and not before["ahead"]
+        # The last batch leaves the data to another fit as the run left them.
+        begin = max(position - (self._trained or position >= end), 0)
+        self._batches = apart(source.batches(seed, begin))
         self._pool = ThreadPoolExecutor(1)
         self._ahead: Optional[Future] = None
-        self._first = self.batch = next(self._batches)
+        if position >= end or self._example is None:  # ``FitStep`` needs a batch
+            self._example = self._keep(next(self._batches))
+
+    def state(self, ended: bool) -> Dict[str, Any]:
+        """Return a hash of what was read last, which callbacks may change at an epoch's end."""
+        return {"batch": self._source.hashed(ended), "ahead": self._ahead is not None}
 
     def sample_weights(self, model: Any, class_weight: Any) -> Any:
-        """Return the sample weights of the first batch as Keras standardizes them."""
-        first = self._first if isinstance(self._first, tuple) else (self._first,)
+        """Return the sample weights of a batch as Keras standardizes them."""
+        first = self._example if isinstance(self._example, tuple) else (self._example,)
         return model._standardize_user_data(*first, class_weight=class_weight)[2]
 
     def begin_epoch(self, seed: int, epoch: int) -> None:
@@ -314,17 +349,36 @@ class Feed:
         """Yield the batches for ``fit``.
 
         Keras starts a resumed epoch with its first batch. In place of the batches that were trained
-        before, this repeats the first one; ``FitStep.skip`` does not train on them.
+        before, this repeats an example; ``FitStep.skip`` does not train on them.
         """
-        batch = self._first
         for _ in range(self._skip):
-            yield batch
+            yield self._example
         while True:
-            self.batch = batch
-            yield batch
+            yield self._next()
             self._position += 1
-            ahead, self._ahead = self._ahead, None
-            batch = next(self._batches) if ahead is None else ahead.result()
+
+    def compare(self) -> None:
+        """Compare the batch read last with the checkpoint's, once all else is restored."""
+        if self._before is None:
+            return
+        batch = self._next()
+        if self._source.hashed(False) != self._before:
+            note(
+                f"warning: batch {self._position} of the data is not the one before the "
+                f"checkpoint: a resume is exact only if data depend on nothing but their files, "
+                f"numpy.random and random"
+            )
+        if not self._trained:
+            self._keep(batch)
+
+    def _next(self) -> Any:
+        ahead, self._ahead = self._ahead, None
+        return next(self._batches) if ahead is None else ahead.result()
+
+    def _keep(self, batch: Any) -> Any:
+        self._ahead = Future()
+        self._ahead.set_result(batch)
+        return batch
 
     def read_ahead(self) -> None:
         """Start reading the next batch, unless the epoch ends here: then callbacks come first.

@@ -7,18 +7,17 @@ import dataclasses
 import functools
 import os
 import time
-import types
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Union
 
 import numpy as np
 
 from amp_xla import backend
-from amp_xla.backend import configuring, keras, tf
+from amp_xla.backend import keras, tf
 from amp_xla.callbacks import data, description
 from amp_xla.callbacks.evaluating import StateBefore
-from amp_xla.callbacks.other_callbacks import OtherCallbacks, decoded, encoded
-from amp_xla.callbacks.step import FitJob, FitStep, check, metric_variables
+from amp_xla.callbacks.other_callbacks import OtherCallbacks
+from amp_xla.callbacks.step import FitStep, check, job, metric_variables
 from amp_xla.config import fields
 from amp_xla.errors import AmpXlaError, RankLost
 from amp_xla.process import output
@@ -36,7 +35,7 @@ from amp_xla.training.state import LoopState
 # State of ``fit`` in a checkpoint, at the start of a new run.
 _NEW: Dict[str, Any] = {
     "seed": None, "monitor": "loss", "losses": [0.0, 0], "metrics": [], "callbacks": [],
-    "ended": False, "random": None, "batch": None,
+    "ended": False, "objects": [], "ranks": [],
 }  # fmt: skip
 _ENDED: Set[Path] = set()  # folders of the runs that this process has ended
 # Callbacks that write files. With several ranks, only the first rank calls them.
@@ -184,6 +183,8 @@ class Run(keras.callbacks.Callback):
         self._resume_from = resume_from = newest(self.folder, self._ranks)
         self._saved = {**_NEW, **(resume_from.state.get("fit", {}) if resume_from else {})}
         self._arrays = resume_from.more_tensors() if resume_from else {}
+        ranks = dict(enumerate(self._saved["ranks"]))
+        self._mine = ranks.get(self._ranks.world.rank, {})  # there may have been fewer ranks
         self._losses = list(self._saved["losses"])
         classes = [type(other).__name__ for other in given["callbacks"] if other is not self]
         same = classes == [state["class"] for state in self._saved["callbacks"]]
@@ -197,13 +198,13 @@ class Run(keras.callbacks.Callback):
         self._resumed_at = -1 if resume_from is None or state.evaluate_due else state.step
         self._monitor = description.known_monitor(self._monitor, model, given, self)
         self._epoch, position = epoch, epoch * steps + skip
-        read = {} if self._ranks.several else self._source.identity(self._seed)  # ranks differ
+        read = self._source.identity(self._seed)
+        read = {} if self._ranks.several else read  # ranks have different data
         script = description.describe(model, {**read, "class_weight": given["class_weight"]})
         self._feed: Any = self._source
         if not isinstance(self._source, data.Arrays):  # Keras itself cuts batches of arrays
             end = position if self._ended else given["epochs"] * steps
-            place = self._seed, position, skip, end, self._saved["batch"]
-            self._feed = data.Feed(self._source, *place)
+            self._feed = data.Feed(self._source, self._seed, position, skip, end, self._mine)
         self._open.callback(self._feed.close)
         self._step = FitStep(
             model, self._feed, given["class_weight"], self._seed,
@@ -215,14 +216,7 @@ class Run(keras.callbacks.Callback):
         options = LoopOptions(
             given["epochs"], self._log_every, 0, name, description.higher_is_better(name)
         )
-        batches: Any = types.SimpleNamespace(  # Keras reads the batches itself
-            shapes=(), steps_per_epoch=lambda: steps, epoch=lambda epoch: iter(())
-        )
-        job = FitJob(
-            model, self._step, batches, lambda: self._validation, {}, configuring.current(),
-            script=script,
-        )  # fmt: skip
-        engine = TensorFlowEngine(job)
+        engine = TensorFlowEngine(job(model, self._step, steps, lambda: self._validation, script))
         engine.skips = self._step.skips
         self._variables = len(tf.global_variables())
         self._built = engine.variables.snapshot() if resume_from else {}
@@ -258,14 +252,17 @@ class Run(keras.callbacks.Callback):
 
     def _others_began(self, others: Sequence[Any]) -> None:
         """Restore the state of the other callbacks, after their ``on_train_begin``."""
-        self._others = OtherCallbacks(others, self._loop.engine.variables.shapes())
-        self._others.restore(self._saved["callbacks"], self._arrays)
+        objects = description.objects(self.model, getattr(self._source, "sequence", None))
+        self._others = OtherCallbacks(others, objects, self._loop.engine.variables.shapes())
+        self._others.restore(self._saved, self._arrays)
         if self._resume_from:
             engine, built, self._built = self._loop.engine, self._built, {}
             description.name_changed(built, engine.variables.snapshot())
             self._restore()
         if self._step.skip:
             self._others.silence()
+        else:
+            self._feed.compare()
         if self._ended:
             note("a callback has ended this run, e.g. EarlyStopping; without it the run continues")
         self.model.stop_training |= self._ended or self._loop.over
@@ -273,8 +270,8 @@ class Run(keras.callbacks.Callback):
     def _restore(self) -> None:
         """Restore the checkpoint's variables and the states of ``numpy.random`` and ``random``."""
         self._loop.engine.restore(self._resume_from)
-        if self._saved["random"]:
-            data.set_random_state(decoded(self._saved["random"], self._arrays))
+        if self._mine:
+            data.set_random_state(self._mine["random"])
 
     def _after_batch(self, logs: Mapping[str, Any]) -> None:
         """Log the step; evaluate, save and stop if due. Called after all other callbacks."""
@@ -287,6 +284,7 @@ class Run(keras.callbacks.Callback):
                 if len(self._saved["metrics"]) == len(metrics):
                     backend.K.batch_set_value(list(zip(metrics, self._saved["metrics"])))
                 self._others.rejoin()
+                self._feed.compare()
                 self._epoch_ends()
             return
         size = int(logs["size"])
@@ -328,6 +326,7 @@ class Run(keras.callbacks.Callback):
         model.stop_training = any(stop for stop, _ in votes)
         # A stop before an epoch's end, such as for a time limit, may be continued.
         self._ended = model.stop_training and not any(within for _, within in votes)
+        description.name_shortened(loop, model)
         if loop.state.evaluate_due:
             self._validation = {n[4:]: float(v) for n, v in logs.items() if n.startswith("val_")}
             if not self._validation:
@@ -347,15 +346,15 @@ class Run(keras.callbacks.Callback):
         within = state.step_in_epoch > 0 or state.evaluate_due
         self._variables = description.name_late(self._variables)
         metrics = backend.K.batch_get_value(metric_variables(self._step.model)) if within else []
+        read = self._feed.state(not state.step_in_epoch)
         fit = {
             "seed": self._seed,
             "monitor": self._loop.options.monitor,
             "losses": self._losses if within else [0.0, 0],
             "metrics": [value.tolist() for value in metrics],
-            "callbacks": self._others.state(arrays),
+            **self._others.state(arrays),
             "ended": self._ended,
-            "random": encoded(data.random_state(), "random", arrays),
-            "batch": None if self._ranks.several else data.digest(self._feed.batch),
+            "ranks": self._ranks.gather({"random": data.random_state(), **read}),
             "weights": [weight.op.name for weight in self._step.model.weights],
         }
         return {"fit": fit}, arrays

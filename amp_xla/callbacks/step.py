@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import types
 from typing import Any, Callable, Dict, List, Mapping, Optional
 
 import numpy as np
@@ -322,3 +323,11 @@ class FitJob(Job):
             graph, "amp", policy.compute_dtype, f"by its Keras policy {policy.name}",
             self.resolved.settings.xla,
         )  # fmt: skip
+
+
+def job(model: Any, step: Any, steps: int, evaluate: Any, script: Dict[str, Any]) -> FitJob:
+    """Return the job of a ``fit`` with ``steps`` batches per epoch, which Keras itself reads."""
+    batches: Any = types.SimpleNamespace(
+        shapes=(), steps_per_epoch=lambda: steps, epoch=lambda epoch: iter(())
+    )
+    return FitJob(model, step, batches, evaluate, {}, configuring.current(), script=script)

@@ -170,7 +170,6 @@ def _cell(value: Any) -> str:
 
 
 def _text(result: Dict[str, Any]) -> Iterator[str]:
-    """Yield the scores of a run as lines for the terminal."""
     yield f"{result['run']}, {result['checkpoint']}: {result['samples']:,} samples"
     wide = max(18, *map(len, result["metrics"]))
     for name, value in result["metrics"].items():

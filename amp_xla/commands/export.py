@@ -148,7 +148,6 @@ def _export_script(config: Config, target: str, words: List[str]) -> int:
 
 
 def _dev_texts(config: Config, saved: Checkpoint, recipe: Recipe) -> Any:
-    """Return the run's dev texts."""
     files, layout = files_of(saved, recipe)
     if not hasattr(files, "built_in"):
         raise AmpXlaError(

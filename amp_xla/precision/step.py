@@ -263,8 +263,12 @@ class Steps:
         step.tests = []
 
     def _skipped(self, scale: Any) -> List[Any]:
+        from tensorflow.python.ops import control_flow_util
+
         done = [self.skipped_steps.assign_add(1, read_value=False)]
-        if self.warn is not None and not _compiled():
+        # A graph that XLA compiles as a whole cannot call Python.
+        within_xla = control_flow_util.GraphOrParentsInXlaContext(tf.get_default_graph())
+        if self.warn is not None and not within_xla:
             # Runs in skipped steps only, so that other steps do not wait for Python.
             arguments = [scale, self.applied_steps.read_value()]
             done.append(tf.numpy_function(self.warn, arguments, tf.int64))
@@ -377,13 +381,6 @@ class Monitor:
 
     def _warn(self, message: str) -> None:
         warnings.warn(message, LossScaleWarning, stacklevel=3)
-
-
-def _compiled() -> bool:
-    """Return True in a graph that XLA compiles as a whole; it cannot call Python."""
-    from tensorflow.python.ops import control_flow_util
-
-    return bool(control_flow_util.GraphOrParentsInXlaContext(tf.get_default_graph()))
 
 
 def _after(operations: List[Any], later: Callable[[], List[Any]]) -> Any:

@@ -54,7 +54,11 @@ def exit_code(function: Any, *args: Any) -> int:
     except KeyboardInterrupt:
         return _end("interrupted", 130)
     except AmpXlaError as error:
-        return _user_error(error)
+        code = int(getattr(error, "exit_code", 2))
+        if code == 2:
+            return _end(f"error: {world().name + ': ' if world().rank else ''}{error}", code)
+        # The main rank may be the one that was lost, so rank 1 names the checkpoint as well.
+        return _end(f"stopping: {error}" if world().rank < 2 else "", code)
     except MemoryError:
         return _end("error: not enough memory; see `ulimit -v` and the limits of the container", 2)
     except BrokenPipeError:
@@ -73,14 +77,6 @@ def user_error(error: OSError) -> Optional[str]:
         return None
     where = "" if error.filename is None else f"{os.fspath(error.filename)}: "
     return f"{where}{error.strerror}"
-
-
-def _user_error(error: AmpXlaError) -> int:
-    code = int(getattr(error, "exit_code", 2))
-    if code == 2:
-        return _end(f"error: {world().name + ': ' if world().rank else ''}{error}", code)
-    # The main rank may be the one that was lost, so rank 1 names the checkpoint as well.
-    return _end(f"stopping: {error}" if world().rank < 2 else "", code)
 
 
 def _end(text: str, code: int) -> int:

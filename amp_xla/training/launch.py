@@ -24,15 +24,8 @@ from amp_xla.errors import AmpXlaError
 from amp_xla.process.progress import note
 from amp_xla.process.stopping import SignalWatch
 from amp_xla.process.world import world
-from amp_xla.training import distributed
-from amp_xla.training.checkpoint import (
-    ARCHITECTURE,
-    Checkpoint,
-    CheckpointError,
-    find,
-    runs_in,
-    set_aside_damaged,
-)
+from amp_xla.training import checkpoint, distributed
+from amp_xla.training.checkpoint import Checkpoint, CheckpointError
 from amp_xla.training.context import build_job
 from amp_xla.training.distributed import Ranks
 from amp_xla.training.engine import Engine
@@ -109,7 +102,7 @@ def _folder(recipe: str, run_options: RunOptions, ranks: Ranks) -> RunFolder:
 
 def _refuse_misspelt(run: RunFolder) -> None:
     """Raise AmpXlaError if a run's name differs by one letter; other digits name another run."""
-    for other in runs_in(run.path.parent):
+    for other in checkpoint.runs_in(run.path.parent):
         one, two = (re.sub(r"[\W_]", "", name.lower()) for name in (run.name, other))
         slips = sum(((Counter(one) - Counter(two)) + (Counter(two) - Counter(one))).values())
         close = difflib.SequenceMatcher(None, one, two).ratio() > 0.7 and slips <= 1
@@ -122,13 +115,8 @@ def _refuse_misspelt(run: RunFolder) -> None:
 
 def newest(run: RunFolder, ranks: Ranks) -> Optional[Checkpoint]:
     """Return the checkpoint to continue from, the same one on each rank."""
-
-    def name_of_newest() -> Optional[str]:
-        newest = run.newest()
-        return None if newest is None else newest.path.name
-
-    name = ranks.from_first(name_of_newest)
-    if ranks.first or name is None:
+    name = ranks.from_first(lambda: getattr(run.newest(), "path", Path()).name)
+    if ranks.first or not name:
         return run.newest()
     path = run.checkpoints / name
     if not path.is_dir():
@@ -168,13 +156,14 @@ def prepare(
     run.begin()
     run.name = ranks.from_first(lambda: run.name)  # it may depend on the clock
     if ranks.first and resume_from is not None:
-        set_aside_damaged(resume_from)
+        checkpoint.set_aside_damaged(resume_from)
     note(f"run folder: {run.path}; after an interruption, {run.continuing}")
     if resume_from is None and run_options.resume:
         runs = ""
         if run.recipe != ScriptFolder.RECIPE:
             with contextlib.suppress(OSError):  # of another user's run
-                runs = ", ".join(runs_in(run.path.parent)[-9:])  # the newest, if named by date
+                names = checkpoint.runs_in(run.path.parent)
+                runs = ", ".join(names[-9:])  # the newest, if named by date
         there = f"; runs there: {runs}" if runs else ""
         note(f"{run.path} has no checkpoint yet: starting from the beginning{there}")
     if ranks.first:
@@ -223,11 +212,11 @@ def _resume(loop: Loop, resume_from: Checkpoint, force: bool) -> None:
 
 
 def _warm_start(run: Path, engine: Engine, files: Mapping[str, bytes]) -> None:
-    saved = find(run)
+    saved = checkpoint.find(run)
     saved_digests: Dict[str, str] = saved.identity["assets"]
     # These files give numbers to tokens and labels. The architecture is checked by tensor shapes.
     for name, digest in sorted(digests(files).items()):
-        if name != ARCHITECTURE and saved_digests.get(name, digest) != digest:
+        if name != checkpoint.ARCHITECTURE and saved_digests.get(name, digest) != digest:
             raise CheckpointError(
                 f"--warm-start {run}: its {name} differs from this run's, so its weights do not "
                 f"fit: {saved_digests[name][:8]}... there, {digest[:8]}... here"
@@ -253,7 +242,6 @@ def report(loop: Any, seconds: float) -> None:
 
 
 def _next(recipe: Recipe, loop: Any) -> str:
-    """Return the commands to use next."""
     run, settings = shlex.quote(str(loop.run.path)), flat(loop.config)
     flag = f" --recipe {recipe.file}" if recipe.file else ""
     scored = recipe.scored is not None and settings.get("multilabel") is None

@@ -85,12 +85,7 @@ class Loop:
     """
 
     def __init__(
-        self,
-        run: RunFolder,
-        engine: Engine,
-        options: LoopOptions,
-        config: Any,
-        identity: Dict[str, Any],
+        self, run: RunFolder, engine: Engine, options: LoopOptions, config: Any, identity: Any
     ) -> None:
         self.run, self.engine = run, engine
         self.run_options: RunOptions = config.run
@@ -177,7 +172,6 @@ class Loop:
         return not state.evaluate_due and (early or state.epoch >= options.epochs)
 
     def _epoch(self, watch: SignalWatch) -> None:
-        """Train the rest of the current epoch."""
         state, batches = self.state, self.engine.job.batches
         count = batches.steps_per_epoch()
         if state.step_in_epoch >= count:
@@ -283,7 +277,6 @@ class Loop:
         return self.state.epoch + bool(self.state.step_in_epoch)
 
     def _report(self) -> None:
-        """Write the training line of metrics.jsonl."""
         state, result = self.state, self._result
         means = [s / state.log_count if state.log_count else math.nan for s in state.log_sums]
         state.log_sums, state.log_count = [0.0] * len(means), 0
@@ -369,9 +362,9 @@ class Loop:
         if self._saved_at != self.state.step and self.state.step:
             self.save(content)
 
-    def content(self) -> Content:
+    def content(self, more: Optional[Content] = None) -> Content:
         """Return ``state.json`` and tensors of the current state, in host memory."""
-        ranks, (fields, arrays) = self.engine.ranks, self.more()
+        ranks, (fields, arrays) = self.engine.ranks, more or self.more()
         document = {
             "recipe": self.run.recipe,
             "loop": dataclasses.asdict(self.state),
@@ -395,6 +388,7 @@ class Loop:
         # The last checkpoint may still be in writing, and be using the folder of the shards.
         ranks.all_do(self.checkpoints.wait)
         shards = self.engine.write_shards(self.run.checkpoints)
+        more = None if content else self.more()  # ranks may exchange values
         if ranks.first:
-            self.checkpoints.save(self.state.step, content or self.content(), shards)
+            self.checkpoints.save(self.state.step, content or self.content(more), shards)
         self._saved_at, self._saved_when = self.state.step, time.monotonic()

@@ -10,8 +10,7 @@ import pathlib
 import re
 import shutil
 import signal
-import time
-from typing import Any, ClassVar, Dict, List, Set
+from typing import Any, ClassVar, Dict, List
 
 import numpy as np
 import pytest
@@ -19,8 +18,10 @@ import pytest
 from amp_xla.backend import K, keras, tf
 from amp_xla.callbacks import Run
 from amp_xla.training import checkpoint
+from tests.support.running import until
 from tests.support.small_fit import (
     EPOCHS,
+    Batches,
     Killed,
     KilledAfter,
     X,
@@ -95,14 +96,14 @@ def scores():
 
         def __init__(self):
             super().__init__()
-            self.by_epoch: Dict[int, float] = {}
-            self.counted: Any = collections.Counter()
-            self.lists: Any = collections.defaultdict(list)
-            self.pairs: List[Any] = []
-            self.seen: Set[int] = set()
-            self.last: Any = collections.deque(maxlen=2)
-            self.long: List[int] = []
-            self.began: List[int] = []
+            self.by_epoch = {}
+            self.counted = collections.Counter()
+            self.lists = collections.defaultdict(list)
+            self.pairs = []
+            self.seen = set()
+            self.last = collections.deque(maxlen=2)
+            self.long = []
+            self.began = []
             self.sums = np.zeros(3)
 
         def on_epoch_begin(self, epoch, logs=None):
@@ -244,11 +245,8 @@ class Slow(keras.callbacks.Callback):
             weights = self.model.get_weights()
             self.model.set_weights([w * 0 for w in weights])
             os.kill(os.getpid(), signal.SIGTERM)
-            newest = f"step-{7 * (epoch + 1):08d}"
-            for _ in range(6000):  # written at once, not after the callback
-                if (self._folder / "checkpoints" / newest).is_dir():
-                    break
-                time.sleep(0.01)
+            newest = f"step-{7 * (epoch + 1):08d}"  # written at once, not after the callback
+            until((self._folder / "checkpoints" / newest).is_dir)
             if killed:
                 shutil.copytree(str(self._folder), str(self._folder) + "-killed")
             self.model.set_weights(weights)
@@ -268,9 +266,62 @@ def test_a_signal_in_an_evaluation_saves_what_came_before_it(hook, epoch, tmp_pa
     with pytest.raises(SystemExit) as ended:
         trained(folder, epoch)
     folder = tmp_path / "run-killed" if hook == "killed" else folder
-    newest = checkpoint.newest(folder / "checkpoints")
-    assert ended.value.code == 143 and newest is not None and newest.step == 7 * (epoch + 1)
+    assert ended.value.code == 143
+    assert checkpoint.newest(folder / "checkpoints").step == 7 * (epoch + 1)
     as_in_a_new_process()
     assert trained(folder, 99, resume=True) == expected
     for path in (tmp_path / "whole", folder):
         assert (path / "metrics.jsonl").read_text().count('"dev"') == EPOCHS
+
+
+class Rows(Batches):
+    """Batches of rows that are chosen while the model trains, or labelled by it."""
+
+    def __init__(self, model, how):
+        super().__init__(4)
+        self.rows, self.epochs = list(range(26)), 0
+        self._model, self._how, self._copies = model, how, 2000 if how == "many" else 2
+
+    def __getitem__(self, index):
+        rows = self.rows[4 * index : 4 * index + 4]
+        soft = self._how in ("labels", "generator")
+        return X[rows], (self._model.predict(X[rows]) + Y[rows]) / 2 if soft else Y[rows]
+
+    def on_epoch_end(self):
+        self.epochs += 1
+        if self._how == "own end" and self.epochs == 2:
+            self.mine()
+
+    def mine(self):
+        losses = np.abs(self._model.predict(X) - Y)[:, 0]
+        self.rows[:] = [int(row) for row in np.argsort(-losses)[:13]] * self._copies
+
+    def drawn(self):
+        while True:
+            yield self[np.random.randint(6)]
+
+
+@pytest.mark.parametrize("stop", [KilledAfter(17), KilledAfter(epoch=2)], ids=["within", "between"])
+@pytest.mark.parametrize("how, named, exact", [
+    ("callback", (0,), True), ("generator", (1,), True),
+    *(pytest.param(*it, marks=pytest.mark.once) for it in (
+        ("own end", (0,), True), ("labels", (0, 1), True), ("many", (1,), False),
+    )),
+])  # fmt: skip
+def test_data_that_depend_on_the_model_are_exact_or_named(how, named, exact, stop, tmp_path, capfd):
+    def trained(folder, *more, **options):
+        model = build()
+        rows = Rows(model, how)
+        end = rows.mine if how in ("callback", "many") else lambda: None
+        mining = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: epoch and end())
+        run = Run(tmp_path / folder, checkpoint_every=1, **options)
+        given = {"x": rows.drawn() if how == "generator" else rows, "y": None, "batch_size": None}
+        fit(model, run, mining, *more, steps_per_epoch=7, workers=0, **given)
+        return states(model)
+
+    whole = trained("whole")
+    with pytest.raises(Killed):
+        trained("killed", KilledAfter(stop._left, stop._epoch))
+    capfd.readouterr()
+    assert (trained("killed", resume=True) == whole) == exact
+    assert capfd.readouterr().err.count("is not the one before the checkpoint") in named

@@ -124,7 +124,6 @@ def program() -> Path:
 
 
 def _run(name: str, *command: str) -> str:
-    """Run a program; return what it prints."""
     environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
     environment["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {_FLAGS}"
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)

@@ -391,5 +391,4 @@ def _finite(name: str, tensor: Stored) -> np.ndarray:
 
 
 def _layers(names: Iterable[str]) -> int:
-    """Return the number of layers of the encoder."""
     return len(set(re.findall(r"encoder[./]layer[._](\d+)[./]", "\n".join(names))))

@@ -273,7 +273,6 @@ def _beams(options: GenerationOptions, end_id: int, most: int, _: int) -> Search
 
 
 def _draw(options: GenerationOptions, end_id: int, most: int, number: int) -> Search:
-    """Draw the tokens of one text."""
     random, text = generator(options.seed, number), [0]
     while True:
         probabilities = yield np.array(text[-1:]), np.zeros(1, np.int64)

@@ -258,7 +258,6 @@ def make_shards(unit: Unit, config: Config, cut: str) -> int:
 
 
 def _fitting(texts: List[str], config: Config) -> List[str]:
-    """Return the texts of allowed lengths."""
     return [t for t in texts if config.shortest <= len(t) <= (config.longest or len(t))]
 
 

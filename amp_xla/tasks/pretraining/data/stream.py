@@ -109,7 +109,6 @@ class Stream:
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
     def _number(self, epoch: int, place: int) -> int:
-        """Return the number of the sequence at a place in an epoch."""
         if not self._shuffle:
             return place
         group, row = divmod(place, GROUP)
