@@ -67,7 +67,8 @@ def digest(arrays: Any) -> str:
 
 def random_state() -> Any:
     """Return the states of ``numpy.random`` and ``random`` for JSON."""
-    name, key, *rest = np.random.get_state()
+    state: Any = np.random.get_state()
+    name, key, *rest = state
     return [[name, key.tolist(), *rest], random.getstate()]
 
 
