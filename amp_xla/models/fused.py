@@ -63,9 +63,8 @@ def install(shapes: Sequence[Tuple[int, int]]) -> None:
 
 def batch() -> Optional[Batch]:
     """Return the installed batch while a graph is built for training, else None."""
-    phase = K.learning_phase()  # a tensor in scripts
-    training = isinstance(phase, int) and phase
-    return getattr(tf.get_default_graph(), "_amp_xla_attention", None) if training else None
+    installed = getattr(tf.get_default_graph(), "_amp_xla_attention", None)
+    return installed if installed and K.learning_phase() else None
 
 
 def attention(query: Any, key: Any, value: Any, mask: Any, batch: Batch) -> Any:
