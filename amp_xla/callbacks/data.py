@@ -67,8 +67,8 @@ def digest(arrays: Any) -> str:
 
 def random_state() -> Any:
     """Return the states of ``numpy.random`` and ``random`` for JSON."""
-    name, key, *rest = np.random.get_state()
-    return [[name, key.tolist(), *rest], random.getstate()]
+    state: Any = np.random.get_state()
+    return [[state[0], state[1].tolist(), *state[2:]], random.getstate()]
 
 
 def set_random_state(state: Any) -> None:

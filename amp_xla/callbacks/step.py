@@ -325,7 +325,7 @@ class FitJob(Job):
         )  # fmt: skip
 
 
-def job(model: Any, step: FitStep, steps: int, evaluate: Any, script: Dict[str, Any]) -> FitJob:
+def job(model: Any, step: Any, steps: int, evaluate: Any, script: Dict[str, Any]) -> FitJob:
     """Return the job of a ``fit`` with ``steps`` batches per epoch, which Keras itself reads."""
     batches: Any = types.SimpleNamespace(
         shapes=(), steps_per_epoch=lambda: steps, epoch=lambda epoch: iter(())
