@@ -200,9 +200,11 @@ def in_jax(shape: Mapping[str, Any]) -> timing.Contestant:
         "bias": jnp.zeros([vocab]),
     }
     rate, attention = shape["dropout"], shape.get("attention_dropout", shape["dropout"])
+    half = {"bf16": jnp.bfloat16, "fp32": jnp.float32}[shape["precision"]]
+    fused = not attention and bert.has_fused_attention(half, 64)
 
     def loss(model: Any, key: Any, ids: Any, positions: Any) -> Any:
-        masks = bert.Dropout(jax.random.key_data(key), rate, attention)
+        masks = bert.Dropout(jax.random.key_data(key), rate, attention, fused)
         vectors = model["bert"](ids, jnp.zeros_like(ids), masks)
         vectors = jnp.take_along_axis(vectors, positions[:, :, None], 1)
         vectors = jax.nn.gelu(model["transform"](vectors), approximate=False)

@@ -19,7 +19,7 @@ import sys
 from typing import Any, Dict, List, Optional
 
 from amp_xla.data.batches.protocol import whole
-from amp_xla.data.labelled import BatchOptions
+from amp_xla.data.labelled import WindowOptions
 from amp_xla.data.text.options import VocabularyOptions
 from amp_xla.errors import SettingsError
 from amp_xla.models.options import EncoderOptions, Pooling
@@ -43,12 +43,13 @@ class Config:
     pooling: Pooling = "mean"
     """vector of a text: mean of its tokens; the first token (cls); or that through BERT's pooler,
     which transformers' classifiers need (export --format hf)"""
-    batches: BatchOptions = BatchOptions()
+    batches: WindowOptions = WindowOptions()
     packed: bool = False
     """put several texts into each row of max_length tokens: one shape, hardly any padding"""
     training: options.ClassifierOptions = options.ClassifierOptions()
     update: options.UpdateOptions = options.UpdateOptions()
     memory: options.MemoryOptions = options.MemoryOptions()
+    attention: options.Attention = "plain"
     intervals: options.Intervals = options.Intervals()
     run: options.RunOptions = options.RunOptions()
     accumulate: options.Accumulate = 1
@@ -67,6 +68,7 @@ class Config:
 def build(config: Config, context: RunContext) -> Any:
     """Build the job up to the first step."""
     from amp_xla.models import encoders, losses
+    from amp_xla.models.packed import over_windows
     from amp_xla.tasks.classification import answers
 
     # texts -> batches
@@ -83,6 +85,7 @@ def build(config: Config, context: RunContext) -> Any:
         data.tokenizer.vocab_size, len(data.labels), config.batches.max_length,
         whole(data.batches).slots, context.reads_weights, config.pooling,
     )  # fmt: skip
+    model = over_windows(model) if config.batches.stride else model
     shape = [None] * (model.output.shape.ndims - 1)  # of one number per text
     kind = "float32" if number else "int32"
     inputs = encoders.inputs_of(model, shape + [len(data.labels)] * several, shape, kind)

@@ -39,6 +39,7 @@ class Config:
     batches: BatchOptions = BatchOptions()
     training: options.ClassifierOptions = options.ClassifierOptions()
     update: options.UpdateOptions = options.UpdateOptions()
+    attention: options.Attention = "plain"
     intervals: options.Intervals = options.Intervals()
     run: options.RunOptions = options.RunOptions()
     policy: Optional[str] = None
@@ -55,7 +56,7 @@ def build(config: Config, context: RunContext) -> Any:
     from amp_xla.jax import processes, step
     from amp_xla.jax.engine import JaxJob
     from amp_xla.process.progress import note
-    from amp_xla.tasks.classification.jax_model import architecture, new_model, precision
+    from amp_xla.tasks.classification.jax_model import architecture, dropout, new_model, precision
 
     processes.check_rows(config.batches.batch_size)
     data = context.shared(read(config.files, context.preparation()))
@@ -72,8 +73,8 @@ def build(config: Config, context: RunContext) -> Any:
     return JaxJob(
         step.start(model, optimizer, scale),
         step.training_step(
-            optimizer, rate, policy, config.encoder.rates, config.training.label_smoothing,
-            config.seed),
+            optimizer, rate, policy, dropout(config, shape, policy.compute_dtype),
+            config.training.label_smoothing, config.seed),
         step.inference(policy), data.batches, data.dev_batches, len(data.labels),
         {**data.assets, "bert_config.json": json_files.encode(shape)},
         {"policy": str(policy), "loss scale": scale},

@@ -47,6 +47,7 @@ class Config:
     encoder: LanguageModelOptions = LanguageModelOptions()
     update: groups.UpdateOptions = groups.UpdateOptions(learning_rate=1e-3, warmup=0.06)
     memory: groups.MemoryOptions = groups.MemoryOptions()
+    attention: groups.Attention = "plain"
     precision_options: groups.PrecisionOptions = groups.PrecisionOptions()
     intervals: groups.Intervals = groups.Intervals(evaluate_every=1000, log_every=100)  # in updates
     run: groups.RunOptions = groups.RunOptions()

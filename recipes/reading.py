@@ -3,10 +3,10 @@
     make train RECIPE=reading
 
 trains a small BERT from scratch: what does a function take, return or do, by its documentation?
-TensorFlow 1.15.5: dev F1 0.9447, seed 1, 7.7 minutes; AMD EPYC with AVX-512 BF16, 2 cores,
-load 7; 2026-11-29.
-TensorFlow 2.17.1: dev F1 0.9616, seed 1, 3.8 minutes; AMD EPYC with AVX-512 BF16, 2 cores,
-load 7; 2026-11-29.
+TensorFlow 1.15.5: dev F1 0.9428, seed 1, 6.2 minutes; AMD EPYC with AVX-512 BF16, 2 cores,
+load 6; 2026-11-29.
+TensorFlow 2.17.1: dev F1 0.9455, seed 1, 3.3 minutes; AMD EPYC with AVX-512 BF16, 2 cores,
+load 5; 2026-11-29.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from __future__ import annotations
 import dataclasses
 import functools
 import sys
-from typing import Any, List
+from typing import Any
 
 from typing_extensions import Annotated
 
 from amp_xla.config import within
-from amp_xla.data.labelled import BatchOptions
+from amp_xla.data.labelled import WindowOptions
 from amp_xla.data.text.options import VocabularyOptions
 from amp_xla.errors import SettingsError
 from amp_xla.models.options import EncoderOptions
 from amp_xla.process.exits import exit_code
-from amp_xla.tasks.reading import scores
+from amp_xla.tasks.reading import answers, scores
 from amp_xla.tasks.reading.data import ReadingFiles, read
 from amp_xla.training import launch, options
 from amp_xla.training.context import RunContext, text_defaults
@@ -39,14 +39,15 @@ class Config:
     files: ReadingFiles = ReadingFiles()
     vocabulary: VocabularyOptions = VocabularyOptions()
     encoder: EncoderOptions = EncoderOptions()
-    batches: BatchOptions = BatchOptions(max_length=384)
+    batches: WindowOptions = WindowOptions(max_length=384)
     max_answer: Annotated[int, within(at_least=1)] = 30
     """maximum tokens of an answer"""
     training: options.ClassifierOptions = options.ClassifierOptions(
-        label_smoothing=0.0, token_dropout=0.0, epochs=4
+        label_smoothing=0.0, token_dropout=0.0, epochs=3
     )
     update: options.UpdateOptions = options.UpdateOptions()
     memory: options.MemoryOptions = options.MemoryOptions()
+    attention: options.Attention = "plain"
     intervals: options.Intervals = options.Intervals()
     run: options.RunOptions = options.RunOptions()
     accumulate: options.Accumulate = 1
@@ -56,8 +57,6 @@ class Config:
     def __post_init__(self) -> None:
         if self.training.label_smoothing or self.tricks.r_drop:
             raise SettingsError("reading has neither --label-smoothing nor --r-drop; allowed: 0")
-        if self.batches.max_length < 8:
-            raise SettingsError(f"--max-length {self.batches.max_length}: allowed: 8 or more")
 
     defaults = text_defaults
 
@@ -65,14 +64,15 @@ class Config:
 def build(config: Config, context: RunContext) -> Any:
     """Build the job up to the first step."""
     from amp_xla.models import dropout, encoders, losses
-    from amp_xla.tasks.reading import answers, model
+    from amp_xla.tasks.reading import model
     from amp_xla.training.step import Inference
 
     # questions and passages -> batches
     data = context.shared(read(config.files, context.preparation(), config.max_answer))
 
     # batches -> scores of the first and the last token
-    reader = model.of_config(config, data.tokenizer.vocab_size, context.reads_weights)
+    size, length = data.tokenizer.vocab_size, config.batches.max_length
+    reader = model.reader(config.encoder.transformer(size, length, context.reads_weights))
     inputs = encoders.inputs_of(reader, [None, 2], [None])
 
     # scores -> loss -> update
@@ -84,26 +84,13 @@ def build(config: Config, context: RunContext) -> Any:
     # evaluation
     output = dropout.without(reader)
     infer = Inference(inputs, {"scores": output, "loss": model.loss(inputs, output)})
-    threshold = answers.threshold_of(data.train.labels or [])
-    evaluate = answers.evaluation(infer, data, threshold, config.max_answer)
+    evaluate = answers.evaluation(infer, data, model.threshold(), config.max_answer)
     return context.text_job(reader, step, data, evaluate)
 
 
-def predict(config: Config, checkpoint: Any, lines: List[str]) -> Any:
-    """Return the answer to each line, a question and its passage."""
-    from amp_xla.tasks.reading import answers
-
-    return answers.predict(config, checkpoint, lines)
-
-
-def exportable(config: Config, checkpoint: Any) -> Any:
-    """Return the model to export."""
-    from amp_xla.tasks.reading import answers
-
-    return answers.export(config, checkpoint)
-
-
-recipe = Recipe(Config, build, "f1", predict, scored=scores.scored, exportable=exportable)
+recipe = Recipe(
+    Config, build, "f1", answers.predict, scored=scores.scored, exportable=answers.exportable
+)
 main = functools.partial(launch.main, recipe)
 
 

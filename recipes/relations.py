@@ -40,6 +40,7 @@ class Config:
     training: options.ClassifierOptions = options.ClassifierOptions(label_smoothing=0.0, epochs=8)
     update: options.UpdateOptions = options.UpdateOptions()
     memory: options.MemoryOptions = options.MemoryOptions()
+    attention: options.Attention = "plain"
     intervals: options.Intervals = options.Intervals()
     run: options.RunOptions = options.RunOptions()
     accumulate: options.Accumulate = 1

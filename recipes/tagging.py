@@ -21,7 +21,7 @@ from typing import Any, Dict, List
 
 from typing_extensions import Literal
 
-from amp_xla.data.labelled import BatchOptions
+from amp_xla.data.labelled import WindowOptions
 from amp_xla.data.text.options import TaggedFiles, VocabularyOptions
 from amp_xla.models.options import EncoderOptions
 from amp_xla.process.exits import exit_code
@@ -42,10 +42,11 @@ class Config:
     files: TaggedFiles = TaggedFiles()
     vocabulary: VocabularyOptions = VocabularyOptions(lowercase=False)
     encoder: EncoderOptions = EncoderOptions()
-    batches: BatchOptions = BatchOptions()
+    batches: WindowOptions = WindowOptions()
     training: options.ClassifierOptions = options.ClassifierOptions(label_smoothing=0.0, epochs=5)
     update: options.UpdateOptions = options.UpdateOptions()
     memory: options.MemoryOptions = options.MemoryOptions()
+    attention: options.Attention = "plain"
     intervals: options.Intervals = options.Intervals()
     run: options.RunOptions = options.RunOptions()
     head: Literal["softmax", "crf", "global_pointer", "efficient_global_pointer"] = "crf"

@@ -31,9 +31,9 @@ hyperparameters (learning rate, batch size, epochs, ...) and its other settings,
 stores in `config.json`. [Switches](switches.md) has the environment variables, and explains
 precision, XLA and the tricks for fine-tuning.
 
-`--lowercase` switches a flag on that is true or false, `--no-lowercase` switches it off. **R**
-marks flags that may change when a run is [resumed](resume.md). With `none` nothing is set, and the
-meaning says what happens then. In a checkout each command also has `--runtime` and `--python`.
+`--lowercase` sets a flag that is true or false, `--no-lowercase` unsets it. **R** marks flags that
+may change when a run is [resumed](resume.md). `none` means that nothing is set; the meaning says
+what happens then. In a checkout each command also has `--runtime` and `--python`.
 
 ## Recipes
 """

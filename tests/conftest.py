@@ -1,7 +1,5 @@
 """Which tests a runtime collects, and how Hypothesis behaves on a busy machine."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import io
@@ -50,6 +48,11 @@ def pytest_ignore_collect(collection_path):
     text = collection_path.read_text(encoding="utf-8")
     wanted = JAX_ONLY.search(text) is None if HAS_TENSORFLOW else NAMES_JAX.search(text) is not None
     return None if wanted else True
+
+
+def pytest_make_parametrize_id(config, val, argname):
+    """Name no test by bytes: compressed ones hold the time, and two workers' names must agree."""
+    return argname if isinstance(val, bytes) else None
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -6,13 +6,13 @@ in graph mode on both.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import importlib.util
 import os
 import sys
 import warnings
-from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
+from pathlib import Path
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from amp_xla.backend import nvidia
 from amp_xla.errors import SetupOrderError, UnsupportedError
@@ -27,13 +27,6 @@ _INITIALIZED = "_keras_initialized"  # Keras' own mark of a variable
 MIN_CAPABILITY = (7, 0)  # the rewrite pass skips older GPUs (no tensor cores)
 
 
-@contextlib.contextmanager
-def _without_warnings() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-
-
 @functools.lru_cache(maxsize=None)
 def tensorflow() -> Any:
     """Import and return ``tensorflow`` without its start-up messages; does not set graph mode."""
@@ -43,7 +36,8 @@ def tensorflow() -> Any:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     # Otherwise the tokenizers library prints a warning at each fork after it has used threads.
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
-    with _without_warnings():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
         try:
             import tensorflow as module
         except ImportError as error:
@@ -59,7 +53,7 @@ def tensorflow() -> Any:
 
 
 def installed() -> str:
-    """Return ``tf1`` or ``tf2`` without an import; no 1.15 runs on Python 3.9 or newer."""
+    """Return ``tf1`` or ``tf2`` without importing TensorFlow: 1.15 needs Python 3.8 or older."""
     return "tf2" if sys.version_info >= (3, 9) or importlib.util.find_spec("tf_keras") else "tf1"
 
 
@@ -74,11 +68,6 @@ def kind() -> str:
 def is_fork() -> bool:
     """Return True on NVIDIA's TensorFlow 1.15, whose optimizers have loss scaling built in."""
     return kind() == "tf1" and hasattr(tensorflow().compat.v1.train.Optimizer, "doing_loss_scaling")
-
-
-def has_lite() -> bool:
-    """Return True if TensorFlow has ``--tf_xla_auto_jit=fusible``: NVIDIA's 1.15 and 2.x."""
-    return kind() == "tf2" or is_fork()
 
 
 @functools.lru_cache(maxsize=None)
@@ -221,7 +210,8 @@ def graph_model() -> Any:
 def bert4keras(name: str = "backend") -> Any:
     """Import and return a bert4keras module, e.g. ``bert4keras("models")``."""
     _prepare()
-    with _without_warnings():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
         try:
             return importlib.import_module(f"bert4keras.{name}")
         except ModuleNotFoundError as error:
@@ -385,16 +375,16 @@ def half_dtype(has_gpu: Optional[bool] = None) -> Tuple[Optional[str], str]:
         return None, "no GPU, and TensorFlow 1.15 has no half precision on CPU"
     if os.environ.get("TF_ENABLE_ONEDNN_OPTS", "1").lower() in ("0", "false"):
         return None, "no GPU, and oneDNN is off (TF_ENABLE_ONEDNN_OPTS=0)"
-    if not _cpu_has_bfloat16():
+    # oneDNN has bfloat16 kernels for AVX-512 and AVX-NE-CONVERT.
+    if not {"avx512f", "avx_ne_convert"} & set(cpu().get("flags", "").split()):
         return None, "no GPU, and this CPU has no AVX-512 for oneDNN's bfloat16"
     return "bfloat16", "no GPU; bfloat16 on CPU through oneDNN"
 
 
-def _cpu_has_bfloat16() -> bool:
-    """Return whether oneDNN has bfloat16 kernels for this CPU: AVX-512 or AVX-NE-CONVERT."""
+def cpu() -> Dict[str, str]:
+    """Return the fields of /proc/cpuinfo, such as ``model name``; empty without such a file."""
     try:
-        with open("/proc/cpuinfo") as info:
-            flags = next((line for line in info if line.startswith("flags")), "").split()
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
-        return False
-    return "avx512f" in flags or "avx_ne_convert" in flags
+        return {}
+    return {name.strip(): value.strip() for name, _, value in (x.partition(":") for x in lines)}

@@ -16,7 +16,7 @@ import shutil
 from pathlib import Path
 from typing import Dict, Iterator, Mapping, Optional
 
-from amp_xla import __version__
+from amp_xla import __version__, backend
 from amp_xla.backend import nvidia
 from amp_xla.process.progress import note
 
@@ -27,6 +27,7 @@ _DECIDING = (
     *("XLA_FLAGS", "TF_XLA_FLAGS", "NVIDIA_TF32_OVERRIDE", "TF_DETERMINISTIC_OPS"),
     "CUDA_VISIBLE_DEVICES",
 )
+_PROCESSOR = ("model name", "flags")  # fields of /proc/cpuinfo
 _folder: Optional[Path] = None
 
 
@@ -34,15 +35,10 @@ def folder(environ: Mapping[str, str], gpu: bool) -> str:
     """Return the folder of this TensorFlow, device, revision and flags; '' if it cannot be used."""
     root = Path(environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "amp_xla", "xla")
     tensorflow = importlib.import_module("importlib.metadata").version("tensorflow")
-    device = nvidia.look().describe() if gpu else _processor()
+    device = nvidia.look().describe() if gpu else str([*map(backend.cpu().get, _PROCESSOR)])
     parts = [device, __version__, *(environ.get(name, "") for name in _DECIDING)]
     digest = hashlib.sha256("|".join(parts).encode()).hexdigest()[:16]
     return _prepared(root / f"tensorflow-{tensorflow}-{digest}")
-
-
-def _processor() -> str:
-    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    return "".join(sorted({line for line in lines if line.startswith(("model name", "flags"))}))
 
 
 @functools.lru_cache(maxsize=None)

@@ -83,7 +83,7 @@ def configure(**overrides: Any) -> Precision:
     for name in set(_MANAGED) - set(variables):
         _restore(name)
     os.environ.update(variables)
-    if settings.xla == "lite" and not backend.has_lite():
+    if settings.xla == "lite" and backend.kind() == "tf1" and not backend.is_fork():
         _restore(flags.XLA_FLAGS)
         raise UnsupportedError(
             f"xla=lite (--tf_xla_auto_jit=fusible) exists in NVIDIA's TensorFlow 1.15 and in "

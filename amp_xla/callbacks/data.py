@@ -177,7 +177,7 @@ class Generator:
         self._hash = ""
 
     def identity(self, seed: int) -> Dict[str, Any]:
-        """Return nothing: the first batch of a generator cannot be read twice."""
+        """Return an empty dictionary, because a generator's first batch cannot be read twice."""
         return {}
 
     def batches(self, seed: int, position: int) -> Iterator[Any]:
@@ -286,7 +286,7 @@ class Arrays:
         return {}
 
     def read_ahead(self) -> None:
-        """Do nothing: all rows are in memory."""
+        """Do nothing, because all rows are in memory."""
 
     wait = compare = read_ahead
 
@@ -336,7 +336,7 @@ class Feed:
         return model._standardize_user_data(*first, class_weight=class_weight)[2]
 
     def begin_epoch(self, seed: int, epoch: int) -> None:
-        """Do nothing: the batches are in order."""
+        """Do nothing, because the batches are in order."""
 
     def arguments(self, given: Mapping[str, Any]) -> Dict[str, Any]:
         """Return the arguments of ``fit``, changed so that it takes its batches from here."""

@@ -24,7 +24,7 @@ _KERAS = ("keras", "tensorflow", "tensorflow_core", "tf_keras")
 
 
 def with_inner(optimizer: Any) -> List[Any]:
-    """Return an optimizer and those that it wraps, such as to scale the loss, outermost first."""
+    """Return an optimizer and the optimizers that it wraps, the outermost first."""
     found = [optimizer]
     while True:
         names = ("inner", "_optimizer", "optimizer")
@@ -114,7 +114,7 @@ def _plain(name: str) -> str:
 
 
 def name_changed(built: Mapping[str, Any], begun: Mapping[str, Any]) -> None:
-    """Print the names of variables that callbacks have set since they were ``built``."""
+    """Print the names of variables that callbacks have set: ``built`` has the values before."""
     names = [name for name in built if begun[name].tobytes() != built[name].tobytes()]
     if names:
         note(
@@ -124,7 +124,7 @@ def name_changed(built: Mapping[str, Any], begun: Mapping[str, Any]) -> None:
 
 
 def name_late(known: int) -> int:
-    """Print the variables that were made since there were ``known``; return their new number."""
+    """Print the variables after the first ``known`` ones; return the number of all."""
     every = [variable.op.name for variable in tf.global_variables()]
     if every[known:]:
         names = f"{', '.join(every[known:][:3])}{' ...' if every[known:][3:] else ''}"
@@ -152,7 +152,7 @@ def name_shortened(loop: Any, model: Any) -> None:
 
 
 def name_unfinished(loop: Any, ended: bool) -> None:
-    """Print what the end of ``fit`` has left: steps of the run, or of an accumulation window."""
+    """Print what is unfinished when ``fit`` ends: the run, or an accumulation window."""
     state, left, count = loop.state, loop.engine.in_window, loop.engine.micro_batches
     if not (ended or loop.over):
         note(

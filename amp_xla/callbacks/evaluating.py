@@ -16,7 +16,7 @@ _EVALUATING = "during an evaluation"
 class StateBefore:
     """State after the last batch of an epoch, in memory until all callbacks have been called.
 
-    They may take long, and may change the weights for a while, and nothing may interrupt them. So a
+    Callbacks may take long and change the weights for a while, and must not be interrupted. So a
     signal saves this state at once, in its own thread, and stops the run when they have ended.
     """
 

@@ -210,21 +210,18 @@ def decoded(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
         return np.array(arrays[value["array"]])
     if "scalar" in value:
         return np.dtype(value["scalar"]).type(value["value"])
-    kind = value.get("type")
+    kind = value["type"]
     if kind in _SEQUENCES:
         items = [decoded(item, arrays) for item in value["items"]]
         limit = {} if value["maxlen"] is None else {"maxlen": value["maxlen"]}
         return _SEQUENCES[kind](items, **limit)
-    if kind in _MAPPINGS:
-        pairs = [(decoded(key, arrays), decoded(item, arrays)) for key, item in value["pairs"]]
-        if kind == "defaultdict":
-            return collections.defaultdict(_FACTORIES.get(value["factory"]), pairs)
-        return _MAPPINGS[kind](dict(pairs)) if kind == "Counter" else _MAPPINGS[kind](pairs)
-    return value  # a dictionary of a checkpoint from before these forms
+    pairs = [(decoded(key, arrays), decoded(item, arrays)) for key, item in value["pairs"]]
+    if kind == "defaultdict":
+        return collections.defaultdict(_FACTORIES.get(value["factory"]), pairs)
+    return _MAPPINGS[kind](dict(pairs)) if kind == "Counter" else _MAPPINGS[kind](pairs)
 
 
 def _change(callback: Any, name: str, value: Any) -> None:
-    """Replace one of the ``_values`` of a callback."""
     old, change = _values(callback).get(name, (None, functools.partial(setattr, callback, name)))
     arrays = "." in name and isinstance(old, np.ndarray) and isinstance(value, np.ndarray)
     if arrays and (old.shape, old.dtype) == (value.shape, value.dtype):
@@ -353,7 +350,7 @@ def _is_state(value: Any, first: Any) -> bool:
     """Return whether a value looks like state: a container, or an object of the script's own.
 
     Args:
-      first: the value at the start. A number, bytes or a path are constants until replaced.
+      first: the value at the start; a number or a path is state only if it was replaced.
     """
     tensors = hasattr(value, "read_value") or isinstance(value, keras.metrics.Metric)
     if tensors or isinstance(value, (*_CONTAINERS, tuple)):

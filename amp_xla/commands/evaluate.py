@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -127,7 +128,8 @@ def _predicted(
         named = (zip(("text", "pair"), text.split("\t")) for text in texts)
         texts = [json.dumps(dict(pairs)) for pairs in named]
     data = "".join(f"{text}\n" for text in texts).encode("utf-8")
-    done = subprocess.run([*program, *words], input=data, stdout=subprocess.PIPE)
+    shown = {**os.environ, "RUNTIME_SHOWN": Path(sys.prefix).name}
+    done = subprocess.run([*program, *words], input=data, stdout=subprocess.PIPE, env=shown)
     if done.returncode:
         raise AmpXlaError(f"{run}: predict ended with exit status {done.returncode}; see above")
     return list(map(json.loads, done.stdout.decode("utf-8").splitlines()))
@@ -168,7 +170,6 @@ def _cell(value: Any) -> str:
 
 
 def _text(result: Dict[str, Any]) -> Iterator[str]:
-    """Yield the scores of a run as lines for the terminal."""
     yield f"{result['run']}, {result['checkpoint']}: {result['samples']:,} samples"
     wide = max(18, *map(len, result["metrics"]))
     for name, value in result["metrics"].items():

@@ -56,7 +56,7 @@ class Config:
     saved: SavedOptions = SavedOptions()
 
     def folder(self, parent: str, plain: bool = False) -> Path:
-        """Return the folder to write; ``plain``: its default name is ``export``."""
+        """Return the folder to write; with ``plain`` its default name is ``export``."""
         if self.dtype == "int8" and self.format != "onnx":
             raise AmpXlaError(f"--dtype int8 excludes --format {self.format}; allowed: onnx")
         dtype = "" if self.dtype == "fp32" else f"-{self.dtype}"
@@ -100,7 +100,7 @@ def main(argv: List[str]) -> int:
 def _write(
     config: Config, folder: Path, model: Any, saved: Any, source: str, dev: Any = None
 ) -> int:  # fmt: skip
-    """Write a recipe's model, or with ``saved`` None that of a script."""
+    """Write a recipe's model, or a script's model if ``saved`` is None."""
     writer = importlib.import_module(f"amp_xla.export.{WRITERS[config.format]}")
     said = all_or_nothing(
         folder, lambda temporary: _compared(model, writer, temporary, config, saved, dev)
@@ -148,7 +148,6 @@ def _export_script(config: Config, target: str, words: List[str]) -> int:
 
 
 def _dev_texts(config: Config, saved: Checkpoint, recipe: Recipe) -> Any:
-    """Return the run's dev texts."""
     files, layout = files_of(saved, recipe)
     if not hasattr(files, "built_in"):
         raise AmpXlaError(

@@ -63,7 +63,12 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
             work = count.count(model, batch)
             if process.poll() is None:
                 note("compiling the step with XLA, about 3 seconds per layer ...")
-            errors = process.communicate()[1].strip()
+            errors = None
+            while errors is None:
+                try:
+                    errors = process.communicate(timeout=10)[1].strip()
+                except subprocess.TimeoutExpired:
+                    note("still compiling ...")
         if process.returncode:
             reason = errors.rpartition("\n")[2].replace("error: ", "", 1)
             xla = f"a guess from the graph of mixed precision: {reason}"

@@ -112,21 +112,21 @@ def main(argv: List[str]) -> int:
     except LineError as error:
         path = called(config.file or "-")
         raise AmpXlaError(f"{path}, line {numbers[error.index]}: {error.reason}") from error
-    answer = _json if config.json else _text
     if config.query is None:
         row_of = dict(zip(numbers, answers.rows))
         blank: Row = ([], answers.blank)
         output.lines(
-            answer(text, row_of.get(number, blank)) for number, text in enumerate(lines, 1)
+            _line(text, row_of.get(number, blank), config.json)
+            for number, text in enumerate(lines, 1)
         )
         return 0
     ranked = sorted(zip(answers.rows, texts), key=lambda pair: -pair[0][1]["score"])
-    output.lines(answer(text, row) for row, text in ranked)
+    output.lines(_line(text, row, config.json) for row, text in ranked)
     return 0
 
 
 def _inputs(saved: Checkpoint, recipe: Recipe, config: Config) -> List[str]:
-    """Return what to predict, read as the training file was; a line without it is empty."""
+    """Return the inputs, read as the training file was; a line without an input is empty."""
     if not (saved.path / LAYOUT).is_file():
         return lines_of(config.file)  # a run of an older version
     files, run = files_of(saved, recipe)
@@ -142,7 +142,6 @@ def _inputs(saved: Checkpoint, recipe: Recipe, config: Config) -> List[str]:
 
 
 def _write(path: Path, texts: Sequence[str], vectors: Callable[[], np.ndarray]) -> int:
-    """Write the vectors of texts to a file; return 0."""
     if not texts or not path.parent.is_dir():
         problem = f"there is no folder {path.parent}" if texts else "there is no text"
         raise AmpXlaError(f"--vectors {path}: {problem}")
@@ -153,12 +152,9 @@ def _write(path: Path, texts: Sequence[str], vectors: Callable[[], np.ndarray]) 
     return 0
 
 
-def _text(text: str, row: Row) -> str:
-    return "\t".join(row[0])
-
-
-def _json(text: str, row: Row) -> str:
-    """Return a prediction as a JSON object."""
+def _line(text: str, row: Row, as_json: bool) -> str:
+    if not as_json:
+        return "\t".join(row[0])
     record = {**row[1], "text": text}
     line = json.dumps(record, ensure_ascii=False)
     # ``output.lines`` would escape control characters as \x1b, which is not JSON.

@@ -71,7 +71,6 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
 
 
 def _count(np: str) -> int:
-    """Return the number of ranks from the value of ``--np``."""
     if np == "auto":
         gpus = len(nvidia.look().gpus)
         if not gpus:

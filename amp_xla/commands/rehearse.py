@@ -40,8 +40,11 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
             f"batch in the script, or return (model, batch)"
         )
     from amp_xla.diagnose import rehearsal
+    from amp_xla.models import fused
     from amp_xla.training.step import initialize_variables
 
+    if fused.batch():
+        raise fused.unfit("a GPU", "a rehearsal, which needs none")
     initialize_variables()
     report = rehearsal.rehearse(model, batches, config.steps, on_step=lambda step: note(str(step)))
     config.subject.write("rehearse", "rehearsal.json", report)

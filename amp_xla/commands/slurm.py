@@ -115,7 +115,7 @@ def assign(hosts: str) -> List[Any]:
 def rendezvous(address: str, port: int, plan: List[Any]) -> Any:
     """Return the server through which the ranks of ``assign`` exchange addresses.
 
-    It listens already, with port 0 on any free one; the caller has to handle the requests.
+    It is already listening (port 0: any free port); the caller has to handle the requests.
     """
     from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import bisect
 from typing import Any, Callable, Dict, List, NamedTuple, Sequence, Tuple
 
+import numpy as np
+
 from amp_xla.data.labelled import Labelled, Preparation
 from amp_xla.data.text.entities import Entity
 from amp_xla.data.text.labels import Labels
 from amp_xla.data.text.layout import sample
 from amp_xla.data.text.readers import Dataset
-from amp_xla.data.text.tokenizer import Encoded, Tokenizer
+from amp_xla.data.text.tokenizer import Encoded, Part, Tokenizer
 from amp_xla.errors import DataError
 
 CUT, WITHIN = "cut off by --max-length", "beginning or ending where no token does"
@@ -20,7 +22,7 @@ class AlignedTexts(NamedTuple):
     """Texts, their tokens, and where each token is in its text.
 
     Attributes:
-      encoded: the tokens, with [CLS] and [SEP].
+      encoded: the tokens, with [CLS] and [SEP]; or their windows.
       starts, ends: position in characters of each token of each text, without [CLS] and [SEP].
     """
 
@@ -30,26 +32,28 @@ class AlignedTexts(NamedTuple):
     ends: List[List[int]]
 
     @classmethod
-    def of(cls, texts: Sequence[str], tokenizer: Tokenizer, max_length: int) -> AlignedTexts:
-        """Return the tokens of texts, at most ``max_length`` of each."""
+    def of(
+        cls, texts: Sequence[str], tokenizer: Tokenizer, max_length: int, stride: int = 0
+    ) -> AlignedTexts:
+        """Return the tokens of texts, cut or in windows as by ``Encoded.fitting``."""
         each = [tokenizer.aligned_pieces(text) for text in texts]
-        room = max_length - 2
-        rows = [[tokenizer.cls_id, *ids[:room], tokenizer.sep_id] for ids, _, _ in each]
-        return cls(texts, Encoded.of(rows), [s for _, s, _ in each], [e for _, _, e in each])
+        parts = (Part([tokenizer.cls_id], ids, [tokenizer.sep_id]) for ids, _, _ in each)
+        encoded = Encoded.fitting(parts, max_length, stride)
+        return cls(texts, encoded, [s for _, s, _ in each], [e for _, _, e in each])
 
     def cut(self) -> int:
         """Return the number of texts that have more tokens than ``encoded``."""
-        return sum(len(s) + 2 > size for s, size in zip(self.starts, self.encoded.lengths))
+        return int(np.count_nonzero(self.encoded.lost))
 
     def span(self, text: int, start: int, end: int) -> Tuple[int, int, str]:
-        """Return the first and last token of characters; and why none fit exactly, or "".
+        """Return the first and last token of some characters; and why they do not fit, or "".
 
-        The tokens may have characters outside of ``start`` to ``end``. If there is no token, the
-        first number is the greater one.
+        The tokens may contain more than the characters ``start`` to ``end``. If there are none, the
+        first number is greater than the second.
         """
         starts, ends = self.starts[text], self.ends[text]
         first, last = bisect.bisect_right(ends, start), bisect.bisect_left(starts, end) - 1
-        if last + 2 >= self.encoded.lengths[text]:
+        if last >= len(starts) - self.encoded.lost[text]:
             return 1, 0, CUT
         exact = first <= last and (starts[first], ends[last]) == (start, end)
         return first + 1, last + 1, "" if exact else WITHIN
@@ -61,7 +65,7 @@ class AlignedTexts(NamedTuple):
     def entities(self, text: int, spans: Sequence[Any], names: Sequence[str]) -> List[Entity]:
         """Return the entities of text number ``text``, sorted by their positions.
 
-        ``spans`` are their first tokens, last tokens and labels, of which ``names`` are the names.
+        ``spans`` are their first tokens, last tokens and labels, which are indices into ``names``.
         """
         starts, ends = self.starts[text], self.ends[text]
         return sorted(
@@ -101,8 +105,9 @@ def labelled(
     labels = Labels(tuple(sorted(set(names))))
     labels.ids(dev_names, share)
     tokenizer = preparation.vocabulary.tokenizer(train.texts, preparation.bert)
+    options = preparation.options
     aligned = [
-        AlignedTexts.of(part.texts, tokenizer, preparation.options.max_length) for part in parts
+        AlignedTexts.of(part.texts, tokenizer, options.max_length, options.stride) for part in parts
     ]
     numbers = {name: i for i, name in enumerate(labels.names)}
     targets, warnings = [], labels.warnings(dev_names)

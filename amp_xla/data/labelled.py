@@ -12,10 +12,12 @@ from amp_xla.config import MAY_CHANGE, within
 from amp_xla.data.batches.buckets import Batches, PackedBatches, choose_lengths
 from amp_xla.data.batches.order import generator
 from amp_xla.data.batches.protocol import Batch, MappedBatches
+from amp_xla.data.batches.windows import WindowBatches
 from amp_xla.data.text.layout import LAYOUT, Fields, sample
 from amp_xla.data.text.options import VocabularyOptions
 from amp_xla.data.text.readers import Dataset
 from amp_xla.data.text.tokenizer import Encoded, Tokenizer
+from amp_xla.errors import DataError, SettingsError
 from amp_xla.settings import auto
 
 _STREAM = 1  # last part of the random seed, so that order and dropout draw different numbers
@@ -31,6 +33,25 @@ class BatchOptions:
     """maximum tokens per sample; longer ones are cut; activation memory grows with its square"""
     shapes: Annotated[int, within(1, 2**10)] = 4
     """number of different batch lengths; each is one XLA compilation; 1 = fixed length"""
+
+    stride = 0  # a field of ``WindowOptions``
+
+
+@dataclasses.dataclass(frozen=True)
+class WindowOptions(BatchOptions):
+    """Rows and tokens of a batch, and windows over long texts."""
+
+    stride: Annotated[int, within(0, 2**16)] = 0
+    """sliding windows over texts of more than max_length tokens: tokens from the beginning of a
+    window to that of the next; 0 = such texts are cut"""
+
+    def __post_init__(self) -> None:
+        most = self.max_length - 2
+        if self.stride and (self.stride > most or self.max_length < 8):
+            raise SettingsError(
+                f"--stride {self.stride}: allowed is 1 to {most}, the tokens of a text in a row of "
+                f"--max-length {self.max_length}, which must be at least 8; or 0, no windows"
+            )
 
 
 class Labelled(NamedTuple):
@@ -75,7 +96,9 @@ class Preparation(NamedTuple):
       bert: folder whose vocabulary is used; None = use ``vocabulary``.
       token_dropout: share of the tokens hidden in training.
       seed: decides the order, the hidden tokens, and which texts ``train_fraction`` takes.
-      few_lengths: returns, for batches of few lengths, whether to use these because XLA is on.
+      micro_batch: rows of a micro-batch, and so the maximum number of windows of a text.
+      group: ``WindowBatches.group`` of a resumed run; None = a new run.
+      few_lengths: function (batches of few lengths) -> whether to use these, because XLA is on.
     """
 
     vocabulary: VocabularyOptions
@@ -84,6 +107,8 @@ class Preparation(NamedTuple):
     token_dropout: float
     seed: int
     packed: bool = False
+    micro_batch: int = 2**16
+    group: Optional[int] = None
     few_lengths: Optional[Callable[[Any], bool]] = None
 
     def labelled(
@@ -112,7 +137,8 @@ class Preparation(NamedTuple):
           counts, warnings: first and last part of the description.
         """
         train, dev = parts
-        batches, dev_batches = self._batches(encoded, answers)
+        most = self._most_windows(encoded, parts)
+        batches, dev_batches = self._batches(encoded, answers, most)
         if changes:
             batches, dev_batches = map(MappedBatches, (batches, dev_batches), changes)
         batches = token_dropout(batches, self.token_dropout, tokenizer, self.seed)
@@ -121,31 +147,73 @@ class Preparation(NamedTuple):
         description = (
             f"{_columns(train, dev)}{shown}\n{counts}, {tokenizer.vocab_size} tokens; "
             f"{batches.describe()}{train.warnings()}{dev.warnings()}"
-            f"{tokenizer.warnings(encoded[0])}{warnings}{_repeated(train, dev)}"
+            f"{self._lost(encoded[0])}{tokenizer.warnings(encoded[0])}{warnings}"
+            f"{_repeated(train, dev)}"
         )
         return Labelled(
             train, dev, labels, tokenizer, batches, dev_batches, description, **others
         )  # fmt: skip
 
-    def _batches(self, encoded: Sequence[Encoded], answers: Sequence[Any]) -> Tuple[Any, Any]:
+    def _most_windows(self, encoded: Sequence[Encoded], parts: Sequence[Dataset]) -> int:
+        """Return the most windows of a text, 0 without windows; raise an error if too many."""
+        most, limit = 0, self.micro_batch
+        if (self.group or 0) > limit:
+            raise SettingsError(
+                f"--batch-size {limit}: the run began with windows in groups of {self.group} rows; "
+                f"allowed: {self.group} or more"
+            )
+        for part, data in zip(encoded, parts):
+            counts = np.zeros(1, np.int64) if part.windows is None else part.windows.counts
+            most, longest = max(most, int(counts.max())), data.texts[int(counts.argmax())]
+            if most > limit:
+                raise DataError(
+                    f"{(counts > limit).sum():,} of {len(data):,} texts have more windows than "
+                    f"--batch-size {limit}, such as {longest[:40]!r} with {most:,}; allowed: a "
+                    "higher --batch-size, --stride or --max-length, or shorter texts"
+                )
+        return most
+
+    def _batches(
+        self, encoded: Sequence[Encoded], answers: Sequence[Any], most: int
+    ) -> Tuple[Any, Any]:
         """Return training and dev batches, in the same shapes."""
         length, size = self.options.max_length, self.options.batch_size
-        batches: Batches
+
+        def grouped(rows: Batches) -> Batches:
+            how: Any = {"most": most, "group": self.group, "limit": self.micro_batch}
+            return WindowBatches(rows, answers[0], self.seed, **how) if most else rows
+
+        of_rows = None if most else answers[0]
         if self.packed:
-            batches = PackedBatches(encoded[0], answers[0], length, size, self.seed)
+            batches = grouped(PackedBatches(encoded[0], of_rows, length, size, self.seed))
         else:
             # A dev text may be longer than every training text.
             sizes = np.concatenate([part.lengths for part in encoded])
 
             def of(shapes: int) -> Batches:
-                lengths = choose_lengths(sizes, shapes, length)
-                return Batches(encoded[0], answers[0], lengths, size, self.seed)
+                lengths = choose_lengths(sizes, shapes, length) if shapes else [length]
+                return grouped(Batches(encoded[0], of_rows, lengths, size, self.seed))
 
             shapes = self.options.shapes
             batches = of(min(shapes, auto.LENGTHS) if self.few_lengths else shapes)
             if self.few_lengths is not None and not self.few_lengths(batches):
                 batches = of(shapes)
         return batches, batches.like(encoded[1], answers[1])
+
+    def _lost(self, encoded: Encoded) -> str:
+        """Return a line about training texts that are cut; empty if none is."""
+        lost = np.zeros(1, np.int64) if encoded.lost is None else encoded.lost
+        cut, length = np.count_nonzero(lost), self.options.max_length
+        if not cut or self.options.stride:
+            return ""
+        way = ""
+        if isinstance(self.options, WindowOptions):
+            way = f"; --stride {max(1, length // 2)} reads all of them, in windows"
+        share = lost.sum() / (lost.sum() + len(encoded.token_ids))
+        return (
+            f"\n{cut:,} of {len(lost):,} training texts are cut to --max-length {length}, which "
+            f"loses {share:.0%} of all tokens{way}"
+        )
 
 
 def _columns(train: Dataset, dev: Dataset) -> str:

@@ -13,20 +13,7 @@ from amp_xla.backend import tf
 from amp_xla.diagnose import emulate
 from amp_xla.diagnose.inspection_report import BlockerReport, LayerReport, Misfit, Report
 from amp_xla.diagnose.node_origins import NodeOrigins
-from amp_xla.graph import shapes, training_graph, virtual_gpu
-from amp_xla.graph.nodes import (
-    FLOAT,
-    HALF,
-    MATMULS,
-    by_name,
-    closure,
-    consumers,
-    half_nodes,
-    has_type,
-    is_half,
-    output_types,
-    parse_input,
-)
+from amp_xla.graph import nodes, shapes, training_graph, virtual_gpu
 from amp_xla.graph.virtual_gpu import Colors
 
 # Ops that pass constants on.
@@ -57,23 +44,23 @@ def inspect(model: Any, batch: Optional[Sequence[Any]] = None) -> Report:
     training = training_graph.view(model)
     feed_shapes = training.feed_shapes(batch)
     rewritten = virtual_gpu.rewrite(training, training.fetches)
-    origins, after = NodeOrigins(training), by_name(rewritten.graph_def)
+    origins, after = NodeOrigins(training), nodes.by_name(rewritten.graph_def)
     float32 = emulate.tensor_cores(rewritten.graph_def, rounds=False)
     sizes = shapes.static_shapes(float32, training.fetches, feed_shapes)
     flops, unmeasured = shapes.matmul_flops(float32, sizes)
-    total, half = sum(flops.values()), half_nodes(rewritten.graph_def)
-    nodes = list(_nodes(after, half, origins, sizes, rewritten.lists))
+    total, half = sum(flops.values()), nodes.half_nodes(rewritten.graph_def)
+    computing = list(_nodes(after, half, origins, sizes, rewritten.lists))
     return Report(
         tensorflow=backend.tensorflow().__version__ + (" (NVIDIA)" if backend.is_fork() else ""),
         batch=feed_shapes,
         nodes=len(after),
         half_nodes=len(half),
-        casts=sum(node.op == "Cast" and is_half(node) for node in after.values()),
+        casts=sum(node.op == "Cast" and nodes.is_half(node) for node in after.values()),
         matmul_flops=total,
         half_flops_share=sum(flops[name] for name in half & set(flops)) / max(total, 1),
         unmeasured=unmeasured,
-        layers=_layers(nodes, origins.layer_positions()),
-        blockers=_blockers(nodes, origins),
+        layers=_layers(computing, origins.layer_positions()),
+        blockers=_blockers(computing, origins),
         constants=_misfits(after, origins),
     )
 
@@ -99,29 +86,29 @@ class _Node(NamedTuple):
 
 
 def _nodes(
-    nodes: Mapping[str, Any],
+    graph: Mapping[str, Any],
     half: Set[str],
     origins: NodeOrigins,
     sizes: Mapping[str, List[shapes.Shape]],
     lists: Colors,
 ) -> Iterator[_Node]:
     """Yield the computing nodes of the forward and backward pass (the update is never half)."""
-    for name, node in sorted(nodes.items()):
+    for name, node in sorted(graph.items()):
         origin, converted = origins.of(name), name in half
-        computes = converted or has_type(node, FLOAT) or FLOAT in output_types(node)
-        if origin.phase == "update" or node.op in _SOURCES or not computes:
+        in_float32 = nodes.has_type(node, nodes.FLOAT) or nodes.FLOAT in nodes.output_types(node)
+        if origin.phase == "update" or node.op in _SOURCES or not (converted or in_float32):
             continue
-        role = "matmul" if node.op in MATMULS else "other"
+        role = "matmul" if node.op in nodes.MATMULS else "other"
         role = "softmax" if node.op in ("Softmax", "LogSoftmax") else role
         if converted:
             yield _Node(*origin, role, True)
         else:
             size = shapes.float32_bytes(sizes.get(name, []))
-            yield _Node(*origin, role, False, size, *_blocker(name, nodes, half, lists))
+            yield _Node(*origin, role, False, size, *_blocker(name, graph, half, lists))
 
 
 def _blocker(
-    name: str, nodes: Mapping[str, Any], half: Set[str], lists: Colors
+    name: str, graph: Mapping[str, Any], half: Set[str], lists: Colors
 ) -> Tuple[str, str, str]:
     """Return op, name and reason of the blocker of node ``name``; empty strings if it has none.
 
@@ -133,19 +120,19 @@ def _blocker(
     - Other gray ops become half if they are between half ops.
     - Other clear ops become half if they are next to a half op.
     """
-    op = nodes[name].op
+    op = graph[name].op
     color = lists.get(op, "unlisted")
     if color in ("black", "unlisted", "white"):
         return op, name, "refused" if color == "white" else color
     # The nearest black op that reaches the node through gray and clear ops.
     seen, queue = {name}, collections.deque([name])
     while queue:
-        for source, index in map(parse_input, nodes[queue.popleft()].input):
-            if index < 0 or source in seen or source in half or source not in nodes:
+        for source, index in map(nodes.parse_input, graph[queue.popleft()].input):
+            if index < 0 or source in seen or source in half or source not in graph:
                 continue
             seen.add(source)
-            node = nodes[source]
-            color = lists.get(node.op, "") if FLOAT in output_types(node) else ""
+            node = graph[source]
+            color = lists.get(node.op, "") if nodes.FLOAT in nodes.output_types(node) else ""
             if color == "black":
                 return node.op, source, "black"
             if color in ("gray", "clear"):
@@ -196,18 +183,18 @@ def _blockers(nodes: Sequence[_Node], origins: NodeOrigins) -> List[BlockerRepor
     return sorted(reports, key=lambda r: (-r.float32_bytes, -r.nodes, r.op))
 
 
-def _misfits(nodes: Mapping[str, Any], origins: NodeOrigins) -> List[Misfit]:
+def _misfits(graph: Mapping[str, Any], origins: NodeOrigins) -> List[Misfit]:
     """Return the constants that do not fit float16; those that nodes read in float16 come first."""
-    readers = consumers(nodes)
+    readers = nodes.consumers(graph)
     out = []
-    for name, node in nodes.items():
-        if node.op != "Const" or node.attr["dtype"].type not in (FLOAT, HALF):
+    for name, node in graph.items():
+        if node.op != "Const" or node.attr["dtype"].type not in (nodes.FLOAT, nodes.HALF):
             continue
         value = _misfit(tf.make_ndarray(node.attr["value"].tensor).astype(np.float32).ravel())
         if value is None:
             continue
         problem = "overflows" if abs(value) > 1 else "vanishes"
-        half, origin = _read_as_half(nodes, readers, name), origins.of(name)
+        half, origin = _read_as_half(graph, readers, name), origins.of(name)
         # The optimizer's constants stay in float32 and do no harm.
         if half or origin.phase != "update":
             source = origins.source(name)
@@ -227,10 +214,10 @@ def _misfit(values: Any) -> Optional[float]:
     return float(values[lost][place])
 
 
-def _read_as_half(nodes: Mapping[str, Any], readers: Dict[str, List[str]], name: str) -> bool:
+def _read_as_half(graph: Mapping[str, Any], readers: Dict[str, List[str]], name: str) -> bool:
     """Return whether a constant reaches a half node, or a cast to half, unchanged."""
 
     def passed_on(reached: str) -> List[str]:
-        return readers[reached] if reached == name or nodes[reached].op in _PASS_ON else []
+        return readers[reached] if reached == name or graph[reached].op in _PASS_ON else []
 
-    return any(is_half(nodes[target]) for target in closure([name], passed_on))
+    return any(nodes.is_half(graph[target]) for target in nodes.closure([name], passed_on))

@@ -49,7 +49,7 @@ class _Replay(NamedTuple):
         return overflows or not values.finite
 
     def may_be_bad(self, tensor: Tensor) -> bool:
-        """Return whether a tensor is bad, or is not recorded, as in a loop, and no integer."""
+        """Return whether a tensor is bad, or a float that was not recorded, such as in a loop."""
         if tensor in self.ranges:
             return self.bad(tensor)
         types = nodes.output_types(self.nodes[tensor[0]])[tensor[1] :]
@@ -175,7 +175,10 @@ def _finding(
     training: TrainingGraph, plain: _Replay, mixed: _Replay, lists: Optional[virtual_gpu.Colors]
 ) -> Finding:
     """Report the first node that fails, in the order in which the model was built."""
-    origins, trained = NodeOrigins(training), _trained(mixed.nodes)
+    # Nodes that depend on a variable: not masks, not constants.
+    variables = [name for name, node in mixed.nodes.items() if node.op == "VarHandleOp"]
+    trained = nodes.closure(variables, nodes.consumers(mixed.nodes).__getitem__)
+    origins = NodeOrigins(training)
     bad = mixed.bad_ancestors()
     turned = [t for t in bad if mixed.turns_bad(t, trained)]
     suspects: Iterable[Tensor] = [t for t in turned if not plain.bad(t)]
@@ -205,12 +208,6 @@ def _finding(
     )
     layer, constant = training.layers.get(origin.layer), mixed.largest_constant(tensor)
     return dataclasses.replace(finding, remedies=remedies(finding, layer, constant, lists))
-
-
-def _trained(graph: Mapping[str, Any]) -> Set[str]:
-    """Return the names of the nodes that depend on a variable: not masks, not constants."""
-    variables = [name for name, node in graph.items() if node.op == "VarHandleOp"]
-    return nodes.closure(variables, nodes.consumers(graph).__getitem__)
 
 
 def _problem(values: ValueRange, half: bool, inputs: Tuple[Input, ...], float32_too: bool) -> str:

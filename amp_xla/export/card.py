@@ -20,6 +20,13 @@ _LIBRARIES = (
     ("sentence_transformers", "sentence-transformers"), ("build_transformer_model", "bert4keras"),
     ("from roformer", "roformer"), ("tf.saved_model", "tensorflow"), ("onnxruntime", "onnx"),
 )  # fmt: skip
+_OVER_WINDOWS = {  # task -> how the answers of a text's windows become one
+    "text-classification": "The mean of the logits of a text's windows is its logit.",
+    "token-classification": "A token's answer is that of the window where it is furthest from an "
+    "edge.",
+    "question-answering": "The answer is the best span of all windows; the score of no answer is "
+    "the lowest of all windows.",
+}  # fmt: skip
 _CODE = "```\n{}\n```"
 _Score = Tuple[str, str, str, float, str]  # data, samples, metric, value, 95% interval
 _NOT_VERSIONS = (
@@ -62,6 +69,7 @@ def write(
         f"A model of amp_xla's recipe `{_cell(saved.recipe)}`: {saved.path.name} of "
         f"{run.total_steps or run.steps:,} steps.",
         "## Load", _CODE.format("\n".join(map(printable, use))),
+        _windows(config, task),
         "## Data", "\n".join(f"- {name}: {value}" for name, value in files.items()),
         f"Labels: {_cell(', '.join(labels))}" if labels else "",
         "## Metrics", _table("data | samples | metric | value | 95% interval", (
@@ -76,6 +84,18 @@ def write(
     ]  # fmt: skip
     text = "\n".join(["---", *front, "---", ""]) + "\n" + "\n\n".join(filter(None, parts)) + "\n"
     (folder / "README.md").write_text(text, encoding="utf-8")
+
+
+def _windows(config: Dict[str, Any], task: str) -> str:
+    """Return how a long text is cut for the model; empty if the run had no windows."""
+    length, stride = (number(config.get(name)) for name in ("max_length", "stride"))
+    if not stride > 0:
+        return ""
+    return (
+        f"Texts of more than {length:g} tokens were cut into windows of {length:g} tokens, with "
+        f"[CLS] and [SEP], each {stride:g} tokens after the one before it; the last ends with the "
+        f"text. {_OVER_WINDOWS.get(task, '')}"
+    )
 
 
 def _scores(run: Record, saved: Checkpoint) -> Iterator[_Score]:

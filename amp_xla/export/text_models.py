@@ -50,7 +50,7 @@ def classifier(
       classes: number of logits.
       outputs: function from the logits to the outputs by name.
       formula: how to compute the answer, with ``{}`` for the logits.
-      **pooler: further attributes of ``Exportable`` of runs with the pooler.
+      **pooler: further attributes of ``Exportable``, for runs with the pooler.
     """
     shape = google.pretrained(str(checkpoint.path)).config
     family, pooling = shape["model_type"], flat(config).get("pooling", "mean")

@@ -7,6 +7,7 @@ and no sums of accumulated gradients.
 
 from __future__ import annotations
 
+import itertools
 import re
 from typing import Any, Dict, Mapping, Sequence
 
@@ -52,6 +53,7 @@ def module(graph: Any, fetches: Sequence[str], feeds: Mapping[str, Sequence[int]
 
     variables: Dict[str, Any] = {}
     inputs: Dict[str, Any] = {}
+    _rename_functions(graph.library, graph.node)
     with context.eager_mode():
         for node in graph.node:
             node.device = ""
@@ -86,3 +88,14 @@ def module(graph: Any, fetches: Sequence[str], feeds: Mapping[str, Sequence[int]
                 reason = f"XLA has no {unknown.group(1)} ({unknown.group(2)})"
             raise UnsupportedError(f"XLA cannot compile this step: {reason}") from error
     return result
+
+
+def _rename_functions(library: Any, nodes: Any) -> None:
+    """Rename functions that passes changed: TensorFlow has others of the same names."""
+    names = {function.signature.name for function in library.function}
+    for function in library.function:
+        function.signature.name += "_rewritten"
+    for node in itertools.chain(nodes, *(function.node_def for function in library.function)):
+        for value in node.attr.values():
+            if value.func.name in names:
+                value.func.name += "_rewritten"

@@ -43,11 +43,13 @@ class Dropout(NamedTuple):
     Attributes:
       rate: share of activations.
       attention: share of attention weights.
+      fused: attention by cuDNN, which drops no weights.
     """
 
     key: jax.Array
     rate: float
     attention: float
+    fused: bool = False
 
 
 def dropped(x: jax.Array, dropout: Optional[Dropout], place: int) -> jax.Array:
@@ -105,16 +107,11 @@ class Norm:
         return (centred * scale * self.gamma + self.beta).astype(x.dtype)
 
 
-def has_fused_attention(query: jax.Array) -> bool:
-    """Return whether cuDNN has attention for [B, L, heads, size] of this dtype on this device."""
+def has_fused_attention(dtype: Any, size: int) -> bool:
+    """Return whether cuDNN has attention of this dtype and size of a head on this device."""
     capability = str(getattr(jax.local_devices()[0], "compute_capability", ""))  # NVIDIA's: "9.0"
-    return (
-        query.dtype in (jnp.float16, jnp.bfloat16)
-        and query.shape[-1] % 8 == 0
-        and query.shape[-1] <= 128
-        and capability.partition(".")[0].isdigit()
-        and float(capability) >= 8.0
-    )
+    known = capability.partition(".")[0].isdigit() and float(capability) >= 8.0
+    return known and dtype in (jnp.float16, jnp.bfloat16) and size % 8 == 0 and size <= 128
 
 
 def attention(
@@ -122,16 +119,11 @@ def attention(
     dropout: Optional[Dropout], place: int,
 ) -> jax.Array:  # fmt: skip
     """Return attention by XLA, [B, L, heads, size]; ``allowed`` is bool [B, 1, 1, L]."""
-    # JAX's function has no dropout of attention weights, and runs in float16 only on a GPU.
-    supported = query.dtype != jnp.float16 or jax.default_backend() == "gpu"
-    rate = dropout.attention if dropout is not None else 0.0
-    if supported and not rate:
-        return jax.nn.dot_product_attention(query, key, value, mask=allowed)
     scores = jnp.einsum("bqhd,bkhd->bhqk", query, key).astype(jnp.float32)
     scores = scores * query.shape[-1] ** -0.5
     weights = jax.nn.softmax(jnp.where(allowed, scores, _FAR)).astype(query.dtype)
     if dropout is not None:
-        weights = dropped(weights, dropout._replace(rate=rate), place)
+        weights = dropped(weights, dropout._replace(rate=dropout.attention), place)
     return jnp.einsum("bhqk,bkhd->bqhd", weights, value)
 
 
@@ -167,7 +159,7 @@ class Layer:
             return y.reshape(rows, length, self.heads, -1)
 
         query, key, value = split(self.query(x)), split(self.key(x)), split(self.value(x))
-        if dropout is not None and not dropout.attention and has_fused_attention(query):
+        if dropout is not None and dropout.fused:
             # Padding is at the end of a row; a row of padding alone attends to its first token.
             ends = jnp.where(mask, jnp.arange(1, length + 1, dtype=jnp.int32), 1)
             lengths = ends.max(1)

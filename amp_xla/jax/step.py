@@ -86,7 +86,7 @@ def training_step(
     optimizer: optax.GradientTransformation,
     rate: Any,
     policy: Policy,
-    dropout: Tuple[float, float],
+    dropout: Tuple[float, float, bool],
     smoothing: float,
     seed: int,
 ) -> Any:
@@ -98,7 +98,7 @@ def training_step(
       optimizer: result of ``adamw``.
       rate: result of ``schedule``.
       policy: dtypes of parameters, computation and output.
-      dropout: shares to drop of activations and of attention weights.
+      dropout: shares to drop of activations and of attention weights; attention by cuDNN.
       smoothing: label smoothing.
       seed: seed of dropout.
     """

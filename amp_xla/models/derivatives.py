@@ -14,7 +14,7 @@ from typing import Any, Callable, Optional, Sequence, Tuple
 
 from amp_xla import backend
 from amp_xla.backend import K, configuring, keras, tf
-from amp_xla.models import dropout
+from amp_xla.models import dropout, fused
 
 _GROUP = 8  # rows of a batch in a sum of the first stage
 
@@ -91,8 +91,8 @@ def layer_norm(x: Any, gamma: Any, beta: Any, epsilon: float) -> Any:
 def add_rows(x: Any, rows: Any) -> Any:
     """Build x + rows, floats [B, L, D] and [L, D], whose gradient by rows is a sum in two stages.
 
-    XLA lays out an axis of 32 or more elements that is summed over as the fastest one. A sum over
-    the batch would so transpose the residual stream before and after each matrix product.
+    If XLA sums over an axis of 32 or more elements, it makes that axis the fastest in memory. A sum
+    over the batch would transpose the residual stream before and after each matrix product.
     """
 
     def value(x: Any, rows: Any) -> Tuple[Any, Callable[[Any], Tuple[Any, Any]]]:
@@ -235,16 +235,17 @@ def _multi_head_attention() -> Any:
             return self.o_dense(tf.reshape(out, [*rows, self.heads * self.head_size]))
 
         def pay_attention_to(self, inputs: Any, mask: Any = None, **kwargs: Any) -> Any:
-            kind = kwargs.get("p_bias")
-            if (
-                self.normalization != "softmax"
-                or self.return_attention_scores
-                or kind not in (None, "rotary", "typical_relative")
-            ):
+            kind, batch = kwargs.get("p_bias"), fused.batch()
+            special = self.normalization != "softmax" or self.return_attention_scores
+            if batch and (special or kind or kwargs.get("a_bias")):
+                raise fused.unfit("rows that are padded at their end alone", f"more in {self.name}")
+            if special or kind not in (None, "rotary", "typical_relative"):
                 return super().pay_attention_to(inputs, mask, **kwargs)
             query, key, value, *rest = inputs
             if self.attention_scale:
                 query *= self.key_size**-0.5
+            if batch:
+                return fused.attention(query, key, value, mask[1], batch), None
             bias = _bias(mask[1], rest.pop(0) if kwargs.get("a_bias") else None)
             if kind == "rotary":
                 turn = backend.bert4keras().apply_rotary_position_embeddings

@@ -80,7 +80,7 @@ def transformer(
 
 
 def pooler_activation(config: Mapping[str, Any]) -> str:
-    """Return the activation of the pooler, or of the layer that a family's classifier has."""
+    """Return the activation of BERT's pooler, or of the layer that other families have instead."""
     family = config["model_type"]
     if family not in OWN_HEAD:
         return "tanh"
@@ -215,15 +215,25 @@ def inputs_of(
     """Return the placeholders of training by name: those of a model, labels and weights.
 
     Args:
-      model: Keras model of token and segment ids; for packed rows, also of position ids and slots.
+      model: as for ``named_inputs``.
       labels, weights: their shapes; weights are float32.
       kind: dtype of the labels; None = int32.
     """
     return {
-        **dict(zip(("token_ids", "segment_ids", "position_ids", "slots"), model.inputs)),
+        **named_inputs(model),
         "labels": tf.placeholder(kind or tf.int32, labels, name="labels"),
         "weights": tf.placeholder(tf.float32, weights, name="weights"),
     }
+
+
+def named_inputs(model: Any) -> Dict[str, Any]:
+    """Return the inputs of a Keras model by the names that they have in batches.
+
+    The model is one of token and segment ids; for packed rows also of position ids and slots; and
+    at last of ``windows``, if its outputs are means over windows.
+    """
+    names = ["token_ids", "segment_ids", "position_ids", "slots"][: len(model.inputs) // 2 * 2]
+    return dict(zip([*names, "windows"], model.inputs))
 
 
 def mean_over_tokens(pair: Any, mask: Any = None) -> Any:

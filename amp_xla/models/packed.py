@@ -45,6 +45,32 @@ def _means(vectors: Any, slots: Any, most: int) -> Any:
     return tf.matmul(member, vectors)
 
 
+def over_windows(model: Any) -> Any:
+    """Build a Keras model with the means of a model's outputs over the windows of each text.
+
+    A mean is in the place of its text's first window. The new input, the last one, is ``windows``
+    of ``batches.windows.WindowBatches``, int [groups, P].
+
+    Args:
+      model: its output is float32 [R, C], or [R, S, C] for packed rows.
+    """
+
+    def means(pair: Any, mask: Any = None) -> Any:
+        values, windows = pair
+        groups, most = tf.unstack(tf.shape(windows))
+        grouped = tf.reshape(values, [groups, 1, most, values.shape[-1]])
+        member = tf.equal(windows[:, None], tf.range(most)[None, :, None])
+        share = tf.cast(member, values.dtype)
+        share /= tf.maximum(tf.reduce_sum(share, -1, keepdims=True), 1.0)
+        # Not a matrix product, which mixed precision would compute in half.
+        mean = tf.reshape(tf.reduce_sum(share[..., None] * grouped, 2), tf.shape(values))
+        return tf.ensure_shape(mean, values.shape)
+
+    windows = keras.layers.Input((None,), dtype="int32", name="Input-Windows")
+    output = keras.layers.Lambda(means, name="Windows")([model.output, windows])
+    return keras.models.Model([*model.inputs, windows], output)
+
+
 def extended(base: Any) -> Any:
     """Return a subclass of a bert4keras encoder with attention within texts.
 

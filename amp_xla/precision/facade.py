@@ -28,7 +28,14 @@ Trackable: Any = next(c for c in tf.Module.__mro__ if c.__name__ == "Trackable")
 
 def concrete(base: type, inner: Inner) -> type:
     """Return the subclass of ``base`` that the framework behind ``inner`` accepts."""
-    return _subclass(base, _expected(inner))
+    expected: Optional[type] = None
+    if isinstance(inner, (KerasInner, NewKerasInner)) and keras_of(inner.optimizer) is not None:
+        module = sys.modules[own_class(inner.optimizer).__module__]
+        name = "LossScaleOptimizerV3" if isinstance(inner, NewKerasInner) else "LossScaleOptimizer"
+        expected = getattr(module, name, None)
+    elif isinstance(inner.optimizer, tf.train.Optimizer):
+        expected = tf.train.Optimizer
+    return _subclass(base, expected)
 
 
 @functools.lru_cache(maxsize=None)
@@ -43,17 +50,6 @@ def _subclass(base: type, expected: Optional[type]) -> type:
     }
     name = expected.__name__ if getattr(base, "keeps_keras_name", False) else NAME
     return type(name, (base, expected), fields)
-
-
-def _expected(inner: Inner) -> Optional[type]:
-    cls = type(inner.optimizer)
-    if isinstance(inner, (KerasInner, NewKerasInner)):
-        if keras_of(inner.optimizer) is None:
-            return None
-        keras_class = own_class(inner.optimizer)
-        name = "LossScaleOptimizerV3" if isinstance(inner, NewKerasInner) else "LossScaleOptimizer"
-        return getattr(sys.modules[keras_class.__module__], name, None)
-    return tf.train.Optimizer if issubclass(cls, tf.train.Optimizer) else None
 
 
 def own_class(optimizer: Any) -> type:
@@ -163,7 +159,7 @@ class OptimizerFacade(Trackable):
         return (backend.tensorflow().keras if keras is None else keras).backend
 
     def get_slot_names(self) -> List[str]:
-        """Return no names: checkpoints hold the inner optimizer as a child, with its slots."""
+        """Return an empty list: checkpoints hold the inner optimizer as a child, with its slots."""
         return []
 
     def get_slot(self, variable: Any, name: str) -> Any:

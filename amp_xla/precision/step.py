@@ -117,9 +117,9 @@ class Steps:
         return steps[key]
 
     def next(self) -> Step:
-        """Return the step under construction; begin a new one after a step applied or abandoned.
+        """Return the step under construction; begin a new one if it was applied or abandoned.
 
-        Only eager code can abandon a step: by its values, after it has unscaled gradients.
+        Eager code abandons a step if it unscales gradients and does not apply them.
         """
         step = self.current()
         if step.finite is not None or (step.unscaled and tf.executing_eagerly()):
@@ -263,8 +263,12 @@ class Steps:
         step.tests = []
 
     def _skipped(self, scale: Any) -> List[Any]:
+        from tensorflow.python.ops import control_flow_util
+
         done = [self.skipped_steps.assign_add(1, read_value=False)]
-        if self.warn is not None and not _compiled():
+        # A graph that XLA compiles as a whole cannot call Python.
+        within_xla = control_flow_util.GraphOrParentsInXlaContext(tf.get_default_graph())
+        if self.warn is not None and not within_xla:
             # Runs in skipped steps only, so that other steps do not wait for Python.
             arguments = [scale, self.applied_steps.read_value()]
             done.append(tf.numpy_function(self.warn, arguments, tf.int64))
@@ -332,7 +336,7 @@ class Monitor:
     """A Python function for the branch of skipped steps, which warns the user.
 
     It warns if steps are skipped at the minimum scale, once per streak; if gradients overflow under
-    a constant scale; and once in eager code, of a layer whose updates have run in a skipped step.
+    a constant scale; and in eager code, once, if a layer's updates have run in a skipped step.
 
     Args:
       spec: the loss scale.
@@ -377,13 +381,6 @@ class Monitor:
 
     def _warn(self, message: str) -> None:
         warnings.warn(message, LossScaleWarning, stacklevel=3)
-
-
-def _compiled() -> bool:
-    """Return True in a graph that XLA compiles as a whole; it cannot call Python."""
-    from tensorflow.python.ops import control_flow_util
-
-    return bool(control_flow_util.GraphOrParentsInXlaContext(tf.get_default_graph()))
 
 
 def _after(operations: List[Any], later: Callable[[], List[Any]]) -> Any:

@@ -72,7 +72,7 @@ def if_applied(updates: Sequence[Any], finite: Any, loss: Any) -> List[Any]:
 
 
 def awaited() -> List[Any]:
-    """Return what new operations wait for, if it has updates of layers (``UPDATE_OPS``)."""
+    """Return the operations that new ones wait for, if updates of layers are among them."""
     graph = tf.get_default_graph()
     waits = list(graph._current_control_dependencies())
     steps = {v.op for v in tf.get_collection(tf.GraphKeys.GLOBAL_STEP)}
@@ -93,7 +93,7 @@ def _assigned(operations: Iterable[Any]) -> Set[Any]:
 
 
 def _in_branch(op: Any) -> bool:
-    """Return whether an operation assigns, or belongs to a branch or result of an assignment."""
+    """Return whether an operation assigns, is in a branch, or passes on a result of either."""
     if op.type.startswith(ASSIGNS) or op.type == "Switch":
         return True
     if op._get_control_flow_context() is not None:

@@ -36,7 +36,7 @@ def guard() -> None:
     """Let SIGINT and SIGUSR1 end the process during the imports, when nothing is to clean up.
 
     Python would raise KeyboardInterrupt, which the import of an extension module may swallow, and
-    a process that SIGUSR1 kills has not the exit code 0. The launcher of ranks starts them with
+    SIGUSR1 would give another exit code than 0. The launcher of ranks starts them with
     SIGINT blocked until here.
     """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
@@ -60,7 +60,11 @@ def exit_code(function: Any, *args: Any) -> int:
     except KeyboardInterrupt:
         return _end("interrupted", 130)
     except AmpXlaError as error:
-        return _user_error(error)
+        code = int(getattr(error, "exit_code", 2))
+        if code == 2:
+            return _end(f"error: {world().name + ': ' if world().rank else ''}{error}", code)
+        # The main rank may be the one that was lost, so rank 1 names the checkpoint as well.
+        return _end(f"stopping: {error}" if world().rank < 2 else "", code)
     except MemoryError:
         return _end("error: not enough memory; see `ulimit -v` and the limits of the container", 2)
     except BrokenPipeError:
@@ -79,14 +83,6 @@ def user_error(error: OSError) -> Optional[str]:
         return None
     where = "" if error.filename is None else f"{os.fspath(error.filename)}: "
     return f"{where}{error.strerror}"
-
-
-def _user_error(error: AmpXlaError) -> int:
-    code = int(getattr(error, "exit_code", 2))
-    if code == 2:
-        return _end(f"error: {world().name + ': ' if world().rank else ''}{error}", code)
-    # The main rank may be the one that was lost, so rank 1 names the checkpoint as well.
-    return _end(f"stopping: {error}" if world().rank < 2 else "", code)
 
 
 def _end(text: str, code: int) -> int:

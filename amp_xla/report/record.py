@@ -18,6 +18,7 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 import numpy as np
 
+from amp_xla.errors import DataError
 from amp_xla.process import json_files, regular
 
 STATUS, EVALUATIONS = "status.json", "evaluation"
@@ -146,9 +147,8 @@ def read(path: Path, name: str = "") -> Record:
     folders = _inside(path)
     results, left = {}, 4 * _LARGEST
     for folder in sorted(_inside(path / EVALUATIONS)) if path / EVALUATIONS in folders else []:
-        text = _text(folder / "result.json")
-        left -= len(text)
-        results[folder.name] = _decoded(text) if left > 0 else {}
+        results[folder.name] = _json(folder / "result.json", max(0, min(left, _LARGEST)))
+        left -= len(str(results[folder.name]))
     # Only the newest report is shown, and there may be thousands.
     reports = sorted(file / "report.txt" for file in folders if "nonfinite-" in file.name)[-1:]
     return Record(
@@ -209,13 +209,9 @@ def _text(path: Path) -> str:
     return ""
 
 
-def _json(path: Path) -> Dict[str, Any]:
-    return _decoded(_text(path))
-
-
-def _decoded(text: str) -> Dict[str, Any]:
-    with contextlib.suppress(ValueError):
-        return json_files.decode(text.encode())
+def _json(path: Path, most: int = _LARGEST) -> Dict[str, Any]:
+    with contextlib.suppress(OSError, DataError):
+        return json_files.read(path, most=most)
     return {}
 
 

@@ -29,7 +29,7 @@ class Adam(_legacy.Adam):
 class LazyAdam(_legacy.Adam):
     """Adam that updates only the rows of a batch, in time proportional to the batch.
 
-    In contrast to Adam, moments of rows outside the batch do not decay.
+    Unlike in Adam, moments of rows outside the batch do not decay.
     """
 
     def _resource_apply_sparse(

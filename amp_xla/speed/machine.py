@@ -13,6 +13,7 @@ import subprocess
 import sys
 from typing import Dict, List, Tuple
 
+from amp_xla import backend
 from amp_xla.backend import nvidia
 from amp_xla.errors import UnsupportedError
 from amp_xla.settings import PRECISIONS, XLA_MODES
@@ -99,7 +100,6 @@ def clean_environment() -> Dict[str, str]:
 
 def probe() -> Dict[str, object]:
     """Return the fields of ``Machine`` for this process' TensorFlow and device."""
-    from amp_xla import backend
     from amp_xla.backend.configuring import refuse_unseen_gpu
 
     gpus, unseen = backend.gpus(), ""
@@ -107,7 +107,7 @@ def probe() -> Dict[str, object]:
         refuse_unseen_gpu(os.environ.get(DEVICE) or "auto")
     except UnsupportedError as error:
         unseen = str(error)
-    name, driver = (cpu_name(), "")
+    name, driver = cpu_name(), ""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     if gpus:
         first = next(iter(nvidia.look().gpus), nvidia.Gpu("GPU", ""))
@@ -129,11 +129,6 @@ def probe() -> Dict[str, object]:
 
 def cpu_name() -> str:
     """Return the processor's name, with its units for half precision."""
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            text = file.read()
-    except OSError:
-        return platform.processor() or platform.machine()
-    name = next((x.split(":")[1].strip() for x in text.splitlines() if "model name" in x), "CPU")
-    half = " with AVX-512 BF16" if "avx512_bf16" in text else ""
-    return f"{name}{' with AMX' if 'amx_bf16' in text else half}"
+    name, flags = (backend.cpu().get(field, "") for field in ("model name", "flags"))
+    half = " with AVX-512 BF16" if "avx512_bf16" in flags else ""
+    return f"{name or platform.machine()}{' with AMX' if 'amx_bf16' in flags else half}"

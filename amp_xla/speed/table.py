@@ -79,7 +79,7 @@ def recommend(outcomes: Sequence[Outcome]) -> Tuple[Optional[Outcome], str]:
 
 
 def pays_from(best: Outcome, outcomes: Sequence[Outcome]) -> str:
-    """Return from which step on the XLA mode of ``best`` pays; '' if that cannot be said."""
+    """Return from which step on the XLA mode of ``best`` pays; '' if that is unknown."""
     off = next((o for o in outcomes if (o.precision, o.xla) == (best.precision, "off")), best)
     times = [statistics.median(o.step_seconds or [0.0]) for o in (off, best)]
     compiling = best.warm_seconds - off.warm_seconds

@@ -11,6 +11,7 @@ from typing import Any, Callable, Dict, Mapping, Optional, Sequence
 
 from amp_xla.config import flat
 from amp_xla.data.labelled import Labelled, Preparation
+from amp_xla.errors import SettingsError
 from amp_xla.models import fine_tuning
 from amp_xla.models.options import SIZES
 from amp_xla.models.weights import pretrained
@@ -20,7 +21,7 @@ from amp_xla.training import distributed
 from amp_xla.training.checkpoint import ARCHITECTURE, Checkpoint
 from amp_xla.training.recipe import recipe_of
 from amp_xla.training.run import resumed_settings
-from amp_xla.training.state import XLA_LENGTHS
+from amp_xla.training.state import WINDOW_ROWS, XLA_LENGTHS
 
 
 class RunContext:
@@ -46,6 +47,9 @@ class RunContext:
         self.ranks = distributed.current()
         self.micro_batches = self.ranks.micro_batches(getattr(config, "accumulate", 1))
         self._rate: Any = None
+        self._fused = getattr(config, "attention", "plain") == "fused"
+        if self._fused and config.encoder.attention_dropout:
+            raise SettingsError("--attention fused excludes --attention-dropout above 0")
         options = getattr(config, "precision_options", None)
         if options is None:
             return
@@ -81,10 +85,15 @@ class RunContext:
         config = self.config
         self._defaults = config.defaults()  # counts the texts, which are read next
         size = config.batches.batch_size * getattr(config, "accumulate", 1)
+        here = hasattr(self, "precision")
+        # cuDNN's attention has one shape, so all rows have the maximum length.
+        shapes = 0 if here and self._fused else config.batches.shapes
+        begun = {} if self._resume_from is None else self._resume_from.identity["settings"]
         return Preparation(
-            config.vocabulary, dataclasses.replace(config.batches, batch_size=size),
+            config.vocabulary, dataclasses.replace(config.batches, batch_size=size, shapes=shapes),
             config.encoder.bert, config.training.token_dropout, config.seed, packed,
-            self._choose_xla if hasattr(self, "precision") else None,
+            config.batches.batch_size, begun.get(WINDOW_ROWS),
+            self._choose_xla if here else None,
         )  # fmt: skip
 
     def shared(self, data: Labelled) -> Labelled:
@@ -95,14 +104,20 @@ class RunContext:
 
     def share(self, batches: Any) -> Any:
         """Return a ``BatchSource`` of this rank's rows, each batch cut into micro-batches."""
+        shared = self.ranks.share(batches, self.micro_batches)
         if hasattr(self, "precision"):
             self._choose_xla(batches)
-        return self.ranks.share(batches, self.micro_batches)
+            if self._fused:
+                from amp_xla.models import fused
+
+                self._fused = False  # the next batches are those of evaluation
+                fused.install(shared.shapes)
+        return shared
 
     def _choose_xla(self, batches: Optional[Any]) -> bool:
         """Choose the XLA mode if it is ``auto``; return whether batches must have few lengths.
 
-        ``batches`` are those of training, of few lengths if there are several.
+        ``batches`` are the training batches, with few lengths if these can still be chosen.
         """
         if self.precision.settings.xla == AUTO:
             from amp_xla import backend

@@ -20,7 +20,7 @@ class StepResult(NamedTuple):
       finite: False if the update was skipped.
       applied: updates so far, including this one.
       metrics: values in the order of ``Engine.metric_names``.
-      flags: the argument ``flag`` of ``Engine.step`` of each rank, or one element, their sum; ()
+      flags: each rank's argument ``flag`` of ``Engine.step``, or their sum as the only element; ()
         with one rank.
       rank_loss: loss of this rank's samples alone.
     """

@@ -15,8 +15,10 @@ import numpy as np
 from amp_xla.config import flat
 from amp_xla.data.batches.buckets import Batches, choose_lengths
 from amp_xla.data.batches.protocol import Batch, micro_batches
+from amp_xla.data.batches.windows import WindowBatches
 from amp_xla.data.labelled import BatchOptions
 from amp_xla.data.text.tokenizer import Encoded, Tokenizer
+from amp_xla.process.progress import Progress
 from amp_xla.report import scores
 from amp_xla.training import distributed
 from amp_xla.training.checkpoint import Checkpoint
@@ -48,7 +50,7 @@ def per_sample(infer: Infer, batches: Any, samples: int, names: Sequence[str]) -
     """
     values = np.zeros((len(names), samples), np.float64)
     for batch in shards(batches):
-        arrays, real = {**batch, **infer(batch)}, batch["weights"] > 0
+        arrays, real = {**batch, **infer(batch)}, batch["sample_ids"] >= 0
         values[:, batch["sample_ids"][real]] = [arrays[name][real] for name in names]
     # Each sample is evaluated by one rank; the others have 0 for it.
     result: np.ndarray = distributed.current().total(values)
@@ -60,13 +62,20 @@ def in_order(encoded: Encoded, length: int, rows: int, infer: Callable[[Batch], 
 
     Samples have at most ``length`` tokens; the batches have a few lengths, with little padding.
     """
-    results: List[Any] = [None] * len(encoded)
     rows = min(rows, -(-len(encoded) // _ROWS) * _ROWS)
     lengths = choose_lengths(encoded.lengths, BatchOptions.shapes, length)
-    for batch in Batches(encoded, None, lengths, rows, shuffle=False).epoch(0):
+    batches, samples = Batches(encoded, None, lengths, rows, shuffle=False), len(encoded)
+    if encoded.windows is not None:
+        counts = encoded.windows.counts
+        batches, samples = WindowBatches(batches, most=counts.max(), shuffle=False), len(counts)
+    results: List[Any] = [None] * samples
+    progress, done = Progress(samples, 0), 0
+    for batch in batches.epoch(0):
+        progress.alive(f"{done:,} of {samples:,} texts")
         for sample, result in zip(batch["sample_ids"].tolist(), infer(batch)):
             if sample >= 0:
                 results[sample] = result
+                done += 1
     return results
 
 
@@ -88,7 +97,7 @@ def of_lines(
     ``classes`` 0 from the vectors, float32 [B, hidden].
     """
     from amp_xla.backend import keras
-    from amp_xla.models import dropout, encoders
+    from amp_xla.models import dropout, encoders, packed
     from amp_xla.training.step import Inference, restore_weights
 
     tokenizer, batches = Tokenizer.of_folder(str(checkpoint.path)), config.batches
@@ -101,10 +110,11 @@ def of_lines(
             encoder = config.encoder.transformer(size, length, False, pooler=pooling == "pooler")
             pooled = encoders.pooled(encoder, pooling)
             model = keras.models.Model(encoder.model.inputs, pooled)
+        if batches.stride:
+            model = packed.over_windows(model)
     restore_weights(checkpoint, model.weights)
-    inputs = dict(zip(("token_ids", "segment_ids"), model.inputs))
-    infer = Inference(inputs, {"output": output(model.output)})
-    encoded = tokenizer.encode_lines(lines, length)
+    infer = Inference(encoders.named_inputs(model), {"output": output(model.output)})
+    encoded = tokenizer.encode_lines(lines, length, batches.stride)
     outputs = in_order(encoded, length, batches.batch_size, lambda batch: infer(batch)["output"])
     return np.stack(outputs)
 

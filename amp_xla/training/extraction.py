@@ -102,8 +102,8 @@ def predict(
 
     tokenizer = Tokenizer.of_folder(str(checkpoint.path))
     names = Labels.load(checkpoint.file("labels.json")).names
-    length = config.batches.max_length
-    aligned = AlignedTexts.of(texts, tokenizer, length)
+    length, stride = config.batches.max_length, config.batches.stride
+    aligned = AlignedTexts.of(texts, tokenizer, length, stride)
     if aligned.cut():
         note(
             f"warning: {aligned.cut():,} of {len(texts):,} texts have more than --max-length "

@@ -14,19 +14,19 @@ from safetensors import SafetensorError
 
 from amp_xla import backend
 from amp_xla.backend import compiled, configuring, keras, tf
-from amp_xla.data.batches.protocol import BatchSource, micro_batches
+from amp_xla.data.batches.protocol import BatchSource, micro_batches, whole
 from amp_xla.errors import AmpXlaError
 from amp_xla.graph import executed, training_graph
 from amp_xla.graph.nodes import upstream
 from amp_xla.graph.training_graph import DROPOUT_STEP
-from amp_xla.models import dropout
+from amp_xla.models import derivatives, dropout, fused
 from amp_xla.process import durable
 from amp_xla.process.progress import note
 from amp_xla.settings import AUTO, Precision
 from amp_xla.training import distributed
 from amp_xla.training.checkpoint import MORE, Checkpoint, CheckpointError
 from amp_xla.training.engine import Engine, StepResult, fitting
-from amp_xla.training.state import XLA_LENGTHS
+from amp_xla.training.state import WINDOW_ROWS, XLA_LENGTHS
 from amp_xla.training.step import (
     FLAG,
     TrainStep,
@@ -105,6 +105,7 @@ class TensorFlowEngine(Engine):
 
     def __init__(self, job: Any) -> None:
         configuring.refuse_unseen_gpu(configuring.current().settings.device)
+        fused.verify(job.resolved, derivatives.attention)
         initialize_variables()
         optimizer = job.step.optimizer
         self.job, self.ranks = job, distributed.current()
@@ -113,7 +114,7 @@ class TensorFlowEngine(Engine):
             note(warning)
         if job.resolved.settings.xla != "off" and any(compiled.programs()):
             note(
-                "XLA's programs are kept for the next start (AMP_XLA_CACHE=off: not); messages "
+                "XLA's programs are kept for the next start, unless AMP_XLA_CACHE=off; messages "
                 "`Error parsing text-format` are harmless"
             )
         self.metric_names = job.step.metric_names
@@ -140,7 +141,8 @@ class TensorFlowEngine(Engine):
         del settings["device"], settings["cache"]  # machine_half covers the effect of the first
         if job.resolved.choice is not None and job.resolved.choice.lengths:
             settings[XLA_LENGTHS] = job.resolved.choice.lengths
-        self.settings = settings
+        group = getattr(whole(job.batches), "group", None)
+        self.settings = settings if group is None else {**settings, WINDOW_ROWS: group}
         self.versions = {
             "tensorflow": backend.tensorflow().__version__,
             "bert4keras": ".".join(map(str, backend.bert4keras_version())),
@@ -250,6 +252,8 @@ class TensorFlowEngine(Engine):
             self.ranks.compare([v.op.name for v in weights], backend.session().run(weights))
 
     def diagnose(self, loss_scale: float) -> Tuple[str, Dict[str, Any]]:
+        if fused.batch():
+            return "no replay on a CPU, because cuDNN's attention needs a GPU", {}
         step, feed = self.last_batch  # the replay uses the current weights
         note(f"replaying the batch of step {step} to find the first non-finite node ...")
         from amp_xla.diagnose import overflow

@@ -9,8 +9,11 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
+import re
 import shlex
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any, Dict, Mapping, Optional, Sequence
 
@@ -21,15 +24,8 @@ from amp_xla.errors import AmpXlaError
 from amp_xla.process.progress import note
 from amp_xla.process.stopping import SignalWatch
 from amp_xla.process.world import world
-from amp_xla.training import distributed
-from amp_xla.training.checkpoint import (
-    ARCHITECTURE,
-    Checkpoint,
-    CheckpointError,
-    find,
-    runs_in,
-    set_aside_damaged,
-)
+from amp_xla.training import checkpoint, distributed
+from amp_xla.training.checkpoint import Checkpoint, CheckpointError
 from amp_xla.training.context import build_job
 from amp_xla.training.distributed import Ranks
 from amp_xla.training.engine import Engine
@@ -98,19 +94,30 @@ def _folder(recipe: str, run_options: RunOptions, ranks: Ranks) -> RunFolder:
     if not ranks.first:
         return RunFolder(recipe, ranks.gather("")[0], writes=False)
     run = RunFolder(recipe, run_options.name, resume=run_options.resume)
+    if run_options.resume and not run.path.exists():
+        _refuse_misspelt(run)
     ranks.gather(run.name)
     return run
 
 
+def _refuse_misspelt(run: RunFolder) -> None:
+    """Raise AmpXlaError if a run's name differs by one letter; other digits name another run."""
+    for other in checkpoint.runs_in(run.path.parent):
+        letters, digits = zip(*((re.sub(r"[\W\d_]", "", name.lower()), re.sub(r"\D", "", name))
+                                for name in (run.name, other)))  # fmt: skip
+        different = [Counter(letters[i]) - Counter(letters[1 - i]) for i in (0, 1)]
+        close = difflib.SequenceMatcher(None, *letters).ratio() > 0.7
+        if close and digits[0] == digits[1] and sum(map(len, different)) <= 1:
+            raise AmpXlaError(
+                f"--resume --name {run.name}: there is no such run, but {run.path.parent / other}; "
+                f"leave out --resume to start a new run of this name"
+            )
+
+
 def newest(run: RunFolder, ranks: Ranks) -> Optional[Checkpoint]:
     """Return the checkpoint to continue from, the same one on each rank."""
-
-    def name_of_newest() -> Optional[str]:
-        newest = run.newest()
-        return None if newest is None else newest.path.name
-
-    name = ranks.from_first(name_of_newest)
-    if ranks.first or name is None:
+    name = ranks.from_first(lambda: getattr(run.newest(), "path", Path()).name)
+    if ranks.first or not name:
         return run.newest()
     path = run.checkpoints / name
     if not path.is_dir():
@@ -150,13 +157,14 @@ def prepare(
     run.begin()
     run.name = ranks.from_first(lambda: run.name)  # it may depend on the clock
     if ranks.first and resume_from is not None:
-        set_aside_damaged(resume_from)
+        checkpoint.set_aside_damaged(resume_from)
     note(f"run folder: {run.path}; after an interruption, {run.continuing}")
     if resume_from is None and run_options.resume:
         runs = ""
         if run.recipe != ScriptFolder.RECIPE:
             with contextlib.suppress(OSError):  # of another user's run
-                runs = ", ".join(runs_in(run.path.parent)[-9:])  # the newest, if named by date
+                names = checkpoint.runs_in(run.path.parent)
+                runs = ", ".join(names[-9:])  # the newest, if named by date
         there = f"; runs there: {runs}" if runs else ""
         note(f"{run.path} has no checkpoint yet: starting from the beginning{there}")
     if ranks.first:
@@ -205,11 +213,11 @@ def _resume(loop: Loop, resume_from: Checkpoint, force: bool) -> None:
 
 
 def _warm_start(run: Path, engine: Engine, files: Mapping[str, bytes]) -> None:
-    saved = find(run)
+    saved = checkpoint.find(run)
     saved_digests: Dict[str, str] = saved.identity["assets"]
     # These files give numbers to tokens and labels. The architecture is checked by tensor shapes.
     for name, digest in sorted(digests(files).items()):
-        if name != ARCHITECTURE and saved_digests.get(name, digest) != digest:
+        if name != checkpoint.ARCHITECTURE and saved_digests.get(name, digest) != digest:
             raise CheckpointError(
                 f"--warm-start {run}: its {name} differs from this run's, so its weights do not "
                 f"fit: {saved_digests[name][:8]}... there, {digest[:8]}... here"
@@ -235,7 +243,6 @@ def report(loop: Any, seconds: float) -> None:
 
 
 def _next(recipe: Recipe, loop: Any) -> str:
-    """Return the commands to use next."""
     run, settings = shlex.quote(str(loop.run.path)), flat(loop.config)
     flag = f" --recipe {recipe.file}" if recipe.file else ""
     scored = recipe.scored is not None and settings.get("multilabel") is None

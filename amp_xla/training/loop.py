@@ -172,7 +172,6 @@ class Loop:
         return not state.evaluate_due and (early or state.epoch >= options.epochs)
 
     def _epoch(self, watch: SignalWatch) -> None:
-        """Train the rest of the current epoch."""
         state, batches = self.state, self.engine.job.batches
         count = batches.steps_per_epoch()
         if state.step_in_epoch >= count:
@@ -278,7 +277,6 @@ class Loop:
         return self.state.epoch + bool(self.state.step_in_epoch)
 
     def _report(self) -> None:
-        """Write the training line of metrics.jsonl."""
         state, result = self.state, self._result
         means = [s / state.log_count if state.log_count else math.nan for s in state.log_sums]
         state.log_sums, state.log_count = [0.0] * len(means), 0

@@ -23,6 +23,10 @@ Accumulate = Annotated[
     within(at_least=1, help="gradient accumulation: micro-batches of --batch-size per update"),
     MAY_CHANGE,
 ]
+Attention = Annotated[
+    Literal["plain", "fused"],
+    within(help="fused = by cuDNN, on an A100 or newer: faster, less memory, no attention dropout"),
+]
 
 
 @dataclasses.dataclass(frozen=True)

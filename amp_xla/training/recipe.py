@@ -17,6 +17,7 @@ from typing_extensions import Literal
 from amp_xla.config import parse
 from amp_xla.errors import AmpXlaError
 from amp_xla.process.checkout import shortest
+from amp_xla.process.progress import note
 from amp_xla.settings import Precision, Settings
 from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.distributed import Ranks
@@ -78,7 +79,7 @@ class Recipe:
         return "" if own_folder().resolve() == path.parent else shortest(path)
 
     def parse(self, words: Optional[Sequence[str]]) -> Any:
-        """Return the configuration of flags; None = those of the command line."""
+        """Return the configuration that flags set; None = the flags of the command line."""
         stored = functools.partial(resumed_settings, recipe=self.name)
         return parse(self.config, words, f"amp-xla train {self.file or self.name}", stored)
 
@@ -104,6 +105,7 @@ class Recipe:
 
         Exports are in float32. XLA and loss scaling are off.
         """
+        note(f"{self.name}: loading libraries and {checkpoint.path.name} ...")
         config = checkpoint.config(self.config)
         if "precision_options" in vars(config):  # before TensorFlow's import
             from amp_xla.backend import configuring
@@ -188,7 +190,7 @@ def recipe_of(part: Any) -> str:
 
 
 def own_recipe(recipe: str) -> str:
-    """Return a name from a run's files if it is this project's recipe; others may run any code."""
+    """Return ``recipe``, a name from a run's files, if this project has it; others are refused."""
     known = own_recipes()
     if recipe in known:
         return recipe

@@ -197,6 +197,31 @@ class NumberScores(SampleScores):
         return self._listed(order[:most].tolist(), labels.tolist(), values.tolist())
 
 
+@dataclasses.dataclass(frozen=True)
+class TextScores(SampleScores):
+    """Scores of texts; errors are sorted by the metric, the lowest first.
+
+    Attributes:
+      found: predicted texts; the labels are texts, too.
+      each: the scores ``names`` of each text, float64 [N, names]; the metric is the last one.
+    """
+
+    found: Sequence[str]
+    each: np.ndarray
+    names: ClassVar[Tuple[str, ...]]
+
+    def rows(self) -> np.ndarray:
+        return self.each
+
+    def score(self, rows: np.ndarray) -> Dict[str, float]:
+        return dict(zip(self.names, rows.mean(0).tolist()))
+
+    def errors(self, most: int) -> List[Dict[str, Any]]:
+        last = self.each[:, -1]
+        order = [i for i in np.argsort(last, kind="stable").tolist() if last[i] < 1.0]
+        return self._listed(order[:most], self.samples.wanted, self.found, last.tolist())
+
+
 def scored(checkpoint: Checkpoint, samples: Samples) -> Scorer:
     """Check the labels of samples; return the function that scores ``label_answers`` to them."""
     names = Labels.load(checkpoint.file("labels.json")).names

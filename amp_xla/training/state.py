@@ -36,6 +36,8 @@ _PARTS = {  # part of an identity -> word for its entries in messages
 _STEPS = "steps per epoch"
 # Part of "settings" if ``auto`` turned XLA on: most lengths of the batches.
 XLA_LENGTHS = "lengths with xla"
+# Part of "settings" of a run with ``--stride``: rows that hold whole texts.
+WINDOW_ROWS = "rows of windows"
 
 
 @dataclasses.dataclass
@@ -110,7 +112,6 @@ def read_state(path: Path) -> Dict[str, Any]:
     fields = {"recipe": str, "loop": dict, "identity": dict, "ranks": dict}
     state: Dict[str, Any] = json_files.read(path / STATE, fields)
     json_files.require(state["ranks"], _RANKS, "ranks.")
-    state["identity"].setdefault("defaults", {})  # older checkpoints
     json_files.require(state["identity"], _IDENTITY, "identity.")
     return state
 
@@ -194,11 +195,9 @@ def differences(
     for part in ("config", "settings"):
         sides_of = (old_parts[part], new_parts[part])
         for side, other, defaults in (
-            (*sides_of, current["defaults"]), (*sides_of[::-1], saved.get("defaults", {}))
+            (*sides_of, current["defaults"]), (*sides_of[::-1], saved["defaults"])
         ):  # fmt: skip
             side.update((key, defaults[key]) for key in {*other} - {*side} if key in defaults)
-    if not saved.get("script"):  # a checkpoint from before this part, or before a recipe had it
-        new_parts["script"] = {}
     longer = []
     for key in _LENGTHS:
         old, new = old_parts["config"].get(key), new_parts["config"].get(key)

@@ -56,7 +56,7 @@ class TrainStep:
         )
         # In two calls, so that tools that look at gradients (the rehearsal) find them.
         self.gradients = [
-            (_rows(gradient) if any(variable is v for v in sharded) else _dense(gradient), variable)
+            (_summed(gradient, any(variable is v for v in sharded)), variable)
             for gradient, variable in optimizer.compute_gradients(
                 loss if share is None else loss * share, self.variables
             )
@@ -141,21 +141,18 @@ def _optimized(session: Any, fetches: Sequence[Any]) -> Any:
     return optimized.optimize(session.graph, session._config, list(names), devices)
 
 
-def _dense(gradient: Any) -> Any:
+def _summed(gradient: Any, sharded: bool) -> Any:
     """Return the gradient of an embedding as a dense tensor, and other gradients unchanged.
 
     The number of rows in a sparse gradient is a shape that differs between batches, so XLA would
     compile the backward pass for each batch. Adam updates all of its moments in any case, and has a
-    fused kernel for dense gradients.
+    fused kernel for dense gradients. A ``sharded`` one stays sparse; several ranks may use a row.
     """
     if not isinstance(gradient, tf.IndexedSlices):
         return gradient
+    if sharded:
+        return distinct_rows(gradient)
     return tf.unsorted_segment_sum(gradient.values, gradient.indices, gradient.dense_shape[0])
-
-
-def _rows(gradient: Any) -> Any:
-    """Sum duplicate rows of a sparse gradient, which arise if several ranks use a row."""
-    return distinct_rows(gradient) if isinstance(gradient, tf.IndexedSlices) else gradient
 
 
 def _sharing(

@@ -9,7 +9,7 @@ from typing import Any, Callable, Iterator, List, Optional, Sequence, Tuple
 
 from amp_xla.backend import keras, tf
 from amp_xla.errors import SettingsError
-from amp_xla.models import losses
+from amp_xla.models import fused, losses
 from amp_xla.training.optimizers.adamw import AdamW
 from amp_xla.training.optimizers.average import averaged
 
@@ -50,6 +50,8 @@ class Tricks:
                 f"--freeze {freeze}: random weights would stay random; it needs --bert or "
                 "--warm-start"
             )
+        if options.r_drop and fused.batch():
+            raise fused.unfit("--r-drop 0, because R-Drop doubles the rows", options.r_drop)
         if not self._layers and (freeze or options.layer_decay < 1.0):
             raise SettingsError(
                 "--layer-decay and --freeze above 0 need layers with separate weights; this "

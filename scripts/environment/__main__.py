@@ -49,7 +49,7 @@ def main(words: Sequence[str], root: Path = ROOT) -> int:
                 of_a_run = COMMANDS[command].positional[0] == "run" or "--resume" in rest
                 why = f"the {'run was trained with' if of_a_run else 'recipe needs'} {request}"
         choice = choose(request, options.get("python", ""), why)
-        if request != "dev":
+        if request != "dev" and choice.runtime.name != os.environ.get("RUNTIME_SHOWN"):
             say(choice.line())
         python = prepared(choice, installing=command == "env", root=root)
     except SetupError as error:

@@ -223,8 +223,21 @@ HOOKS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("kill", [{"batches": 17}, {"epoch": 2}], ids=["within", "between"])
-@pytest.mark.parametrize("name", HOOKS)
+KILLS = {"within": {"batches": 17}, "between": {"epoch": 2}}
+
+
+def killed(names, *on_both):
+    """Return a mark for each name killed within and between epochs, most of them ``once``."""
+    cases = [(name, kill) for name in names for kill in KILLS]
+    marks = [[pytest.mark.once] * (case not in on_both) for case in cases]
+    return pytest.mark.parametrize(
+        "name, kill", [pytest.param(*case, marks=mark) for case, mark in zip(cases, marks)]
+    )
+
+
+# What functions assign depends on Python, the others on Keras.
+@killed(HOOKS, ("assigned", "within"), ("global", "within"), ("restarts", "between"),
+        ("early", "within"))  # fmt: skip
 def test_what_callbacks_set_at_the_start_is_as_in_the_whole_run(name, kill, tmp_path, capfd):
     def trained(folder, *more, **options):
         global STEPS
@@ -240,7 +253,7 @@ def test_what_callbacks_set_at_the_start_is_as_in_the_whole_run(name, kill, tmp_
     whole = trained("whole")
     capfd.readouterr()
     with pytest.raises(Killed):
-        trained("killed", KilledAfter(**kill))
+        trained("killed", KilledAfter(**KILLS[kill]))
     assert trained("killed", resume=True) == whole
     said = "in on_train_begin; the checkpoint's values replace them"
     assert capfd.readouterr().err.count(said) == (name in ("loads", "restarts"))
@@ -261,14 +274,14 @@ def perturbed(model):
     model.train_function = step
 
 
-@pytest.mark.parametrize("kill", [KilledAfter(17), KilledAfter(epoch=2)], ids=["within", "between"])
-@pytest.mark.parametrize("how", ["arrays", "sequence", "generator", "adversarial", "counted"])
-def test_random_numbers_of_callbacks_and_data_continue_after_a_kill(how, kill, tmp_path, capfd):
+@killed(["arrays", "sequence", "generator", "adversarial", "counted"],
+        ("adversarial", "within"), ("generator", "between"))  # fmt: skip
+def test_random_numbers_of_callbacks_and_data_continue_after_a_kill(name, kill, tmp_path, capfd):
     makers = {"generator": augmented, "counted": lambda: Counted(4), "arrays": None}
 
     def trained(folder, *more, seed=3, **options):
-        model, make = build(), makers.get(how, Augmented)
-        if how == "adversarial":
+        model, make = build(), makers.get(name, Augmented)
+        if name == "adversarial":
             perturbed(model)
         given = {"x": make(), "y": None, "batch_size": None, "steps_per_epoch": 7} if make else {}
         random.seed(seed)
@@ -278,12 +291,12 @@ def test_random_numbers_of_callbacks_and_data_continue_after_a_kill(how, kill, t
 
     whole = trained("whole")
     with pytest.raises(Killed):
-        trained("killed", KilledAfter(kill._left, kill._epoch))
+        trained("killed", KilledAfter(**KILLS[kill]))
     capfd.readouterr()
     again = trained("killed", seed=4, resume=True)
     said = "is not the one before the checkpoint: a resume is exact only if"
-    assert capfd.readouterr().err.count(said) == (how == "counted")
-    assert (again == whole) == (how != "counted")
+    assert capfd.readouterr().err.count(said) == (name == "counted")
+    assert (again == whole) == (name != "counted")
 
 
 class Limit(keras.callbacks.Callback):
@@ -298,7 +311,9 @@ class Limit(keras.callbacks.Callback):
         self.model.stop_training |= self.left == 0
 
 
-@pytest.mark.parametrize("step", [9, 14, 15])
+@pytest.mark.parametrize(
+    "step", [9, *(pytest.param(step, marks=pytest.mark.once) for step in (14, 15))]
+)
 def test_a_run_that_was_stopped_within_an_epoch_continues(step, tmp_path, capfd):
     whole = build()
     fit(whole, Limit(99), Run(tmp_path / "whole"))
@@ -350,7 +365,10 @@ OPTIMIZERS = {
 }
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", [
+    "dynamic", "rewrite", "train",
+    *(pytest.param(name, marks=pytest.mark.once) for name in ("fixed", "schedule")),
+])  # fmt: skip
 def test_keras_own_loss_scaling_trains_and_resumes(name, tmp_path, rewrite_off_at_the_end):
     rows = np.array(np.random.RandomState(0).randn(26, 4))
     rows[0] = 1e9 if name == "fixed" else np.nan  # one batch in each epoch of 7 is skipped

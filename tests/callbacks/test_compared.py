@@ -1,7 +1,5 @@
 """What a resumed ``fit`` compares with its checkpoint, and refusals of ``Run``."""
 
-from __future__ import annotations
-
 import os
 
 import numpy as np
@@ -89,19 +87,16 @@ def test_force_resume_continues_with_what_differs(tmp_path):
 
 @pytest.mark.once
 def test_a_folder_in_a_loop_is_an_error_that_names_folds(tmp_path):
-    for fold in range(3):
+    def trained(fold, epochs=1):
         train = np.arange(len(X)) % 3 != fold
-        given = {"x": X[train], "y": Y[train], "epochs": 1}
-        if not fold:
-            fit(build(), Run(tmp_path / "run", resume=True), **given)
-            continue
+        run = Run(tmp_path / "run", resume=True)
+        return fit(build(), run, x=X[train], y=Y[train], epochs=epochs)["loss"]
+
+    trained(0)
+    for fold in (1, 2, 0):  # the last is the first data again, as over seeds
         with pytest.raises(AmpXlaError, match="such as over folds, give each run another folder"):
-            fit(build(), Run(tmp_path / "run", resume=True), **given)
-    train = np.arange(len(X)) % 3 != 0  # the first data again, as over seeds
-    with pytest.raises(AmpXlaError, match="such as over folds, give each run another folder"):
-        fit(build(), Run(tmp_path / "run", resume=True), x=X[train], y=Y[train], epochs=1)
-    history = fit(build(), Run(tmp_path / "run", resume=True), x=X[train], y=Y[train], epochs=2)
-    assert len(history["loss"]) == 1  # more epochs continue
+            trained(fold)
+    assert len(trained(0, epochs=2)) == 1  # more epochs continue
 
 
 @pytest.mark.once
@@ -212,9 +207,7 @@ def test_a_monitor_that_comes_late_or_never_loses_no_checkpoint(tmp_path):
     )
     fit(build(), writes, Run(tmp_path / "lambda", monitor="val_f1"), **given)
     fit(build(), Writes(2), Run(tmp_path / "late", monitor="val_f1"), **given)
-    newest = checkpoint.newest(tmp_path / "late/checkpoints")
-    assert newest is not None and newest.loop.best == pytest.approx(0.3)
+    assert checkpoint.newest(tmp_path / "late/checkpoints").loop.best == pytest.approx(0.3)
     with pytest.raises(AmpXlaError, match=r"monitor='val_f1'\): the epoch logs have no such value"):
         fit(build(), Writes(9), Run(tmp_path / "never", monitor="val_f1"), **given)
-    newest = checkpoint.newest(tmp_path / "never/checkpoints")
-    assert newest is not None and newest.step == 28
+    assert checkpoint.newest(tmp_path / "never/checkpoints").step == 28

@@ -1,7 +1,5 @@
 """Steps of ``fit`` that are not finite are counted and named as what the optimizer did."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

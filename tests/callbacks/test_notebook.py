@@ -1,7 +1,5 @@
 """The cells of docs/notebook.md in a real kernel: stop, fit again, restart, resume, export."""
 
-from __future__ import annotations
-
 import os
 import queue
 import sys
@@ -94,7 +92,7 @@ def test_the_cells_of_the_page(tmp_path):
             assert ("saving" in text) == (code is caught) and "exit" not in text, text
         assert notebook("model.name, Data()")[0] == ""  # variables are still there
         stopped = checkpoint.newest(tmp_path / "runs/mine/checkpoints")
-        assert stopped is not None and 15 < stopped.step < 30
+        assert 15 < stopped.step < 30
         notebook.restart()
         assert notebook(IMPORTS)[0] == ""
         error, text = notebook(FIT)

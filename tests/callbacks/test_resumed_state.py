@@ -10,8 +10,7 @@ import pathlib
 import re
 import shutil
 import signal
-import time
-from typing import Any, ClassVar, Dict, List, Set
+from typing import Any, ClassVar, Dict, List
 
 import numpy as np
 import pytest
@@ -19,6 +18,7 @@ import pytest
 from amp_xla.backend import K, keras, tf
 from amp_xla.callbacks import Run
 from amp_xla.training import checkpoint
+from tests.support.running import until
 from tests.support.small_fit import (
     EPOCHS,
     Batches,
@@ -96,14 +96,14 @@ def scores():
 
         def __init__(self):
             super().__init__()
-            self.by_epoch: Dict[int, float] = {}
-            self.counted: Any = collections.Counter()
-            self.lists: Any = collections.defaultdict(list)
-            self.pairs: List[Any] = []
-            self.seen: Set[int] = set()
-            self.last: Any = collections.deque(maxlen=2)
-            self.long: List[int] = []
-            self.began: List[int] = []
+            self.by_epoch = {}
+            self.counted = collections.Counter()
+            self.lists = collections.defaultdict(list)
+            self.pairs = []
+            self.seen = set()
+            self.last = collections.deque(maxlen=2)
+            self.long = []
+            self.began = []
             self.sums = np.zeros(3)
 
         def on_epoch_begin(self, epoch, logs=None):
@@ -245,11 +245,8 @@ class Slow(keras.callbacks.Callback):
             weights = self.model.get_weights()
             self.model.set_weights([w * 0 for w in weights])
             os.kill(os.getpid(), signal.SIGTERM)
-            newest = f"step-{7 * (epoch + 1):08d}"
-            for _ in range(6000):  # written at once, not after the callback
-                if (self._folder / "checkpoints" / newest).is_dir():
-                    break
-                time.sleep(0.01)
+            newest = f"step-{7 * (epoch + 1):08d}"  # written at once, not after the callback
+            until((self._folder / "checkpoints" / newest).is_dir)
             if killed:
                 shutil.copytree(str(self._folder), str(self._folder) + "-killed")
             self.model.set_weights(weights)
@@ -269,8 +266,8 @@ def test_a_signal_in_an_evaluation_saves_what_came_before_it(hook, epoch, tmp_pa
     with pytest.raises(SystemExit) as ended:
         trained(folder, epoch)
     folder = tmp_path / "run-killed" if hook == "killed" else folder
-    newest = checkpoint.newest(folder / "checkpoints")
-    assert ended.value.code == 143 and newest is not None and newest.step == 7 * (epoch + 1)
+    assert ended.value.code == 143
+    assert checkpoint.newest(folder / "checkpoints").step == 7 * (epoch + 1)
     as_in_a_new_process()
     assert trained(folder, 99, resume=True) == expected
     for path in (tmp_path / "whole", folder):

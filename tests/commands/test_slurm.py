@@ -1,12 +1,7 @@
 """Tasks of Slurm become ranks."""
 
-from __future__ import annotations
-
 import socket
-import subprocess
-import sys
 import threading
-import time
 
 import pytest
 
@@ -15,7 +10,7 @@ from amp_xla.errors import AmpXlaError
 from amp_xla.process import world
 from amp_xla.process.world import World
 from tests.support.horovod import need_horovod
-from tests.support.running import environment
+from tests.support.running import start_python, until
 
 pytestmark = pytest.mark.once
 STEP = {
@@ -99,13 +94,7 @@ def test_the_first_task_serves_until_it_has_ended():
     }  # fmt: skip
 
     def task(local):
-        return subprocess.Popen(
-            [sys.executable, "-c", JOIN],
-            env=environment({**step, "SLURM_LOCALID": str(local)}),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
+        return start_python("-c", JOIN, **{**step, "SLURM_LOCALID": str(local)})
 
     tasks = [task(local) for local in (1, 0)]  # the first one waits for the second
     assert [one.stdout.readline() for one in tasks] == [b"1\n", b"0\n"]
@@ -113,9 +102,9 @@ def test_the_first_task_serves_until_it_has_ended():
     assert refused.startswith(b"error: port %d of localhost, where the ranks meet: Addr" % port)
     for one in reversed(tasks):
         assert one.communicate(timeout=60) == (b"", b"")  # the server holds no stream open
-    for _ in range(600):
+
+    def has_ended():
         with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)):
-                return
-        time.sleep(0.1)
-    raise AssertionError("the server did not end")
+            return probe.connect_ex(("127.0.0.1", port)) != 0
+
+    until(has_ended)

@@ -1,7 +1,5 @@
 """Labelled texts become batches: of equal shapes, labels by number, tokens hidden in training."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

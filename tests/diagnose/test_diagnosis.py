@@ -1,7 +1,5 @@
 """A real recipe whose numbers overflow: the report, in the terminal and in the run folder."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

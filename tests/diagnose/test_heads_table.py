@@ -1,7 +1,5 @@
 """The finder names the node at which each head fails with this bert4keras and each infinity."""
 
-from __future__ import annotations
-
 import pytest
 
 from amp_xla import backend

@@ -1,7 +1,5 @@
 """inspect and plan count what the pass converts; inspect fails if the pass did nothing."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """rehearse: planted overflows and underflows are found and named; the loss scale is the model's."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import math

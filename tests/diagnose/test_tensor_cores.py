@@ -1,7 +1,5 @@
 """The tensor-core model against Eigen's half kernels, op type by op type, on the same inputs."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import numpy as np

@@ -1,7 +1,5 @@
 """XLA compiles once per batch shape, not once per batch: gradients of embeddings are dense."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -39,7 +37,6 @@ print(json.dumps(compiled))
 def test_xla_compiles_once_per_shape(tmp_path):
     env = {"XLA_FLAGS": f"--xla_dump_to={tmp_path} --xla_dump_hlo_as_text"}
     done = run_python("-c", SCRIPT, str(tmp_path), env=env)
-    assert done.code == 0, done.err
     *one_shape, other_shape = json.loads(done.out.splitlines()[-1])
     assert one_shape[0] > 0 and len(set(one_shape)) == 1, one_shape
     assert other_shape > one_shape[0]

@@ -1,7 +1,5 @@
 """The executed graph is counted; a contradiction to the settings is an error that names both."""
 
-from __future__ import annotations
-
 import dataclasses
 
 import pytest

@@ -1,7 +1,5 @@
 """Layers computed again: the same training to the bit, less kept, and the same half precision."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

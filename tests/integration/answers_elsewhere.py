@@ -8,8 +8,6 @@ docs/export.md. PYTHON has transformers, sentence-transformers and ONNX Runtime;
 bert4keras, and ONNX Runtime in the job's folder ``packages``.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """bert4keras' example scripts, adapted in paths and sizes; `write` puts them into a folder."""
 
-from __future__ import annotations
-
 import json
 
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz"]

@@ -1,12 +1,9 @@
 """Runs of the rows of docs/export.md, and what other programs answer from their exports."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Dict, List
 
 import numpy as np
 from safetensors.numpy import load_file
@@ -25,6 +22,7 @@ from scripts.environment.uv import uv
 from tests.support.commands import CLI, Commands
 from tests.support.running import ROOT, shell_environment
 from tests.tasks.classification.test_recipe import TINY
+from tests.tasks.relations import test_recipe as test_relations
 from tests.tasks.similarity import test_recipe as test_similarity
 from tests.tasks.tagging import test_recipe as test_tagging
 
@@ -38,7 +36,7 @@ PAIRED = ("similarity", *SHORT, "--method")
 TAGGED = ("tagging", *SMALL, "--epochs", "4", "--head")
 POOLER, WITH_POOL = ("--pooling", "pooler"), {"with_pool": "tanh"}
 # Name -> recipe and flags; the library that answers; options of bert4keras in the format google
-ROWS: Dict[str, Any] = {
+ROWS = {
     "mean": (("classification", *SHORT), "documented", {}),
     "cls": (("classification", *SHORT, "--pooling", "cls"), "transformers", {}),
     "pooler": (("classification", *SHORT, *POOLER), "pipeline", WITH_POOL),
@@ -61,12 +59,14 @@ ROWS: Dict[str, Any] = {
 WHOLE = ("--train-fraction", "1")
 TEXTS = ["snow and wind", "salt the soup", "rain soup", "a the with storm pan oven sun"]
 # Row or recipe -> flags of a small run in CI, and texts to answer.
-FEW: Dict[str, Any] = {
+FEW = {
     "several": (TINY, TEXTS),
     "classification": ((*TINY, *WHOLE, "--train", "train.tsv", "--dev", "train.tsv",
                         "--epochs", "2"), TEXTS),
     "tagging": ((*test_tagging.TINY, "--train", "train.bio", "--dev", "train.bio", "--ema", "0.9"),
                 ["Ann lives in Rome", "the university of Oslo called", "nobody came"]),
+    "relations": ((*test_relations.DATA, "--epochs", "8"),
+                  [record["text"] for record in test_relations.samples(5, 9)]),
     "similarity": ((*test_similarity.DATA, *WHOLE, "--train", "pairs.tsv", "--dev", "pairs.tsv"),
                    ["snow and rain\twind with storm", "soup\tfrost", "the storm\tthe storm"]),
     "pretraining": (("--data", "data", "--steps", "8", "--global-batch", "8", "--micro-batch", "8",
@@ -96,9 +96,9 @@ class Place(Commands):
         super().__init__(server, folder)
         self.few, self.elsewhere = few, str(folder / "env" / "bin" / "python")
         self.packages = str(folder / "onnx")
-        self.asked: Dict[str, List[str]] = {}
-        self.expected: Dict[str, List[Any]] = {}
-        self.programs: Dict[Any, Any] = {}
+        self.asked = {}
+        self.expected = {}
+        self.programs = {}
         (folder / "empty").mkdir()
 
     def install(self, *words):
@@ -125,7 +125,7 @@ class Place(Commands):
         (self.folder / "texts.txt").write_text("".join(f"{text}\n" for text in texts))
         if recipe == "pretraining":
             said = self.command("fill", run, "--file", "texts.txt", "--top", "1")
-            answers: Any = [line.split("\t")[:2] for line in said.splitlines() if line]
+            answers = [line.split("\t")[:2] for line in said.splitlines() if line]
         else:
             said = self.command("predict", run, "texts.txt", "--json")
             answers = [json.loads(line) for line in said.splitlines()]

@@ -4,8 +4,6 @@ In CI some rows, by small runs: few texts, in SavedModels and ONNX Runtime. ``-m
 200 real texts, and in each format.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -32,8 +30,9 @@ from tests.integration.exports import (
 )
 from tests.support.commands import CLI, bytes_of
 from tests.support.grammar import prepared
-from tests.support.running import ROOT, shell_environment
+from tests.support.running import ROOT, run
 from tests.tasks.classification.test_recipe import write_corpus
+from tests.tasks.relations import test_recipe as test_relations
 from tests.tasks.similarity import test_recipe as test_similarity
 from tests.tasks.tagging import test_recipe as test_tagging
 
@@ -47,6 +46,7 @@ def place(server, tmp_path_factory):
     write_corpus(here.folder / "train.tsv", 200, 1)
     prepared(here.folder)
     (here.folder / "train.bio").write_text(test_tagging.columns(test_tagging.samples(400, 1)))
+    test_relations.write(here.folder)
     test_similarity.write(here.folder / "pairs.tsv", test_similarity.pairs(120, 1))
     lines = ["rain and soup\tkitchen|weather", "soup\tkitchen", "wind\tweather", "the\t"]
     (here.folder / "several.tsv").write_text("".join(f"{line}\n" for line in lines * 20))
@@ -55,7 +55,7 @@ def place(server, tmp_path_factory):
         program.kill()
 
 
-ONCE = ("mlm", "mean", "global_pointer", "cosent", "several", "cross-encoder-pooler")
+ONCE = "mlm mean global_pointer relations cosent several cross-encoder-pooler".split()
 
 
 @pytest.mark.parametrize(
@@ -177,19 +177,17 @@ def test_jax(whole):
     python = ROOT / ".venvs" / "jax" / "bin" / "python"
     if not python.exists():
         pytest.skip("needs .venvs/jax")
-    texts, run = texts_of("classification"), "runs/jax_classification/jax"
+    texts, mine = texts_of("classification"), "runs/jax_classification/jax"
     (whole.folder / "texts.txt").write_text("".join(f"{text}\n" for text in texts))
     said = ""
     for words in (
         ("train", "jax_classification", *SMALL[:-2], "--epochs", "1", "--name", "jax"),
-        ("export", run, "--format", "hf"), ("predict", run, "texts.txt", "--json"),
+        ("export", mine, "--format", "hf"), ("predict", mine, "texts.txt", "--json"),
     ):  # fmt: skip
-        done = subprocess.run(
-            [str(python), "-m", "amp_xla", *words], cwd=str(whole.folder), check=True,
-            env=shell_environment(PYTHONPATH=str(ROOT)), stdout=subprocess.PIPE,
-        )  # fmt: skip
-        said = done.stdout.decode()
-    expected, folder = list(map(json.loads, said.splitlines())), whole.folder / run / "export-hf"
+        done = run([str(python), "-m", "amp_xla", *words], whole.folder, PYTHONPATH=str(ROOT))
+        assert done.returncode == 0, done.stderr
+        said = done.stdout
+    expected, folder = list(map(json.loads, said.splitlines())), whole.folder / mine / "export-hf"
     found = whole.answered({"call": "transformers", "folder": str(folder), "texts": texts})
     finish("mean", "transformers", folder, found)
     print(f"jax: transformers: {compared('mean', folder, found, expected, texts, 1e-4)}")

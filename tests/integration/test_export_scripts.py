@@ -1,9 +1,6 @@
 """Models of scripts, exported from their weights, give the scripts' own answers."""
 
-from __future__ import annotations
-
 import json
-from typing import Any, Dict
 
 import numpy as np
 import pytest
@@ -26,7 +23,7 @@ class Scripts(Commands):
     def __init__(self, server, folder):
         super().__init__(server, folder)
         example_scripts.write(folder)
-        self._answers: Dict[str, Any] = {}
+        self._answers = {}
 
     def answers(self, name):
         """Run a script; return what its model answers."""

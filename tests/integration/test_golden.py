@@ -6,20 +6,17 @@ writes them anew for the TensorFlow and processor it runs on, ``--add`` beside t
 processors; say in the commit why they changed.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any, Dict
 
 import numpy as np
 
 from tests.support.killing import Run, Server
 
 HERE = Path(__file__).parent
-CONFIG: Dict[str, Any] = dict(epochs=13, log_every=1, accumulate=1, overflow_at=[30])
+CONFIG = dict(epochs=13, log_every=1, accumulate=1, overflow_at=[30])
 
 
 def processor():
@@ -36,7 +33,7 @@ def processor():
 def tensorflow_version():
     from amp_xla import backend
 
-    version: str = backend.tensorflow().__version__
+    version = backend.tensorflow().__version__
     return version
 
 

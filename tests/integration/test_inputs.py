@@ -3,12 +3,9 @@
 Real commands in real processes, forked from one that has TensorFlow imported.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import re
-from typing import Any, Dict, Tuple
 
 import pytest
 
@@ -75,7 +72,7 @@ def test_each_line_has_its_answer_whatever_the_locale(place, file, encoding):
             assert answer == ""
 
 
-WRONG: Dict[str, Tuple[Tuple[str, ...], Dict[str, Any], int, str]] = {
+WRONG = {
     "no such file": (("--file", "nowhere.txt"), {}, 2, "error: nowhere.txt: no such file"),
     "a folder": (("--file", "runs"), {}, 2, "error: runs: cannot be read"),
     "not UTF-8": (("--file", "utf8.txt"), {}, 2, "error: utf8.txt, line 2: is not UTF-8"),

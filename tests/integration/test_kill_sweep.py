@@ -6,10 +6,7 @@ later checkpoint, every one of resuming, and the moments in training that have a
 own. Processes are real and so is the signal; see ``forkserver``.
 """
 
-from __future__ import annotations
-
 import itertools
-from typing import Any, Dict, List
 
 import pytest
 
@@ -21,7 +18,7 @@ from tests.support.killing import Run
 COPIES = ("config.json", "labels.json", "vocab.txt")
 FIRST, LATER = "step-00000005", "step-00000016"
 # Steps 3 and 12 overflow; each has two micro-batches, an epoch eight steps.
-MOMENTS: List[Dict[str, Any]] = [
+MOMENTS = [
     {"step": [0, "before"]},
     {"step": [0, "inside"]},
     {"step": [3, "after"]},  # an overflow that no checkpoint has seen
@@ -48,8 +45,8 @@ def operations(run, checkpoint):
     Left out is what a kill cannot show, because the page cache outlives the process: fsync, and
     opening for it.
     """
-    before: List[Dict[str, Any]] = []
-    after: List[Dict[str, Any]] = []
+    before = []
+    after = []
     chosen = before
     for where, value, name, what in run.records("file"):
         if where != "checkpoint" or value[0] != checkpoint:
@@ -70,7 +67,7 @@ def chains(reference):
     later_after.append({"step": [16, "before"]})
     # Opening the lock; tidying up, the copies (play removes them), the metrics: of each six
     # operations two are syncs.
-    resuming: List[Dict[str, Any]] = [{"main": i} for i in range(23) if i % 6 not in (0, 3)]
+    resuming = [{"main": i} for i in range(23) if i % 6 not in (0, 3)]
     resuming += [{"restore": "before"}, {"restore": "after"}]
     dealt = [first + later, MOMENTS]
     for early, late in itertools.zip_longest(first_after, later_after):
@@ -116,7 +113,9 @@ OLDER = "from amp_xla.backend import configuring; configuring.compiles = lambda:
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("code, kind", [("", "hash"), (OLDER, "random")])
+@pytest.mark.parametrize(
+    "code, kind", [("", "hash"), pytest.param(OLDER, "random", marks=pytest.mark.once)]
+)
 def test_a_killed_run_with_xla_keeps_its_masks(server, tmp_path, code, kind):
     """And one from before the masks of XLA had a kind of their own."""
     whole, killed = (

@@ -24,9 +24,9 @@ from amp_xla.report import record
 from amp_xla.training import checkpoint
 from tests.support.commands import CLI, Commands
 from tests.support.grammar import prepared
-from tests.support.horovod import ROOT, need_horovod
+from tests.support.horovod import need_horovod
 from tests.support.killing import repeatable
-from tests.support.running import Result, environment
+from tests.support.running import ROOT, Result, environment
 from tests.tasks.classification.test_recipe import write_corpus
 
 SMALL = (
@@ -272,11 +272,11 @@ def test_a_signal_to_the_starter_is_an_orderly_stop(place, whole, number, code):
 
 
 SLOW_DISK = """
+from amp_xla.process import durable
 from amp_xla.report import record
-from amp_xla.training import checkpoint
 import time
-write = checkpoint._write_tensors
-checkpoint._write_tensors = lambda *args: (time.sleep(7), write(*args))
+own = durable.own
+durable.own = lambda path: (time.sleep(7), own(path))
 """
 
 

@@ -3,8 +3,6 @@
 Each runs one task of a Slurm step, with the variables that srun sets. Both share the file system.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import socket

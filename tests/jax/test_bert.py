@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -73,9 +74,9 @@ def test_dropout_drops_its_share_anew_each_step_and_place():
     assert bert.dropped(x, None, 0) is x
 
 
-def gradients(model, tokens, attention=0.0):
-    """Return gradients and hidden states of a training step that drops no activations."""
-    dropout = bert.Dropout(jnp.zeros(2, jnp.uint32), 0.0, attention)
+def gradients(model, tokens, fused=False):
+    """Return gradients and hidden states of a training step without dropout."""
+    dropout = bert.Dropout(jnp.zeros(2, jnp.uint32), 0.0, 0.0, fused)
 
     def loss(model):
         hidden = model(tokens, jnp.zeros_like(tokens), dropout).astype(jnp.float32)
@@ -90,9 +91,8 @@ def test_attention_by_lengths_equals_attention_by_a_mask(monkeypatch):
     for row, length in enumerate((12, 5, 1, 0)):
         tokens[row, length:] = 0
     grads, hidden = gradients(loaded(), jnp.asarray(tokens))
-    monkeypatch.setattr(bert, "has_fused_attention", lambda query: True)
     monkeypatch.setattr(bert, "FUSED", "xla")
-    fused_grads, fused = gradients(loaded(), jnp.asarray(tokens))
+    fused_grads, fused = gradients(loaded(), jnp.asarray(tokens), True)
     np.testing.assert_allclose(fused[tokens > 0], hidden[tokens > 0], atol=1e-5)
     jax.tree_util.tree_map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-3), fused_grads, grads
@@ -100,37 +100,42 @@ def test_attention_by_lengths_equals_attention_by_a_mask(monkeypatch):
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_without_attention_dropout_the_program_for_a_gpu_has_cudnns_attention(monkeypatch, dtype):
+def test_fused_the_program_for_a_gpu_has_cudnns_attention_in_half(monkeypatch, dtype):
     from jax._src.cudnn import fused_attention_stablehlo as cudnn
 
     # They ask the driver; all else is what a GPU's program is made of.
     monkeypatch.setattr(cudnn, "check_cudnn_version", lambda: 91000)
-    monkeypatch.setattr(bert, "has_fused_attention", lambda query: True)
     model, tokens = get_policy(f"p=f32,c={dtype},o=f32").cast_to_compute(loaded()), jnp.ones((2, 8))
 
-    def program(attention):
-        step = jax.jit(lambda m, t: gradients(m, t, attention))
+    def program(fused):
+        step = jax.jit(lambda m, t: gradients(m, t, fused))
         lowered = step.trace(model, tokens.astype(jnp.int32)).lower(lowering_platforms=("cuda",))
         return lowered.as_text()
 
-    fused = program(0.0)
-    assert "__cudnn$fmhaSoftmax(" in fused and "__cudnn$fmhaSoftmaxBackward(" in fused
-    assert "__cudnn" not in program(0.1)
+    assert "__cudnn" not in program(False)
+    calls = [line for line in program(True).splitlines() if "__cudnn$fmha" in line]
+    layers = len(model.layers)
+    assert sum("__cudnn$fmhaSoftmaxBackward(" in call for call in calls) == layers
+    assert len(calls) == 2 * layers
+    for call in calls:
+        operands = re.findall(r"tensor<((?:\d+x){4})(\w+)>", call.split(" : ")[-1].split("->")[0])
+        short = {"float16": "f16", "bfloat16": "bf16"}[dtype]
+        assert len(operands) in (3, 5) and {kind for _, kind in operands} == {short}
 
 
 def test_cudnns_attention_is_for_gpus_and_half_precision_only(monkeypatch):
     class Device:
         compute_capability = "9.0"
 
-    query = jnp.zeros([2, 8, 2, 64], jnp.bfloat16)
-    assert not bert.has_fused_attention(query)  # a CPU
+    query = (jnp.bfloat16, 64)
+    assert not bert.has_fused_attention(*query)  # a CPU
     monkeypatch.setattr(jax, "local_devices", lambda: [Device])
-    assert bert.has_fused_attention(query)
-    assert not bert.has_fused_attention(query.astype(jnp.float32))
-    assert not bert.has_fused_attention(jnp.zeros([2, 8, 2, 260], jnp.bfloat16))
+    assert bert.has_fused_attention(*query)
+    assert not bert.has_fused_attention(jnp.float32, 64)
+    assert not bert.has_fused_attention(jnp.bfloat16, 260)
     for other in ("7.5", "gfx942"):
         Device.compute_capability = other
-        assert not bert.has_fused_attention(query)
+        assert not bert.has_fused_attention(*query)
 
 
 @pytest.mark.parametrize("name", ["bert_model.ckpt", "model.ckpt-100"])

@@ -11,14 +11,15 @@ import jax
 import numpy as np
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
-from safetensors.numpy import load_file
 
 from amp_xla.commands import cli
 from amp_xla.process.exits import exit_code
 from amp_xla.training import checkpoint
 from recipes import jax_classification as recipe
+from tests.jax.test_bert import loaded
 from tests.support import small_jax as small
 from tests.support.killing import repeatable, state
+from tests.support.running import ROOT
 
 pytestmark = [pytest.mark.jax, pytest.mark.slow]
 
@@ -75,10 +76,10 @@ def test_commands_for_its_run(whole, folder, capsys):
     assert cli.main([*export, "hf"]) == 0
     said = "".join(capsys.readouterr())
     assert "whole" in said and "allows only --format hf" in said and "head.safetensors" in said
-    np.testing.assert_array_equal(
-        load_file("exported/model.safetensors")["embeddings.word_embeddings.weight"],
-        checkpoint.find(whole).tensors()[".model.bert.tokens"],
-    )
+    tensors = checkpoint.find(whole).tensors()
+    for path, value in jax.tree_util.tree_flatten_with_path(loaded("exported"))[0]:
+        name = f".model.bert{jax.tree_util.keystr(path)}"
+        np.testing.assert_array_equal(value, tensors[name], name)
 
 
 def test_killed_and_resumed_bitwise(folder, whole, capsys):
@@ -93,6 +94,9 @@ def test_what_is_refused(whole, capsys, monkeypatch):
     assert train("whole", "--resume", *HALF, "--policy", "c=bf16,o=f32") == 2
     said = capsys.readouterr().err
     assert "differs from this command: setting" in said and "setting policy:" in said
+    assert train("fused", "--attention", "fused", "--policy", "c=bf16") == 2
+    said = capsys.readouterr().err
+    assert "error: --attention fused needs " in said and "; found: cpu, bfloat16, heads" in said
     monkeypatch.setattr(jax, "device_count", lambda: 3)
     assert train("three") == 2
     said = capsys.readouterr().err
@@ -138,7 +142,7 @@ def test_few_packages_are_enough_and_two_processes_are_one(folder, tmp_path):
     assert {"jinja2", "pytest", "jmp"} <= set(absent)
     code = f"import sys\nsys.modules.update(dict.fromkeys({absent + ['tensorflow']}))\n"
     (tmp_path / "sitecustomize.py").write_text(code)  # also in the processes of the benchmark
-    paths = {"PYTHONPATH": f"{tmp_path}:{small.ROOT}", **small.CPU}
+    paths = {"PYTHONPATH": f"{tmp_path}:{ROOT}", **small.CPU}
     words = ["-m", "recipes.jax_classification", *small.FLAGS, "--epochs", "1", "--name"]
     small.run(folder, *words, "few", **paths)
     (folder / "few.txt").write_text("x y zed x\n")

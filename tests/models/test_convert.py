@@ -1,7 +1,5 @@
 """``amp-xla convert`` between Google's and Hugging Face's format, of each family of encoders."""
 
-from __future__ import annotations
-
 import json
 import shutil
 

@@ -1,7 +1,5 @@
 """GELU, layer norm and attention: bert4keras' values, TensorFlow's derivatives, fewer tensors."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Dropout masks are a function of (seed, step, layer, rank), in training graphs only."""
 
-from __future__ import annotations
-
 import hashlib
 
 import numpy as np

@@ -1,14 +1,23 @@
-"""Hugging Face folders of every family have the hidden states of transformers."""
+"""Hugging Face folders of every family have the hidden states and logits of transformers.
 
-from __future__ import annotations
+Classifiers are read by ``--bert`` with the pooler and exported again.
+"""
 
+import json
+import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from amp_xla.backend import K
+from amp_xla.data.text.tokenizer import Tokenizer
+from amp_xla.export import google, graph, hugging_face, saved_model, text_models
 from amp_xla.models import dropout, encoders, packed
+from amp_xla.models.options import EncoderOptions
+from recipes.classification import recipe
 
 # Written by transformers 5.23.0, of NEZHA and RoFormerV2 by 4.30.2 with roformer 0.4.3: the program
 # is tests/models/transformers_folders.py of revision 3ca9700.
@@ -63,3 +72,87 @@ def test_packed_rows_are_the_texts_alone(family):
     np.testing.assert_allclose(
         states[0, :-2], np.concatenate([alone[i, :n] for i, n in enumerate(counts)]), atol=1e-4
     )
+
+
+# Written by transformers 5.24.0, NEZHA by 4.57.6, RoFormerV2 by the package roformer 0.4.3 with
+# 4.30.2, as ...ForSequenceClassification; logits.npz has tokens, segments and their logits.
+CLASSIFIERS = FOLDERS.with_name("hugging_face_classifiers")
+# Those of NEZHA and ERNIE are built as BERT's, RoFormer's as RoFormerV2's.
+ONCE, LONG = ("albert", "roformer_v2"), ("ernie", "nezha", "roformer")
+CLASSIFIED = [
+    "bert", "electra", *(pytest.param(family, marks=pytest.mark.once) for family in ONCE),
+    *(pytest.param(family, marks=pytest.mark.long) for family in LONG),
+]  # fmt: skip
+
+
+def prepared(family, folder):
+    """Copy a folder of transformers and add a vocabulary; return a checkpoint of it."""
+    K.clear_session()
+    shutil.copytree(str(CLASSIFIERS / family), str(folder))
+    for name, content in Tokenizer(VOCABULARY).assets.items():
+        (folder / name).write_bytes(content)
+    return SimpleNamespace(path=folder, file=lambda name: str(folder / name))
+
+
+@pytest.mark.parametrize("family", CLASSIFIED)
+def test_a_classifier_of_transformers_has_its_logits_and_names(family, tmp_path, monkeypatch):
+    """The export of the model that ``--bert`` and the head's file make is the folder again."""
+    checkpoint = prepared(family, tmp_path / "run")
+    stored = load_file(str(tmp_path / "run" / "model.safetensors"))
+    config = recipe.parse(["--pooling", "pooler", "--max-length", "20"])
+    built = graph._built
+
+    def loaded(build, folder):
+        """Build the model from the folder, as if a run's checkpoint had these weights."""
+        parts = built(build, folder or str(checkpoint.path))
+        for name, variable in parts.head.items():
+            value = stored[name]
+            K.set_value(variable, value.T if name.endswith("weight") else value)
+        return parts
+
+    monkeypatch.setattr(graph, "_built", loaded)
+    monkeypatch.setattr(graph, "restore_weights", lambda checkpoint, weights: None)
+    model = text_models.classifier(
+        config, checkpoint, 3, lambda x: {"probabilities": x}, "{}", ("a", "b", "c"),
+        settings={"problem_type": "single_label_classification"},
+    )  # fmt: skip
+    wanted = np.load(str(CLASSIFIERS / family / "logits.npz"))
+    ids, segments = (wanted[name].astype(np.int32) for name in ("tokens", "segments"))
+    np.testing.assert_allclose(model.run(ids, segments), wanted["logits"], atol=1e-5)
+    # A SavedModel is any family's graph. Folders come last: reading one clears the graph.
+    saved = [saved_model] if family in ("bert", "roformer") else []
+    for writer in (*saved, hugging_face, google):
+        for dtype, most in {"fp16": 1e-2, "fp32": 1e-5}.items():
+            if dtype == "fp32" or family == "bert":
+                folder = tmp_path / f"{writer.__name__}-{dtype}"
+                writer.write(model, folder, dtype)
+                found = getattr(writer, "load", model.reload)(folder)(ids, segments)
+                np.testing.assert_allclose(found, wanted["logits"], atol=most, err_msg=str(folder))
+    folder = tmp_path / f"{hugging_face.__name__}-fp32"
+    again = load_file(str(folder / "model.safetensors"))
+    stored = {name.replace("ernie.", "bert."): value for name, value in stored.items()}
+    constants = {n for n in stored if "task_type" in n or "embed_positions" in n}
+    assert set(again) == set(stored) - constants
+    for name in set(again) - {n for n in again if "token_type" in n and constants}:
+        np.testing.assert_array_equal(again[name], stored[name], name)
+    config = json.loads((folder / "config.json").read_text())
+    (name,) = json.loads((CLASSIFIERS / family / "config.json").read_text())["architectures"]
+    assert config["architectures"] == [name.replace("Ernie", "Bert")]
+    assert config["problem_type"] == "single_label_classification"
+    assert "with_pool" in google.describe(model, folder)[0] or family == "electra"
+
+
+@pytest.mark.once
+def test_a_missing_pooler_is_new_and_said(tmp_path, capfd):
+    prepared("bert", tmp_path / "run")
+    path = str(tmp_path / "run" / "model.safetensors")
+    options = EncoderOptions(bert=str(tmp_path / "run"))
+    options.classifier(30, 2, 16, pooling="pooler")
+    assert "random weights" not in capfd.readouterr().err
+    save_file({k: v for k, v in load_file(path).items() if "pooler" not in k}, path)
+    K.clear_session()
+    options.classifier(30, 2, 16, pooling="pooler")
+    said = capfd.readouterr().err
+    assert said.count("the pooler starts with random weights") == 1
+    options.classifier(30, 2, 16, pooling="cls")
+    assert "random weights" not in capfd.readouterr().err

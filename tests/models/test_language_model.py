@@ -1,7 +1,5 @@
 """Weights that a language model starts from."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

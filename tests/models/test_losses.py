@@ -1,7 +1,5 @@
 """Losses against NumPy."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,15 +1,13 @@
 """Several texts in a row give each text the answer, and the weights the gradient, it has alone."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
 from amp_xla import backend
-from amp_xla.backend import K, tf
+from amp_xla.backend import K, keras, tf
 from amp_xla.data.batches.buckets import Batches, PackedBatches
 from amp_xla.data.text.tokenizer import Tokenizer
-from amp_xla.models import losses
+from amp_xla.models import losses, packed
 from amp_xla.models.options import EncoderOptions
 from amp_xla.training.step import initialize_variables
 
@@ -46,6 +44,24 @@ def answers_and_gradients(session, net, batches, names):
         answers.update({int(i): row for i, row in rows if i >= 0})
         total = found if total is None else [a + b for a, b in zip(total, found)]
     return np.array([answers[i] for i in sorted(answers)]), total
+
+
+@pytest.mark.parametrize("slots", [1, 3])
+def test_an_answer_over_windows_is_their_mean(session, slots):
+    source = np.random.RandomState(3)
+    logits = keras.layers.Input((5,) if slots == 1 else (slots, 5))
+    model = packed.over_windows(keras.models.Model([logits], logits))
+    windows = np.array([[0, 0, 2], [0, 1, -1], [0, 0, 0]])
+    if slots > 1:
+        windows = np.array([[0, 1, -1, 0, 4, 5, 0, -1, -1]])
+    values = source.randn(windows.size // slots, slots, 5).astype(np.float32)
+    values = values[:, 0] if slots == 1 else values
+    found = session.run(model.output, dict(zip(model.inputs, (values, windows))))
+    grouped, expected = (x.reshape(*windows.shape, 5) for x in (values, np.zeros_like(values)))
+    for group, place in np.ndindex(*windows.shape):
+        members = grouped[group][windows[group] == place]
+        expected[group, place] = members.mean(0) if len(members) else 0
+    np.testing.assert_allclose(found.reshape(expected.shape), expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("pooling", ["mean", pytest.param("pooler", marks=pytest.mark.once)])

@@ -1,7 +1,5 @@
 """Weights that cannot be used: one line that names file and tensor, before a model is built."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

@@ -3,8 +3,6 @@
 The image is a virtual environment with small wheels, into which pip installs offline.
 """
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess
@@ -77,7 +75,6 @@ def test_the_dockerfile_copies_all_that_its_install_step_needs(base, tmp_path):
     layer = tmp_path / "layer"
     text = (ROOT / "Dockerfile").read_text()
     step = re.search(r"^RUN .*python3 -m (scripts\.container_install.*)$", text, re.MULTILINE)
-    assert step is not None
     for sources, target in re.findall(r"^COPY (.+) (\S+)$", text[: step.start()], re.MULTILINE):
         paths = [path.relative_to(ROOT) for s in sources.split() for path in sorted(ROOT.glob(s))]
         for source in paths:

@@ -3,10 +3,7 @@
 No engine runs here: small programs with their names write down their arguments.
 """
 
-from __future__ import annotations
-
 import os
-from typing import Dict, List, Tuple
 
 import pytest
 
@@ -63,7 +60,7 @@ TRAIN = "./amp-xla train --runtime tf1 --recipe classification --"
 BUILD = "build --build-arg BASE_IMAGE=nvcr.io/nvidia/tensorflow"
 SIF = "{root}/.cache/apptainer/tf1-tensorflow-23.03-tf1-py3-{revision}.sif"
 # (variables of make, the environment): the last command lines of the engine.
-LINES: Dict[str, Tuple[List[str], Dict[str, str], List[str]]] = {
+LINES = {
     "build": (["docker-build"], {}, [
         "info", f"{BUILD}:23.03-tf1-py3 --build-arg RUNTIME=tf1 --build-arg REVISION={{revision}} "
         "--tag amp_xla:tf1 --tag amp_xla:tf1-{tag} {root}"]),

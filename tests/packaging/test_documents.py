@@ -1,7 +1,5 @@
 """README, its Chinese version and the pages: the same content, and commands that exist."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import importlib.util

@@ -3,8 +3,6 @@
 A program named `uv`, first on PATH, writes down its calls and creates folders.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from concurrent.futures import ThreadPoolExecutor

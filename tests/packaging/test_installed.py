@@ -3,8 +3,6 @@
 The tests of each runtime install its packages with pip, and run the page's script and the commands.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import re
@@ -126,7 +124,6 @@ def bert(own):
 def run_script(environment, bert):
     """Run the whole script of the page in an environment."""
     script = re.search(r"<!-- run: script -->\n```python\n(.*?)```", PAGE, re.DOTALL)
-    assert script is not None
     (environment.folder / "my_data.py").write_text(DATA)
     (environment.folder / "script.py").write_text(script.group(1))
     if not (environment.folder / "bert").exists():
@@ -140,6 +137,7 @@ def test_the_script_in_ones_own_environment(own, bert):
     run_script(own, bert)
 
 
+@pytest.mark.once
 @with_tensorflow
 def test_the_commands_that_an_own_recipe_prints(own):
     (own.folder / "stars.py").write_text(blocks("recipe")[0])

@@ -1,9 +1,6 @@
 """The lock files fit the requirements."""
 
-from __future__ import annotations
-
 import re
-from typing import Dict
 
 import pytest
 
@@ -24,7 +21,7 @@ def asked(path):
 
 def locked(path):
     """Return canonical name -> version; the first one if markers choose between two."""
-    versions: Dict[str, str] = {}
+    versions = {}
     for line in path.read_text().splitlines():
         match = re.match(r"^([A-Za-z0-9._-]+)==(\S+)", line)
         if match:

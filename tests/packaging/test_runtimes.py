@@ -3,13 +3,10 @@
 The kernel's files, nvidia-smi and the Pythons are faked.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re
 from pathlib import Path
-from typing import Tuple
 from unittest.mock import Mock
 
 import pytest
@@ -31,7 +28,7 @@ class Machine:
 
     def __init__(self, folder, monkeypatch):
         self.folder, self.patch = folder, monkeypatch
-        self.minors: Tuple[str, ...] = ()
+        self.minors = ()
         (folder / "bin").mkdir()
         self.path = f"{folder / 'bin'}:/usr/bin:/bin"
         monkeypatch.setenv("PATH", self.path)

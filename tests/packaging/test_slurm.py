@@ -1,18 +1,15 @@
 """scripts/slurm/train.sbatch, with small programs in place of Slurm's commands."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
-from tests.support.running import ROOT, shell_environment
+from tests.support.running import ROOT, shell_environment, until
 
 pytestmark = pytest.mark.once
 SCRIPT = ROOT / "scripts" / "slurm" / "train.sbatch"
@@ -50,10 +47,7 @@ def start(checkout, container=""):
         cwd=str(checkout),
         env=shell_environment(**variables),
     )
-    deadline = time.monotonic() + 60
-    while not (checkout / "words").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    until((checkout / "words").exists)
     return script
 
 
@@ -82,8 +76,7 @@ def test_one_script_for_all_containers(checkout, container, started):
 def test_a_preempted_job_is_queued_again(checkout):
     script = start(checkout)
     caught = r"SigCgt:.*[2367abef]..\n"  # signal 10 is SIGUSR1, so the script has set its trap
-    while not re.search(caught, Path(f"/proc/{script.pid}/status").read_text()):
-        time.sleep(0.02)
+    until(lambda: re.search(caught, Path(f"/proc/{script.pid}/status").read_text()))
     script.send_signal(signal.SIGUSR1)
     assert script.wait(30) == 0
     assert (checkout / "words.scontrol").read_text() == "requeue 7\n"

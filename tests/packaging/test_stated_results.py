@@ -1,7 +1,5 @@
 """README and the recipes' docstrings state the recorded results."""
 
-from __future__ import annotations
-
 import importlib
 
 import pytest

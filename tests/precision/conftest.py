@@ -1,10 +1,7 @@
 """Choose the tests that this runtime can run; graphs and sessions for one test."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
-from typing import List
 
 import pytest
 
@@ -12,7 +9,7 @@ EAGER = "AMP_XLA_TEST_EAGER"
 
 # Graph mode is switched on for a whole process, so eager tests run in another, which test_eager.py
 # starts.
-collect_ignore: List[str] = [] if EAGER in os.environ else ["eager"]
+collect_ignore = [] if EAGER in os.environ else ["eager"]
 if importlib.util.find_spec("tensorflow") is None:
     collect_ignore += ["test_eager.py"]
 

@@ -1,11 +1,6 @@
 """Runs tests/precision/eager, and pages' scripts, in processes: this one is in graph mode."""
 
-from __future__ import annotations
-
-import os
 import re
-import subprocess
-import sys
 
 import pytest
 
@@ -23,25 +18,19 @@ def test_our_documentations_blocks_run_as_a_script():
         code = code.replace("optimizers.legacy", "optimizers").replace(
             "import tensorflow as tf", "import tensorflow as tf; tf.enable_eager_execution()"
         )
-    done = run_python("-c", code)
-    assert done.code == 0, done.err
+    run_python("-c", code)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(620)
-def test_the_eager_tests_pass():
-    command = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider"]
-    done = subprocess.run(
-        command + ["tests/precision/eager"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        env={**os.environ, EAGER: "1"},
-        timeout=600,
-    )
-    output = done.stdout.decode()
+@pytest.mark.parametrize("which, least", [
+    ("not long", 11 if TF1 else 23), pytest.param("long", 1, marks=pytest.mark.long),
+])  # fmt: skip
+def test_the_eager_tests_pass(which, least):
+    words = ("-m", "pytest", "-v", "-p", "no:cacheprovider", "-m", which, "tests/precision/eager")
+    output = run_python(*words, env={EAGER: "1"}, timeout=600).out
     found = re.search(r"(\d+) passed", output)
-    least = 11 if TF1 else 23
-    assert done.returncode == 0 and found and int(found.group(1)) >= least, output
+    assert found and int(found.group(1)) >= least, output
     assert not re.search(r"\d+ skipped", output), output
 
 
@@ -50,5 +39,4 @@ def test_the_eager_tests_pass():
 @pytest.mark.skipif(TF1, reason="the suite is tf-keras 2.17's")
 def test_keras_own_suite_differs_as_explained():
     module = "tests.support.keras_own_suite"
-    done = run_python("-m", module, env={"TF_USE_LEGACY_KERAS": "1"}, timeout=600)
-    assert done.code == 0, done.out + done.err
+    run_python("-m", module, env={"TF_USE_LEGACY_KERAS": "1"}, timeout=600)

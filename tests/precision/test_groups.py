@@ -1,7 +1,5 @@
 """Variable groups: one decision, gradients paired by variable, sparse gradients kept sparse."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

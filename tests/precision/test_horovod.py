@@ -1,7 +1,5 @@
 """Two real processes over Gloo: one decision, one loss scale, sums over ranks."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,11 +1,6 @@
 """jmp's own tests run against amp_xla.precision.compat.jmp, and what jmp 0.0.4 gets wrong."""
 
-from __future__ import annotations
-
 import importlib.util
-import os
-import subprocess
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +9,7 @@ import pytest
 
 import amp_xla.precision.compat.jmp as jmp
 from amp_xla.precision.compat.neurai import policy, scale
+from tests.support.running import run_python
 
 pytestmark = pytest.mark.jax
 needs_jmp = pytest.mark.skipif(
@@ -38,9 +34,8 @@ print("ran", result.testsRun, "failed", len(result.failures) + len(result.errors
 
 @needs_jmp
 def test_jmps_own_97_tests_pass():
-    env = {**os.environ, "JAX_PLATFORMS": "cpu"}
-    done = subprocess.run([sys.executable, "-c", RUN_JMPS_TESTS], capture_output=True, env=env)
-    assert b"ran 97 failed 0" in done.stdout, done.stderr
+    done = run_python("-c", RUN_JMPS_TESTS, env={"JAX_PLATFORMS": "cpu"})
+    assert "ran 97 failed 0" in done.out, done.err
 
 
 @needs_jmp

@@ -1,11 +1,5 @@
 """Loss scales in JAX: compiled; one call for gradients; devices; Optax."""
 
-from __future__ import annotations
-
-import os
-import subprocess
-import sys
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,6 +10,7 @@ from hypothesis import given, settings
 from amp_xla.precision import PolicyRules
 from amp_xla.precision.jax import DynamicLossScale, NoOpLossScale, select_tree, value_and_grad
 from amp_xla.precision.jax.optax import loss_scaled
+from tests.support.running import run_python
 from tests.support.scale_reference import cases, reference
 from tests.support.snippets import blocks, run
 from tests.support.update_sequences import (
@@ -188,10 +183,7 @@ for checked in (False, True):
 
 def test_devices_decide_together():
     flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_PLATFORMS": "cpu"}
-    command = [sys.executable, "-c", DEVICES]
-    done = subprocess.run(command, capture_output=True, env={**os.environ, **flags})
-    output = done.stdout.decode() + done.stderr.decode()
-    assert output.count("ok") == 2 and done.returncode == 0, output
+    assert run_python("-c", DEVICES, env=flags).out.count("ok") == 2
 
 
 @pytest.mark.parametrize("code", blocks("jax"))

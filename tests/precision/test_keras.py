@@ -1,7 +1,5 @@
 """Keras in graph mode: policies, rules, and the blocks of the documentation."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """The drop-in for Keras' LossScaleOptimizer in graph mode, on both TensorFlows."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """The loss scales as plain values, and in the variables of a v1 graph."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import json

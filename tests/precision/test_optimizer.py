@@ -1,6 +1,4 @@
-"""LossScaleOptimizer in a v1 graph: what a step does, whatever optimizer is inside."""
-
-from __future__ import annotations
+"""LossScaleOptimizer in a v1 graph: what a step or a window does, whatever optimizer is inside."""
 
 import types
 import warnings
@@ -27,6 +25,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:non-finite gradients under the constant"),
 ]
 BAD = (np.inf, -np.inf, np.nan)
+optimizers = backend.bert4keras("optimizers")
 
 
 def plain(session, inner):
@@ -144,7 +143,6 @@ def test_other_things_than_optimizers_and_no_gradients_are_refused():
     optimizer = LossScaleOptimizer(tf.train.AdamOptimizer())
     with pytest.raises(ValueError, match="no gradients"):
         optimizer.apply_gradients([])
-    optimizers = backend.bert4keras("optimizers")
     accumulating = optimizers.extend_with_gradient_accumulation(optimizers.Adam)
     for inner, error, said in (
         (optimizer, ValueError, "already scales"),
@@ -171,3 +169,98 @@ def test_warnings_reach_the_session_that_runs_the_step(session):
             trainer = minimized(session, KINDS["tf.train sgd"](), constant)
             with pytest.warns(LossScaleWarning, match=said):
                 trainer.step(np.nan)
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_a_window_is_one_step_with_the_mean_gradient(session, kind):
+    trainer = minimized(session, KINDS[kind](), accumulate=2)
+    for _ in range(6):
+        for factor in (0.5, 1.5):
+            trainer.step(factor)
+    assert trainer.state() == [6, 0]  # applied, skipped; no sums between updates
+    found = trainer.weights()
+    with tf.Graph().as_default(), tf.Session() as session:
+        theirs = plain(session, KINDS[kind]())
+        for _ in range(6):  # bert4keras' rate follows the applied steps
+            theirs.step()
+        for ours, want in zip(found, theirs.weights()):
+            np.testing.assert_allclose(ours, want, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("factors", [[1.0], [1.0, 3.0]])
+def test_clipping_is_of_the_window_mean(session, factors):
+    """Its norm is that of dense gradients: a row of the table occurs twice in the batch."""
+    inner = tf.train.GradientDescentOptimizer(1.0)
+    trainer = minimized(session, inner, 1024.0, accumulate=len(factors), global_clipnorm=1e-3)
+    task, before = trainer.task, trainer.weights()
+    dense = [tf.convert_to_tensor(g) for g in tf.gradients(task.loss, task.variables)]
+    expected = session.run(tf.global_norm(dense), {task.factor: np.mean(factors)})
+    for factor in factors:
+        norm = trainer.step(factor, trainer.optimizer.gradient_norm)
+    assert norm == pytest.approx(expected, rel=1e-6) and norm > 1e-3
+    moved = [a - b for a, b in zip(before, trainer.weights())]
+    length = np.sqrt(sum(float((d**2).sum()) for d in moved))
+    assert length == pytest.approx(1e-3, rel=1e-2)
+
+
+def test_ranks_reduce_once_a_window(session):
+    calls = tf.get_variable("calls", initializer=0, trainable=False)
+
+    def reduce(gradient):
+        with tf.control_dependencies([calls.assign_add(1)]):
+            return tf.identity(gradient)
+
+    trainer = minimized(session, KINDS["tf.train sgd"](), accumulate=3, reduce=reduce)
+    for _ in range(6):
+        trainer.step()
+    assert session.run(calls) == 2 * len(trainer.task.variables)
+
+
+def test_groups_applied_apart_are_refused():
+    optimizer = LossScaleOptimizer(tf.train.AdamOptimizer(), accumulate=2)
+    task = problem()
+    grads = optimizer.get_unscaled_gradients(
+        tf.gradients(optimizer.get_scaled_loss(task.loss), task.variables)
+    )
+    optimizer.apply_gradients([(grads[0], task.variables[0])])
+    with pytest.raises(RuntimeError, match="all variable groups in one"):
+        optimizer.apply_gradients([(grads[1], task.variables[1])])
+
+
+def averaged(base, outer=()):
+    """Extend a class by averages, and these by ``outer``."""
+    cls = optimizers.extend_with_exponential_moving_average(base, name="Averaged")
+    for kind in outer:
+        cls = getattr(optimizers, f"extend_with_{kind}")(cls, name=f"Averaged_{kind}")
+    return cls(learning_rate=0.01, ema_momentum=0.9)
+
+
+@pytest.mark.parametrize("make, wrapped", [
+    (lambda: averaged(optimizers.extend_with_weight_decay(optimizers.Adam)), True),
+    (lambda: averaged(optimizers.Adam, ["weight_decay", "piecewise_linear_lr"]), False),
+    (lambda: averaged(keras.optimizers.SGD), True),
+], ids=["above weight decay", "below two", "keras sgd"])  # fmt: skip
+def test_embeddings_are_averaged_once_per_step(cleared, make, wrapped):
+    model = keras.models.Sequential([
+        keras.layers.Embedding(10, 4, input_length=3), keras.layers.Flatten(),
+        keras.layers.Dense(1),
+    ])  # fmt: skip
+    optimizer = make()
+    model.compile(LossScaleOptimizer(optimizer, 1000) if wrapped else optimizer, "mse")
+    means = [0.0 * weight for weight in model.get_weights()]
+    for _ in range(4):
+        model.train_on_batch(np.arange(9).reshape(3, 3) % 7, np.ones([3, 1]))  # rows twice
+        means = [0.9 * mean + 0.1 * w for mean, w in zip(means, model.get_weights())]
+    optimizer.apply_ema_weights()
+    for seen, mean in zip(model.get_weights(), means):
+        np.testing.assert_allclose(seen, mean / (1 - 0.9**4), rtol=1e-5)
+
+
+def test_lookahead_which_halves_all_weights_is_refused():
+    decay = optimizers.extend_with_weight_decay(optimizers.Adam)
+    for extend, base in (
+        (optimizers.extend_with_lookahead, decay),
+        (optimizers.extend_with_lookahead_v2, keras.optimizers.Adam),
+    ):
+        with pytest.raises(UnsupportedError, match="at 0, so .* halve all weights; remove it"):
+            extend(base, name="L")(learning_rate=1e-3)

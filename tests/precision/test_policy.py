@@ -1,7 +1,5 @@
 """Policies: grammar, equality, casting; NumPy and TensorFlow. With JAX, jmp's own tests run."""
 
-from __future__ import annotations
-
 import collections
 
 import numpy as np

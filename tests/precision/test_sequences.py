@@ -1,24 +1,12 @@
 """Random sequences of update kinds in a v1 graph, compared with NumPy after each micro-batch."""
 
-from __future__ import annotations
-
 import functools
 
 import numpy as np
 
 from amp_xla.backend import keras, tf
 from amp_xla.precision.optimizer import LossScaleOptimizer
-from tests.support.update_sequences import (
-    CLIP,
-    HEADS,
-    MOMENTUM,
-    RATE,
-    SLOPES,
-    checked,
-    follow,
-    scale,
-    sequences,
-)
+from tests.support import update_sequences as updates
 
 KINDS = ("by hand", "whole", "head", "clipped")
 
@@ -30,14 +18,14 @@ def training(window):
         named = {n: tf.Variable(tf.ones(2), use_resource=True, name=n) for n in "eab"}
         average = tf.Variable(0.0, use_resource=True, trainable=False, name="average")
         fed = {n: tf.placeholder(tf.float32, [], n) for n in ("factor", "shift", "after")}
-        inner = keras.optimizers.SGD(RATE, momentum=MOMENTUM)
-        optimizer = LossScaleOptimizer(inner, scale(), accumulate=window)
+        inner = keras.optimizers.SGD(updates.RATE, momentum=updates.MOMENTUM)
+        optimizer = LossScaleOptimizer(inner, updates.scale(), accumulate=window)
 
         def loss_of(variables):
-            return tf.add_n([tf.reduce_sum(v * SLOPES) for v in variables]) * fed["factor"]
+            return tf.add_n([tf.reduce_sum(v * updates.SLOPES) for v in variables]) * fed["factor"]
 
         def operation(kind):
-            variables = [named[name] for name in HEADS[kind]]
+            variables = [named[name] for name in updates.HEADS[kind]]
             loss = loss_of(variables) + fed["shift"]
             if kind == "whole":  # as Keras' fit
                 moved = average.assign(0.5 * average + 0.5 * fed["factor"])
@@ -48,7 +36,7 @@ def training(window):
             else:
                 grads = [g for g, _ in optimizer.compute_gradients(loss, variables)]
             if kind == "clipped":
-                grads, _ = tf.clip_by_global_norm(grads, CLIP)
+                grads, _ = tf.clip_by_global_norm(grads, updates.CLIP)
             if kind != "by hand":
                 grads = [g + fed["after"] for g in grads]
             return optimizer.apply_gradients(zip(grads, variables))
@@ -70,8 +58,9 @@ def check(case):
         _, finite = session.run(operations[micro.kind], feed)
         return (finite, *session.run([named, optimizer.state_variables, average]))
 
-    if follow(case, train):
+    if updates.follow(case, train):
         assert not any(np.any(v) for v in session.run(optimizer.window.state_variables))
 
 
-test_random_sequences, test_a_thousand = checked(sequences(KINDS, abandon=False), check)
+SEQUENCES = updates.sequences(KINDS, abandon=False)
+test_random_sequences, test_a_thousand = updates.checked(SEQUENCES, check)

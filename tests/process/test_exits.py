@@ -1,12 +1,14 @@
-"""Ends of programs: the exit code, one line if the user can fix the error, no text obeyed."""
+"""Ends of programs: exit codes, one line if the user can fix the error; the bar, no text obeyed."""
 
-from __future__ import annotations
-
+import fcntl
 import os
+import pty
 import re
 import signal
+import struct
 import subprocess
 import sys
+import termios
 from pathlib import Path
 
 import pytest
@@ -15,7 +17,7 @@ from amp_xla.data.text import unpacked
 from amp_xla.errors import DataError
 from amp_xla.process import checkout, output
 from amp_xla.process.checkout import as_typed
-from amp_xla.process.progress import note
+from amp_xla.process.progress import Progress, note
 from tests.support.running import ROOT, environment, run, run_python
 
 pytestmark = pytest.mark.once
@@ -94,23 +96,20 @@ sys.exit(exit_code(globals()[sys.argv[1]]))
     ("user", "error: no file \\x1b[31m\\n.tsv\n"), ("full", "error: No space left on device\n"),
 ])  # fmt: skip
 def test_what_the_user_can_fix_is_one_line(name, line):
-    assert run_python("-c", PROGRAM, name) == (2, "", line)
+    assert run_python("-c", PROGRAM, name, code=2) == (2, "", line)
 
 
 def test_a_failed_write_to_standard_output_is_one_line(tmp_path):
     (tmp_path / "program.py").write_text(PROGRAM)
 
     def shell(command):
-        env = environment({"PY": sys.executable})
-        return subprocess.run(
-            ["bash", "-c", command], cwd=str(tmp_path), env=env, capture_output=True, timeout=120
-        )
+        return run(["bash", "-c", command], tmp_path, PY=sys.executable, PYTHONPATH=str(ROOT))
 
     done = shell("$PY program.py prints | head -1; exit ${PIPESTATUS[0]}")
-    assert done.returncode == 141 and done.stderr.count(b"\n") == 1, done
+    assert done.returncode == 141 and done.stderr.count("\n") == 1, done
     done = shell("$PY program.py prints > /dev/full")
-    assert done.returncode == 2 and done.stderr.count(b"\n") == 1, done
-    assert b"error: " in done.stderr and b"No space left" in done.stderr
+    assert done.returncode == 2 and done.stderr.count("\n") == 1, done
+    assert "error: " in done.stderr and "No space left" in done.stderr
 
 
 def streams(words, lost, broken, cwd):
@@ -170,7 +169,7 @@ def test_training_and_answers_without_a_stream(tmp_path):
     (signal.SIGINT, 130), (signal.SIGHUP, 129),
 ])  # fmt: skip
 def test_code_that_swallows_everything_does_not_swallow_a_signal(number, code):
-    done = run_python("-c", PROGRAM, "swallow", str(int(number)))
+    done = run_python("-c", PROGRAM, "swallow", str(int(number)), code=code)
     assert done == (code, "", f"stopped by {signal.Signals(number).name}\n")
 
 
@@ -186,18 +185,17 @@ try:
 except {caught}:
     print("saved")
 """
-    assert run_python("-c", program) == left
+    assert run_python("-c", program, code=None) == left
 
 
 def test_code_that_never_gives_up_is_ended():
-    done = run_python("-c", PROGRAM, "never", timeout=30)
-    assert done.code == 143, done
+    done = run_python("-c", PROGRAM, "never", timeout=30, code=143)
     assert "SIGTERM: ended; there was nothing to save" in done.err
 
 
 def test_a_signal_during_the_imports_ends_the_process():
     program = "import os; from amp_xla.process import exits; exits.guard(); os.kill(os.getpid(), 2)"
-    assert run_python("-c", program) == (-signal.SIGINT, "", "")
+    assert run_python("-c", program, code=None) == (-signal.SIGINT, "", "")
 
 
 POOLS = """
@@ -230,3 +228,32 @@ def test_foreign_text_cannot_control_the_terminal(capsys):
     assert said.out.startswith(
         "label\\x1b[2J\\nwith a break\t0.9\n\u0645\u06cc\u200c\u062e 👩\u200d👧"
     )
+
+
+VALUES = {"loss": "0.1234", "scale": "1000", "skipped": "0", "accuracy": "0.987", "samples/s": "77"}
+
+
+@pytest.mark.parametrize("columns, shown", [(40, 1), (60, 2), (80, 4), (120, 5)])
+def test_the_bar_shows_whole_values_in_their_order_and_ends_before_the_last_lines(
+    columns, shown, monkeypatch
+):
+    reader, terminal = pty.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    with os.fdopen(terminal, "w") as stream:
+        monkeypatch.setattr("sys.stderr", stream)
+        bar = Progress(104, 100)
+        note("the first step is slow")
+        for _ in range(4):
+            bar.advance(8)
+        bar.show(104, VALUES)
+        note("epoch 1: dev accuracy 0.5")
+        bar.close()
+        told = ""
+        while "0.5\r\n" not in told:
+            told += os.read(reader, 1 << 16).decode()
+    assert re.split(r"[\r\n]+", told)[0] == "the first step is slow"  # no bar above it
+    *_, last, dev, end = re.split(r"[\r\n]+", told)
+    assert (dev, end) == ("epoch 1: dev accuracy 0.5", "") and last.startswith("100% 104/104")
+    words = [f"{name} {value}" for name, value in VALUES.items()]
+    assert last.split("left, ")[1].split(" |")[0].strip() == "  ".join(words[:shown])
+    assert len(last) <= columns

@@ -1,7 +1,5 @@
 """The defaults of a classifier follow from its weights, its texts, and the run it resumes."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,13 +1,10 @@
 """The report in a real browser: no error, no request, no overflow, nothing serious for axe-core."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import shutil
 import subprocess
 import sys
-from typing import List
 
 import pytest
 
@@ -32,8 +29,8 @@ class Browser:
 
     def __init__(self, chromium, axe):
         self._chromium, self._axe = chromium, axe
-        self.errors: List[str] = []
-        self.requests: List[str] = []
+        self.errors = []
+        self.requests = []
 
     def open(self, path, width=1440, dark=False):
         page = self._chromium.new_page(

@@ -1,7 +1,5 @@
 """Scores of labelled samples are equal to scikit-learn's."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -68,7 +68,6 @@ print(K.epsilon(), getattr(K, "infinity", lambda: None)())
 
 def test_amp_reaches_all_sessions_and_nothing_is_left_running(tmp_path):
     result = run_python("-c", SESSIONS, cwd=tmp_path)
-    assert result.code == 0, result.err
     assert result.out.splitlines()[-1] == f"1e-05 {10000.0 if TF1 else None}"
     half, reason = backend.half_dtype()
     start, *lines = result.err.splitlines()
@@ -91,18 +90,16 @@ LATE = "from bert4keras.models import Transformer" if TF1 else "from tf_keras im
 def test_too_late_an_import_names_the_line_to_move(tmp_path):
     script, first = tmp_path / "script.py", LATE
     script.write_text(f"import os\nos.environ['TF_KERAS'] = '1'\n{first}\nimport amp_xla.setup\n")
-    result = run_python(str(script))
-    assert result.code != 0
+    result = run_python(str(script), code=1)
     last = result.err.splitlines()[-1]
     assert "SetupOrderError" in last and f"line 3 of script.py: `{first}`" in last
 
 
 def test_bad_settings_stop_before_training():
     env, words = {"TF_FORCE_GPU_ALLOW_GROWTH": "1"}, ["ALLOW_GROWTH=1", "true, false"]
-    if not backend.has_lite():
+    if backend.kind() == "tf1" and not backend.is_fork():
         env, words = {"AMP_XLA_XLA": "lite"}, ["UnsupportedError", "fusible", "off, on, no_lazy"]
-    result = run_python("-c", "import amp_xla.setup", env=env)
-    assert result.code != 0
+    result = run_python("-c", "import amp_xla.setup", env=env, code=1)
     assert all(word in result.err.splitlines()[-1] for word in words)
 
 
@@ -129,7 +126,6 @@ CONFIGURE = """
 @pytest.mark.once
 def test_configure_from_python_until_a_session_exists():
     result = run_python("-c", textwrap.dedent(CONFIGURE))
-    assert result.code == 0, result.err
     lines = [line for line in result.err.splitlines() if line.startswith("amp_xla: ")]
     assert lines[0].startswith("amp_xla: precision amp"), lines
     assert all(line.startswith("amp_xla: now precision ") for line in lines[1:]), lines

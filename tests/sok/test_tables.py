@@ -3,11 +3,7 @@
 One process, and two ranks over Gloo; in graphs on TensorFlow 1.15, in tf.function on 2.x.
 """
 
-from __future__ import annotations
-
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -18,7 +14,8 @@ from amp_xla.backend import tf
 from amp_xla.errors import AmpXlaError
 from amp_xla.sok import saver
 from amp_xla.sok.table import Rows
-from tests.support.horovod import ROOT, on_two_ranks
+from tests.support.horovod import on_two_ranks
+from tests.support.running import run_python
 
 FIGURES = ["two_tables", "dense_odd_mixed"]
 WORKER = "tests.support.sok_worker"
@@ -50,7 +47,7 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def alone(folder):
     cases = ["two_tables", "saved"]
-    subprocess.run([sys.executable, "-m", WORKER, str(folder), *cases], check=True, cwd=str(ROOT))
+    run_python("-m", WORKER, str(folder), *cases)
     return results(folder, 1, *cases)
 
 

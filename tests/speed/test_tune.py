@@ -1,7 +1,5 @@
 """tune with real processes: running out of memory and overflow are rows, and noise is no result."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

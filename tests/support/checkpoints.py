@@ -14,7 +14,7 @@ from amp_xla.training.state import LoopState
 
 def state(step: int) -> Dict[str, Any]:
     """Return the state of a checkpoint."""
-    parts = ("data", "assets", "config", "settings", "versions")
+    parts = ("data", "assets", "config", "settings", "versions", "defaults")
     return {
         "recipe": "r",
         "loop": dataclasses.asdict(LoopState(step=step)),

@@ -4,8 +4,6 @@ The first argument says where XLA fails: ``compile`` (TensorFlow 2: an operation
 compile), or the number of a step (an error there, if the session compiles).
 """
 
-from __future__ import annotations
-
 import sys
 
 from amp_xla.process.exits import exit_code

@@ -1,7 +1,5 @@
 """A tiny BERT in Google's format, to be damaged."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any, Callable, Tuple

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from amp_xla import backend
-from tests.support.running import ROOT
+from tests.support.running import run_python
 
 
 def need_horovod() -> None:
@@ -21,19 +20,11 @@ def need_horovod() -> None:
         (pytest.fail if os.environ.get("CI") else pytest.skip)(missing)
 
 
-def on_two_ranks(module: str, folder: Path, *words: str) -> str:
+def on_two_ranks(module: str, folder: Path, *words: str, **env: str) -> str:
     """Run a module with FOLDER and ``words`` on two ranks over Gloo; return its output."""
     need_horovod()
-    runner = Path(sys.executable).parent / "horovodrun"
-    done = subprocess.run(
-        [sys.executable, str(runner), "--gloo", "-np", "2", "-H", "localhost:2"]
-        + [sys.executable, "-m", module, str(folder), *words],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        cwd=str(ROOT),
-        env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
-        timeout=280,
-    )
-    output = done.stdout.decode()
-    assert done.returncode == 0, output[-6000:]
-    return output
+    runner = str(Path(sys.executable).parent / "horovodrun")
+    start = (runner, "--gloo", "-np", "2", "-H", "localhost:2", sys.executable, "-m", module)
+    env = {"TF_CPP_MIN_LOG_LEVEL": "3", **env}
+    done = run_python(*start, str(folder), *words, env=env, timeout=280)
+    return done.out + done.err

@@ -3,8 +3,6 @@
 Each case writes the results of a rank to FOLDER/CASE-RANK.json; test_horovod.py compares them.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from typing import Any, Dict, List

@@ -1,7 +1,5 @@
 """Hostile folders: files changed at random, the same from the same seed."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Small run folders, with files as training writes them."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

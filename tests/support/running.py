@@ -29,7 +29,7 @@ class Result(NamedTuple):
     @property
     def error(self) -> str:
         """The one line that says what is wrong; there is no traceback and no second one."""
-        assert "Traceback" not in self.err, self.err
+        assert self.code == 2 and "Traceback" not in self.err, self.err
         lines = [line for line in self.err.splitlines() if line.startswith("error: ")]
         assert len(lines) == 1, self.err
         assert self.err.splitlines()[-1] == lines[0], self.err
@@ -65,16 +65,26 @@ def run(command: List[str], root: Path = ROOT, **changes: str) -> subprocess.Com
     )  # fmt: skip
 
 
+def start_python(*arguments: str, cwd: Path = ROOT, **env: str) -> subprocess.Popen:
+    """Start this Python with pipes."""
+    return subprocess.Popen(
+        [sys.executable, *arguments], cwd=str(cwd), env=environment(env), stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
 def run_python(
     *arguments: str,
     env: Optional[Mapping[str, str]] = None,
     stdin: str = "",
     timeout: float = 240,
     cwd: Path = ROOT,
+    code: Optional[int] = 0,
 ) -> Result:
-    """Run this Python with ``arguments``."""
+    """Run this Python with ``arguments``; it must end with ``code``, None = any."""
     done = subprocess.run(
         [sys.executable, *arguments], input=stdin.encode(), capture_output=True,
         env=environment(env), timeout=timeout, cwd=str(cwd),
     )  # fmt: skip
+    assert code in (None, done.returncode), (done.returncode, done.stdout, done.stderr)
     return Result(done.returncode, done.stdout.decode(), done.stderr.decode())

@@ -1,7 +1,5 @@
 """A small model and its data for tests of ``Run``."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from amp_xla.backend import K, keras, tf

@@ -1,15 +1,10 @@
 """A corpus of two labels and the flags of a run over it that takes seconds."""
 
-from __future__ import annotations
-
-import os
 import random
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
-from tests.support.running import ROOT
+from tests.support.running import run_python, start_python
 
 CPU = {"JAX_PLATFORMS": "cpu"}  # several devices or processes, also where there is one GPU
 RUNS = Path("runs") / "jax_classification"
@@ -48,24 +43,17 @@ def corpus(folder):
         (folder / f"{name}.tsv").write_text("".join(lines))
 
 
-def start(folder, words, **environ):
-    """Start Python in ``folder``, with standard output and error in one pipe."""
-    # All runs have the same programs, which are compiled once.
-    caches = {
-        "JAX_COMPILATION_CACHE_DIR": str(folder / "compiled"),
-        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
-    }
-    env = {**os.environ, "PYTHONPATH": str(ROOT), **caches, **environ}
-    pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    return subprocess.Popen([sys.executable, *words], cwd=str(folder), env=env, **pipes)
+def caches(folder):
+    """Return variables with which all runs have the same programs, which are compiled once."""
+    least = "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"
+    return {"JAX_COMPILATION_CACHE_DIR": str(folder / "compiled"), least: "0"}
 
 
 def run(folder, *words, code=0, **environ):
     """Run Python in ``folder``; return its output."""
-    process = start(folder, list(words), **environ)
-    said = process.communicate(timeout=280)[0]
-    assert process.returncode == code, said
-    return said
+    env = {**caches(folder), **environ}
+    done = run_python(*words, env=env, timeout=280, cwd=folder, code=code)
+    return done.out + done.err
 
 
 def together(folder, words):
@@ -74,7 +62,8 @@ def together(folder, words):
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     environ = {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{port}", "JAX_NUM_PROCESSES": "2", **CPU}
-    both = [start(folder, words, JAX_PROCESS_ID=str(i), **environ) for i in range(2)]
-    said = [process.communicate(timeout=280)[0] for process in both]
+    environ.update(caches(folder))
+    both = [start_python(*words, cwd=folder, JAX_PROCESS_ID=str(i), **environ) for i in range(2)]
+    said = [b"".join(process.communicate(timeout=280)).decode() for process in both]
     assert [process.returncode for process in both] == [0, 0], said
     return said

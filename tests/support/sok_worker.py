@@ -4,8 +4,6 @@
 results to FOLDER/CASE-RANKS-RANK.json.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

@@ -1,7 +1,5 @@
 """What recipes give to predict and evaluate."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

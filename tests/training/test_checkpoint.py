@@ -1,7 +1,5 @@
 """Checkpoints: each kind of damage is named and survived, and nothing bad is written."""
 
-from __future__ import annotations
-
 import dataclasses
 import errno
 import functools
@@ -53,8 +51,7 @@ def test_every_damage_to_every_file_is_named_and_survived(tmp_path, capsys):
                 file.write_bytes(damage(data))
             wrong = checkpoint.problems(path)
             assert [line.split(":")[0] for line in wrong] == [file.name], (how, wrong)
-            chosen = checkpoint.newest(folder)
-            assert chosen is not None and chosen.path.name == FIRST
+            assert checkpoint.newest(folder).path.name == FIRST
             said = capsys.readouterr().err
             assert f"{SECOND} is damaged" in said and file.name in said
             with pytest.raises(CheckpointError, match=f"{file.name}.*whole: {FIRST}$"):
@@ -98,8 +95,7 @@ def test_what_cannot_be_read_is_no_damage(tmp_path, monkeypatch, name, code):
         with pytest.raises((CheckpointError, OSError), match=os.strerror(getattr(errno, code))):
             check(folder)
     monkeypatch.undo()
-    newest = checkpoint.newest(folder)
-    assert newest is not None and newest.path.name == SECOND
+    assert checkpoint.newest(folder).path.name == SECOND
 
 
 def test_files_have_the_mode_of_the_umask(tmp_path):
@@ -144,9 +140,7 @@ def test_damaged_checkpoints_are_set_aside(tmp_path):
     for _ in range(2):  # the second one finds the name of the first
         runs.write(tmp_path, 2)
         (tmp_path / SECOND / "state.json").write_text("{}")
-        newest = checkpoint.newest(tmp_path)
-        assert newest is not None
-        checkpoint.set_aside_damaged(newest)
+        checkpoint.set_aside_damaged(checkpoint.newest(tmp_path))
     assert sorted(os.listdir(str(tmp_path))) == [f"damaged-{SECOND}", f"damaged-{SECOND}+", FIRST]
     (tmp_path / FIRST / "state.json").write_text("")
     with pytest.raises(CheckpointError, match="no whole checkpoint left"):

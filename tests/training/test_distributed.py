@@ -1,7 +1,5 @@
 """Ranks without Horovod; tests/integration/test_ranks.py joins real ones."""
 
-from __future__ import annotations
-
 import threading
 from concurrent.futures import ThreadPoolExecutor
 

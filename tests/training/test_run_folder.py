@@ -1,7 +1,5 @@
 """The run folder: what is looked at, what is refused, and that looking writes nothing."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil

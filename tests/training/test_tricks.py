@@ -1,7 +1,5 @@
 """Each trick of fine-tuning against its definition, on a small BERT; skipped steps."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Runs for which ``auto`` turns XLA on, and the programs that XLA keeps for the next start."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
@@ -10,6 +8,7 @@ import pytest
 
 from amp_xla import backend
 from amp_xla.training import checkpoint
+from tests.support.commands import FP32, RECIPE, Commands
 from tests.support.running import run_python
 from tests.tasks.classification.test_recipe import write_corpus
 
@@ -37,9 +36,7 @@ def train(folder, name, *words, fails=None, **env):
     if fails is not None:
         start = ["-m", "tests.support.forced_xla", fails]
     env = {"AMP_XLA_PRECISION": "fp32", "XDG_CACHE_HOME": str(folder / "cache"), **env}
-    done = run_python(*start, *SMALL, "--name", name, *words, env=env, cwd=folder)
-    assert done.code == 0, done.err
-    return done.err
+    return run_python(*start, *SMALL, "--name", name, *words, env=env, cwd=folder).err
 
 
 def last(folder, name):
@@ -71,10 +68,13 @@ def test_xla_that_fails_later_goes_on_from_the_last_checkpoint_and_is_resumed(fo
     assert last(folder, "again") == last(folder, "later")
 
 
-def test_without_a_gpu_auto_is_off_and_the_flag_wins(folder):
-    said = train(folder, "cpu")
+@pytest.mark.once
+def test_without_a_gpu_auto_is_off_and_the_flag_wins(folder, server):
+    command = Commands(server, folder)
+    said = command.done(RECIPE, *SMALL, "--name", "cpu", code=FP32).err
     assert "XLA off (auto: no GPU; --xla on overrules)" in said and ", 3 shapes:" in said
-    said = train(folder, "cpu", "--resume", "--xla", "off", "--epochs", "2")
+    words = ("--name", "cpu", "--resume", "--xla", "off", "--epochs", "2")
+    said = command.done(RECIPE, *SMALL, *words, code=FP32).err
     assert "extended: " in said  # the same mode, chosen by hand
 
 

@@ -37,6 +37,39 @@ def filled(sample_ids: np.ndarray, rows: int) -> np.ndarray:
     return np.concatenate([sample_ids, missing])
 
 
+def laid(grid: np.ndarray, sizes: np.ndarray, length: int) -> Tuple[np.ndarray, ...]:
+    """Lay the items of each row end to end in ``length`` places.
+
+    Args:
+      grid: numbers of items, int [R, S]; -1 is none.
+      sizes: places of each item, with a last 0 for none.
+
+    Returns:
+      For each place its item, the place within the item, and the column in ``grid``, int [R,
+      length]; the column is -1 after the last item.
+    """
+    ends, columns = sizes[grid].cumsum(1), np.arange(length)
+    slots = (columns[:, None] >= ends[:, None, :]).sum(2)
+    last = np.minimum(slots, grid.shape[1] - 1)
+    places = columns - np.take_along_axis(ends - sizes[grid], last, 1)
+    return np.take_along_axis(grid, last, 1), places, np.where(slots == last, slots, -1)
+
+
+def in_batches(
+    buckets: Sequence[np.ndarray], lengths: Sequence[int], rows: int
+) -> List[Tuple[int, np.ndarray]]:
+    """Return (length, rows) of batches; rows that do not fill one join the next longer bucket."""
+    plan, rest = [], buckets[0][:0]
+    for members, length in zip(buckets, lengths):
+        members = np.concatenate([rest, members])
+        end = len(members)
+        if length != lengths[-1]:
+            end -= end % rows
+        rest = members[end:]
+        plan += [(length, members[i : i + rows]) for i in range(0, end, rows)]
+    return plan
+
+
 class Batches:
     """The batches of a corpus, one sample per row; follows ``BatchSource``.
 
@@ -123,14 +156,8 @@ class Batches:
         if self._shuffle:
             source.shuffle(order)
         buckets = self._bucket[order]
-        plan, rest = [], order[:0]
-        for number, length in enumerate(self.lengths):
-            members = np.concatenate([rest, order[buckets == number]])
-            end = len(members)
-            if length != self.lengths[-1]:
-                end -= end % self.rows
-            rest = members[end:]
-            plan += [(length, members[i : i + self.rows]) for i in range(0, end, self.rows)]
+        members = [order[buckets == number] for number in range(len(self.lengths))]
+        plan = in_batches(members, self.lengths, self.rows)
         return [plan[i] for i in source.permutation(len(plan))] if self._shuffle else plan
 
     def _gather(self, sample_ids: np.ndarray, length: int) -> Batch:
@@ -153,29 +180,27 @@ class Batches:
         shape = (len(grid), *[texts] * (texts > 1), length)
         if texts > 1:
             grid = np.where(grid < 0, -1, texts * grid + np.arange(texts)).reshape(-1, 1)
-        sizes = self._sizes[grid]
-        ends = sizes.cumsum(1)
-        columns = np.arange(length)
-        slots = (columns[:, None] >= ends[:, None, :]).sum(2)
-        inside = slots < grid.shape[1]
-        slots = np.minimum(slots, grid.shape[1] - 1)
-        owners = np.take_along_axis(grid, slots, 1)
-        positions = columns - np.take_along_axis(ends - sizes, slots, 1)
+        owners, positions, slots = laid(grid, self._sizes, length)
+        inside = slots >= 0
         token_ids = self.encoded.token_ids[np.where(inside, self._begins[owners] + positions, 0)]
         segment_ids = inside & (positions >= self._first_sizes[owners])
         batch = {
             "token_ids": np.where(inside, token_ids, 0).astype(np.int32).reshape(shape),
             "segment_ids": segment_ids.astype(np.int32).reshape(shape),
-            "weights": (sample_ids >= 0).astype(np.float32),
-            "sample_ids": sample_ids,
+            **self._of_samples(sample_ids),
         }
+        if sample_ids.ndim == 2:
+            batch["position_ids"] = np.where(inside, positions, 0).astype(np.int32)
+            batch["slots"] = slots.astype(np.int32)
+        return batch
+
+    def _of_samples(self, sample_ids: np.ndarray) -> Batch:
+        """Return the arrays ``sample_ids``, ``weights`` and ``labels``; see ``_gather``."""
+        batch = {"weights": (sample_ids >= 0).astype(np.float32), "sample_ids": sample_ids}
         if self._labels is not None:
             kind = np.float32 if self._labels.dtype.kind == "f" else np.int32
             batch["labels"] = labels = self._labels[sample_ids].astype(kind)
             labels[sample_ids < 0] = 0
-        if sample_ids.ndim == 2:
-            batch["position_ids"] = np.where(inside, positions, 0).astype(np.int32)
-            batch["slots"] = np.where(inside, slots, -1).astype(np.int32)
         return batch
 
 
@@ -254,13 +279,7 @@ class PackedBatches(Batches):
         else:
             self.rows, self.slots = self._shape
             patterns = pack(counts, self.lengths[0], self.slots)
-        # Sorted by length, the slots correspond to the samples one by one.
-        sizes = np.zeros((len(patterns), self.slots), np.int64)
-        for row, pattern in zip(sizes, patterns):
-            row[: len(pattern)] = pattern
-        order = np.argsort(sizes.reshape(-1), kind="stable")
-        self._slots_by_length = order[len(order) - len(self.encoded) :]
-        self._planned_rows = len(patterns)
+        self._sharing = Sharing(patterns, self.slots)
 
     def like(self, encoded: Encoded, label_ids: Optional[np.ndarray] = None) -> PackedBatches:
         """Return unshuffled batches of other samples, such as dev texts, in the same shape."""
@@ -278,15 +297,32 @@ class PackedBatches(Batches):
         samples = np.arange(len(self.encoded))
         if self._shuffle:
             source.shuffle(samples)
-        members: np.ndarray = np.full(self._planned_rows * self.slots, -1, np.int64)
-        by_length = np.argsort(self.encoded.lengths[samples], kind="stable")
-        members[self._slots_by_length] = samples[by_length]
+        members = self._sharing.members(samples, self.encoded.lengths[samples])
         # Empty rows are spread over the epoch, too.
-        steps = -(-self._planned_rows // self.rows)
-        members = filled(members.reshape(-1, self.slots), steps * self.rows)
+        steps = -(-len(members) // self.rows)
+        members = filled(members, steps * self.rows)
         if self._shuffle:
             members = members[source.permutation(len(members))]
         return [(self.lengths[0], rows) for rows in np.split(members, steps)]
+
+
+class Sharing:
+    """Which sizes share a row, for items in any order; ``patterns`` are those of ``pack``."""
+
+    def __init__(self, patterns: Sequence[Pattern], slots: int) -> None:
+        sizes = np.zeros((len(patterns), slots), np.int64)
+        for row, pattern in zip(sizes, patterns):
+            row[: len(pattern)] = pattern
+        self._shape = sizes.shape
+        # Sorted by size, the slots correspond to the items one by one.
+        self._by_size = np.argsort(sizes.reshape(-1), kind="stable")
+
+    def members(self, items: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+        """Return the items of each row, int64 [rows, slots]; -1 is none, after the others."""
+        members = np.full(self._shape, -1, np.int64)
+        places = self._by_size[members.size - len(items) :]
+        members.reshape(-1)[places] = items[np.argsort(sizes, kind="stable")]
+        return members
 
 
 def pack(counts: Sequence[int], length: int, slots: int) -> List[Pattern]:

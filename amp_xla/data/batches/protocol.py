@@ -16,7 +16,8 @@ from typing_extensions import Protocol
 # has "weights", float32, 1 for a sample and 0 for padding; and "sample_ids", int64, -1 for padding.
 Batch = Dict[str, np.ndarray]
 SHARE = "share"  # a float32 scalar: the micro-batch's share of the weight of the whole batch
-_FILLER = {"sample_ids": -1, "slots": -1}  # values in rows of padding; other arrays have 0
+# Values in rows of padding; other arrays have 0.
+_FILLER = {"sample_ids": -1, "slots": -1, "owners": -1, "windows": -1}
 
 
 class BatchSource(Protocol):
@@ -83,21 +84,25 @@ class RankShard(MappedBatches):
     @property
     def shapes(self) -> Sequence[Tuple[int, int]]:
         """Return (rows, length) of each kind of micro-batch."""
-        return [(-(-rows // self._shards), length) for rows, length in self.whole.shapes]
+        group = getattr(self.whole, "group", 1)
+        shapes = self.whole.shapes
+        return [(-(-rows // group // self._shards) * group, length) for rows, length in shapes]
 
     def _shared(self, batch: Batch, *_: int) -> SharedBatch:
         return SharedBatch(batch, [self._shard(batch, number) for number in self._numbers])
 
     def _shard(self, batch: Batch, number: int) -> Batch:
-        shard = {name: self._rows(name, array, number) for name, array in batch.items()}
+        # The windows of a text stay together (``windows.WindowBatches``).
+        groups = len(batch.get("windows", batch["weights"]))
+        shard = {name: self._rows(name, array, number, groups) for name, array in batch.items()}
         share = shard["weights"].sum() / max(float(batch["weights"].sum()), 1e-6)
         return {**shard, SHARE: np.array(share, np.float32)}
 
-    def _rows(self, name: str, array: np.ndarray, number: int) -> np.ndarray:
-        rows = array[number :: self._shards]
-        missing = -(-len(array) // self._shards) - len(rows)
-        padding = np.full((missing, *array.shape[1:]), _FILLER.get(name, 0), array.dtype)
-        return np.concatenate([rows, padding])
+    def _rows(self, name: str, array: np.ndarray, number: int, groups: int) -> np.ndarray:
+        size, share = len(array) // groups, -(-groups // self._shards)
+        rows = array.reshape(groups, size, *array.shape[1:])[number :: self._shards]
+        padding = np.full((share - len(rows), *rows.shape[1:]), _FILLER.get(name, 0), array.dtype)
+        return np.concatenate([rows, padding]).reshape(share * size, *array.shape[1:])
 
 
 def whole(batches: Any) -> Any:

@@ -188,14 +188,13 @@ def _sign(cell: str, column: Sequence[str]) -> str:
 
 
 def _flags(fields: Sequence[str], names: Sequence[Any]) -> str:
-    """Return flags that name columns, for a message."""
     return " ".join(f"--{f}-field {shlex.quote(str(name))}" for f, name in zip(fields, names))
 
 
 def _by_name(
     table: Table, columns: Sequence[str], kinds: Sequence[str], request: Request
 ) -> Dict[str, int]:
-    """Return the columns that flags or known names choose, or that alone are left."""
+    """Return the columns that flags or known names choose; else the only columns left."""
     wanted, needs, known = request.fields, request.needs, request.known
     is_json, places = table.format == "json", {}
     listed = ", ".join(map(repr, columns))[:300]
@@ -274,11 +273,6 @@ def _differ(cells: Sequence[str]) -> bool:
     return len(cells) >= ENOUGH and 10 * len(set(cells)) >= 9 * len(cells)
 
 
-def _is_few(column: Sequence[str]) -> bool:
-    """Return whether a column has few different values, as labels have."""
-    return len(set(column)) <= min(len(column) // 2, max(2, len(column) // 10))
-
-
 def _doubtful(
     places: Dict[str, int], columns: Sequence[Sequence[str]], kinds: Sequence[str]
 ) -> List[int]:
@@ -319,7 +313,8 @@ def _by_number(
     doubtful = _doubtful(places, columns, kinds)
     words = [i for i in free if all(map(_WORD.fullmatch, columns[i]))]
     if "pair" in places and "pair" not in needs:
-        few = [i for i in texts if _is_few(columns[i])]
+        sizes = {i: (len(columns[i]), len(set(columns[i]))) for i in texts}
+        few = [i for i, (n, k) in sizes.items() if k <= min(n // 2, max(2, n // 10))]
         doubtful += [i for i in texts if i in words] + few + [last] * ids
     if "label" in places and kinds[last] == "text":
         label = places["label"]

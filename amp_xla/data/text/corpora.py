@@ -131,20 +131,20 @@ def entities() -> Parts:
     run of one Python version. The SHA-256 of a text decides whether it is a dev text. A text that
     occurs several times with different entities is left out.
     """
-    library = list(trees(_library()))
+    kinds = (*DEFINITION, ast.Assign)
+    nodes = [node for node in _statements(_library()) if isinstance(node, kinds)]
     classes = {name for name, value in vars(builtins).items() if isinstance(value, type)}
     classes = {name for name in classes if name[0].isupper()}
     constants = {"None", "True", "False"}
-    for tree in library:
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ClassDef) and re.match("_*[A-Z]", node.name):
-                classes.add(node.name)
-            elif isinstance(node, ast.Assign):
-                names = [t.id for t in node.targets if isinstance(t, ast.Name)]
-                constants.update(name for name in names if re.fullmatch("[A-Z][A-Z_0-9]+", name))
+    for node in nodes:
+        if isinstance(node, ast.ClassDef) and re.match("_*[A-Z]", node.name):
+            classes.add(node.name)
+        elif isinstance(node, ast.Assign):
+            names = [t.id for t in node.targets if isinstance(t, ast.Name)]
+            constants.update(name for name in names if re.fullmatch("[A-Z][A-Z_0-9]+", name))
     labels: Dict[str, Set[str]] = {}
-    for tree in library:
-        for paragraph, parameters in _paragraphs(tree):
+    for node in nodes:
+        for paragraph, parameters in _paragraphs(node):
             text, marked = _marked(paragraph, parameters, classes, constants - classes)
             if WORDS[0] <= len(text.split()) <= WORDS[1] and not text_problem(text):
                 labels.setdefault(text, set()).add(pack(marked))
@@ -176,7 +176,7 @@ def relations() -> Parts:
 
 
 def _heads(node: Any, triples: List[Any]) -> Iterator[Tuple[str, List[Any]]]:
-    """Yield the head of a definition and its triples, after ``triples``; then of inner ones."""
+    """Yield a definition's head, and ``triples`` with its own; then those of inner definitions."""
     if isinstance(node, ast.ClassDef):
         word, verb, names = "class", "extends", [getattr(b, "id", "") for b in node.bases]
     else:
@@ -198,14 +198,13 @@ def names() -> Parts:
     dev text. A text with several names is left out.
     """
     targets: Dict[str, Set[str]] = {}
-    for tree in trees(_library()):
-        for node in ast.walk(tree):
-            if isinstance(node, DEFINITION) and not node.name.startswith("__"):
-                paragraph = PARAGRAPHS.split(ast.get_docstring(node) or "")[0]
-                text = " ".join(MARKUP.sub("", paragraph).split())
-                words = " ".join(WORD_OF_NAME.findall(node.name)).lower()
-                if len(text.split()) in DESCRIPTION and words and not text_problem(text):
-                    targets.setdefault(text, set()).add(words)
+    for node in _statements(_library()):
+        if isinstance(node, DEFINITION) and not node.name.startswith("__"):
+            paragraph = PARAGRAPHS.split(ast.get_docstring(node) or "")[0]
+            text = " ".join(MARKUP.sub("", paragraph).split())
+            words = " ".join(WORD_OF_NAME.findall(node.name)).lower()
+            if len(text.split()) in DESCRIPTION and words and not text_problem(text):
+                targets.setdefault(text, set()).add(words)
     return _sides(targets, "pairs")
 
 
@@ -218,15 +217,14 @@ def questions() -> Parts:
     of a passage decides whether it is a dev passage.
     """
     passages: Dict[str, Tuple[str, str]] = {}
-    for tree in trees(_library()):
-        for node in ast.walk(tree):
-            if isinstance(node, FUNCTION):
-                paragraph = PARAGRAPHS.split(ast.get_docstring(node) or "")[0]
-                text = " ".join(MARKUP.sub("", paragraph).split())
-                names = [part.arg for part in ast.walk(node.args) if isinstance(part, ast.arg)]
-                taken = ", ".join(name for name in names if name not in NO_NAMES)
-                if len(text.split()) in SENTENCES and not text_problem(text):
-                    passages[f"{node.name}({taken}): {text}"] = (node.name, taken)
+    for node in _statements(_library()):
+        if isinstance(node, FUNCTION):
+            paragraph = PARAGRAPHS.split(ast.get_docstring(node) or "")[0]
+            text = " ".join(MARKUP.sub("", paragraph).split())
+            names = [part.arg for part in ast.walk(node.args) if isinstance(part, ast.arg)]
+            taken = ", ".join(name for name in names if name not in NO_NAMES)
+            if len(text.split()) in SENTENCES and not text_problem(text):
+                passages[f"{node.name}({taken}): {text}"] = (node.name, taken)
     parts: Any = ([], [])
     for passage, (name, taken) in sorted(passages.items()):
         begin = len(f"{name}({taken}): ")
@@ -243,19 +241,18 @@ def questions() -> Parts:
     return train, dev
 
 
-def _paragraphs(tree: ast.AST) -> Iterator[Tuple[str, Set[str]]]:
-    """Yield the paragraphs of docstrings, with the parameters of the function or class."""
-    for node in ast.walk(tree):
-        if isinstance(node, DEFINITION):
-            text = ast.get_docstring(node) or ""
-            functions: List[Any] = [node]
-            if isinstance(node, ast.ClassDef):
-                functions = [n for n in node.body if getattr(n, "name", "") == "__init__"]
-            children = (child for node in functions for child in ast.iter_child_nodes(node.args))
-            names = {child.arg for child in children if isinstance(child, ast.arg)}
-            for paragraph in PARAGRAPHS.split(text):
-                if ">>>" not in paragraph:  # an example, not a text
-                    yield " ".join(paragraph.split()), names - NO_NAMES
+def _paragraphs(node: Any) -> Iterator[Tuple[str, Set[str]]]:
+    """Yield the paragraphs of a node's docstring, with the parameters of the function or class."""
+    if isinstance(node, DEFINITION):
+        text = ast.get_docstring(node) or ""
+        functions: List[Any] = [node]
+        if isinstance(node, ast.ClassDef):
+            functions = [n for n in node.body if getattr(n, "name", "") == "__init__"]
+        children = (child for node in functions for child in ast.iter_child_nodes(node.args))
+        names = {child.arg for child in children if isinstance(child, ast.arg)}
+        for paragraph in PARAGRAPHS.split(text):
+            if ">>>" not in paragraph:  # an example, not a text
+                yield " ".join(paragraph.split()), names - NO_NAMES
 
 
 def _marked(
@@ -301,6 +298,16 @@ def python_files(folder: str) -> Iterator[str]:
 def trees(folder: str) -> Iterator[ast.Module]:
     """Yield the syntax trees of a folder's .py files, except tests."""
     return filter(None, map(parsed, python_files(folder)))
+
+
+def _statements(folder: str) -> Iterator[Any]:
+    """Yield the statements of a folder's .py files, except tests."""
+    for tree in trees(folder):
+        found: List[Any] = [tree]
+        for node in found:  # expressions contain none: skipping them takes half the time
+            yield node
+            for field in ("body", "orelse", "handlers", "finalbody", "cases"):
+                found += getattr(node, field, ())
 
 
 def parsed(path: str) -> Optional[ast.Module]:

@@ -212,7 +212,7 @@ def _entity(text: str, given: Any) -> Entity:
 
 
 def _tagged(table: Table, name: str) -> Iterator[Tuple[int, List[str]]]:
-    """Yield line, and token and tag, of objects with ``tokens`` and ``name``; see ``_texts``."""
+    """Yield the line's number, and a token and its tag, for ``_texts``; () ends each object."""
     for number, content in table.rows:
         try:
             record: Any = json_object(content)

@@ -135,9 +135,9 @@ class Layout:
 
     @classmethod
     def of_objects(cls, names: Sequence[str], labels: Sequence[str], text: str = "text") -> Layout:
-        """Return the layout of JSON objects with ``text`` and a list, named as in ``labels``.
+        """Return the layout of JSON objects with the keys ``names``.
 
-        ``names`` are their ``keys``.
+        The label's key is the first of ``labels`` that is among them.
         """
         place, label = (
             next((names.index(name) for name in each if name in names), None)

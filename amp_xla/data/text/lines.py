@@ -115,7 +115,7 @@ def _rows(path: str, lines: Sequence[str]) -> Iterator[Line]:
 def _json_rows(
     path: str, lines: Sequence[str], rows: List[Line], bad: Sequence[BadLine]
 ) -> List[Tuple[int, Any]]:
-    """Return JSON lines as they are; else the values of an array, or objects over several lines."""
+    """Return JSON lines as they are, or the parsed objects of an array or of several lines each."""
     with contextlib.suppress(ValueError):
         json_object(rows[0][1])
         return list(rows)
@@ -152,7 +152,7 @@ def _inside(rows: List[Tuple[int, Any]]) -> List[Tuple[int, Any]]:
 
 
 def json_object(content: Any) -> Dict[str, Any]:
-    """Return the object of a line, or a parsed one; raise ``ValueError`` if it is not one."""
+    """Return the JSON object in a line, or ``content`` if it is one; else raise ``ValueError``."""
     try:
         record = json.loads(content) if isinstance(content, str) else content
     except (ValueError, RecursionError) as error:

@@ -10,26 +10,48 @@ import dataclasses
 import itertools
 import json
 import re
+import sys
 import unicodedata
-from typing import Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
 from tokenizers.models import WordPiece
 
 from amp_xla.data.text import vocabulary
-from amp_xla.data.text.vocabulary import (
-    SPECIAL_TOKENS,
-    Rules,
-    WordSplitter,
-    load_vocab,
-    train_vocab,
-)
+from amp_xla.data.text.vocabulary import SPECIAL_TOKENS, Rules
 from amp_xla.errors import DataError
 
 MAX_KNOWN_WORDS = 1_000_000  # about 300 MB; then the cache is emptied
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 MASK = "[MASK]"
 REQUIRED = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
+
+
+class Windows(NamedTuple):
+    """Rows that are windows of texts; the windows of a text are one after the other, equally long.
+
+    Attributes:
+      firsts: the first window of each text, and the number of all windows, int64 [texts + 1].
+      begins: the first token of each window, counted in the part of its text that is cut into
+        windows, int64 [windows].
+    """
+
+    firsts: np.ndarray
+    begins: np.ndarray
+
+    @property
+    def counts(self) -> np.ndarray:
+        """int64 [texts]: number of windows."""
+        return np.diff(self.firsts)
+
+
+class Part(NamedTuple):
+    """Tokens before, in, and after the part of a sample that is cut off or cut into windows."""
+
+    before: Sequence[int]
+    tokens: Sequence[int]
+    after: Sequence[int]
+    first: bool = True  # the part is in segment 0, up to the first token after it
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,12 +64,16 @@ class Encoded:
       first_lengths: number of tokens of each row in segment 0 ([CLS] first [SEP]), int32 [rows];
         the row's other tokens are in segment 1 (second [SEP]).
       texts: rows per sample: 2 for pairs whose texts are encoded separately, else 1.
+      lost: number of tokens cut off from each sample, int64 [samples]; None = unknown.
+      windows: what the rows are, if they are windows; None = samples.
     """
 
     token_ids: np.ndarray
     offsets: np.ndarray
     first_lengths: np.ndarray
     texts: int = 1
+    lost: Any = None
+    windows: Optional[Windows] = None
 
     @classmethod
     def of(cls, rows: Sequence[Sequence[int]], firsts: Optional[Sequence[int]] = None) -> Encoded:
@@ -56,6 +82,33 @@ class Encoded:
         ids = np.fromiter(itertools.chain.from_iterable(rows), np.int32, sum(sizes))
         first_lengths = np.array(sizes if firsts is None else firsts, np.int32)
         return cls(ids, np.cumsum([0, *sizes]).astype(np.int64), first_lengths)
+
+    @classmethod
+    def fitting(cls, samples: Iterable[Part], length: int, stride: int = 0) -> Encoded:
+        """Join rows of at most ``length`` tokens.
+
+        Args:
+          stride: 0 = the part that can be cut ends where the row is full. Above 0, it is cut into
+            windows, each ``stride`` tokens after the one before it, or less if that would leave
+            tokens out. The last window ends with the part, so all are equally long.
+        """
+        rows, firsts, lost = [], [], []
+        begins: List[int] = []
+        counts = [0]
+        for before, tokens, after, first in samples:
+            room = length - len(before) - len(after)
+            last = max(0, len(tokens) - room)  # where the last window begins
+            starts = [*range(0, last, min(stride, room)), last] if stride else [0]
+            for start in starts:
+                row = [*before, *tokens[start : start + room], *after]
+                firsts.append(len(row) - len(after) + 1 if first else len(before))
+                rows.append(row)
+            lost.append(0 if stride else last)
+            begins += starts
+            counts.append(len(starts))
+        windows = Windows(np.cumsum(counts), np.array(begins, np.int64)) if stride else None
+        joined = cls.of(rows, firsts)
+        return dataclasses.replace(joined, lost=np.array(lost, np.int64), windows=windows)
 
     def __len__(self) -> int:
         return (len(self.offsets) - 1) // self.texts
@@ -107,15 +160,15 @@ class Tokenizer:
     @classmethod
     def load(cls, vocab_path: str, lowercase: bool = True) -> Tokenizer:
         """Read a ``vocab.txt``: one token per line; the id is the line number from 0."""
-        return cls(load_vocab(vocab_path), Rules(lowercase), vocab_path)
+        return cls(vocabulary.load_vocab(vocab_path), Rules(lowercase), vocab_path)
 
     @classmethod
     def train(
         cls, texts: Sequence[str], vocab_size: int = 8000, lowercase: bool = True
     ) -> Tokenizer:
         """Learn a WordPiece vocabulary of at most ``vocab_size`` tokens from ``texts``."""
-        split = WordSplitter(lowercase)
-        return cls(train_vocab((split(text) for text in texts), vocab_size), Rules(lowercase))
+        words = map(vocabulary.WordSplitter(lowercase), texts)
+        return cls(vocabulary.train_vocab(words, vocab_size), Rules(lowercase))
 
     @classmethod
     def of_folder(cls, folder: str, lowercase: Optional[bool] = None) -> Tokenizer:
@@ -165,35 +218,46 @@ class Tokenizer:
             ids += [self.mask_id, *part]
         return [*ids, self.sep_id]
 
-    def encode_lines(self, lines: Sequence[str], max_length: int) -> Encoded:
+    def encode_lines(self, lines: Sequence[str], max_length: int, stride: int = 0) -> Encoded:
         """Return the tokens of lines to predict; a line is a text, or two with a tab between."""
         split = [line.partition("\t") for line in lines]
         pairs = [second if tab else None for _, tab, second in split]
-        return self.encode([first for first, _, _ in split], pairs, max_length)
+        return self.encode([first for first, _, _ in split], pairs, max_length, stride)
 
     def encode(
         self,
         texts: Sequence[str],
         pairs: Optional[Sequence[Optional[str]]] = None,
         max_length: Optional[int] = None,
+        stride: int = 0,
     ) -> Encoded:
         """Return ``[CLS] text [SEP]`` or ``[CLS] text [SEP] pair [SEP]`` of each text.
 
         A sample of more than ``max_length`` tokens loses tokens from its end, or from the end of
         the longer text of a pair, as in bert4keras' ``encode(maxlen=max_length)``. If an element of
         ``pairs`` is None, its sample has one text.
+
+        With ``stride``, it is cut into windows (``Encoded.fitting``) instead. Each window of a pair
+        has the shorter text, or as much of it as fills half a row, and a part of the longer one.
         """
-        rows, first_lengths = [], []
+        length = sys.maxsize if max_length is None else max_length
+        parts, lost = [], []
         for text, pair in zip(texts, itertools.repeat(None) if pairs is None else pairs):
             first, second = self.pieces(text), self.pieces(pair or "")
-            if max_length is not None:
-                room = max_length - (2 if pair is None else 3)
-                while len(first) + len(second) > room:
-                    (first if len(first) >= len(second) else second).pop()
-            row = [self.cls_id, *first, self.sep_id]
-            first_lengths.append(len(row))
-            rows.append(row if pair is None else [*row, *second, self.sep_id])
-        return Encoded.of(rows, first_lengths)
+            size, room = len(first) + len(second), length - 3
+            if pair is not None and size > room and stride:
+                del min(second, first, key=len)[room // 2 :]
+            while pair is not None and len(first) + len(second) > room and not stride:
+                (first if len(first) >= len(second) else second).pop()
+            lost.append(size - len(first) - len(second))
+            second = second if pair is None else [*second, self.sep_id]
+            if pair is None or len(first) >= len(second):
+                parts.append(Part([self.cls_id], first, [self.sep_id, *second]))
+            else:
+                before = [self.cls_id, *first, self.sep_id]
+                parts.append(Part(before, second[:-1], second[-1:], first=False))
+        encoded = Encoded.fitting(parts, length, stride)
+        return dataclasses.replace(encoded, lost=encoded.lost + np.array(lost, np.int64))
 
     def encode_apart(
         self, texts: Sequence[str], pairs: Sequence[str], max_length: Optional[int] = None
@@ -218,6 +282,7 @@ class Tokenizer:
         # Splitting changes a character independently of its neighbours, so its size is found alone.
         for char in set(text) - set(self._sizes):
             self._sizes[char] = sum(map(len, self._split(char)))
+        removed = {c for c in set(text) if not self._sizes[c] and unicodedata.combining(c)}
         places = [i for i, char in enumerate(text) for _ in range(self._sizes[char])]
         begin = 0
         for word in self._split(text):
@@ -228,14 +293,11 @@ class Tokenizer:
                 last = end if whole else begin + size
                 starts.append(places[begin])
                 stop = places[last - 1] + 1
-                while stop < len(text) and self._is_removed_mark(text[stop]):
+                while text[stop : stop + 1] in removed:
                     stop += 1
                 ends.append(stop)
                 begin = last
         return ids, starts, ends
-
-    def _is_removed_mark(self, char: str) -> bool:
-        return not self._sizes[char] and unicodedata.combining(char) > 0
 
 
 class _Words(Dict[str, List[int]]):

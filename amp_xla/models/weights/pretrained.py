@@ -75,7 +75,7 @@ class Pretrained:
     Attributes:
       path: path of the configuration file.
       tasks: number of ERNIE's tasks; 0 = not an ERNIE that uses them.
-      config: its content; sizes have their defaults, ``model_type`` is one of ``FAMILIES``.
+      config: content of ``path``; missing sizes have defaults, ``model_type`` is a known one.
 
     Raises:
       DataError: a file is missing, is not JSON, or has an impossible value.
@@ -391,5 +391,4 @@ def _finite(name: str, tensor: Stored) -> np.ndarray:
 
 
 def _layers(names: Iterable[str]) -> int:
-    """Return the number of layers of the encoder."""
     return len(set(re.findall(r"encoder[./]layer[._](\d+)[./]", "\n".join(names))))

@@ -46,7 +46,7 @@ class _Storage(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """The size."""
+        """Size of the tensor."""
         return self.numel * itemsize(self.dtype)
 
 

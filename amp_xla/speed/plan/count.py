@@ -13,23 +13,11 @@ import numpy as np
 
 from amp_xla.diagnose import emulate
 from amp_xla.diagnose.node_origins import NodeOrigins
-from amp_xla.graph import shapes, training_graph, virtual_gpu
-from amp_xla.graph.nodes import (
-    BFLOAT16,
-    FLOAT,
-    HALF,
-    MATMULS,
-    SHAPES,
-    by_name,
-    cast_source,
-    is_half,
-    output_types,
-    parse_input,
-)
+from amp_xla.graph import nodes, shapes, training_graph, virtual_gpu
 from amp_xla.graph.recompute import SCOPE
 from amp_xla.speed.plan.forecast import Product, Traffic, Work
 
-_WIDTH = {FLOAT: 4, HALF: 2, BFLOAT16: 2}  # other dtypes are not counted
+_WIDTH = {nodes.FLOAT: 4, nodes.HALF: 2, nodes.BFLOAT16: 2}  # other dtypes are not counted
 # Their result shares their input's memory.
 _ALIASES = frozenset("Identity IdentityN ExpandDims Squeeze StopGradient Bitcast Reshape".split())
 _REDUCTIONS = frozenset("Sum Mean Max Softmax LogSoftmax BiasAddGrad L2Loss".split())
@@ -52,7 +40,7 @@ def count(model: Any, batch: Optional[Sequence[Any]] = None) -> Work:
     rewritten = virtual_gpu.rewrite(training, training.fetches).graph_def
     float32 = emulate.tensor_cores(rewritten, rounds=False)
     sizes = shapes.static_shapes(float32, training.fetches, feeds)
-    variables = by_name(training.graph.as_graph_def())
+    variables = nodes.by_name(training.graph.as_graph_def())
     trained = [variables[name].attr["shape"].shape.dim for name, _ in training.gradients]
     parameters = sum(np.prod([d.size for d in dims], dtype=np.float64) for dims in trained)
     samples = max((shape[0] for shape in feeds.values() if shape), default=1)
@@ -68,7 +56,7 @@ class _Graph:
     def __init__(
         self, graph_def: Any, sizes: Mapping[str, List[shapes.Shape]], origins: NodeOrigins
     ) -> None:
-        self._nodes = by_name(graph_def)
+        self._nodes = nodes.by_name(graph_def)
         self._sizes = sizes
         self._flops, _ = shapes.matmul_flops(graph_def, sizes)
         self._phases = {name: origins.of(name).phase for name in self._nodes}
@@ -78,9 +66,9 @@ class _Graph:
         found: Dict[Tuple[float, float, bool], int] = {}
         for name, flops in self._flops.items():
             node = self._nodes[name]
-            inputs = [parse_input(text) for text in node.input if text[0] != "^"]
+            inputs = [nodes.parse_input(text) for text in node.input if text[0] != "^"]
             elements = sum(self._elements(output) for output in (*inputs, (name, 0)))
-            key = (float(flops), elements, is_half(node))
+            key = (float(flops), elements, nodes.is_half(node))
             found[key] = found.get(key, 0) + 1
         return [Product(f * n, e * n, half) for (f, e, half), n in found.items()]
 
@@ -89,14 +77,14 @@ class _Graph:
         unfused: List[Output] = []
         fused: Set[Output] = set()
         for name, node in self._nodes.items():
-            if self._phases[name] == "update" or node.op in SHAPES or node.op in _ALIASES:
+            if self._phases[name] == "update" or node.op in nodes.SHAPES or node.op in _ALIASES:
                 continue
             read = [output for output in self._memory_read(node) if self._is_activation(output)]
-            if node.op in MATMULS:
+            if node.op in nodes.MATMULS:
                 fused.update(read)
                 fused.add((name, 0))
                 continue
-            written = [(name, index) for index in range(len(output_types(node)))]
+            written = [(name, index) for index in range(len(nodes.output_types(node)))]
             written = [output for output in written if self._is_activation(output)]
             unfused += [*read, *written]
             if node.op in _REDUCTIONS:
@@ -112,7 +100,7 @@ class _Graph:
         """
         kept: Dict[str, Set[Output]] = {"": set()}
         for name, node in self._nodes.items():
-            if self._phases[name] != "backward" or node.op in SHAPES or node.op in _ALIASES:
+            if self._phases[name] != "backward" or node.op in nodes.SHAPES or node.op in _ALIASES:
                 continue
             for output in filter(self._is_activation, self._memory_read(node)):
                 copied = _COPY.search(output[0])
@@ -126,10 +114,10 @@ class _Graph:
     def _memory_read(self, node: Any) -> List[Output]:
         """Return the outputs whose memory a node reads."""
         found = []
-        for name, index in map(parse_input, node.input):
+        for name, index in map(nodes.parse_input, node.input):
             while index >= 0 and name in self._nodes and self._nodes[name].op in _ALIASES:
                 position = index if self._nodes[name].op == "IdentityN" else 0
-                name, index = parse_input(self._nodes[name].input[position])
+                name, index = nodes.parse_input(self._nodes[name].input[position])
             if index >= 0 and name in self._nodes:
                 found.append((name, index))
         return found
@@ -149,8 +137,8 @@ class _Graph:
         """Add up bytes; without mixed precision the casts that it inserted do not exist."""
         full: List[Output] = []
         for name, index in outputs:
-            while cast_source(name) != name:
-                name, index = parse_input(self._nodes[name].input[0])
+            while nodes.cast_source(name) != name:
+                name, index = nodes.parse_input(self._nodes[name].input[0])
             full.append((name, index))
         full = list(set(full)) if isinstance(outputs, set) else full
         amp = sum(self._width(output) * self._elements(output) for output in outputs)
@@ -158,5 +146,5 @@ class _Graph:
         return Traffic(amp, wide)
 
     def _width(self, output: Output) -> int:
-        types = output_types(self._nodes[output[0]])
+        types = nodes.output_types(self._nodes[output[0]])
         return _WIDTH.get(types[output[1]], 0) if output[1] < len(types) else 0

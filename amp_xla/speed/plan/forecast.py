@@ -182,7 +182,7 @@ def largest_batch(work: Work, gpu: Gpu, mode: Mode) -> int:
 
 
 def spread(gpu: Gpu) -> Tuple[float, float]:
-    """Return the factors on the time that hold 80% of the residuals of this kind of GPU."""
+    """Return the low and the high factor of a range: 80% of such GPUs' times are within it."""
     ranges = fitted()["ranges"]
     low, high = ranges.get(gpu.name, ranges["other"])
     return low, high

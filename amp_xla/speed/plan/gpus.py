@@ -73,7 +73,7 @@ def chosen(names: str) -> List[Gpu]:
 
 
 def named(word: str, flag: str, others: str = "") -> Gpu:
-    """Return a GPU by its name; ``flag`` and ``others``, more values of it, are for the error.
+    """Return a GPU by its name; the error names ``flag`` and its other values, ``others``.
 
     Raises:
       SettingsError: the name is unknown.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Dict, List, Optional, Sequence, Tuple
 
 from amp_xla.diagnose.report_text import JsonReport, columns
 from amp_xla.speed.plan import forecast
@@ -91,7 +91,9 @@ class Report(JsonReport):
     def best(self) -> List[Option]:
         """Return the fastest mode of each GPU that fits and ``auto`` allows."""
         allowed = [item for item in self.options if self.auto in (None, item.xla)]
-        found = {item.gpu: item for item in sorted(allowed, key=_rank)}
+        verdicts = ["does not fit", "close", "fits"]
+        ranked = sorted(allowed, key=lambda item: (verdicts.index(item.verdict), item.speed))
+        found = {item.gpu: item for item in ranked}
         return [found[gpu] for gpu in dict.fromkeys(item.gpu for item in allowed)]
 
     def __str__(self) -> str:
@@ -140,10 +142,6 @@ class Report(JsonReport):
             f"{slower.precision} without XLA; a batch of up to {chosen.largest_batch} per GPU "
             f"fits{end}"
         )
-
-
-def _rank(item: Option) -> Any:
-    return ["does not fit", "close", "fits"].index(item.verdict), item.speed
 
 
 def _range(values: Optional[Range]) -> str:

@@ -58,17 +58,17 @@ def read(files: TextFiles, preparation: Preparation) -> Labelled:
         )
     labels, answers, kind, warnings = _targets(files, [part.labels or [] for part in parts])
     tokenizer = preparation.vocabulary.tokenizer(train.all_texts, preparation.bert)
-    length = preparation.options.max_length
+    limits = preparation.options.max_length, preparation.options.stride
     return preparation.labelled(
         parts, labels, tokenizer,
-        [tokenizer.encode(part.texts, part.pairs, length) for part in parts], answers,
+        [tokenizer.encode(part.texts, part.pairs, *limits) for part in parts], answers,
         counts=f"{len(train)} training and {len(dev)} dev texts, {kind}", warnings=warnings,
         ids=answers[0],
     )  # fmt: skip
 
 
 def _targets(files: Any, given: Sequence[List[str]]) -> Tuple[Any, List[np.ndarray], str, str]:
-    """Return ``Labels`` or ``Scale``, the labels of both parts as arrays, what they are, warnings.
+    """Return ``Labels`` or ``Scale``, both parts' labels as arrays, a description, warnings.
 
     Raises:
       DataError: labels are many different numbers, and no flag says what these are.

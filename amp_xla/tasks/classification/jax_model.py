@@ -12,12 +12,13 @@ import numpy as np
 
 from amp_xla.data.text.labels import Labels
 from amp_xla.data.text.tokenizer import Tokenizer
-from amp_xla.errors import SettingsError
+from amp_xla.errors import SettingsError, UnsupportedError
 from amp_xla.export.model import MEAN_POOLING, Exportable, Run, read_head
 from amp_xla.jax import bert, processes, step
 from amp_xla.jax.engine import restored
 from amp_xla.jax.weights import load, named, pretrained
 from amp_xla.precision.policy import get_policy
+from amp_xla.process.progress import note
 from amp_xla.settings import Settings, default_loss_scale
 from amp_xla.training.answers import Answers, label_answers
 from amp_xla.training.checkpoint import Checkpoint
@@ -52,6 +53,21 @@ def new_model(config: Any, shape: Dict[str, Any], classes: int, weights: bool) -
     if weights and config.encoder.bert is not None:
         model = dataclasses.replace(model, bert=load(model.bert, config.encoder.bert))
     return model
+
+
+def dropout(config: Any, shape: Dict[str, Any], dtype: Any) -> Tuple[float, float, bool]:
+    """Return the argument ``dropout`` of ``training_step``; check that cuDNN has the attention."""
+    if config.attention == "plain":
+        return (*config.encoder.rates, False)
+    size = shape["hidden_size"] // shape["num_attention_heads"]
+    if not bert.has_fused_attention(dtype, size):
+        raise UnsupportedError(
+            f"--attention fused needs compute capability 8.0, half precision and heads of at most "
+            f"128; found: {jax.local_devices()[0].device_kind}, {dtype.__name__}, heads of {size}; "
+            f"change that, or take --attention plain"
+        )
+    note("attention by cuDNN; no attention weights are dropped, because it has no dropout in JAX")
+    return config.encoder.dropout, 0.0, True
 
 
 def predict(config: Any, checkpoint: Checkpoint, lines: List[str]) -> Answers:

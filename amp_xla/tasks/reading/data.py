@@ -13,14 +13,15 @@ from typing_extensions import Annotated
 
 from amp_xla.config import MAY_CHANGE
 from amp_xla.data.alignment import CUT, AlignedTexts
+from amp_xla.data.batches import windows
+from amp_xla.data.batches.protocol import Batch
 from amp_xla.data.labelled import Labelled, Preparation
 from amp_xla.data.text import corpora
 from amp_xla.data.text.layout import Layout, sample
 from amp_xla.data.text.lines import BadLine, Table, json_object
 from amp_xla.data.text.options import Files
 from amp_xla.data.text.readers import Dataset, collected, one_line, text_value
-from amp_xla.data.text.tokenizer import Encoded, Tokenizer
-from amp_xla.data.text.unpacked import called
+from amp_xla.data.text.tokenizer import Encoded, Part, Tokenizer
 from amp_xla.errors import DataError
 
 # Names of question and passage: the usual ones, those of CMRC 2018, and those of ``evaluate``.
@@ -44,11 +45,6 @@ class ReadingFiles(Files):
     def dataset(self, path: str, run: Optional[Layout] = None) -> Dataset:
         """Return questions and passages; a label is a JSON list of answers, each with its start."""
         table = Table.read(path)
-        if table.rows and table.format != "json":
-            raise DataError(
-                f"{called(path)}:{table.rows[0][0]}: not JSON; needed: a file like SQuAD's, or "
-                "objects with question, context and answers"
-            )
         data = collected(path, _flat(table), _sample, table.bad, self.on_bad_line)
         return dataclasses.replace(data, layout=OBJECTS)
 
@@ -58,7 +54,7 @@ class ReadingFiles(Files):
         table = Table.of(path, lines, [])
         if table.format != "json":
             return lines, None  # question<TAB>passage
-        records = ((number, {**record, "answers": []}) for number, record in _flat(table))
+        records = ((number, {**record, "is_impossible": True}) for number, record in _flat(table))
         data = collected(path, records, _sample, table.bad, "error")
         return ["\t".join(map(one_line, x)) for x in zip(data.texts, data.pairs or [])], OBJECTS
 
@@ -72,7 +68,7 @@ def _flat(table: Table) -> Iterator[Tuple[int, Dict[str, Any]]]:
                 for question in paragraph.get("qas", [paragraph]):
                     yield number, {**paragraph, **question}
         except (AttributeError, TypeError, ValueError) as error:
-            reason = str(error)
+            reason = f"{error}; needed: objects with question, context and answers"
             if not isinstance(error, ValueError):
                 reason = "paragraphs and qas must be lists of objects, as in SQuAD"
             table.bad.append(BadLine(table.path, number, reason))
@@ -82,31 +78,38 @@ def _sample(record: Dict[str, Any]) -> Tuple[str, ...]:
     """Return question, passage and label."""
     given = record.get("answers", record.get("answer"))
     if record.get("is_impossible") is True:
-        given = []
-    if isinstance(given, dict) and isinstance(given.get("text"), list):  # Hugging Face's columns
-        columns = given["text"], given.get("answer_start", [-1] * len(given["text"]))
-        given = [{"text": a, "answer_start": b} for a, b in itertools.zip_longest(*columns)]
+        given = {"text": []}
+    columns = given if isinstance(given, dict) else {**record, "text": given}  # Hugging Face's
+    texts, starts = columns.get("text"), columns.get("answer_start", -1)
+    texts = texts if isinstance(texts, list) else [texts]
+    starts = starts if isinstance(starts, list) else [starts] * len(texts)
     answers = []
-    for each in given if isinstance(given, list) else [given]:
-        record_of = each if isinstance(each, dict) else {"text": each}
-        text, start = record_of.get("text"), record_of.get("answer_start", -1)
+    for each, start in itertools.zip_longest(texts, starts):
+        answer = each if isinstance(each, dict) else {"text": each, "answer_start": start}
+        text, start = answer.get("text"), answer.get("answer_start", -1)
         if not (isinstance(text, str) and isinstance(start, int)):
             raise ValueError(
                 f"answers: {json.dumps(given, ensure_ascii=False)[:60]}; needed: a list of texts, "
                 "or of objects with text and answer_start; an empty list if there is no answer"
             )
-        answers += [(text, start)] if text.strip() else []  # in DuReader, "" is no answer
+        if text.strip():  # in DuReader, "" is no answer
+            answers.append((text_value({"answers": text}, "answers", "text"), start))
     names = (next(filter(record.__contains__, each), each[0]) for each in FIELDS)
-    texts = [text_value(record, name, "text") for name in names]
-    return (*texts, json.dumps(answers, ensure_ascii=False))
+    pair = [text_value(record, name, "text") for name in names]
+    return (*pair, json.dumps(answers, ensure_ascii=False))
 
 
 def encode(
-    questions: Sequence[str], passages: Sequence[str], tokenizer: Tokenizer, length: int
-) -> Tuple[Encoded, AlignedTexts]:
-    """Return [CLS] question [SEP] passage [SEP] in ``length`` tokens, and the passages alone.
+    questions: Sequence[str],
+    passages: Sequence[str],
+    tokenizer: Tokenizer,
+    length: int,
+    stride: int = 0,
+) -> AlignedTexts:
+    """Return [CLS] question [SEP] passage [SEP], and where the tokens are in the passages.
 
-    Passages are cut, and very long questions. All tokens of a word have the characters of the word.
+    Passages are cut or in windows, as by ``Encoded.fitting``; very long questions are cut. All
+    tokens of a word have the characters of the word.
     """
     continues = [token.startswith("##") for token in tokenizer.tokens]
     known = {}
@@ -117,24 +120,21 @@ def encode(
         for i in range(len(ids) - 1, 0, -1):
             ends[i - 1] = ends[i] if continues[ids[i]] else ends[i - 1]
         known[passage] = (ids, starts, ends) if ids else ([tokenizer.unk_id], [0], [len(passage)])
-    rows, firsts, alone = [], [], []
+    parts = []
     for question, passage in zip(questions, passages):
-        pieces = tokenizer.pieces(question)[: min(QUESTION_TOKENS, length // 2)]
-        begin = [tokenizer.cls_id, *pieces, tokenizer.sep_id]
-        end = [*known[passage][0][: length - len(begin) - 1], tokenizer.sep_id]
-        rows.append([*begin, *end])
-        firsts.append(len(begin))
-        alone.append([tokenizer.cls_id, *end])
+        pieces = tokenizer.pieces(question)[: min(QUESTION_TOKENS, (length - 3) // 2)]
+        before = [tokenizer.cls_id, *pieces, tokenizer.sep_id]
+        parts.append(Part(before, known[passage][0], [tokenizer.sep_id], first=False))
     starts_of, ends_of = ([known[passage][i] for passage in passages] for i in (1, 2))
-    return Encoded.of(rows, firsts), AlignedTexts(passages, Encoded.of(alone), starts_of, ends_of)
+    return AlignedTexts(passages, Encoded.fitting(parts, length, stride), starts_of, ends_of)
 
 
 def targets(
-    data: Dataset, encoded: Encoded, aligned: AlignedTexts, most: int, problems: Dict[str, Any]
+    data: Dataset, aligned: AlignedTexts, most: int, problems: Dict[str, Any]
 ) -> np.ndarray:
-    """Return the first and last token of the first answer that is found, int32 [N, 2].
+    """Return the first and last token of the first answer that is found, from 1, int32 [N, 2].
 
-    Both are 0, [CLS], if there is no answer; both are -1 if none is in the tokens. ``problems``
+    Both are 0 if there is no answer; both are -1 if none is in the tokens. ``problems``
     gets reasons with the answers that are not found, or not where their file says.
     """
     tokens = np.zeros((len(data), 2), np.int32)
@@ -152,23 +152,37 @@ def targets(
             if reason == CUT:
                 problems.setdefault(CUT, []).append(text)
             elif first <= last:
-                tokens[i] = np.array([first, last]) + encoded.first_lengths[i] - 1
+                tokens[i] = first, last
             if last - first >= most:
                 problems.setdefault(f"longer than --max-answer {most} tokens", []).append(text)
     return tokens
 
 
+def with_labels(batch: Batch, spans: np.ndarray) -> Batch:
+    """Add labels to a batch, int32 [R, 2], and weights of rows, float32 [R].
+
+    Labels are first and last token of the answer in its row; 0, [CLS], if the row has none.
+    """
+    texts, begins = windows.owners(batch)
+    size = batch["segment_ids"].sum(1) - 1
+    before = (batch["token_ids"] != 0).sum(1) - size - 1
+    moved = spans[texts] - begins[:, None]
+    inside = (moved[:, 0] > 0) & (moved[:, 1] <= size)
+    labels = np.where(inside[:, None], moved + before[:, None] - 1, 0)
+    labels = np.where(spans[texts] > 0, labels, spans[texts]).astype(np.int32)
+    return {**batch, "labels": labels, "weights": (texts >= 0).astype(np.float32)}
+
+
 def read(files: ReadingFiles, preparation: Preparation, most: int) -> Labelled:
     """Read the files, or the built-in questions; ``most``: maximum tokens of an answer."""
     parts = train, dev = files.read(preparation.seed)
-    passages = list(dict.fromkeys(train.pairs or []))
-    tokenizer = preparation.vocabulary.tokenizer([*train.texts, *passages], preparation.bert)
+    tokenizer = preparation.vocabulary.tokenizer(train.all_texts, preparation.bert)
     tokens, spans, warnings = [], [], ""
     for kind, part in zip(("training", "dev"), parts):
         problems: Dict[str, List[str]] = {}
-        length = preparation.options.max_length
-        tokens.append(encode(part.texts, part.pairs or [], tokenizer, length))
-        spans.append(targets(part, *tokens[-1], most, problems))
+        limits = preparation.options.max_length, preparation.options.stride
+        tokens.append(encode(part.texts, part.pairs or [], tokenizer, *limits))
+        spans.append(targets(part, tokens[-1], most, problems))
         for why, texts in problems.items():
             warnings += f"\nwarning: {kind} answers {why}: {len(texts):,}, such as {texts[0]!r}"
         if kind == "training" and not (spans[0] > 0).any():
@@ -177,9 +191,10 @@ def read(files: ReadingFiles, preparation: Preparation, most: int) -> Labelled:
     answer = next(iter(json.loads((train.labels or [NO_ANSWER])[0])), [""])[0]
     shown = sample(text=train.texts[0], pair=(train.pairs or [""])[0], label=answer)
     empty = ((part.labels or []).count(NO_ANSWER) for part in parts)
-    encoded, aligned = zip(*tokens)
     return preparation.labelled(
-        parts, None, tokenizer, encoded, spans, warnings=warnings, aligned=aligned[1], shown=shown,
+        parts, None, tokenizer, [each.encoded for each in tokens], aligned=tokens[1],
+        changes=[lambda batch, *_, spans=part: with_labels(batch, spans) for part in spans],
+        warnings=warnings, shown=shown,
         counts="{:,} training and {:,} dev questions, {:,} and {:,} of them without an "
         "answer".format(len(train), len(dev), *empty),
     )  # fmt: skip

@@ -7,25 +7,22 @@ from typing import Any, Dict
 from amp_xla.backend import keras, tf
 
 
-def reader(encoder: Any, dropout: float) -> Any:
-    """Return a Keras model from token and segment ids to scores, float32 [B, L, 2].
-
-    Args:
-      encoder: Keras model with output [B, L, hidden].
-      dropout: dropout rate before the head.
-    """
-    vectors = keras.layers.Dropout(dropout, name="Head-Dropout")(encoder.output)
+def reader(encoder: Any) -> Any:
+    """Return a Keras model on bert4keras' ``encoder``; its output is scores, float32 [B, L, 2]."""
     scores = keras.layers.Dense(
         2, kernel_initializer=keras.initializers.TruncatedNormal(stddev=0.02), name="Answer",
         dtype="float32",
-    )(vectors)  # fmt: skip
-    return keras.models.Model(encoder.inputs, scores)
+    )(encoder.model.output)  # fmt: skip
+    return keras.models.Model(encoder.model.inputs, scores)
 
 
-def of_config(config: Any, vocab_size: int, weights: bool) -> Any:
-    """Build the reader of a recipe's configuration; ``weights`` as for ``transformer``."""
-    encoder = config.encoder.transformer(vocab_size, config.batches.max_length, weights)
-    return reader(encoder.model, config.encoder.dropout)
+def threshold() -> Any:
+    """Return a variable: how much "no answer" must score above the best span.
+
+    It is chosen on dev if a dev question has no answer, and saved in checkpoints.
+    """
+    never = tf.constant_initializer(1e30)
+    return tf.get_variable("threshold", (), tf.float32, trainable=False, initializer=never)
 
 
 def loss(inputs: Dict[str, Any], scores: Any) -> Any:

@@ -6,7 +6,8 @@ Imports no TensorFlow.
 from __future__ import annotations
 
 import collections
-import dataclasses
+import difflib
+import functools
 import json
 import re
 import string
@@ -14,9 +15,10 @@ from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
 import numpy as np
 
+from amp_xla.data.batches import windows
 from amp_xla.data.text.unpacked import extra
 from amp_xla.training.checkpoint import Checkpoint
-from amp_xla.training.sample_scores import Samples, SampleScores, Scorer
+from amp_xla.training.sample_scores import Samples, Scorer, TextScores
 
 _ARTICLES, _PUNCTUATION = re.compile(r"\b(a|an|the)\b"), str.maketrans("", "", string.punctuation)
 _CHINESE = re.compile("[\u4e00-\u9fa5]")
@@ -29,14 +31,11 @@ def squad_words(text: str) -> List[str]:
     return _ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split()
 
 
-def squad(answer: str, right: str, version_2: bool) -> Tuple[float, float]:
-    """Return exact match and F1 of words; in version 2, two answers without words are equal."""
+def squad(answer: str, right: str) -> Tuple[float, float]:
+    """Return exact match and F1 of words."""
     found, wanted = squad_words(answer), squad_words(right)
-    exact = float(found == wanted)
-    if version_2 and not (found and wanted):
-        return exact, exact
     same = sum((collections.Counter(found) & collections.Counter(wanted)).values())
-    return exact, 2.0 * same / max(len(found) + len(wanted), 1)
+    return float(found == wanted), 2.0 * same / max(len(found) + len(wanted), 1)
 
 
 def cmrc(answer: str, right: str, tokenizer: Any) -> Tuple[float, float]:
@@ -50,37 +49,31 @@ def cmrc(answer: str, right: str, tokenizer: Any) -> Tuple[float, float]:
          ([part] if _CHINESE.match(part) else tokenizer.tokenize(part))]
         for text in plain
     )  # fmt: skip
-    row, longest = [0] * (len(wanted) + 1), 0
-    for word in found:
-        row = [0, *(row[i] + 1 if word == other else 0 for i, other in enumerate(wanted))]
-        longest = max(longest, *row)
+    pair = difflib.SequenceMatcher(None, found, wanted, autojunk=False)
+    longest = pair.find_longest_match(0, len(found), 0, len(wanted)).size
     return float(plain[0] == plain[1]), 2.0 * longest / max(len(found) + len(wanted), 1)
 
 
-class Metric:
-    """Exact match and F1: CMRC's if most answers in ``labels`` are Chinese, else SQuAD's.
+def compared(answers: Sequence[str], labels: Sequence[str]) -> np.ndarray:
+    """Return exact match and F1 of each answer, the best over the right ones, float64 [N, 2].
 
-    They are SQuAD 2.0's if a question has no answer.
+    They are CMRC's if most right answers are Chinese, else SQuAD's, and SQuAD 2.0's if a question
+    has no answer.
     """
+    each, score = [list(dict(json.loads(label))) for label in labels], squad
+    texts = [text for right in each for text in right]
+    if 2 * sum(bool(_CHINESE.search(text)) for text in texts) > len(texts):
+        library = extra("nltk.tokenize.destructive", "F1 of Chinese answers")
+        score = functools.partial(cmrc, tokenizer=library.NLTKWordTokenizer())
+    elif not all(each):
+        each = [list(filter(squad_words, right)) for right in each]
 
-    def __init__(self, labels: Sequence[str]) -> None:
-        self.right = [[text for text, _ in json.loads(label)] for label in labels]
-        texts = [text for answers in self.right for text in answers]
-        self._version_2, self._nltk = not all(self.right), None
-        if 2 * sum(bool(_CHINESE.search(text)) for text in texts) > len(texts):
-            library = extra("nltk.tokenize.destructive", "F1 of Chinese answers")
-            self._nltk = library.NLTKWordTokenizer()
+    def best(answer: str, right: Sequence[str]) -> Any:
+        if not right:
+            return [not squad_words(answer)] * 2
+        return np.max([score(answer, text) for text in right], 0)
 
-    def rows(self, answers: Sequence[str]) -> np.ndarray:
-        """Return both for each answer, the best over the right ones, float64 [N, 2]."""
-        return np.array([np.max(self._each(*pair), 0) for pair in zip(answers, self.right)])
-
-    def _each(self, answer: str, right: List[str]) -> List[Tuple[float, float]]:
-        if self._nltk is not None and right:
-            return [cmrc(answer, text, self._nltk) for text in right]
-        if self._version_2:
-            right = list(filter(squad_words, right)) or [""]
-        return [squad(answer, text, self._version_2) for text in right]
+    return np.array(list(map(best, answers, each)), np.float64)
 
 
 def decode(
@@ -90,24 +83,37 @@ def decode(
 
     ``scores`` are of first and last tokens, float [B, L, 2]. The result is first and last tokens,
     from 1 in the passage, and probabilities, as transformers has them, [B, count]; by how much the
-    score of no answer is higher than the best span's, and its probability, [B].
+    score of no answer is higher than the best span's, and its probability, [B]. Of a passage in
+    windows, they are the best over all, in the row of the first; the score of no answer is that of
+    the window where it is lowest, as in BERT's run_squad.py.
     """
     scores, passage = scores.astype(np.float64), batch["segment_ids"] > 0
     rows, length = passage.shape
     passage[np.arange(rows), (batch["token_ids"] != 0).sum(1) - 1] = False  # [SEP]
     inside = np.where(passage[..., None], scores, -np.inf)
     null = scores[:, 0].sum(1)
-    total = np.logaddexp(np.logaddexp.reduce(inside, 1), scores[:, 0]).sum(1)
     spans = np.full((rows, length, min(most, length)), -np.inf)
     for size in range(spans.shape[2]):
         spans[:, : length - size, size] = inside[:, : length - size, 0] + inside[:, size:, 1]
-    flat = spans.reshape(rows, -1)
-    order = np.argsort(-flat, 1, kind="stable")[:, :count]
-    best = np.take_along_axis(flat, order, 1)
-    first, more = np.divmod(order, spans.shape[2])
-    first += 1 - passage.argmax(1)[:, None]
-    chances = np.exp(best - total[:, None])
-    return first, first + more, chances, null - best[:, 0], np.exp(null - total)
+    texts, begins = windows.owners(batch)
+    offsets = begins + 1 - passage.argmax(1)
+    firsts, lasts = np.zeros((2, rows, count), np.int64)
+    chances, (odds, empty) = np.zeros((rows, count)), np.zeros((2, rows))
+    for row in np.flatnonzero(batch["sample_ids"] >= 0):
+        each = np.flatnonzero(texts == texts[row])
+        flat = spans[each].reshape(-1)
+        order = np.argsort(-flat, kind="stable")[: count * len(each)]
+        window, first, more = np.unravel_index(order, spans[each].shape)
+        places = first + offsets[each][window], more
+        kept = np.sort(np.unique(places, axis=1, return_index=True)[1])[:count]  # windows overlap
+        lowest = each[null[each].argmin()]
+        sums = np.logaddexp.reduce(inside[each].reshape(-1, 2), 0)
+        total = np.logaddexp(sums, scores[lowest, 0]).sum()
+        firsts[row, : len(kept)] = places[0][kept]
+        lasts[row, : len(kept)] = (places[0] + more)[kept]
+        chances[row, : len(kept)] = np.exp(flat[order][kept] - total)
+        odds[row], empty[row] = null[lowest] - flat[order[0]], np.exp(null[lowest] - total)
+    return firsts, lasts, chances, odds, empty
 
 
 def best_threshold(odds: np.ndarray, answered: np.ndarray, empty: np.ndarray) -> float:
@@ -122,27 +128,19 @@ def best_threshold(odds: np.ndarray, answered: np.ndarray, empty: np.ndarray) ->
     return float(edges[best] + edges[best + 1]) / 2.0
 
 
-@dataclasses.dataclass(frozen=True)
-class ReadingScores(SampleScores):
-    """Scores of the answers ``found``; errors are sorted by F1."""
+class ReadingScores(TextScores):
+    """Scores of answers."""
 
-    found: Sequence[str]
     columns = ("sample", "label", "predicted", "f1", "text")
-    metric = "f1"
-
-    def rows(self) -> np.ndarray:
-        return Metric(self.samples.wanted).rows(self.found)
-
-    def score(self, rows: np.ndarray) -> Dict[str, float]:
-        return dict(zip(("exact_match", "f1"), rows.mean(0).tolist()))
-
-    def errors(self, most: int) -> List[Dict[str, Any]]:
-        f1 = self.rows()[:, 1]
-        order = [i for i in np.argsort(f1, kind="stable").tolist() if f1[i] < 1.0][:most]
-        labels = [" | ".join(dict.fromkeys(each)) for each in Metric(self.samples.wanted).right]
-        return self._listed(order, labels, self.found, f1.tolist())
+    metric, names = "f1", ("exact_match", "f1")
 
 
 def scored(checkpoint: Checkpoint, samples: Samples) -> Scorer:
     """Return the function that scores the answers to samples."""
-    return lambda answers: ReadingScores(samples, [each["answer"] for each in answers])
+    right = [" | ".join(dict(json.loads(label))) for label in samples.wanted]
+
+    def score(answers: List[Dict[str, Any]]) -> TextScores:
+        found = [each["answer"] for each in answers]
+        return ReadingScores(samples._replace(wanted=right), found, compared(found, samples.wanted))
+
+    return score

@@ -45,7 +45,7 @@ class Triple(NamedTuple):
         return f"({self.subject}, {self.predicate}, {self.object})"
 
     def touches(self, other: Triple) -> bool:
-        """Return whether the predicate is the same, and names contain each other."""
+        """Return whether predicates are equal, and one subject and object contains the other."""
         pairs = zip(self[::2], other[::2])
         return self.label == other.label and all(a in b or b in a for a, b in pairs)
 
@@ -109,7 +109,7 @@ def _triples(given: Any) -> List[Triple]:
 def span(aligned: AlignedTexts, text: int, words: str) -> Tuple[int, int, str]:
     """Return the first and last token of ``words``; and why there are none, or an empty text.
 
-    Of several occurrences, it is the first that begins and ends where tokens do.
+    Of several occurrences, the first that begins and ends where tokens do counts.
     """
     found = 1, 0, "not in their text"
     for match in re.finditer(f"(?={re.escape(words)})", aligned.texts[text]):

@@ -95,7 +95,7 @@ class TripleScores(ExtractionScores):
     """Scores of triples, also of those that match in part."""
 
     def rows(self) -> np.ndarray:
-        """Add the number of predicted triples that touch a true one, and the reverse."""
+        """Add two numbers: predicted triples that touch a true one, and true ones touched."""
         partial = [
             [sum(any(map(one.touches, b)) for one in set(a)) for a, b in ((f, g), (g, f))]
             for f, g in zip(self.found, self.gold)

@@ -15,6 +15,7 @@ from amp_xla.models import dropout
 from amp_xla.models.language_model import LanguageModel
 from amp_xla.models.options import GenerationOptions
 from amp_xla.process import output
+from amp_xla.process.progress import Progress
 from amp_xla.tasks.seq2seq.data import framed
 from amp_xla.tasks.seq2seq.decoding import CachedDecoder, TextGenerator
 from amp_xla.tasks.seq2seq.scores import rouge_l, words
@@ -79,6 +80,7 @@ def predict(
         lm = config.encoder.language_model(tokenizer.vocab_size, max_length, "unilm", False)
         decoder = CachedDecoder(lm, rows, generation.beams, length, max_target)
     restore_weights(checkpoint, lm.weights)
-    generate = TextGenerator(decoder, tokenizer.sep_id, generation)
+    generate, progress = TextGenerator(decoder, tokenizer.sep_id, generation), Progress(0, 0)
+    distributed.current().ask = lambda: progress.alive("generating ...")
     texts = map(writer(tokenizer), generate(sources))
     return Answers([([output.printable(text)], {"generated": text}) for text in texts])

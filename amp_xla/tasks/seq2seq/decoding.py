@@ -126,12 +126,12 @@ class CachedDecoder:
         cached: List[Any] = []
 
         def split_beams(x: Any) -> Any:
-            """[B, heads, K, D] -> [B * K, heads, 1, D]."""
+            """Move the beams from the positions into the batch: [B * K, heads, 1, D]."""
             x = tf.transpose(x, (0, 2, 1, 3))
             return tf.reshape(x, [total, x.shape[2], 1, x.shape[3]])
 
         def merge_beams(x: Any) -> Any:
-            """[B * K, heads, 1, D] -> [B, heads, K, D]."""
+            """Move the beams from the batch into the positions: the inverse of ``split_beams``."""
             x = tf.reshape(x, [self.rows, self.beams, x.shape[1], x.shape[3]])
             return tf.transpose(x, (0, 2, 1, 3))
 
@@ -184,7 +184,7 @@ class CachedDecoder:
 
     @staticmethod
     def _heads(x: Any, heads: int) -> Any:
-        """[B, L, hidden] -> [B, heads, L, D]."""
+        """Split vectors into heads: [B, L, hidden] -> [B, heads, L, D]."""
         x = tf.reshape(x, [x.shape[0], x.shape[1], heads, x.shape[2] // heads])
         return tf.transpose(x, (0, 2, 1, 3))
 
@@ -273,7 +273,6 @@ def _beams(options: GenerationOptions, end_id: int, most: int, _: int) -> Search
 
 
 def _draw(options: GenerationOptions, end_id: int, most: int, number: int) -> Search:
-    """Draw the tokens of one text."""
     random, text = generator(options.seed, number), [0]
     while True:
         probabilities = yield np.array(text[-1:]), np.zeros(1, np.int64)

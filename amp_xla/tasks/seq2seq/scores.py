@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from typing import Any, Dict, List, Sequence
 
@@ -10,7 +9,7 @@ import numpy as np
 
 from amp_xla.data.text.unpacked import extra
 from amp_xla.training.checkpoint import Checkpoint
-from amp_xla.training.sample_scores import Samples, SampleScores, Scorer
+from amp_xla.training.sample_scores import Samples, SampleScores, Scorer, TextScores
 
 # Name here -> name in rouge_score.
 ROUGE = {"rouge_1": "rouge1", "rouge_2": "rouge2", "rouge_l": "rougeL"}
@@ -69,33 +68,14 @@ class _Words:
     tokenize = staticmethod(words)
 
 
-@dataclasses.dataclass(frozen=True)
-class TextScores(SampleScores):
-    """Scores of generated texts; errors are sorted by ROUGE-L, the lowest first.
+class GeneratedScores(TextScores):
+    """Scores of generated texts: F1 of ROUGE-1, -2 and -L, and BLEU."""
 
-    Attributes:
-      found: generated texts; the labels are the target texts.
-      each: F1 of ROUGE-1, -2 and -L per text; see ``rouge``.
-    """
-
-    found: Sequence[str]
-    each: np.ndarray
     columns = ("sample", "label", "predicted", "rouge_l", "text")
-    metric = "rouge_l"
-
-    def rows(self) -> np.ndarray:
-        return self.each
-
-    def score(self, rows: np.ndarray) -> Dict[str, float]:
-        return dict(zip(ROUGE, rows.mean(0)))
+    metric, names = "rouge_l", tuple(ROUGE)
 
     def details(self) -> Dict[str, Any]:
         return {"metrics": {"bleu": bleu(self.found, self.samples.wanted)}}
-
-    def errors(self, most: int) -> List[Dict[str, Any]]:
-        rouge_l = self.each[:, -1]
-        order = [i for i in np.argsort(rouge_l, kind="stable").tolist() if rouge_l[i] < 1.0]
-        return self._listed(order[:most], self.samples.wanted, self.found, rouge_l.tolist())
 
 
 def scored(checkpoint: Checkpoint, samples: Samples) -> Scorer:
@@ -103,6 +83,6 @@ def scored(checkpoint: Checkpoint, samples: Samples) -> Scorer:
 
     def score(answers: List[Dict[str, Any]]) -> SampleScores:
         found = [answer["generated"] for answer in answers]
-        return TextScores(samples, found, rouge(found, samples.wanted))
+        return GeneratedScores(samples, found, rouge(found, samples.wanted))
 
     return score

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
+import numpy as np
+
 from amp_xla.data.alignment import AlignedTexts
+from amp_xla.data.batches import windows
 from amp_xla.data.batches.protocol import Batch
 from amp_xla.data.labelled import Labelled
 from amp_xla.data.text.entities import Entity, unpack
@@ -27,8 +30,16 @@ def _decode(head: str) -> extraction.Decode:
     def decode(
         batch: Batch, out: Mapping[str, Any], aligned: AlignedTexts, names: Sequence[str]
     ) -> List[List[Entity]]:
-        rows = zip(batch["sample_ids"].tolist(), spans.decode(head, out, batch["token_ids"]))
-        return [aligned.entities(i, row, names) if i >= 0 else [] for i, row in rows]
+        rows, flat = spans.decode(head, out, batch["token_ids"]), spans.is_flat(head)
+        sizes, (texts, begins) = (batch["token_ids"] != 0).sum(1) - 2, windows.owners(batch)
+        found: List[List[Entity]] = [[] for _ in rows]
+        for first in np.flatnonzero(batch["sample_ids"] >= 0).tolist():
+            text = int(texts[first])
+            of_text = np.flatnonzero(texts == text).tolist()
+            each, places = [rows[row] for row in of_text], begins[of_text].tolist()
+            joined = spans.joined(each, places, int(sizes[first]), flat)
+            found[first] = aligned.entities(text, joined, names)
+        return found
 
     return decode
 

@@ -7,11 +7,12 @@ from typing import Any, Dict, List
 import numpy as np
 
 from amp_xla.data.alignment import AlignedTexts, labelled
+from amp_xla.data.batches import windows
 from amp_xla.data.batches.protocol import Batch
 from amp_xla.data.labelled import Labelled, Preparation
 from amp_xla.data.text.entities import Entity, unpack
 from amp_xla.data.text.options import TaggedFiles
-from amp_xla.tasks.tagging.spans import Span, is_flat, tags_of
+from amp_xla.tasks.tagging.spans import Span, inside, is_flat, tags_of
 
 
 def token_spans(
@@ -44,14 +45,17 @@ def with_labels(batch: Batch, spans: List[List[Span]], head: str, labels: int) -
     answers = np.zeros((rows, length), np.int32)
     if not flat:
         answers = np.zeros((rows, labels, length, length), np.bool_)
-    for row, sample in enumerate(batch["sample_ids"]):
-        if sample >= 0 and flat:
-            answers[row] = tags_of(spans[sample], length)
-        elif sample >= 0:
-            for first, last, label in spans[sample]:
+    tokens = batch["token_ids"] != 0
+    texts, begins = windows.owners(batch)
+    for row, (text, begin, size) in enumerate(zip(texts, begins, tokens.sum(1) - 2)):
+        found = inside(spans[text], begin, size, flat) if text >= 0 else []
+        if flat:
+            answers[row] = tags_of(found, length)
+        else:
+            for first, last, label in found:
                 answers[row, label, first, last] = True
-    weights = {"weights": (batch["token_ids"] != 0).astype(np.float32)} if flat else {}
-    return {**batch, "labels": answers, **weights}
+    weights = (tokens if flat else texts >= 0).astype(np.float32)
+    return {**batch, "labels": answers, "weights": weights}
 
 
 def read(files: TaggedFiles, preparation: Preparation, head: str) -> Labelled:

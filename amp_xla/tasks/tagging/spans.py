@@ -45,6 +45,47 @@ def tags_of(spans: Sequence[Span], length: int) -> np.ndarray:
     return tags
 
 
+def inside(spans: Sequence[Span], begin: int, size: int, clip: bool) -> List[Span]:
+    """Return the spans in a window of ``size`` tokens, counted from the token before it.
+
+    ``clip``: also the parts in the window of other spans.
+    """
+    moved = ((first - begin, last - begin, label) for first, last, label in spans)
+    if clip:
+        moved = ((max(first, 1), min(last, size), label) for first, last, label in moved)
+    return [Span(*span) for span in moved if 1 <= span[0] <= span[1] <= size]
+
+
+def joined(
+    windows: Sequence[Sequence[Span]], begins: Sequence[int], size: int, flat: bool
+) -> List[Span]:
+    """Return the spans of a text from those of its windows.
+
+    A token belongs to the window in which it is furthest from an edge. Tags are those of each
+    token's window; a span that may be nested is taken from the window of its middle token.
+
+    Args:
+      windows: spans in each window, counted from 1.
+      begins: where each window begins in the text, ascending; size: tokens of a window.
+      flat: as ``is_flat``.
+    """
+    ends = [(a + b + size + 1) // 2 for a, b in zip(begins, begins[1:])]
+    ends.append(begins[-1] + size)
+    if not flat:
+        return [
+            Span(begin + first, begin + last, label)
+            for spans, begin, start, end in zip(windows, begins, [0, *ends], ends)
+            for first, last, label in spans
+            if start <= begin + (first + last) // 2 - 1 < end
+        ]
+    tags = np.zeros(ends[-1] + 1, np.int32)
+    for spans, begin, start, end in zip(windows, begins, [0, *ends], ends):
+        tags[start + 1 : end + 1] = tags_of(spans, size + 1)[start + 1 - begin : end + 1 - begin]
+    before = np.append(0, tags[:-1])
+    orphans = (tags > 0) & (tags % 2 == 0) & (before != tags) & (before != tags - 1)
+    return spans_of((tags - orphans).tolist())
+
+
 def spans_of(tags: Sequence[int]) -> List[Span]:
     """Return the spans of valid BIO tags, in which each span starts with B."""
     spans: List[Span] = []

@@ -1,7 +1,5 @@
 """What the columns of a file are: no header is read as a sample, no id as a text."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess
@@ -71,7 +69,7 @@ def test_no_header_is_a_sample(file, number, end):
         assert "--header no" in str(error) or "-field" in str(error)
         assert "\n" not in str(error)
         return
-    assert len(data) == 12 and data.layout is not None and data.layout.header
+    assert len(data) == 12 and data.layout.header
     assert set(data.labels or []) <= {"good", "bad", *"01234"}
     assert all(text.startswith("some words") for text in data.all_texts)
 

@@ -1,7 +1,5 @@
 """Files as R, Excel, pandas and tools for labelling write them: read right, refused, or named."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

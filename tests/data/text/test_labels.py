@@ -1,7 +1,5 @@
 """Labels have the same ids in every file; unknown labels and swapped columns are errors."""
 
-from __future__ import annotations
-
 import shlex
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Every format gives the samples that were written; every bad line is named."""
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import io

@@ -1,7 +1,5 @@
 """Ids are bert4keras' ids, on real text and on every kind of character."""
 
-from __future__ import annotations
-
 import json
 import random
 import shutil

@@ -1,15 +1,11 @@
 """Two CPU devices for strategies, created before TensorFlow's first operation; a training step."""
 
-from __future__ import annotations
-
-from typing import List
-
 import pytest
 
 from amp_xla import backend
 
 tf = backend.tensorflow()
-collect_ignore: List[str] = []
+collect_ignore = []
 if backend.kind() == "tf1":
     tf.compat.v1.enable_eager_execution()
     collect_ignore += ["test_keras_drop_in.py"]  # beside tf-keras' own class

@@ -1,7 +1,5 @@
 """GradientTape loops, eagerly and in tf.function, around every kind of optimizer."""
 
-from __future__ import annotations
-
 import importlib
 
 import numpy as np

@@ -3,8 +3,6 @@
 Keras' own tests (``keras_own_suite``) have its attributes, its errors and strategies.
 """
 
-from __future__ import annotations
-
 import importlib
 
 import numpy as np

@@ -3,25 +3,13 @@
 A script may abandon a step, scale by hand, and mix steps with and without scaling.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import strategies as st
 
 from amp_xla import backend
 from amp_xla.precision.optimizer import LossScaleOptimizer
-from tests.support.update_sequences import (
-    CLIP,
-    HEADS,
-    MOMENTUM,
-    RATE,
-    SLOPES,
-    checked,
-    follow,
-    scale,
-    sequences,
-)
+from tests.support import update_sequences as updates
 
 tf = backend.tensorflow()
 TF1 = backend.kind() == "tf1"
@@ -32,9 +20,12 @@ pytestmark = pytest.mark.filterwarnings("ignore::amp_xla.precision.LossScaleWarn
 
 def take(optimizer, named, micro):
     """Take or abandon a step; return its decision."""
-    weights = [named[name] for name in HEADS[micro.kind]]
+    weights = [named[name] for name in updates.HEADS[micro.kind]]
     with tf.GradientTape() as tape:
-        loss = tf.add_n([tf.reduce_sum(v * SLOPES) for v in weights]) * micro.factor + micro.shift
+        loss = (
+            tf.add_n([tf.reduce_sum(v * updates.SLOPES) for v in weights]) * micro.factor
+            + micro.shift
+        )
         if micro.kind == "by hand":
             loss = loss * optimizer.loss_scale
         elif micro.kind != "plain":
@@ -43,14 +34,15 @@ def take(optimizer, named, micro):
     if micro.kind != "plain":
         grads = optimizer.get_unscaled_gradients(grads)
     if micro.kind == "clipped":
-        grads, _ = tf.clip_by_global_norm(grads, CLIP)
+        grads, _ = tf.clip_by_global_norm(grads, updates.CLIP)
     if micro.after != 0:
         grads = [g + micro.after for g in grads]
     return True if micro.abandoned else bool(optimizer.apply_gradients(zip(grads, weights)))
 
 
 def check(case):
-    optimizer = LossScaleOptimizer(SGD(RATE, momentum=MOMENTUM), scale(), accumulate=case[1])
+    inner = SGD(updates.RATE, momentum=updates.MOMENTUM)
+    optimizer = LossScaleOptimizer(inner, updates.scale(), accumulate=case[1])
     named = {name: tf.Variable(tf.ones(2), name=name) for name in "eab"}
 
     def train(micro):
@@ -58,16 +50,16 @@ def check(case):
         weights = {name: variable.numpy() for name, variable in named.items()}
         return finite, weights, [v.numpy() for v in optimizer.state_variables], None
 
-    if follow(case, train):
+    if updates.follow(case, train):
         assert not any(np.any(v.numpy()) for v in optimizer.window.state_variables)
 
 
 # Unscaled gradients of an abandoned step still count if the next gradients are never unscaled:
 # they may come from them.
 SEQUENCES = st.one_of(
-    sequences(("whole", "head", "clipped"), abandon=True),
-    sequences(("by hand",), abandon=True),
-    sequences(("whole", "head", "clipped", "plain"), abandon=False),
-    sequences(("by hand", "plain"), abandon=False),
+    updates.sequences(("whole", "head", "clipped"), abandon=True),
+    updates.sequences(("by hand",), abandon=True),
+    updates.sequences(("whole", "head", "clipped", "plain"), abandon=False),
+    updates.sequences(("by hand", "plain"), abandon=False),
 )
-test_random_sequences, test_a_thousand = checked(SEQUENCES, check)
+test_random_sequences, test_a_thousand = updates.checked(SEQUENCES, check)

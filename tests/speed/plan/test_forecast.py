@@ -1,7 +1,5 @@
 """Forecasts agree with published speeds and memory, and are never surer than they may be."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -181,6 +181,9 @@ def test_several_labels_per_text(command):
     assert sum(right) > 70 and len({row[0] for row in rows}) == 4
     wrong = command(RECIPE, *DATA, "--multilabel", ",", "--class-weights", "balanced")
     assert "--multilabel excludes" in wrong.error
+    words = (RECIPE, *DATA, "--attention", "fused", "--max-length", "64", "--hidden", "64")
+    needed = "TensorFlow 2" if backend.kind() == "tf1" else "a GPU of compute capability 8.0"
+    assert f"--attention fused needs {needed}" in command(*words).error
 
 
 # An operation in two lists makes TensorFlow log a failure and go on in float32.

@@ -1,7 +1,5 @@
 """Presets of pretraining equal the papers: settings, model, initial weights."""
 
-from __future__ import annotations
-
 import functools
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Pretraining end to end: text, training, held-out loss, weights that others load."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -45,10 +45,12 @@ LAYOUTS = {
     "Hugging Face": ([{**ONE, "answers": {"text": ["Rome"], "answer_start": [22]}},
                       {**ONE, "answers": {"text": [], "answer_start": []}}], [WANTED, []]),
     "objects": ({**ONE, "answers": [FOUND]}, [WANTED]),
-    "texts": ([{**ONE, "answer": "Rome"}, {**ONE, "answers": ["Rome", "in Rome"]}],
-              [[["Rome", -1]], [["Rome", -1], ["in Rome", -1]]]),
-    "no starts": ([{**ONE, "answers": {"text": ["Rome"]}}, {**ONE, "answers": FOUND}],
-                  [[["Rome", -1]], WANTED]),
+    "texts": ([{**ONE, "answer": "Rome"}, {**ONE, "answers": {"text": ["Rome"]}},
+               {**ONE, "answers": ["Rome", "in Rome"]}],
+              [[["Rome", -1]]] * 2 + [[["Rome", -1], ["in Rome", -1]]]),
+    "columns": ([{**ONE, "answer": "Rome", "answer_start": 22}, {**ONE, "answers": FOUND},
+                 {**ONE, "answers": ["Rome"], "answer_start": [22]},
+                 {**ONE, "answers": {"text": ["Rome"], "answer_start": 22}}], [WANTED] * 4),
 }  # fmt: skip
 
 
@@ -74,6 +76,7 @@ def test_layouts_of_public_sets(tmp_path, name, indent):
         ({"question": " ", "context": "c", "answers": []}, "question is empty"),
         (ONE, "answers: null; needed: a list of texts"),
         ({**ONE, "answers": [{"text": 3}]}, 'answers: [{"text": 3}]'),
+        ({**ONE, "answers": ["\ud83d"]}, "answers: character 1 is half a surrogate pair"),
         ({**ONE, "answers": [{"text": "a", "answer_start": "0"}]}, "text and answer_start"),
         ({**ONE, "answers": {"text": ["a"], "answer_start": []}}, "text and answer_start"),
         ({"paragraphs": "x"}, "must be lists of objects"),
@@ -101,13 +104,13 @@ TOKENS = "[PAD] [UNK] [CLS] [SEP] who ann lead ##s corp in rome , ##ing".split()
 @pytest.mark.parametrize(
     "answer, start, tokens, problem",
     [
-        ("ann", 0, (3, 3), ""),
-        ("ann", 10, (6, 6), ""),
-        ("ann", 9, (6, 6), "not at their answer_start"),  # the nearest one
-        ("ann", -1, (3, 3), ""),
-        ("lead", 4, (4, 5), ""),  # in the whole word
-        ("s ann,", 8, (4, 7), ""),
-        ("corp in", 15, (8, 9), "longer than --max-answer 1"),
+        ("ann", 0, (1, 1), ""),
+        ("ann", 10, (4, 4), ""),
+        ("ann", 9, (4, 4), "not at their answer_start"),  # the nearest one
+        ("ann", -1, (1, 1), ""),
+        ("lead", 4, (2, 3), ""),  # in the whole word
+        ("s ann,", 8, (2, 5), ""),
+        ("corp in", 15, (6, 7), "longer than --max-answer 1"),
         ("Corp", 15, (-1, -1), "not in their passage"),
         ("rome", 23, (-1, -1), "cut off by --max-length"),
         (None, 0, (0, 0), ""),
@@ -115,11 +118,11 @@ TOKENS = "[PAD] [UNK] [CLS] [SEP] who ann lead ##s corp in rome , ##ing".split()
 )
 def test_an_answer_is_found_or_counted_and_named(answer, start, tokens, problem):
     passage = "ann leads ann, corp in rome"
-    encoded, aligned = data.encode(["who"], [passage], Tokenizer(TOKENS), 11)
+    aligned = data.encode(["who"], [passage], Tokenizer(TOKENS), 11)
     label = json.dumps([] if answer is None else [[answer, start]])
     problems = {}
     most = 1 if problem.startswith("longer") else 4
-    found = data.targets(Dataset(["who"], [passage], [label]), encoded, aligned, most, problems)
+    found = data.targets(Dataset(["who"], [passage], [label]), aligned, most, problems)
     assert tuple(found[0]) == tokens and aligned.cut() == 1
     assert [(why[: len(problem)], texts) for why, texts in problems.items()] == (
         [(problem, [answer])] if problem else []
@@ -207,13 +210,40 @@ def test_em_and_f1_are_those_of_the_published_definitions(form):
         draw.choice([*texts, text(), "", *(f"{x}{text()}" for x in texts)]) for texts in right
     ]
     labels = [json.dumps([(text, 0) for text in texts]) for texts in right]
-    found = scores.Metric(labels).rows(answers)
+    found = scores.compared(answers, labels)
     wanted = [
         cmrc_of(*each) if form == "CMRC" else squad_of(*each, form == "2.0")
         for each in zip(answers, right)
     ]
     np.testing.assert_allclose(found, wanted, atol=1e-12)
     assert 0.1 < found[:, 0].mean() < found[:, 1].mean() < 0.95
+
+
+def test_a_passage_in_windows_has_the_best_span_of_all_and_the_lowest_score_of_no_answer():
+    tokens = [1, *[7] * 2, 2, *[7] * 4, 2]  # a question of 2 tokens, 4 of the passage
+    batch = {
+        "token_ids": np.array([tokens] * 3), "segment_ids": np.array([[0] * 4 + [1] * 5] * 3),
+        "sample_ids": np.array([5, -1, -1]), "owners": np.array([5, 5, -1]),
+        "begins": np.array([0, 3, 0]),
+    }  # fmt: skip
+    values = np.random.RandomState(2).randn(3, 9, 2) - 3
+    values[0, 7], values[1, 5] = 4.0, 6.0  # tokens 4 and 5 of the passage
+    values[1, 4] = 4.5  # token 4 again
+    values[:, 0] = np.array([3.0, 2.0, -9.0])[:, None]
+    firsts, lasts, chances, odds, empty = scores.decode(values, batch, 2, 3)
+    assert list(zip(firsts[0], lasts[0])) == [(5, 5), (4, 5), (4, 4)]
+    places = np.concatenate([values[0, 4:8], values[1, 4:8], values[1, :1]])
+    whole = np.exp(places).sum(0).prod()
+    np.testing.assert_allclose(chances[0], np.exp([12.0, 10.5, 9.0]) / whole)
+    assert odds[0] == pytest.approx(4.0 - 12.0) and not chances[1:].any()
+    assert empty[0] == pytest.approx(np.exp(4.0) / whole)
+    for span, expected in (
+        ([4, 4], [[7, 7], [4, 4]]), ([1, 2], [[4, 5], [0, 0]]), ([0, 0], [[0, 0], [0, 0]]),
+        ([-1, -1], [[-1, -1], [-1, -1]]),
+    ):  # fmt: skip
+        found = data.with_labels(batch, np.array([[0, 0]] * 5 + [span]))
+        assert found["labels"].tolist()[:2] == expected
+        assert found["weights"].tolist() == [1, 1, 0]
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -223,7 +253,7 @@ def test_spans_are_those_of_all_pairs_and_the_threshold_of_all_thresholds(seed):
     for row, (question, passage) in enumerate([(2, 3), (1, 5), (3, 1)]):
         ids[row, : question + passage + 3] = 7
         segments_of[row, question + 2 : question + passage + 3] = 1
-    batch = {"token_ids": ids, "segment_ids": segments_of}
+    batch = {"token_ids": ids, "segment_ids": segments_of, "sample_ids": np.arange(3)}
     values = source.randn(3, 9, 2).astype(np.float32)
     first, last, chances, odds, empty = scores.decode(values, batch, 2, 4)
     for row, places in enumerate([range(4, 7), range(3, 8), range(5, 6)]):
@@ -255,4 +285,4 @@ def test_the_built_in_answers_are_where_they_begin_and_the_first_sentence_is_not
             assert all(passage.startswith(text, at) for text, at in json.loads(label))
         assert 0.05 < (part.labels or []).count(data.NO_ANSWER) / len(part) < 0.5
     sentences = [re.split("[.;] ", passage)[0] for passage in dev.pairs or []]
-    assert 0.4 < scores.Metric(dev.labels or []).rows(sentences)[:, 1].mean() < 0.5
+    assert 0.4 < scores.compared(sentences, dev.labels or [])[:, 1].mean() < 0.5

@@ -1,7 +1,5 @@
 """Samples with slots: lines of Criteo's format, blocks, hashes, what is refused."""
 
-from __future__ import annotations
-
 import gzip
 
 import numpy as np

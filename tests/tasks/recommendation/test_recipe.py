@@ -1,7 +1,5 @@
 """A job with a table over ranks: equal on any number of ranks; kill, resume, prediction, export."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """Files with triples, their positions in tokens, decoding and counts."""
 
-from __future__ import annotations
-
 import email
 import itertools
 import json

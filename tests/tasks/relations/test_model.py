@@ -1,7 +1,5 @@
 """GPLinker's loss against its dense definition in NumPy."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

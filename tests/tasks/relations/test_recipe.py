@@ -1,17 +1,11 @@
 """The relations recipe as users run it: made-up sentences in DuIE's format."""
 
-from __future__ import annotations
-
 import json
 import random
 
-import numpy as np
 import pytest
 
-from amp_xla.data.alignment import AlignedTexts
-from amp_xla.data.text.tokenizer import Tokenizer
-from amp_xla.tasks.relations import scores
-from tests.support.commands import CLI, served
+from tests.support.commands import CLI
 from tests.support.killing import state
 
 RECIPE = "recipes.relations"
@@ -50,11 +44,15 @@ def triples_of(record):
     return {(s, p, o["@value"] if isinstance(o, dict) else o) for s, p, o in values}
 
 
+def write(folder):
+    lines = (json.dumps(each, ensure_ascii=False) + "\n" for each in samples(200, 1))
+    (folder / "train.json").write_text("".join(lines), encoding="utf-8")
+    (folder / "dev.json").write_text(json.dumps(samples(60, 2), indent=1))
+
+
 @pytest.fixture(scope="module")
 def command(command):
-    lines = (json.dumps(each, ensure_ascii=False) + "\n" for each in samples(200, 1))
-    (command.folder / "train.json").write_text("".join(lines), encoding="utf-8")
-    (command.folder / "dev.json").write_text(json.dumps(samples(60, 2), indent=1))
+    write(command.folder)
     return command
 
 
@@ -105,27 +103,6 @@ def test_before_it_has_learned_it_says_what_is_missing(command):
     short = ("--epochs", "1", "--learning-rate", "1e-6", "--name", "short")
     said = command.done(RECIPE, *DATA, *short).err
     assert "F1 is 0: no score of a subject or object is above 0" in said
-
-
-@pytest.mark.once
-@pytest.mark.slow
-def test_a_saved_model_answers_as_predict(trained, command):
-    done = command.done(CLI, "export", str(trained), "--to", "saved")
-    texts = [record["text"] for record in samples(5, 9)]
-    (command.folder / "five.txt").write_text("\n".join(texts) + "\n")
-    done = command(CLI, "predict", str(trained), "five.txt", "--json")
-    expected = [triples_of(json.loads(line)) for line in done.out.splitlines()]
-    saved = command.folder / "saved"
-    names = json.loads((saved / "labels.json").read_text())
-    aligned = AlignedTexts.of(texts, Tokenizer.of_folder(str(saved)), 32)
-    ids = np.zeros((5, int(aligned.encoded.lengths.max())), np.int32)
-    for i, size in enumerate(aligned.encoded.lengths):
-        begin = aligned.encoded.offsets[i]
-        ids[i, :size] = aligned.encoded.token_ids[begin : begin + size]
-    planes = served(saved, token_ids=ids, segment_ids=np.zeros_like(ids))["scores"]
-    assert [
-        {tuple(t) for t in scores.triples(planes[i], aligned, i, names)} for i in range(5)
-    ] == expected
 
 
 @pytest.mark.once

@@ -1,7 +1,5 @@
 """Generation with cached keys and values equals bert4keras' ``AutoRegressiveDecoder``."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """The seq2seq recipe as users run it: small texts and titles made here."""
 
-from __future__ import annotations
-
 import json
 import random
 

@@ -1,7 +1,5 @@
 """Losses and metrics of similarity against their definitions."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import scipy.stats

@@ -1,7 +1,5 @@
 """The similarity recipe as users run it: small pairs made here."""
 
-from __future__ import annotations
-
 import json
 import random
 import re

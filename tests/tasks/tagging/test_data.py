@@ -249,6 +249,38 @@ def test_the_best_path_is_the_best_of_all():
         assert tuple(tags[row, :length]) == max(paths, key=total)
 
 
+@pytest.mark.parametrize("flat", [True, False])
+def test_an_answer_is_that_of_the_window_where_it_is_furthest_from_an_edge(flat):
+    source, size = np.random.RandomState(4), 8
+    for _ in range(50):
+        begins = np.cumsum([0, *source.randint(1, size + 1, source.randint(5))]).tolist()
+        windows = []
+        for _ in begins:
+            edges = np.sort(source.choice(np.arange(1, size + 2), 4, replace=False)).tolist()
+            each = [Span(a, b - 1, source.randint(2)) for a, b in zip(edges, edges[1:])]
+            windows.append(each[::2])
+        found = spans.joined(windows, begins, size, flat)
+
+        def nearest(token, begins=begins):  # furthest from an edge, the first of two
+            return int(np.argmax([min(token - b, b + size - 1 - token) for b in begins]))
+
+        moved = [
+            [Span(begin + first, begin + last, label) for first, last, label in each]
+            for each, begin in zip(windows, begins)
+        ]
+        if flat:
+            tags = spans.tags_of(found, begins[-1] + size + 1)
+            for token, tag in enumerate(tags[1:]):
+                expected = spans.tags_of(moved[nearest(token)], len(tags))[token + 1]
+                # An I whose beginning another window has not is a beginning.
+                assert tag == expected or (expected % 2 == 0 and tag == expected - 1 > 0)
+        else:
+            assert found == [
+                span for number, each in enumerate(moved) for span in each
+                if nearest((span.first + span.last - 2) // 2) == number
+            ]  # fmt: skip
+
+
 @pytest.mark.once
 def test_built_in_texts_name_what_their_code_has(monkeypatch):
     monkeypatch.setattr(corpora, "_library", lambda: str(Path(email.__file__).parent))

@@ -1,7 +1,5 @@
 """AdamW, LAMB, their average and learning-rate schedules against float64 NumPy."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -87,7 +87,7 @@ class Config:
 
     @property
     def part(self) -> Tuple[int, int]:
-        """(i, n) of ``shard``."""
+        """``shard`` as two numbers: the part, from 0, and the number of parts."""
         number, _, count = self.shard.partition("/")
         if number.isdecimal() and count.isdecimal() and int(number) < int(count):
             return int(number), int(count)
@@ -258,7 +258,6 @@ def make_shards(unit: Unit, config: Config, cut: str) -> int:
 
 
 def _fitting(texts: List[str], config: Config) -> List[str]:
-    """Return the texts of allowed lengths."""
     return [t for t in texts if config.shortest <= len(t) <= (config.longest or len(t))]
 
 

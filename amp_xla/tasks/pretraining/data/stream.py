@@ -85,7 +85,7 @@ class Stream:
         )
 
     def steps_per_epoch(self) -> int:
-        """Return the number of batches of the whole run, one epoch for the training loop."""
+        """Return the number of batches of the run, which is one epoch to the training loop."""
         return self._batches
 
     def epoch(self, epoch: int = 0, start: int = 0) -> Iterator[Batch]:
@@ -109,7 +109,6 @@ class Stream:
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
     def _number(self, epoch: int, place: int) -> int:
-        """Return the number of the sequence at a place in an epoch."""
         if not self._shuffle:
             return place
         group, row = divmod(place, GROUP)

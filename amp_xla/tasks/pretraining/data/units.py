@@ -10,17 +10,12 @@ import dataclasses
 import glob
 import os
 import re
-from typing import Any, Dict, Iterator, List, NamedTuple, Tuple
+from typing import Dict, Iterator, List, NamedTuple, Tuple
 
 from typing_extensions import Literal
 
-from amp_xla.data.text.lines import (
-    JSON_SUFFIXES,
-    decoded,
-    json_object,
-    refuse_encoding,
-    text_problem,
-)
+from amp_xla.data.text.lines import JSON_SUFFIXES, decoded, json_object, refuse_encoding
+from amp_xla.data.text.readers import text_value
 from amp_xla.data.text.unpacked import COMPRESSED, opened, plain_name
 from amp_xla.errors import DataError
 
@@ -131,7 +126,6 @@ def _kind(path: str, head: bytes, field: str) -> str:
 
 
 def _documents(path: str, kind: str, reading: Reading) -> Iterator[Document]:
-    """Yield the documents of a file."""
     lines = _lines(path)
     if kind == "json" or reading.documents == "line":
         yield from lines
@@ -171,7 +165,7 @@ def texts_of(unit: Unit, reading: Reading) -> Tuple[List[str], int]:
         except ValueError as error:
             if reading.on_bad_line == "error":
                 raise DataError(
-                    f"{unit.path}, byte {begin}: {error}; correct it, or leave out "
+                    f"{unit.path}, byte {begin}: {error}; correct it or --field, or leave out "
                     "bad lines with --on-bad-line skip"
                 ) from None
             bad += 1
@@ -194,17 +188,5 @@ def _text(raw: bytes, unit: Unit, field: str) -> str:
     if not line.strip():
         return ""
     record = json_object(line)
-    return "\n".join(filter(None, (_value(record, name) for name in fields)))
-
-
-def _value(record: Dict[str, Any], field: str) -> str:
-    if field not in record:
-        keys = ", ".join(map(repr, record))
-        raise ValueError(f"no text under {field!r} (--field); keys: {keys}")
-    text = record[field]
-    if not isinstance(text, str):
-        raise ValueError(f"{field!r} is a JSON {type(text).__name__}; a string is needed")
-    problem = text_problem(text)
-    if problem:
-        raise ValueError(f"{field!r}: {problem}")
-    return text
+    full = [name for name in fields if str(record.get(name, name)).strip()]
+    return "\n".join(text_value(record, name, "text") for name in full)

@@ -1,7 +1,5 @@
 """Masks: their rates, their words, and that they depend on (seed, pass, sequence) alone."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

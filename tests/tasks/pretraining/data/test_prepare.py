@@ -1,7 +1,5 @@
 """From text to shards: the result is the same however the work is divided or interrupted."""
 
-from __future__ import annotations
-
 import functools
 import importlib
 import json

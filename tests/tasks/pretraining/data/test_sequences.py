@@ -1,7 +1,5 @@
 """Packing loses nothing, and the stream of batches is a function of the position."""
 
-from __future__ import annotations
-
 import threading
 from unittest import mock
 

@@ -55,9 +55,9 @@ def test_json_lines_and_compression(tmp_path, small_units, suffix):
     path.write_bytes(compressed(suffix, "".join(row + "\n" for row in rows).encode()))
     assert len(list(units([str(path)], Reading()))) > 3
     assert corpus_texts(tmp_path, field="body") == TEXTS
-    with pytest.raises(DataError, match="no text under 'text'.*'id', 'body'"):
+    with pytest.raises(DataError, match="no field 'text'; found: 'id', 'body'; .*--field"):
         corpus_texts(path)
-    with pytest.raises(DataError, match="'id' is a JSON int; a string is needed"):
+    with pytest.raises(DataError, match="id is 0; a text is a string"):
         corpus_texts(path, field="id")
     # A bad line is named by its place in the decompressed file.
     data = "".join(row + "\n" for row in [*rows[:200], "{", *rows[200:]]).encode()

@@ -1,0 +1,145 @@
+"""Batches of texts in windows: all windows of a text are in one batch, and on one rank.
+
+The rows of a batch come in groups of equally many rows, of which ranks and micro-batches take whole
+ones. A group holds whole texts: which numbers of windows share a group is decided once, which texts
+of these numbers in each epoch, as ``buckets`` does it with lengths and rows.
+"""
+
+from __future__ import annotations
+
+from typing import List, Mapping, NamedTuple, Optional, Tuple
+
+import numpy as np
+
+from amp_xla.data.batches.buckets import Batches, Pattern, Sharing, in_batches, laid, pack
+from amp_xla.data.batches.order import generator
+from amp_xla.data.batches.protocol import Batch
+from amp_xla.data.text.tokenizer import Encoded
+
+
+def owners(batch: Mapping[str, np.ndarray]) -> Tuple[np.ndarray, np.ndarray]:
+    """Return the text of each row of a batch, -1 for padding, and where the row begins in it."""
+    texts = batch["sample_ids"]
+    return batch.get("owners", texts), batch.get("begins", np.zeros(len(texts), np.int64))
+
+
+def means(values: np.ndarray, batch: Batch) -> np.ndarray:
+    """Return, for each row, the mean of numbers [R] over the rows of its text."""
+    texts = owners(batch)[0] + 1
+    return (np.bincount(texts, values) / np.maximum(np.bincount(texts), 1))[texts]
+
+
+class _Units(NamedTuple):
+    """Rows of one length that stay together, such as the windows of a text.
+
+    Attributes:
+      leads: windows in the first row of each, int64 [units, slots]; -1 is none.
+      sizes: number of rows of each, int64 [units].
+    """
+
+    leads: np.ndarray
+    sizes: np.ndarray
+
+
+class WindowBatches(Batches):
+    """The batches of texts in windows; follows ``BatchSource``.
+
+    Arrays of samples have the values of a text in the place of its first window. Beside the arrays
+    of ``Batches``, ``owners`` and ``begins``, int64, say of which text a row is a window, and where
+    it begins in this text; -1 and 0 for padding. ``windows``, int32 [groups, rows of a group *
+    slots], has for each window the place of its text in the group, -1 for padding.
+
+    Args:
+      rows: batches whose samples are windows: one in each row, or packed rows.
+      label_ids: as for ``Batches``, of each text.
+      seed, shuffle: as for ``Batches``.
+      most: maximum number of windows of a text.
+      group: number of rows of a group; None = the one from ``most`` to ``limit`` that leaves the
+        fewest rows empty.
+      limit: maximum number of rows of a group; None = those of a batch.
+    """
+
+    def __init__(
+        self,
+        rows: Batches,
+        label_ids: Optional[np.ndarray] = None,
+        seed: int = 0,
+        shuffle: bool = True,
+        most: int = 1,
+        group: Optional[int] = None,
+        limit: Optional[int] = None,
+    ) -> None:
+        windows = rows.encoded.windows
+        assert windows is not None, "the samples of `rows` are no windows"
+        self._source, self.encoded, self.lengths = rows, rows.encoded, rows.lengths
+        self.slots, self._seed, self._shuffle = rows.slots, seed, shuffle
+        self._labels = None if label_ids is None else np.asarray(label_ids)
+        self._counts, self._firsts = windows.counts, np.append(windows.firsts[:-1], 0)
+        # Window -1 has the owner -1 and begins at 0.
+        self._owners = np.append(np.repeat(np.arange(len(self._counts)), self._counts), -1)
+        self._begins = np.append(windows.begins, 0)
+        counts = [np.bincount(units.sizes, minlength=1).tolist() for units in self._units(0)]
+
+        def packed(group: int) -> List[List[Pattern]]:
+            return [pack(each, group, group) for each in counts]
+
+        size = max(rows.rows, most)
+        self._limit = limit or size
+        if group is None:
+            each = range(most, min(size, self._limit) + 1)
+            divisors = [n for n in each if size % n == 0] or [most]
+            group = min(divisors, key=lambda n: n * sum(map(len, packed(n))))
+        self.group, self.rows = group, size // group * group
+        self._sharing = [Sharing(patterns, group) for patterns in packed(group)]
+        self._batch_lengths = [length for length, _ in self._plan(0)]
+
+    def like(self, encoded: Encoded, label_ids: Optional[np.ndarray] = None) -> WindowBatches:
+        """Return unshuffled batches of other texts, in the same shapes."""
+        rows = self._source.like(encoded)
+        return WindowBatches(rows, label_ids, shuffle=False, most=self.rows, group=self.group)
+
+    def describe(self) -> str:
+        """Return a line about padding, shapes and windows."""
+        several, most = int((self._counts > 1).sum()), self._counts.max()
+        windows = f"{several:,} texts in windows, at most {most} each (allowed: {self._limit})"
+        return f"{super().describe()}; {windows}"
+
+    def _units(self, epoch: int) -> List[_Units]:
+        """Return the units of each length, in the order of an epoch."""
+        plan = self._source._plan(epoch)
+        rows = np.concatenate([ids.reshape(len(ids), self.slots) for _, ids in plan])
+        leads = rows[(rows[:, 0] >= 0) & (self._begins[rows[:, 0]] == 0)]
+        sizes = self._counts[self._owners[leads[:, 0]]]
+        bucket = np.searchsorted(self.lengths, self.encoded.lengths[leads[:, 0]])
+        numbers = range(len(self.lengths))
+        return [_Units(leads[bucket == number], sizes[bucket == number]) for number in numbers]
+
+    def _plan(self, epoch: int) -> List[Tuple[int, np.ndarray]]:
+        """Return length and windows of each batch; these are int64 [rows], or [rows, slots]."""
+        source, buckets = generator(self._seed, epoch), []
+        for (leads, sizes), sharing in zip(self._units(epoch), self._sharing):
+            groups = sharing.members(np.arange(len(leads)), sizes)
+            units, numbers, real = laid(groups, np.append(sizes, 0), self.group)
+            windows = np.append(leads, np.full((1, self.slots), -1), 0)[units]
+            windows[..., 0] += numbers  # only a text alone in its rows has more than one
+            windows[real < 0] = -1
+            buckets.append(windows[source.permutation(len(groups))] if self._shuffle else windows)
+        plan = in_batches(buckets, self.lengths, self.rows // self.group)
+        shape = (-1, self.slots) if self.slots > 1 else (-1,)
+        flat = [(length, windows.reshape(shape)) for length, windows in plan]
+        return [flat[i] for i in source.permutation(len(flat))] if self._shuffle else flat
+
+    def _gather(self, sample_ids: np.ndarray, length: int) -> Batch:
+        """Return the arrays of a batch; ``sample_ids`` are windows."""
+        windows, owners = sample_ids, self._owners[sample_ids]
+        number = np.where(windows < 0, 0, windows - self._firsts[owners])
+        places = np.arange(windows.size).reshape(-1, self.group * self.slots)
+        places %= places.shape[1]
+        places -= number.reshape(places.shape) * self.slots
+        places[windows.reshape(places.shape) < 0] = -1
+        texts = np.where(number == 0, owners, -1)
+        return {
+            **self._source._gather(windows, length),
+            **self._of_samples(texts), "owners": owners, "begins": self._begins[windows],
+            "windows": places.astype(np.int32),
+        }  # fmt: skip
