@@ -68,12 +68,7 @@ def digest(arrays: Any) -> str:
 def random_state() -> Any:
     """Return the states of ``numpy.random`` and ``random`` for JSON."""
     state: Any = np.random.get_state()
-<<<<<<< HEAD
-    name, key, *rest = state
-    return [[name, key.tolist(), *rest], random.getstate()]
-=======
     return [[state[0], state[1].tolist(), *state[2:]], random.getstate()]
->>>>>>> h/defects
 
 
 def set_random_state(state: Any) -> None:
