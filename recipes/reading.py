@@ -3,10 +3,10 @@
     make train RECIPE=reading
 
 trains a small BERT from scratch: what does a function take, return or do, by its documentation?
-TensorFlow 1.15.5: dev F1 0.9447, seed 1, 7.7 minutes; AMD EPYC with AVX-512 BF16, 2 cores,
-load 7; 2026-11-29.
-TensorFlow 2.17.1: dev F1 0.9616, seed 1, 3.8 minutes; AMD EPYC with AVX-512 BF16, 2 cores,
-load 7; 2026-11-29.
+TensorFlow 1.15.5: dev F1 0.9428, seed 1, 6.2 minutes; AMD EPYC with AVX-512 BF16, 2 cores,
+load 6; 2026-11-29.
+TensorFlow 2.17.1: dev F1 0.9455, seed 1, 3.3 minutes; AMD EPYC with AVX-512 BF16, 2 cores,
+load 5; 2026-11-29.
 """
 
 from __future__ import annotations

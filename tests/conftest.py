@@ -50,6 +50,11 @@ def pytest_ignore_collect(collection_path):
     return None if wanted else True
 
 
+def pytest_make_parametrize_id(config, val, argname):
+    """Name no test by bytes: compressed ones hold the time, and two workers' names must agree."""
+    return argname if isinstance(val, bytes) else None
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
     """Start files with slow tests first, so that no worker is left with one at the end."""

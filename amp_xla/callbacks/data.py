@@ -8,16 +8,17 @@ was read last, which a resumed run compares.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import inspect
+import random
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Dict, Iterator, Mapping, Optional, Tuple
+from typing import Any, Dict, Iterator, Mapping, Optional
 
 import numpy as np
 
 from amp_xla import backend
 from amp_xla.backend import keras
-from amp_xla.callbacks.random_state import apart, restored, seeded
 from amp_xla.errors import DataError, UnsupportedError
 from amp_xla.process.progress import note
 
@@ -64,6 +65,46 @@ def digest(arrays: Any) -> str:
     return total.hexdigest()
 
 
+def random_state() -> Any:
+    """Return the states of ``numpy.random`` and ``random`` for JSON."""
+    state: Any = np.random.get_state()
+    return [[state[0], state[1].tolist(), *state[2:]], random.getstate()]
+
+
+def set_random_state(state: Any) -> None:
+    """Set the states of ``numpy.random`` and ``random``."""
+    numpy_state, (version, key, gauss) = state
+    np.random.set_state(tuple(numpy_state))
+    random.setstate((version, tuple(key), gauss))
+
+
+def seeded(*numbers: int) -> None:
+    """Set both states by ``numbers``."""
+    np.random.seed(list(numbers))
+    random.seed("/".join(map(str, numbers)))
+
+
+@contextlib.contextmanager
+def restored() -> Iterator[None]:
+    """Set the random states at the end to what they are now: the script's."""
+    script = random_state()
+    try:
+        yield
+    finally:
+        set_random_state(script)
+
+
+def apart(batches: Iterator[Any]) -> Iterator[Any]:
+    """Yield batches, read with random states that are separate from the script's."""
+    state = random_state()
+    while True:
+        with restored():
+            set_random_state(state)
+            batch = next(batches)
+            state = random_state()
+        yield batch
+
+
 class Sequences:
     """Batches of a ``keras.utils.Sequence``; a resumed run reads no earlier batch but the last.
 
@@ -74,19 +115,18 @@ class Sequences:
     """
 
     def __init__(self, sequence: Any, steps: int, shuffle: bool) -> None:
-        self._sequence, self.steps, self._shuffle = sequence, steps, shuffle
-        self.objects = (sequence,)
-        self.example: Any = None  # a batch that is not for training
+        self.sequence, self.steps, self._shuffle = sequence, steps, shuffle
         self._ended = 0  # passes whose ``on_epoch_end`` was called
+        self.example: Any = None  # a batch that is not for training
         self._place: Any = None
 
     def identity(self, seed: int) -> Dict[str, Any]:
         """Return what must be the same on resume: length, order, hash of the first batch."""
         with restored():
             seeded(seed, 0, 0)
-            self.example = self._sequence[0]
+            self.example = self.sequence[0]
         first = digest(self.example)
-        return {"batches": len(self._sequence), "shuffle": self._shuffle, "first batch": first}
+        return {"batches": len(self.sequence), "shuffle": self._shuffle, "first batch": first}
 
     def batches(self, seed: int, position: int) -> Iterator[Any]:
         """Return the batches from ``position`` on, as tuples for Keras."""
@@ -97,14 +137,12 @@ class Sequences:
     def _batches(self, seed: int, position: int) -> Iterator[Any]:
         while True:
             self._end_passes(seed, position)
-            count = len(self._sequence)
+            count = len(self.sequence)
             passes, index = divmod(position, count)
             order = np.arange(count)
             if self._shuffle:
                 np.random.RandomState([seed, passes]).shuffle(order)
-            self._place = seed, passes, index
-            self._index = int(order[index])
-            self._last = self._read()
+            self._last = self._read(int(order[index]), seed, passes, index)
             yield self._last
             position += 1
 
@@ -113,16 +151,17 @@ class Sequences:
         if self._place is None:
             return None
         with restored():
-            return digest(self._read() if again else self._last)
+            return digest(self._read(*self._place) if again else self._last)
 
-    def _read(self) -> Any:
-        seeded(*self._place)  # for sequences that draw random numbers in a batch
-        return self._sequence[self._index]
+    def _read(self, index: int, *numbers: int) -> Any:
+        self._place = index, *numbers
+        seeded(*numbers)  # for sequences that draw random numbers in a batch
+        return self.sequence[index]
 
     def _end_passes(self, seed: int, position: int) -> None:
-        for end in range(self._ended, position // len(self._sequence)):
+        for end in range(self._ended, position // len(self.sequence)):
             seeded(seed, end)
-            self._sequence.on_epoch_end()
+            self.sequence.on_epoch_end()
             self._ended = end + 1
 
 
@@ -132,9 +171,6 @@ class Generator:
     bert4keras' ``DataGenerator.forfit()`` with ``steps`` batches per pass can start at any epoch. A
     resumed run reads any other generator again from its first batch.
     """
-
-    objects: Tuple[Any, ...] = ()
-    example = None
 
     def __init__(self, generator: Any, steps: int) -> None:
         self._generator, self.steps = generator, steps
@@ -187,8 +223,6 @@ class Arrays:
       model: the compiled model.
       given: the arguments of ``fit`` by name.
     """
-
-    objects: Tuple[Any, ...] = ()
 
     def __init__(self, model: Any, given: Mapping[str, Any]) -> None:
         size = model._validate_or_infer_batch_size(given["batch_size"], None, given["x"])
@@ -277,7 +311,8 @@ class Feed:
         self, source: Any, seed: int, position: int, skip: int, end: int, before: Mapping[str, Any]
     ) -> None:
         self._source, self._steps, self._position = source, source.steps, position
-        self._skip, self._before, self._example = skip, before.get("batch"), source.example
+        self._skip, self._before = skip, before.get("batch")
+        self._example = getattr(source, "example", None)
         # A generator that can start at an epoch need not read the one before.
         starts = isinstance(source, Generator) and source.starts_over()
         if position >= end or (starts and not skip):
@@ -292,11 +327,7 @@ class Feed:
             self._example = self._keep(next(self._batches))
 
     def state(self, ended: bool) -> Dict[str, Any]:
-        """Return for JSON a hash of what was read last, and whether it was read ahead.
-
-        Args:
-          ended: whether an epoch has ended, after which callbacks may have changed the data.
-        """
+        """Return a hash of what was read last, which callbacks may change at an epoch's end."""
         return {"batch": self._source.hashed(ended), "ahead": self._ahead is not None}
 
     def sample_weights(self, model: Any, class_weight: Any) -> Any:
@@ -334,8 +365,8 @@ class Feed:
         if self._source.hashed(False) != self._before:
             note(
                 f"warning: batch {self._position} of the data is not the one before the "
-                f"checkpoint, so this resume is not exact: data may depend on nothing but their "
-                f"files, numpy.random and random"
+                f"checkpoint: a resume is exact only if data depend on nothing but their files, "
+                f"numpy.random and random"
             )
         if not self._trained:
             self._keep(batch)

@@ -35,9 +35,10 @@ def with_inner(optimizer: Any) -> List[Any]:
         found.append(next_one)
 
 
-def objects(model: Any) -> List[Any]:
-    """Return what belongs to a compiled model, whose attributes callbacks may change."""
-    return [model, *layers_of(model).values(), *with_inner(model.optimizer)]
+def objects(model: Any, sequence: Any) -> List[Any]:
+    """Return what callbacks may change besides variables: data, model, layers, optimizers."""
+    parts = [sequence, model, *layers_of(model).values(), *with_inner(model.optimizer)]
+    return [part for part in parts if part is not None]
 
 
 def describe(model: Any, data: Mapping[str, Any]) -> Dict[str, Any]:
@@ -139,6 +140,15 @@ def name_emptied(callbacks: Iterable[Any]) -> None:
     for each in callbacks:
         if isinstance(each, keras.callbacks.CSVLogger) and not each.append:
             note(f"warning: CSVLogger without append=True empties {each.filename} on resume")
+
+
+def name_shortened(loop: Any, model: Any) -> None:
+    """Print that a callback stopped an epoch, and another one has taken that back."""
+    if loop.state.step_in_epoch and not model.stop_training:
+        note(
+            f"warning: a callback ended epoch {loop.epoch_number} after "
+            f"{loop.state.step_in_epoch} batches, and training goes on: a resume is not exact"
+        )
 
 
 def name_unfinished(loop: Any, ended: bool) -> None:

@@ -39,6 +39,7 @@ _MAPPINGS: Dict[str, Any] = {
 }
 _FACTORIES: Dict[str, Any] = {kind.__name__: kind for kind in (int, float, str, list, dict, set)}
 _CONTAINERS: Any = (list, set, dict, collections.deque, np.ndarray)
+_STATE: Any = (*_CONTAINERS, int, float, str, type(None))
 _LIBRARIES = (
     "amp_xla", "bert4keras", "keras", "tensorflow", "tensorflow_core", "tf_keras",
     "_csv", "_io", "csv",
@@ -234,38 +235,44 @@ def _is_place(name: str, value: Any) -> bool:
     return isinstance(value, str) and _PLACE.search(name) is not None
 
 
-def _values(thing: Any, prefix: str = "", deep: bool = True) -> Dict[str, Value]:
+def _values(thing: Any, prefix: str = "", depth: int = 2) -> Dict[str, Value]:
     """Return the state of a callback by name, with functions that set it.
 
     It is in attributes, in containers and numbers of the script's classes, in variables that their
-    functions assign (``nonlocal``, ``global``), and in the attributes of the script's objects.
+    functions assign (``nonlocal``, ``global``), and in the script's classes and objects there.
+
+    Args:
+      thing: a callback, or an object or class that it uses.
+      prefix: start of the names.
+      depth: how many objects and functions there may be from here to a value.
     """
     values: Dict[str, Value] = {}
     functions: Dict[str, Any] = {}
-    for kind in reversed(type(thing).__mro__):
+    is_class = isinstance(thing, type)
+    for kind in reversed((thing if is_class else type(thing)).__mro__):
         for name, value in vars(kind).items() if _library(kind) not in _LIBRARIES else ():
             if isinstance(value, types.FunctionType):
                 functions[name] = value
-            elif isinstance(value, (*_CONTAINERS, int, float)) and not name.startswith("__"):
+            elif isinstance(value, _STATE) and not name.startswith("__"):
                 values[prefix + name] = value, functools.partial(setattr, kind, name)
-    for name, value in vars(thing).items():
+    for name, value in {} if is_class else vars(thing).items():
         functions[name] = value
         if prefix and _is_data(value):
             continue
         values[prefix + name] = value, functools.partial(setattr, thing, name)
-    for name, value in functions.items() if deep else ():
+    for name, value in functions.items() if depth else ():
         owner = getattr(value, "__self__", value)
         function = getattr(value, "__func__", value)
         if _is_own(owner):
-            values.pop(name, None)
-            values.update(_values(owner, f"{name}.", False))
+            values.pop(prefix + name, None)
+            values.update(_values(owner, f"{prefix}{name}.", depth - 1))
         elif isinstance(function, types.FunctionType) and _library(function) not in _LIBRARIES:
-            values.update(_outside(function, f"{name}."))
+            values.update(_outside(function, f"{prefix}{name}.", depth - 1))
     return values
 
 
-def _outside(function: Any, prefix: str) -> Dict[str, Value]:
-    """Return a function's attributes and what it may change outside: assigned, containers."""
+def _outside(function: Any, prefix: str, depth: int) -> Dict[str, Value]:
+    """Return a function's attributes, defaults, and variables outside that it may change."""
     values: Dict[str, Value] = {
         f"{prefix}{name}": (value, functools.partial(setattr, function, name))
         for name, value in vars(function).items()
@@ -279,11 +286,14 @@ def _outside(function: Any, prefix: str) -> Dict[str, Value]:
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
         with contextlib.suppress(ValueError):  # not assigned yet
             found[name] = cell.cell_contents, functools.partial(setattr, cell, "cell_contents")
+    if any(map(_may_change, function.__defaults__ or ())):
+        change = functools.partial(setattr, function, "__defaults__")
+        values[f"{prefix}__defaults__"] = function.__defaults__, change
     for name, (value, change) in found.items():
         if name in assigned or _is_drawn(value) or _may_change(value):
             values[prefix + name] = value, change
         elif _is_own(value):
-            values.update(_values(value, f"{prefix}{name}.", False))
+            values.update(_values(value, f"{prefix}{name}.", depth))
     return values
 
 
@@ -319,12 +329,13 @@ def _is_data(value: Any) -> bool:
 
 
 def _is_own(value: Any) -> bool:
-    """Return whether a value is an object of one of the script's classes, or Keras' callback."""
-    module, library = type(value).__module__, _library(type(value))
+    """Return whether a value is a class of the script, an object of one, or Keras' callback."""
+    kind = value if isinstance(value, type) else type(value)
+    module, library = kind.__module__, _library(kind)
     file = str(getattr(sys.modules.get(module), "__file__", "") or "")
     if isinstance(value, keras.callbacks.Callback):
         return library != "amp_xla"
-    other = (type, keras.layers.Layer, keras.utils.Sequence)
+    other = (keras.layers.Layer, keras.utils.Sequence)
     if isinstance(value, other) or library in _LIBRARIES:
         return False
     has_file = bool(file) and not re.search(r"(site|dist)-packages|/lib/python3", file)

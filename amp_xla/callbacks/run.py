@@ -17,7 +17,6 @@ from amp_xla.backend import keras, tf
 from amp_xla.callbacks import data, description
 from amp_xla.callbacks.evaluating import StateBefore
 from amp_xla.callbacks.other_callbacks import OtherCallbacks
-from amp_xla.callbacks.random_state import random_state, set_random_state
 from amp_xla.callbacks.step import FitStep, check, job, metric_variables
 from amp_xla.config import fields
 from amp_xla.errors import AmpXlaError, RankLost
@@ -253,7 +252,7 @@ class Run(keras.callbacks.Callback):
 
     def _others_began(self, others: Sequence[Any]) -> None:
         """Restore the state of the other callbacks, after their ``on_train_begin``."""
-        objects = (*self._source.objects, *description.objects(self.model))
+        objects = description.objects(self.model, getattr(self._source, "sequence", None))
         self._others = OtherCallbacks(others, objects, self._loop.engine.variables.shapes())
         self._others.restore(self._saved, self._arrays)
         if self._resume_from:
@@ -272,7 +271,7 @@ class Run(keras.callbacks.Callback):
         """Restore the checkpoint's variables and the states of ``numpy.random`` and ``random``."""
         self._loop.engine.restore(self._resume_from)
         if self._mine:
-            set_random_state(self._mine["random"])
+            data.set_random_state(self._mine["random"])
 
     def _after_batch(self, logs: Mapping[str, Any]) -> None:
         """Log the step; evaluate, save and stop if due. Called after all other callbacks."""
@@ -327,6 +326,7 @@ class Run(keras.callbacks.Callback):
         model.stop_training = any(stop for stop, _ in votes)
         # A stop before an epoch's end, such as for a time limit, may be continued.
         self._ended = model.stop_training and not any(within for _, within in votes)
+        description.name_shortened(loop, model)
         if loop.state.evaluate_due:
             self._validation = {n[4:]: float(v) for n, v in logs.items() if n.startswith("val_")}
             if not self._validation:
@@ -354,7 +354,7 @@ class Run(keras.callbacks.Callback):
             "metrics": [value.tolist() for value in metrics],
             **self._others.state(arrays),
             "ended": self._ended,
-            "ranks": self._ranks.gather({"random": random_state(), **read}),
+            "ranks": self._ranks.gather({"random": data.random_state(), **read}),
             "weights": [weight.op.name for weight in self._step.model.weights],
         }
         return {"fit": fit}, arrays

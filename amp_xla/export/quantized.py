@@ -64,10 +64,10 @@ def quantize(model: Exportable, folder: Path, dev: Dataset, accept: bool) -> str
 
 
 def _compared(model: Exportable, files: List[Path], dev: Dataset) -> Dict[str, Any]:
-    """Return the content of ``export.json``; ``files``: in float32 and in int8.
+    """Compare the ``files`` in float32 and in int8; return the content of ``export.json``.
 
-    The agreement is the mean over texts: of classes, the share of equal ones; of sets of labels or
-    spans, their F1; of vectors, the cosine; of similarities, 1 minus the difference.
+    The agreement of classes is the share of equal ones. Of sets of labels and of spans it is their
+    mean F1, of vectors the mean cosine, of similarities 1 minus the mean difference.
     """
     runs = [onnx_model.load(path.parent, path.name) for path in files]
     example, _ = (run(*model.samples()) for run in runs)  # the first call opens the file

@@ -48,7 +48,7 @@ class _Embedding(tf.keras.layers.Layer):
         super().build(input_shape)
 
     def _computed(self, vectors: Any) -> Any:
-        """Cast to the compute dtype; without a policy, TensorFlow 1.15 reports the dtype of ids."""
+        """Cast to the compute dtype, or to float32 where TensorFlow 1.15 reports the ids' dtype."""
         dtype = tf.as_dtype(getattr(self, "_compute_dtype", None) or tf.float32)
         return tf.cast(vectors, dtype if dtype.is_floating else tf.float32)
 

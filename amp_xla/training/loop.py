@@ -85,12 +85,7 @@ class Loop:
     """
 
     def __init__(
-        self,
-        run: RunFolder,
-        engine: Engine,
-        options: LoopOptions,
-        config: Any,
-        identity: Dict[str, Any],
+        self, run: RunFolder, engine: Engine, options: LoopOptions, config: Any, identity: Any
     ) -> None:
         self.run, self.engine = run, engine
         self.run_options: RunOptions = config.run
@@ -393,7 +388,7 @@ class Loop:
         # The last checkpoint may still be in writing, and be using the folder of the shards.
         ranks.all_do(self.checkpoints.wait)
         shards = self.engine.write_shards(self.run.checkpoints)
-        more = None if content else self.more()  # ranks may exchange values for it
+        more = None if content else self.more()  # ranks may exchange values
         if ranks.first:
             self.checkpoints.save(self.state.step, content or self.content(more), shards)
         self._saved_at, self._saved_when = self.state.step, time.monotonic()

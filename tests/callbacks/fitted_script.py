@@ -52,6 +52,7 @@ class Seen(keras.callbacks.Callback):
         self.epochs = []
 
     def on_epoch_end(self, epoch, logs=None):
+        self.drawn = np.random.rand()
         self.epochs.append({name: float(value) for name, value in logs.items()})
 
 
@@ -67,12 +68,16 @@ def main(folder, stops=False, resume=False):
     model.set_weights([random.randn(*w.shape) * 0.1 for w in model.get_weights()])
     optimizer = LossScaleOptimizer(keras.optimizers.SGD(0.1, momentum=0.9))
     model.compile(optimizer, "sparse_categorical_crossentropy", metrics=["accuracy"])
-    np.random.seed(1)
+    np.random.seed(1 + world().rank)
     seen, stop = Seen(), Stop(stops)
     run = Run(folder / "run", resume=resume)
     valid = Data()[9]
     model.fit(Data(), epochs=3, validation_data=valid, verbose=2, callbacks=[stop, run, seen])
-    found = {"epochs": seen.epochs, "scale": float(K.get_value(optimizer.loss_scale))}
+    found = {
+        "epochs": seen.epochs,
+        "drawn": seen.drawn,
+        "scale": float(K.get_value(optimizer.loss_scale)),
+    }
     (folder / f"seen-{world().rank}.json").write_text(json.dumps(found))
     np.savez(str(folder / f"weights-{world().rank}.npz"), *model.get_weights())
     return model

@@ -174,6 +174,34 @@ def assigned():
     return Hooks(on_batch_end=end)
 
 
+class Attributes(keras.callbacks.Callback):
+    """State on a layer, the model, the optimizer and another class of the script."""
+
+    rate = None
+
+    def on_train_batch_end(self, batch, logs=None):
+        model, optimizer = self.model, self.model.optimizer
+        model.layers[1].count = getattr(model.layers[1], "count", 0) + 1
+        model.seen = [*getattr(model, "seen", ()), batch]
+        optimizer.sums = {"batch": getattr(optimizer, "sums", {"batch": 0})["batch"] + batch}
+        Base.level = getattr(Base, "level", 0) + 1
+        total = model.layers[1].count + len(model.seen) + optimizer.sums["batch"] + Base.level
+        Attributes.rate = (Attributes.rate or 0.05) * total / (total + 1)
+        K.set_value(optimizer.inner.lr, Attributes.rate)
+
+
+def static():
+    """Return a callback whose state is in a function."""
+
+    def end(batch, logs, calls=[0]):  # noqa: B006
+        calls[0] += 1
+        end.sum += calls[0]
+        K.set_value(Decay.model.optimizer.inner.lr, 0.05 / end.sum)
+
+    end.sum = 0
+    return Hooks(on_batch_end=end)
+
+
 STEPS = 0
 
 
@@ -190,6 +218,7 @@ HOOKS = {
     "object": lambda folder: Hooks(on_batch_end=Decay().__call__),
     "schedule": lambda folder: keras.callbacks.LearningRateScheduler(Decay()),
     "assigned": lambda folder: assigned(), "global": lambda folder: Global(),
+    "attributes": lambda folder: Attributes(), "static": lambda folder: static(),
     "early": lambda folder: keras.callbacks.EarlyStopping("loss", 10.0, 2, 0, "auto", None, True),
 }  # fmt: skip
 
@@ -214,7 +243,8 @@ def test_what_callbacks_set_at_the_start_is_as_in_the_whole_run(name, kill, tmp_
         global STEPS
         (tmp_path / folder).mkdir(exist_ok=True)
         head.model = Decay.model = build()
-        STEPS = Inside.epochs = 0
+        STEPS = Inside.epochs = Base.level = 0
+        Attributes.rate = None
         callback = HOOKS[name](tmp_path / folder)
         run = Run(tmp_path / folder / "run", checkpoint_every=1, **options)
         fit(head.model, callback, run, *more)
@@ -264,7 +294,7 @@ def test_random_numbers_of_callbacks_and_data_continue_after_a_kill(name, kill, 
         trained("killed", KilledAfter(**KILLS[kill]))
     capfd.readouterr()
     again = trained("killed", seed=4, resume=True)
-    said = "is not the one before the checkpoint, so this resume is not exact"
+    said = "is not the one before the checkpoint: a resume is exact only if"
     assert capfd.readouterr().err.count(said) == (name == "counted")
     assert (again == whole) == (name != "counted")
 

@@ -21,6 +21,7 @@ from amp_xla.training import checkpoint
 from tests.support.running import until
 from tests.support.small_fit import (
     EPOCHS,
+    Batches,
     Killed,
     KilledAfter,
     X,
@@ -271,3 +272,56 @@ def test_a_signal_in_an_evaluation_saves_what_came_before_it(hook, epoch, tmp_pa
     assert trained(folder, 99, resume=True) == expected
     for path in (tmp_path / "whole", folder):
         assert (path / "metrics.jsonl").read_text().count('"dev"') == EPOCHS
+
+
+class Rows(Batches):
+    """Batches of rows that are chosen while the model trains, or labelled by it."""
+
+    def __init__(self, model, how):
+        super().__init__(4)
+        self.rows, self.epochs = list(range(26)), 0
+        self._model, self._how, self._copies = model, how, 2000 if how == "many" else 2
+
+    def __getitem__(self, index):
+        rows = self.rows[4 * index : 4 * index + 4]
+        soft = self._how in ("labels", "generator")
+        return X[rows], (self._model.predict(X[rows]) + Y[rows]) / 2 if soft else Y[rows]
+
+    def on_epoch_end(self):
+        self.epochs += 1
+        if self._how == "own end" and self.epochs == 2:
+            self.mine()
+
+    def mine(self):
+        losses = np.abs(self._model.predict(X) - Y)[:, 0]
+        self.rows[:] = [int(row) for row in np.argsort(-losses)[:13]] * self._copies
+
+    def drawn(self):
+        while True:
+            yield self[np.random.randint(6)]
+
+
+@pytest.mark.parametrize("stop", [KilledAfter(17), KilledAfter(epoch=2)], ids=["within", "between"])
+@pytest.mark.parametrize("how, named, exact", [
+    ("callback", (0,), True), ("generator", (1,), True),
+    *(pytest.param(*it, marks=pytest.mark.once) for it in (
+        ("own end", (0,), True), ("labels", (0, 1), True), ("many", (1,), False),
+    )),
+])  # fmt: skip
+def test_data_that_depend_on_the_model_are_exact_or_named(how, named, exact, stop, tmp_path, capfd):
+    def trained(folder, *more, **options):
+        model = build()
+        rows = Rows(model, how)
+        end = rows.mine if how in ("callback", "many") else lambda: None
+        mining = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: epoch and end())
+        run = Run(tmp_path / folder, checkpoint_every=1, **options)
+        given = {"x": rows.drawn() if how == "generator" else rows, "y": None, "batch_size": None}
+        fit(model, run, mining, *more, steps_per_epoch=7, workers=0, **given)
+        return states(model)
+
+    whole = trained("whole")
+    with pytest.raises(Killed):
+        trained("killed", KilledAfter(stop._left, stop._epoch))
+    capfd.readouterr()
+    assert (trained("killed", resume=True) == whole) == exact
+    assert capfd.readouterr().err.count("is not the one before the checkpoint") in named

@@ -269,6 +269,9 @@ def test_two_ranks_train_like_one_and_resume_to_the_same_bits(script, tmp_path):
         with np.load(str(folder / f"weights-{rank}.npz")) as arrays:
             return [arrays[key] for key in arrays.files]
 
+    def drawn(folder):
+        return [json.loads((folder / f"seen-{r}.json").read_text())["drawn"] for r in (0, 1)]
+
     def losses(folder, rank=0):
         epochs = json.loads((folder / f"seen-{rank}.json").read_text())["epochs"]
         return [epoch["loss"] for epoch in epochs]
@@ -279,3 +282,4 @@ def test_two_ranks_train_like_one_and_resume_to_the_same_bits(script, tmp_path):
         np.testing.assert_allclose(ours, one, rtol=1e-4, atol=1e-6)
     assert losses(whole) == pytest.approx(losses(alone), rel=1e-3)
     assert same(final(ranks), final(whole))
+    assert drawn(ranks) == drawn(whole) and len(set(drawn(whole))) == 2

@@ -126,7 +126,7 @@ def test_what_xla_cannot_compile_is_named():
 def test_what_is_missing_is_named(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    program = "XLA's GPU compiler is used from TensorFlow 2.17.1; found: another version"
+    program = "this needs XLA's GPU compiler of TensorFlow 2.17.1; found: another version"
     missing = "g++ is missing, which" if backend.kind() == "tf2" else program
     with pytest.raises(UnsupportedError, match=re.escape(missing)):
         compiler.program()

@@ -152,7 +152,7 @@ def _inside(rows: List[Tuple[int, Any]]) -> List[Tuple[int, Any]]:
 
 
 def json_object(content: Any) -> Dict[str, Any]:
-    """Return the JSON object of a line; raise ``ValueError`` if it, or a parsed value, is none."""
+    """Return the JSON object in a line, or ``content`` if it is one; else raise ``ValueError``."""
     try:
         record = json.loads(content) if isinstance(content, str) else content
     except (ValueError, RecursionError) as error:

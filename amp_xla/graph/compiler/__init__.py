@@ -101,8 +101,8 @@ def program() -> Path:
     version = ".".join(_VERSION.findall(text))
     if not version.startswith(f"{SUPPORTED}."):
         raise UnsupportedError(
-            f"XLA's GPU compiler is used from TensorFlow {SUPPORTED}.1; found: "
-            f"{version or 'another version'}; a checkout has --runtime tf2"
+            f"this needs XLA's GPU compiler of TensorFlow {SUPPORTED}.1; found: "
+            f"{version or 'another version'}; in a checkout add --runtime tf2"
         )
     sources = [_FOLDER / "gpu_kernels.cc", _FOLDER / "build.sh"]
     key = zlib.crc32(b"".join(s.read_bytes() for s in sources) + str(tensorflow).encode())

@@ -31,8 +31,7 @@ def evaluation(model: Any, inputs: Dict[str, Any], data: Labelled) -> Evaluation
         values = {"score": logits[..., 0], "loss": losses.squared(inputs["labels"], logits)}
         return _of_numbers(Inference(inputs, values), data)
     outputs = {"logits": logits, "loss": losses.cross_entropy(inputs["labels"], logits)}
-    several = losses.several(inputs["labels"], logits)
-    scores = several_labels if several else classification
+    scores = several_labels if losses.several(inputs["labels"], logits) else classification
     return scores(Inference(inputs, outputs), data.dev_batches, len(data.labels))
 
 
@@ -53,9 +52,10 @@ def predict(config: Any, checkpoint: Checkpoint, lines: List[str]) -> Answers:
     """Return the probability of each label for each line, or the number of each line."""
     if config.files.regression:
         scale = Scale.load(checkpoint.file("labels.json"))
-        values = of_lines(config, checkpoint, lines, 1, lambda logits: scale.labels(logits[:, 0]))
+        values = of_lines(config, checkpoint, lines, 1, lambda logits: logits[:, 0]).tolist()
+        pairs = zip(map(scale.labels, values), lines)
         return Answers(
-            [([f"{x:.4f}", line], {"score": float(f"{x:.7g}")}) for x, line in zip(values, lines)],
+            [([f"{x:.4f}", line], {"score": float(f"{x:.12g}")}) for x, line in pairs],
             {"score": None},
         )
     labels, several = Labels.load(checkpoint.file("labels.json")).names, config.files.multilabel

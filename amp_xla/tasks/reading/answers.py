@@ -102,9 +102,8 @@ def predict(config: Any, checkpoint: Checkpoint, lines: Sequence[str]) -> Answer
     return Answers(rows, {"answer": None})
 
 
-def _fields(passage: str, chance: float, start: int, end: int) -> Dict[str, Any]:
-    number = float(f"{chance:.7g}")
-    return {"answer": passage[start:end], "score": number, "start": start, "end": end}
+def _fields(text: str, chance: float, start: int, end: int) -> Dict[str, Any]:
+    return {"answer": text[start:end], "score": float(f"{chance:.7g}"), "start": start, "end": end}
 
 
 def exportable(config: Any, checkpoint: Checkpoint) -> Any:

@@ -54,7 +54,7 @@ class ReadingFiles(Files):
         table = Table.of(path, lines, [])
         if table.format != "json":
             return lines, None  # question<TAB>passage
-        records = ((number, {**record, "answers": []}) for number, record in _flat(table))
+        records = ((number, {**record, "is_impossible": True}) for number, record in _flat(table))
         data = collected(path, records, _sample, table.bad, "error")
         return ["\t".join(map(one_line, x)) for x in zip(data.texts, data.pairs or [])], OBJECTS
 
@@ -76,24 +76,27 @@ def _flat(table: Table) -> Iterator[Tuple[int, Dict[str, Any]]]:
 
 def _sample(record: Dict[str, Any]) -> Tuple[str, ...]:
     """Return question, passage and label."""
-    impossible = record.get("is_impossible") is True
-    given = [] if impossible else record.get("answers", record.get("answer"))
-    if isinstance(given, dict) and isinstance(given.get("text"), list):  # Hugging Face's columns
-        columns = given["text"], given.get("answer_start", [-1] * len(given["text"]))
-        given = [{"text": a, "answer_start": b} for a, b in itertools.zip_longest(*columns)]
+    given = record.get("answers", record.get("answer"))
+    if record.get("is_impossible") is True:
+        given = {"text": []}
+    columns = given if isinstance(given, dict) else {**record, "text": given}  # Hugging Face's
+    texts, starts = columns.get("text"), columns.get("answer_start", -1)
+    texts = texts if isinstance(texts, list) else [texts]
+    starts = starts if isinstance(starts, list) else [starts] * len(texts)
     answers = []
-    for each in given if isinstance(given, list) else [given]:
-        record_of = each if isinstance(each, dict) else {"text": each}
-        text, start = record_of.get("text"), record_of.get("answer_start", -1)
+    for each, start in itertools.zip_longest(texts, starts):
+        answer = each if isinstance(each, dict) else {"text": each, "answer_start": start}
+        text, start = answer.get("text"), answer.get("answer_start", -1)
         if not (isinstance(text, str) and isinstance(start, int)):
             raise ValueError(
                 f"answers: {json.dumps(given, ensure_ascii=False)[:60]}; needed: a list of texts, "
                 "or of objects with text and answer_start; an empty list if there is no answer"
             )
-        answers += [(text, start)] if text.strip() else []  # in DuReader, "" is no answer
+        if text.strip():  # in DuReader, "" is no answer
+            answers.append((text_value({"answers": text}, "answers", "text"), start))
     names = (next(filter(record.__contains__, each), each[0]) for each in FIELDS)
-    texts = [text_value(record, name, "text") for name in names]
-    return (*texts, json.dumps(answers, ensure_ascii=False))
+    pair = [text_value(record, name, "text") for name in names]
+    return (*pair, json.dumps(answers, ensure_ascii=False))
 
 
 def encode(

@@ -45,10 +45,12 @@ LAYOUTS = {
     "Hugging Face": ([{**ONE, "answers": {"text": ["Rome"], "answer_start": [22]}},
                       {**ONE, "answers": {"text": [], "answer_start": []}}], [WANTED, []]),
     "objects": ({**ONE, "answers": [FOUND]}, [WANTED]),
-    "texts": ([{**ONE, "answer": "Rome"}, {**ONE, "answers": ["Rome", "in Rome"]}],
-              [[["Rome", -1]], [["Rome", -1], ["in Rome", -1]]]),
-    "no starts": ([{**ONE, "answers": {"text": ["Rome"]}}, {**ONE, "answers": FOUND}],
-                  [[["Rome", -1]], WANTED]),
+    "texts": ([{**ONE, "answer": "Rome"}, {**ONE, "answers": {"text": ["Rome"]}},
+               {**ONE, "answers": ["Rome", "in Rome"]}],
+              [[["Rome", -1]]] * 2 + [[["Rome", -1], ["in Rome", -1]]]),
+    "columns": ([{**ONE, "answer": "Rome", "answer_start": 22}, {**ONE, "answers": FOUND},
+                 {**ONE, "answers": ["Rome"], "answer_start": [22]},
+                 {**ONE, "answers": {"text": ["Rome"], "answer_start": 22}}], [WANTED] * 4),
 }  # fmt: skip
 
 
@@ -74,6 +76,7 @@ def test_layouts_of_public_sets(tmp_path, name, indent):
         ({"question": " ", "context": "c", "answers": []}, "question is empty"),
         (ONE, "answers: null; needed: a list of texts"),
         ({**ONE, "answers": [{"text": 3}]}, 'answers: [{"text": 3}]'),
+        ({**ONE, "answers": ["\ud83d"]}, "answers: character 1 is half a surrogate pair"),
         ({**ONE, "answers": [{"text": "a", "answer_start": "0"}]}, "text and answer_start"),
         ({**ONE, "answers": {"text": ["a"], "answer_start": []}}, "text and answer_start"),
         ({"paragraphs": "x"}, "must be lists of objects"),
