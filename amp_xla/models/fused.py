@@ -72,8 +72,7 @@ def attention(query: Any, key: Any, value: Any, mask: Any, batch: Batch) -> Any:
 
     Args:
       query, key, value: floats [B, L, heads, D]; ``query`` is already divided by sqrt(D).
-      mask: bool [B, L], False for padding at the end of a row. A row of padding alone attends to
-        its first token.
+      mask: bool [B, L], False for padding at the end of a row; bert4keras masks no first token.
       batch: B and L; gets the sizes of the heads.
     """
     batch.heads, batch.size = query.shape.as_list()[2:]
@@ -84,7 +83,7 @@ def attention(query: Any, key: Any, value: Any, mask: Any, batch: Batch) -> Any:
     real = tf.ensure_shape(mask, [rows, length])
     ends = tf.reduce_max(tf.cast(real, tf.int32) * tf.range(1, length + 1), 1)
     # All queries count, as without cuDNN. If some did not, cuDNN 8.9 would need zero gradients.
-    lengths = [tf.fill([rows], length), tf.maximum(ends, 1)]
+    lengths = [tf.fill([rows], length), ends]
 
     def half(x: Any) -> Any:
         return tf.ensure_shape(tf.transpose(tf.cast(x, tf.float16), (0, 2, 1, 3)), shape)
