@@ -253,8 +253,9 @@ def _values(thing: Any, prefix: str = "", depth: int = 2) -> Dict[str, Value]:
         for name, value in vars(kind).items() if _library(kind) not in _LIBRARIES else ():
             if isinstance(value, types.FunctionType):
                 functions[name] = value
-            # Of other classes, such as an Enum, only what can be saved.
-            elif isinstance(value, _STATE) and name[:2] != "__" and (not prefix or _is_plain(value)):
+            elif name.startswith("__"):
+                continue
+            elif _is_plain(value) if prefix else isinstance(value, _STATE):
                 values[prefix + name] = value, functools.partial(setattr, kind, name)
     for name, value in {} if is_class else vars(thing).items():
         functions[name] = value
