@@ -2,9 +2,7 @@
 
     import amp_xla.setup  # above every import of TensorFlow, Keras or bert4keras
 
-reads ``AMP_XLA_PRECISION`` (fp32, tf32, amp), ``AMP_XLA_XLA`` (off, on, no_lazy, lite),
-``AMP_XLA_INFINITY``, ``AMP_XLA_EPSILON``, ``AMP_XLA_LOSS_SCALE`` (1, a number, dynamic),
-``AMP_XLA_DEVICE`` (auto, cpu, gpu) and ``AMP_XLA_CACHE`` (on, off).
+reads ``AMP_XLA_PRECISION``, ``AMP_XLA_XLA`` and the other variables in docs/switches.md.
 ``amp_xla.setup.configure(precision="amp", xla="on")`` does the same from Python. Both print the
 settings in one line, and raise an error if they come too late for TensorFlow. On TensorFlow 2 they
 turn eager execution off.

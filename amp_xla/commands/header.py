@@ -1,8 +1,4 @@
-"""``amp-xla header``: print the settings as a block to paste on top of a bert4keras script.
-
-The block does not need this package. It cannot check the executed graph, unscale gradients or skip
-steps; ``import amp_xla.setup`` and ``LossScaleOptimizer`` can.
-"""
+"""``amp-xla header``: print the settings as a block to paste on top of a bert4keras script."""
 
 from __future__ import annotations
 

@@ -4,8 +4,7 @@
     amp-xla inspect my_script.py:build_model --batch make_batch
     amp-xla inspect classification --compiled h100
 
-Flags after ``--`` belong to the recipe or script. The command prints tables and writes
-``amp.json``; with ``--compiled`` those of the program that the GPU runs, and ``compiled.json``.
+docs/amp.md explains the tables.
 """
 
 from __future__ import annotations

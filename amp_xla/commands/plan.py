@@ -3,8 +3,7 @@
     amp-xla plan classification --gpu a100-40g,rtx3090 --price 2.5 -- --layers 12 --hidden 768
     amp-xla plan my_script.py:build_model --gpu all
 
-Flags after ``--`` belong to the recipe or script. The command prints tables and writes
-``plan.json``. docs/plan.md explains how far to trust the forecast.
+docs/plan.md explains how far to trust the forecast.
 """
 
 from __future__ import annotations

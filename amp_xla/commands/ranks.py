@@ -3,9 +3,7 @@
     make train RECIPE=classification NP=2
 
 It starts the recipe's command once per rank, shows the output of rank 0, forwards signals, and ends
-all ranks if one fails. horovodrun and mpirun can start the recipe's command on several machines
-instead. Under srun, each task runs this command with ``--slurm`` and becomes one rank
-(scripts/slurm/train.sbatch).
+all ranks if one fails. docs/launchers.md: horovodrun, mpirun and Slurm, for several machines.
 """
 
 from __future__ import annotations

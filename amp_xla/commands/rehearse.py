@@ -3,8 +3,7 @@
     amp-xla rehearse classification --steps 20 -- --layers 12
     amp-xla rehearse my_script.py:build_model --batch make_batch
 
-Flags after ``--`` belong to the recipe or script. The command prints tables and writes
-``rehearsal.json``. The exit code is 1 if a NaN or an infinity occurred in mixed precision.
+The exit code is 1 if a NaN or an infinity occurred in mixed precision.
 """
 
 from __future__ import annotations

@@ -97,7 +97,7 @@ class Preparation(NamedTuple):
       token_dropout: share of the tokens hidden in training.
       seed: decides the order, the hidden tokens, and which texts ``train_fraction`` takes.
       micro_batch: rows of a micro-batch, and so the maximum number of windows of a text.
-      group: ``WindowBatches.group`` of a resumed run; None = a new run.
+      windows: rows of a batch and of a group of windows in a resumed run; None = a new run.
       few_lengths: function (batches of few lengths) -> whether to use these, because XLA is on.
     """
 
@@ -108,7 +108,7 @@ class Preparation(NamedTuple):
     seed: int
     packed: bool = False
     micro_batch: int = 2**16
-    group: Optional[int] = None
+    windows: Optional[Tuple[int, int]] = None
     few_lengths: Optional[Callable[[Any], bool]] = None
 
     def labelled(
@@ -146,7 +146,8 @@ class Preparation(NamedTuple):
         shown = shown or sample(**{name: column[0] for name, column in first if column})
         description = (
             f"{_columns(train, dev)}{shown}\n{counts}, {tokenizer.vocab_size} tokens; "
-            f"{batches.describe()}{train.warnings()}{dev.warnings()}"
+            f"{batches.describe()}{f' (allowed: {self.micro_batch})' * bool(most)}"
+            f"{train.warnings()}{dev.warnings()}"
             f"{self._lost(encoded[0])}{tokenizer.warnings(encoded[0])}{warnings}"
             f"{_repeated(train, dev)}"
         )
@@ -157,10 +158,11 @@ class Preparation(NamedTuple):
     def _most_windows(self, encoded: Sequence[Encoded], parts: Sequence[Dataset]) -> int:
         """Return the most windows of a text, 0 without windows; raise an error if too many."""
         most, limit = 0, self.micro_batch
-        if (self.group or 0) > limit:
+        group = self.windows[1] if self.windows else 0
+        if group > limit:
             raise SettingsError(
-                f"--batch-size {limit}: the run began with windows in groups of {self.group} rows; "
-                f"allowed: {self.group} or more"
+                f"--batch-size {limit}: the run began with windows in groups of {group} rows; "
+                f"allowed: {group} or more"
             )
         for part, data in zip(encoded, parts):
             counts = np.zeros(1, np.int64) if part.windows is None else part.windows.counts
@@ -180,7 +182,8 @@ class Preparation(NamedTuple):
         length, size = self.options.max_length, self.options.batch_size
 
         def grouped(rows: Batches) -> Batches:
-            how: Any = {"most": most, "group": self.group, "limit": self.micro_batch}
+            parts = -(-size // self.micro_batch)
+            how: Any = {"most": most, "parts": parts, "shape": self.windows}
             return WindowBatches(rows, answers[0], self.seed, **how) if most else rows
 
         of_rows = None if most else answers[0]

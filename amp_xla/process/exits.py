@@ -1,12 +1,6 @@
 """Exit codes of programs, and one line for an error that the user can fix.
 
-| exit code | |
-|---|---|
-| 0 | done, or stopped by SIGUSR1 |
-| 1 | a bug, with Python's traceback |
-| 2 | ``error: ...``: what was wrong and what is allowed |
-| 75 | another rank was lost; the same command with --resume continues |
-| 128 + n | ended by signal n: 143 SIGTERM, 130 SIGINT, 129 SIGHUP, 141 a closed pipe |
+docs/files.md lists the codes.
 """
 
 from __future__ import annotations

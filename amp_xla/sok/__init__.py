@@ -5,10 +5,8 @@
     sok.Init(global_batch_size=65536)
     embedding = sok.DistributedEmbedding("mean", 1024, 4, slot_num=10, max_nnz=4)
 
-It works on CPUs and GPUs with TensorFlow 1.15 and 2.x, in graphs and in ``tf.function``. Ranks
-exchange rows by Horovod's alltoall; one process needs no Horovod. Row r of a table is only on
-global rank r % ranks.
-docs/tasks/recommendation.md lists the differences from SparseOperationKit.
+Row r of a table is only on global rank r % ranks. docs/tasks/recommendation.md lists the
+differences from SparseOperationKit.
 """
 
 from __future__ import annotations

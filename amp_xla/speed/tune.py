@@ -1,9 +1,4 @@
-"""The command ``tune``: which precision and XLA mode train a recipe fastest on this machine.
-
-    amp-xla tune classification -- --batch-size 64
-
-Flags after ``--`` belong to the recipe. It prints a table and the flags to train with.
-"""
+"""The command ``tune``: which precision and XLA mode train a recipe fastest on this machine."""
 
 from __future__ import annotations
 

@@ -141,8 +141,10 @@ class TensorFlowEngine(Engine):
         del settings["device"], settings["cache"]  # machine_half covers the effect of the first
         if job.resolved.choice is not None and job.resolved.choice.lengths:
             settings[XLA_LENGTHS] = job.resolved.choice.lengths
-        group = getattr(whole(job.batches), "group", None)
-        self.settings = settings if group is None else {**settings, WINDOW_ROWS: group}
+        batches: Any = whole(job.batches)
+        if hasattr(batches, "group"):
+            settings[WINDOW_ROWS] = [batches.rows, batches.group]
+        self.settings = settings
         self.versions = {
             "tensorflow": backend.tensorflow().__version__,
             "bert4keras": ".".join(map(str, backend.bert4keras_version())),

@@ -103,11 +103,10 @@ def _folder(recipe: str, run_options: RunOptions, ranks: Ranks) -> RunFolder:
 def _refuse_misspelt(run: RunFolder) -> None:
     """Raise AmpXlaError if a run's name differs by one letter; other digits name another run."""
     for other in checkpoint.runs_in(run.path.parent):
-        letters, digits = zip(*((re.sub(r"[\W\d_]", "", name.lower()), re.sub(r"\D", "", name))
-                                for name in (run.name, other)))  # fmt: skip
-        different = [Counter(letters[i]) - Counter(letters[1 - i]) for i in (0, 1)]
-        close = difflib.SequenceMatcher(None, *letters).ratio() > 0.7
-        if close and digits[0] == digits[1] and sum(map(len, different)) <= 1:
+        one, two = (re.sub(r"[\W_]", "", name.lower()) for name in (run.name, other))
+        slips = sum(((Counter(one) - Counter(two)) + (Counter(two) - Counter(one))).values())
+        close = difflib.SequenceMatcher(None, one, two).ratio() > 0.7 and slips <= 1
+        if close and re.sub(r"\D", "", one) == re.sub(r"\D", "", two):
             raise AmpXlaError(
                 f"--resume --name {run.name}: there is no such run, but {run.path.parent / other}; "
                 f"leave out --resume to start a new run of this name"

@@ -190,10 +190,7 @@ class LoopOptions:
     """Length, intervals and early stopping of the training loop.
 
     Attributes:
-      epochs: passes over the training data.
-      log_every: steps between lines of metrics.jsonl.
-      evaluate_every: steps between evaluations; 0 = at the end of each epoch. The last step is
-        always evaluated.
+      evaluate_every: 0 = at the end of each epoch. The last step is always evaluated.
       monitor: dev metric that decides which checkpoint is best.
       higher_is_better: whether a higher value of ``monitor`` is better.
       patience: evaluations without improvement before early stopping; 0 = never.

@@ -36,7 +36,7 @@ _PARTS = {  # part of an identity -> word for its entries in messages
 _STEPS = "steps per epoch"
 # Part of "settings" if ``auto`` turned XLA on: most lengths of the batches.
 XLA_LENGTHS = "lengths with xla"
-# Part of "settings" of a run with ``--stride``: rows that hold whole texts.
+# Part of "settings" of a run with ``--stride``: rows of a batch, and of a group of whole texts.
 WINDOW_ROWS = "rows of windows"
 
 

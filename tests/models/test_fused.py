@@ -25,7 +25,7 @@ def by_tensorflow(operands, results, direction=""):
     q, k, v, *more = (tf.cast(x, tf.float32) for x in operands[:-2])
     queries, keys = (tf.sequence_mask(x, 128)[:, None] for x in operands[-2:])
     allowed = tf.logical_and(queries[..., None], keys[:, :, None])
-    scores = tf.matmul(q, k, transpose_b=True) - 1e30 * (1.0 - tf.cast(allowed, tf.float32))
+    scores = tf.matmul(q, k, transpose_b=True) + tf.math.log(tf.cast(allowed, tf.float32))
     values = [tf.matmul(tf.nn.softmax(scores), v), tf.reduce_logsumexp(scores, -1)]
     if direction:
         statistics, dout, out = more
@@ -98,6 +98,10 @@ def test_what_it_cannot_compute_is_an_error(build, found):
     [
         ({}, None),
         ({"call": swapped}, r"by at most 2%; found: \d\d+.\d% of the largest number"),
+        (
+            {"call": lambda *a: [x * np.nan for x in by_tensorflow(*a)]},
+            "found: inf% of the largest",
+        ),
         ({"call": by_xla}, "cuDNN 8.9.4 or later that computes it on this GPU; found: "),
         ({"gpus": []}, "a GPU of .*; found: none"),
         ({"compute_capability": (7, 5)}, "a GPU of .*; found: compute capability 7.5"),

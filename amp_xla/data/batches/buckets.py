@@ -5,12 +5,10 @@ sorted into a few length buckets, whose lengths are chosen to minimise padding. 
 the same number of rows; the last one is filled up with rows of weight 0.
 
 Packed rows hold several samples: next to no padding, and one shape. On reviews of 5 to 256 tokens,
-the best six bucket lengths still need 15% padding, packed rows less than 1%. The model keeps the
-samples of a row apart: position ids start at 0 in each sample, attention stays inside a sample, and
-pooling is per sample (``amp_xla.models.packed``). The histogram of lengths decides once which
-lengths share a row, by best fit as in Krell et al., "Efficient Sequence Packing without
-Cross-contamination" (arXiv:2107.02027). Each epoch draws which samples of these lengths share a
-row, and in which step.
+the best six bucket lengths still need 15% padding, packed rows less than 1%. ``models.packed``
+keeps the samples of a row apart. The histogram of lengths decides once which lengths share a row,
+by best fit as in Krell et al., "Efficient Sequence Packing without Cross-contamination"
+(arXiv:2107.02027). Each epoch draws which samples of these lengths share a row, and in which step.
 """
 
 from __future__ import annotations

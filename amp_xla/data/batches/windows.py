@@ -54,9 +54,9 @@ class WindowBatches(Batches):
       label_ids: as for ``Batches``, of each text.
       seed, shuffle: as for ``Batches``.
       most: maximum number of windows of a text.
-      group: number of rows of a group; None = the one from ``most`` to ``limit`` that leaves the
-        fewest rows empty.
-      limit: maximum number of rows of a group; None = those of a batch.
+      parts: micro-batches of a batch, of all ranks.
+      shape: rows of a batch and of a group; None = nearly the rows of ``rows``, in groups of which
+        each part has equally many, with the fewest empty rows.
     """
 
     def __init__(
@@ -66,8 +66,8 @@ class WindowBatches(Batches):
         seed: int = 0,
         shuffle: bool = True,
         most: int = 1,
-        group: Optional[int] = None,
-        limit: Optional[int] = None,
+        parts: int = 1,
+        shape: Optional[Tuple[int, int]] = None,
     ) -> None:
         windows = rows.encoded.windows
         assert windows is not None, "the samples of `rows` are no windows"
@@ -83,26 +83,25 @@ class WindowBatches(Batches):
         def packed(group: int) -> List[List[Pattern]]:
             return [pack(each, group, group) for each in counts]
 
-        size = max(rows.rows, most)
-        self._limit = limit or size
-        if group is None:
-            each = range(most, min(size, self._limit) + 1)
-            divisors = [n for n in each if size % n == 0] or [most]
-            group = min(divisors, key=lambda n: n * sum(map(len, packed(n))))
-        self.group, self.rows = group, size // group * group
-        self._sharing = [Sharing(patterns, group) for patterns in packed(group)]
+        if shape is None:
+            size = max(rows.rows // parts, most)
+            each = range(most, min(size, 4 * most) + 1)
+            sizes = [n for n in each if 4 * (size % n) <= size]
+            group = min(sizes, key=lambda n: n * sum(map(len, packed(n))))
+            shape = parts * (size // group * group), group
+        self.rows, self.group = shape
+        self._sharing = [Sharing(patterns, self.group) for patterns in packed(self.group)]
         self._batch_lengths = [length for length, _ in self._plan(0)]
 
     def like(self, encoded: Encoded, label_ids: Optional[np.ndarray] = None) -> WindowBatches:
         """Return unshuffled batches of other texts, in the same shapes."""
-        rows = self._source.like(encoded)
-        return WindowBatches(rows, label_ids, shuffle=False, most=self.rows, group=self.group)
+        rows, shape = self._source.like(encoded), (self.rows, self.group)
+        return WindowBatches(rows, label_ids, shuffle=False, shape=shape)
 
     def describe(self) -> str:
         """Return a line about padding, shapes and windows."""
         several, most = int((self._counts > 1).sum()), self._counts.max()
-        windows = f"{several:,} texts in windows, at most {most} each (allowed: {self._limit})"
-        return f"{super().describe()}; {windows}"
+        return f"{super().describe()}; {several:,} texts in windows, at most {most} each"
 
     def _units(self, epoch: int) -> List[_Units]:
         """Return the units of each length, in the order of an epoch."""

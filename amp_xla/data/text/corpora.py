@@ -1,4 +1,7 @@
-"""The built-in corpora: docstrings and heads of code, of the standard library and of packages."""
+"""The built-in corpora: docstrings and heads of code, of the standard library and of packages.
+
+The SHA-256 of a text decides whether it is a dev text, so copies are never in both parts.
+"""
 
 from __future__ import annotations
 
@@ -52,9 +55,8 @@ def pydoc() -> Parts:
     """Return training and dev texts: docstrings, labelled with one of 12 packages.
 
     About 3,300 English texts, the same in every run of one Python version. A package's name is
-    removed from its texts, and white space becomes single spaces. The SHA-256 of a text decides
-    whether it is a dev text, so copies are never in both parts. Copies within a package count once.
-    Texts that occur in several packages are left out.
+    removed from its texts, and white space becomes single spaces. Copies within a package count
+    once. Texts that occur in several packages are left out.
     """
     root = _library()
     by_package: Dict[str, List[str]] = {}
@@ -99,8 +101,7 @@ def pydoc_pairs() -> Parts:
     """Return training and dev pairs: do two docstrings of ``pydoc`` come from one package?
 
     Each text comes first in two pairs. In one, label 1, the second text is from the same package;
-    in the other, label 0, from another package. Training pairs consist of ``pydoc``'s training
-    texts, dev pairs of its dev texts. The pairs are the same in every run.
+    in the other, label 0, from another package. The pairs are the same in every run.
     """
     train, dev = pydoc()
     return _pairs(train), _pairs(dev)
@@ -127,9 +128,8 @@ def entities() -> Parts:
 
     The entities are names of parameters, classes, functions and constants. They come from the code
     that a docstring documents, not from a list of words: "name" is a parameter if the function has
-    a parameter of this name, else it is a word. Markup is removed. The texts are the same in every
-    run of one Python version. The SHA-256 of a text decides whether it is a dev text. A text that
-    occurs several times with different entities is left out.
+    a parameter of this name, else it is a word. Markup is removed. A text that occurs several times
+    with different entities is left out.
     """
     kinds = (*DEFINITION, ast.Assign)
     nodes = [node for node in _statements(_library()) if isinstance(node, kinds)]
@@ -157,8 +157,7 @@ def relations() -> Parts:
 
     A text is the heads of a class or function of Python's standard library and of those inside it,
     up to 40 words. A class ``extends`` another and ``defines`` a function, a function ``takes`` a
-    parameter. The SHA-256 of a text decides whether it is a dev text. Texts are left out if a name
-    of a triple occurs twice.
+    parameter. Texts are left out if a name of a triple occurs twice.
     """
     labels: Dict[str, Set[str]] = {}
     for tree in trees(_library()):
@@ -194,8 +193,7 @@ def names() -> Parts:
     """Return training and dev texts: descriptions of functions and classes; targets are the names.
 
     A text is the first paragraph of a docstring of Python's standard library; its target is the
-    name in words: ``get_payload`` is "get payload". The SHA-256 of a text decides whether it is a
-    dev text. A text with several names is left out.
+    name in words: ``get_payload`` is "get payload". A text with several names is left out.
     """
     targets: Dict[str, Set[str]] = {}
     for node in _statements(_library()):
@@ -213,8 +211,7 @@ def questions() -> Parts:
     """Return training and dev questions on passages; labels are lists of [answer, start] in JSON.
 
     A passage is the head of a function of Python's standard library and the first paragraph of its
-    docstring. The questions are what it takes, does and returns; some have no answer. The SHA-256
-    of a passage decides whether it is a dev passage.
+    docstring. The questions are what it takes, does and returns; some have no answer.
     """
     passages: Dict[str, Tuple[str, str]] = {}
     for node in _statements(_library()):

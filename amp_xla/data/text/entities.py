@@ -72,14 +72,7 @@ def chunks(tags: Sequence[str]) -> List[Entity]:
 def read(path: str, nested: bool = True, on_bad_line: str = "error") -> Dataset:
     """Read a file of texts with entities; its name and its first line show the format.
 
-    - columns separated by tabs or spaces: first the token, last its tag (BIO, BIOES, BMES or
-      BILOU); a blank line ends a text.
-    - JSON objects, one per line or in an array: ``{"text": ..., "entities": [[start, end, label],
-      ...]}``, positions in characters. The list may be named ``label``, as in doccano; an entity
-      may be an object with its words, as in CMeEE; or the words may be keys, as in CLUENER.
-    - JSON objects of Hugging Face: ``{"tokens": [...], "ner_tags": [...]}``, with tags as above.
-
-    Tokens are joined by spaces, or without spaces if each token is one character, as in Chinese.
+    docs/tasks/tagging.md lists the formats: columns of tokens and tags, and three kinds of JSON.
 
     Args:
       path: the file; ``-`` is standard input.

@@ -95,14 +95,8 @@ def read(
 ) -> Dataset:
     """Read a file of texts and labels; its name and its first line show the format.
 
-    - ``text<TAB>label`` or ``text<TAB>pair<TAB>label`` without a header;
-    - tab separated with a header (GLUE, CLUE);
-    - the same columns separated by commas (``.csv``);
-    - JSON objects, one per line or in an array (``.jsonl``, ``.json``, or a first line that starts
-      with ``{"`` or ``[{``).
-
-    Each may be compressed. Labels may be text, numbers or booleans; they become text. Blank lines
-    are skipped.
+    docs/files.md lists the formats: columns with or without a header, and JSON. Labels may be text,
+    numbers or booleans; they become text. Blank lines are skipped.
 
     Args:
       path: the file; ``-`` is standard input.

@@ -60,12 +60,8 @@ class StaticLossScale(_LossScale):
 class DynamicLossScale(_LossScale):
     """A dynamic loss scale with jmp's arguments, computed as by this package's class of that name.
 
-    Attributes:
-      loss_scale: float32 scalar.
-      counter: int32 scalar, finite steps since the last change.
-      period: finite steps before the scale grows.
-      factor: growth factor; its inverse is the factor for shrinking.
-      min_loss_scale: smallest scale.
+    There ``period`` is ``growth_interval`` and ``min_loss_scale`` is ``minimum``. ``factor`` is the
+    growth factor; its inverse is the factor for shrinking.
     """
 
     loss_scale: Any

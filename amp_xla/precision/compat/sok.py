@@ -33,9 +33,7 @@ class LossScaleOptimizer(wrapper.LossScaleOptimizer):
       opt: the optimizer to wrap.
       loss_scale: a number, ``"dynamic"`` or a loss scale of this package. A boolean is taken as
         ``dynamic``, which is the second argument in TensorFlow 2.
-      dynamic: False for a constant ``initial_scale``.
-      initial_scale: first value of a dynamic scale, or the constant.
-      dynamic_growth_steps: finite steps until a dynamic scale doubles.
+      dynamic, initial_scale, dynamic_growth_steps: as in Keras.
       **more: arguments of ``amp_xla.precision.optimizer.LossScaleOptimizer``.
     """
 

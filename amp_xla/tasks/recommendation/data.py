@@ -1,11 +1,9 @@
 """Samples with slots: files in Criteo's format, a built-in task, batches. Imports no TensorFlow.
 
-A line has a label, numbers and slots, separated by tabs. A file is read once before training, to
-check and count its lines, hash its content and record where blocks of lines begin. Later each block
-is read when it is needed, so a file of any size takes only the memory of one block. Lines are
-shuffled within blocks, in an order that is a function of (seed, epoch). A hash, the same on every
-machine, turns a value of a slot into the number of a row of the table; different values may share a
-row.
+A file is read once before training, to check and count its lines, hash its content and record where
+blocks of lines begin. Later each block is read when it is needed. Lines are shuffled within blocks,
+in an order that is a function of (seed, epoch). A hash, the same on every machine, turns a value of
+a slot into the number of a row of the table; different values may share a row.
 """
 
 from __future__ import annotations

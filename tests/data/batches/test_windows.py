@@ -94,7 +94,7 @@ def test_each_text_is_once_in_an_epoch_with_all_its_windows_on_one_rank(sizes, s
         assert sorted(found) == list(range(len(sizes)))
 
 
-@pytest.mark.parametrize(("packed", "expected"), [(False, "119b768c6a35"), (True, "711e473f5eb9")])
+@pytest.mark.parametrize(("packed", "expected"), [(False, "363be8090c31"), (True, "b98b30c4204f")])
 def test_the_order_is_the_same_in_every_version(packed, expected):
     batches = make(texts([1 + i * 7 % 39 for i in range(200)], 6)[1], packed)
     assert digest(batches.epoch(2)).startswith(expected)
@@ -102,9 +102,9 @@ def test_the_order_is_the_same_in_every_version(packed, expected):
 
 
 def test_groups_leave_few_rows_empty():
-    """Five windows per text: groups of 8 rows would leave three of them empty."""
+    """Five windows per text: in groups of 16 rows, one would be empty."""
     batches = make(texts([50] * 40, 10)[1], packed=False)
-    assert batches.group == 16 and batches.shapes == [(16, LENGTH)]
+    assert batches.group == 5 and batches.shapes == [(15, LENGTH)]
     assert len(list(batches.epoch(0))) == 14  # three texts in each
 
 
@@ -136,11 +136,15 @@ def test_too_many_windows_are_one_error_with_an_example():
     encoded = [texts([10, 50], 10)[1]] * 2
     data = Dataset(["short", "long " * 20])
     options = WindowOptions(max_length=LENGTH, stride=10)
-    for limit, group, said in (
+    for limit, shape, said in (
         (4, None, "1 of 2 texts have more windows than --batch-size 4, such as 'long .*' with 5;"),
-        (6, 8, "--batch-size 6: the run began with windows in groups of 8 rows; allowed: 8 or"),
+        (
+            6,
+            (16, 8),
+            "--batch-size 6: the run began with windows in groups of 8 rows; allowed: 8 or",
+        ),
     ):
-        preparation = Preparation(None, options, None, 0.0, 1, micro_batch=limit, group=group)
+        preparation = Preparation(None, options, None, 0.0, 1, micro_batch=limit, windows=shape)
         with pytest.raises((DataError, SettingsError), match=said):
             preparation.labelled((data, data), None, None, encoded)
     with pytest.raises(SettingsError, match="--stride 11: allowed is 1 to 10"):
