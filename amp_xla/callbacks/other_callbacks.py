@@ -253,11 +253,13 @@ def _values(thing: Any, prefix: str = "", depth: int = 2) -> Dict[str, Value]:
         for name, value in vars(kind).items() if _library(kind) not in _LIBRARIES else ():
             if isinstance(value, types.FunctionType):
                 functions[name] = value
-            elif isinstance(value, _STATE) and not name.startswith("__"):
+            elif name.startswith("__"):
+                continue
+            elif _is_plain(value) if prefix else isinstance(value, _STATE):
                 values[prefix + name] = value, functools.partial(setattr, kind, name)
     for name, value in {} if is_class else vars(thing).items():
         functions[name] = value
-        if prefix and _is_data(value):
+        if prefix and (_is_data(value) or not (depth or _is_plain(value))):
             continue
         values[prefix + name] = value, functools.partial(setattr, thing, name)
     for name, value in functions.items() if depth else ():
@@ -312,6 +314,13 @@ def _may_change(value: Any) -> bool:
         encoded(value, "", {})
         return True
     return False
+
+
+def _is_plain(value: Any) -> bool:
+    """Return whether a value can be saved, or draws random numbers."""
+    if isinstance(value, _CONTAINERS):
+        return _may_change(value)
+    return isinstance(value, _STATE) or _is_drawn(value)
 
 
 def _is_drawn(value: Any) -> bool:
