@@ -20,10 +20,13 @@ settings.register_profile("amp_xla", deadline=None, derandomize=bool(os.environ.
 settings.load_profile("amp_xla")
 
 
-# A shell that starts the tests in the background has Ctrl-C ignored, and all their processes with
-# them, those too that are to be stopped by it.
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+# A shell that starts the tests in the background has Ctrl-C ignored, nohup has SIGHUP, and all their
+# processes with them, those too that are to be stopped by it.
+for number, usual in (
+    (signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL),
+):  # fmt: skip
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, usual)
 
 IN_GRAPH_MODE = HAS_TENSORFLOW and "AMP_XLA_TEST_EAGER" not in os.environ
 if IN_GRAPH_MODE:
