@@ -20,8 +20,8 @@ settings.register_profile("amp_xla", deadline=None, derandomize=bool(os.environ.
 settings.load_profile("amp_xla")
 
 
-# A shell that starts the tests in the background has Ctrl-C ignored, nohup has SIGHUP, and all their
-# processes with them, those too that are to be stopped by it.
+# A shell that starts the tests in the background ignores Ctrl-C, and nohup SIGHUP. So would all
+# their processes, those too that are to be stopped by it.
 for number, usual in (
     (signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL),
 ):  # fmt: skip
