@@ -130,8 +130,8 @@ class OtherCallbacks:
         each, called = self._all[number], number < len(self._callbacks)
         known = dict(enumerate(self._initial)).get(number, {})
         for name, (value, _) in _values(each).items():
-            last = name.rpartition(".")[2]
-            if last in (*_KERAS, *_BATCH_HOOKS) or _is_place(name, value):
+            known_names = {*_KERAS, *_BATCH_HOOKS}.intersection(name.split("."))
+            if known_names or _is_place(name, value):
                 continue
             cached = isinstance(value, dict) and len(value) > _CACHE
             if not called and (cached or _is_data(value) or name.startswith("_self_")):
