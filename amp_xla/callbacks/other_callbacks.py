@@ -130,8 +130,9 @@ class OtherCallbacks:
         each, called = self._all[number], number < len(self._callbacks)
         known = dict(enumerate(self._initial)).get(number, {})
         for name, (value, _) in _values(each).items():
-            known_names = {*_KERAS, *_BATCH_HOOKS}.intersection(name.split("."))
-            if known_names or _is_place(name, value):
+            parts = name.split(".")
+            of_keras = parts[-1] in (*_KERAS, *_BATCH_HOOKS) or "history" in parts
+            if of_keras or _is_place(name, value):
                 continue
             cached = isinstance(value, dict) and len(value) > _CACHE
             if not called and (cached or _is_data(value) or name.startswith("_self_")):
