@@ -97,7 +97,7 @@ def predict(
       build: function (size of the vocabulary, number of labels) -> model, outputs by name.
       decode: finds it in outputs.
     """
-    from amp_xla.models import dropout
+    from amp_xla.models import dropout, encoders
     from amp_xla.training.step import Inference, restore_weights
 
     tokenizer = Tokenizer.of_folder(str(checkpoint.path))
@@ -112,7 +112,7 @@ def predict(
     with dropout.inference():
         model, outputs = build(tokenizer.vocab_size, len(names))
     restore_weights(checkpoint, model.weights)
-    infer = Inference(dict(zip(("token_ids", "segment_ids"), model.inputs)), outputs)
+    infer = Inference(encoders.named_inputs(model), outputs)
     return in_order(
         aligned.encoded, length, config.batches.batch_size,
         lambda batch: decode(batch, infer(batch), aligned, names),

@@ -7,7 +7,7 @@ of these numbers in each epoch, as ``buckets`` does it with lengths and rows.
 
 from __future__ import annotations
 
-from typing import List, Mapping, NamedTuple, Optional, Tuple
+from typing import Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
 import numpy as np
 
@@ -21,6 +21,13 @@ def owners(batch: Mapping[str, np.ndarray]) -> Tuple[np.ndarray, np.ndarray]:
     """Return the text of each row of a batch, -1 for padding, and where the row begins in it."""
     texts = batch["sample_ids"]
     return batch.get("owners", texts), batch.get("begins", np.zeros(len(texts), np.int64))
+
+
+def rows_of_texts(batch: Mapping[str, np.ndarray]) -> Iterator[Tuple[int, np.ndarray]]:
+    """Yield the first row of each text of a batch, and all rows of the text, int64 [windows]."""
+    texts = owners(batch)[0]
+    for row in np.flatnonzero(batch["sample_ids"] >= 0).tolist():
+        yield row, np.flatnonzero(texts == texts[row])
 
 
 def means(values: np.ndarray, batch: Batch) -> np.ndarray:

@@ -61,7 +61,7 @@ def evaluation(infer: Infer, data: Labelled, threshold: Any, most: int) -> Evalu
 def predict(config: Any, checkpoint: Checkpoint, lines: Sequence[str]) -> Answers:
     """Return answer, score and question; each line is a question and its passage, a tab between."""
     from amp_xla.backend import K
-    from amp_xla.models import dropout
+    from amp_xla.models import dropout, encoders
     from amp_xla.tasks.reading import model
     from amp_xla.training.step import Inference, restore_weights
 
@@ -79,8 +79,7 @@ def predict(config: Any, checkpoint: Checkpoint, lines: Sequence[str]) -> Answer
     threshold = model.threshold()
     restore_weights(checkpoint, [*reader.weights, threshold])
     limit = float(K.get_value(threshold))
-    inputs = dict(zip(("token_ids", "segment_ids"), reader.inputs))
-    infer = Inference(inputs, {"scores": reader.output})
+    infer = Inference(encoders.named_inputs(reader), {"scores": reader.output})
 
     def best(batch: Batch) -> List[Any]:
         found = scores.decode(infer(batch)["scores"], batch, config.max_answer, N_BEST)

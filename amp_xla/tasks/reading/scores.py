@@ -95,12 +95,10 @@ def decode(
     spans = np.full((rows, length, min(most, length)), -np.inf)
     for size in range(spans.shape[2]):
         spans[:, : length - size, size] = inside[:, : length - size, 0] + inside[:, size:, 1]
-    texts, begins = windows.owners(batch)
-    offsets = begins + 1 - passage.argmax(1)
+    offsets = windows.owners(batch)[1] + 1 - passage.argmax(1)
     firsts, lasts = np.zeros((2, rows, count), np.int64)
     chances, (odds, empty) = np.zeros((rows, count)), np.zeros((2, rows))
-    for row in np.flatnonzero(batch["sample_ids"] >= 0):
-        each = np.flatnonzero(texts == texts[row])
+    for row, each in windows.rows_of_texts(batch):
         flat = spans[each].reshape(-1)
         order = np.argsort(-flat, kind="stable")[: count * len(each)]
         window, first, more = np.unravel_index(order, spans[each].shape)

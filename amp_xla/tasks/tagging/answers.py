@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
-import numpy as np
-
 from amp_xla.data.alignment import AlignedTexts
 from amp_xla.data.batches import windows
 from amp_xla.data.batches.protocol import Batch
@@ -33,12 +31,10 @@ def _decode(head: str) -> extraction.Decode:
         rows, flat = spans.decode(head, out, batch["token_ids"]), spans.is_flat(head)
         sizes, (texts, begins) = (batch["token_ids"] != 0).sum(1) - 2, windows.owners(batch)
         found: List[List[Entity]] = [[] for _ in rows]
-        for first in np.flatnonzero(batch["sample_ids"] >= 0).tolist():
-            text = int(texts[first])
-            of_text = np.flatnonzero(texts == text).tolist()
+        for first, of_text in windows.rows_of_texts(batch):
             each, places = [rows[row] for row in of_text], begins[of_text].tolist()
             joined = spans.joined(each, places, int(sizes[first]), flat)
-            found[first] = aligned.entities(text, joined, names)
+            found[first] = aligned.entities(int(texts[first]), joined, names)
         return found
 
     return decode
