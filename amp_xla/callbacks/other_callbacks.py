@@ -128,11 +128,10 @@ class OtherCallbacks:
         """Return name -> JSON and arrays of what can be restored; name the rest in a line."""
         attributes, lost = {}, []
         each, called = self._all[number], number < len(self._callbacks)
-        known = dict(enumerate(self._initial)).get(number, {})
+        known = self._initial[number] if number < len(self._initial) else {}
         for name, (value, _) in _values(each).items():
-            parts = name.split(".")
-            of_keras = parts[-1] in (*_KERAS, *_BATCH_HOOKS) or "history" in parts
-            if of_keras or _is_place(name, value):
+            last = name.rpartition(".")[2]
+            if last in (*_KERAS, *_BATCH_HOOKS) or _is_place(name, value):
                 continue
             cached = isinstance(value, dict) and len(value) > _CACHE
             if not called and (cached or _is_data(value) or name.startswith("_self_")):
@@ -266,7 +265,7 @@ def _values(thing: Any, prefix: str = "", depth: int = 2) -> Dict[str, Value]:
     for name, value in functions.items() if depth else ():
         owner = getattr(value, "__self__", value)
         function = getattr(value, "__func__", value)
-        if _is_own(owner):
+        if _is_own(owner) and name not in _KERAS:
             values.pop(prefix + name, None)
             values.update(_values(owner, f"{prefix}{name}.", depth - 1))
         elif isinstance(function, types.FunctionType) and _library(function) not in _LIBRARIES:
