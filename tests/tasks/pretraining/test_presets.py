@@ -93,7 +93,7 @@ def test_with_several_ranks_the_first_prepares_the_built_in_corpus(tmp_path, mon
     assert options.TextOptions().prepared().total("documents", "train") > 0
 
 
-def test_berts_model_and_where_it_starts(monkeypatch):
+def test_berts_model_and_where_it_starts(monkeypatch, cleared):
     """BERT-base's 109,482,240 parameters, of which the pooler's 590,592 are not trained here."""
     layers, *sizes = SIZES["base"]
     monkeypatch.setitem(SIZES, "base", (1, *sizes))  # the first stands for all
@@ -117,4 +117,3 @@ def test_berts_model_and_where_it_starts(monkeypatch):
     deviation, off = 0.02 * 0.8796, 5 / np.sqrt(values.size)
     assert np.std(values) == pytest.approx(deviation, rel=off / np.sqrt(2))
     assert abs(np.mean(values)) < off * deviation and np.abs(values).max() <= 0.0401
-    backend.K.clear_session()
