@@ -85,11 +85,7 @@ def _count(np: str) -> int:
 
 
 def _need_horovod(count: int) -> None:
-    """Build Horovod if this checkout's environment does not have it.
-
-    Raises:
-      AmpXlaError: another environment lacks Horovod, or the build failed.
-    """
+    """Build Horovod if this checkout's environment does not have it."""
     if importlib.util.find_spec("horovod") is not None:
         return
     if not in_own_environment():
@@ -174,12 +170,7 @@ _STOPPED = {getattr(signal, name): code for name, code in EXIT_CODES.items()}
 
 
 class Launcher:
-    """The ranks of a run.
-
-    Args:
-      command: command of a rank.
-      count: number of ranks.
-    """
+    """The ranks of a run, ``count`` processes of ``command``."""
 
     _received: Optional[Tuple[int, float]] = None  # the first signal, and when it came
 

@@ -52,11 +52,7 @@ class Task(NamedTuple):
 
 
 def read(environ: Mapping[str, str]) -> Task:
-    """Read the task from the environment variables of ``srun``.
-
-    Raises:
-      AmpXlaError: ``srun`` did not start this process.
-    """
+    """Read the task from the environment variables of ``srun``."""
     try:
         nodes = expand(environ["SLURM_STEP_NODELIST"])
         slots = counts(environ["SLURM_STEP_TASKS_PER_NODE"])

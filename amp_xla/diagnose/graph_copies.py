@@ -129,9 +129,8 @@ class GraphCopies:
     ) -> Tuple[List[Any], Dict[Tensor, ValueRange]]:
         """Record each float32 output of the nodes ``names`` of a copy, outside v1 while loops.
 
-        Returns:
-          The recording operations, which must be run; the records. Records of nodes that never run
-          (a branch that is not taken) stay empty.
+        Return the recording operations, which must be run, and the records. Those of nodes that
+        never run (a branch that is not taken) stay empty.
         """
         operations, records = [], {}
         with self.graph.as_default():
@@ -176,10 +175,7 @@ class GraphCopies:
     ) -> List[Any]:
         """Return the values of ``fetches``.
 
-        Args:
-          batch: arrays in feeding order.
-          step: number of the step, for dropout masks.
-          seed: d loss / d loss, which multiplies all gradients.
+        ``step`` is for dropout masks; ``seed`` is d loss / d loss, which multiplies all gradients.
         """
         values: Dict[str, Any] = dict(zip(self.training.feeds, batch))
         values.update(self.training.constants)

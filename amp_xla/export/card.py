@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 from pathlib import Path
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
@@ -65,7 +64,7 @@ def write(
         differs={name: value for name, (value, _) in changed(run).items() if name not in files},
         versions=", ".join(f"{k} {_cell(page.value(v))}" for k, v in versions.items()),
         cell=_cell, shown=_shown, printable=printable, words=words,
-        json=functools.partial(json.dumps, ensure_ascii=False),
+        json=lambda value: json.dumps(value, ensure_ascii=False),
     )  # fmt: skip
     (folder / "README.md").write_text(text + "\n", encoding="utf-8")
 

@@ -128,10 +128,7 @@ class JaxEngine(Engine):
 def restored(checkpoint: Checkpoint, like: Any, prefix: str = "") -> Any:
     """Return a tree like ``like`` with the arrays of a checkpoint, on all devices.
 
-    Args:
-      checkpoint: checkpoint of a run.
-      like: a ``State``, or a part of it.
-      prefix: path of that part, such as ``.model``.
+    ``like`` is a ``State``, or the part of it at the path ``prefix``, such as ``.model``.
 
     Raises:
       CheckpointError: an array is missing or has another shape.

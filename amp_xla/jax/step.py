@@ -92,15 +92,9 @@ def training_step(
 ) -> Any:
     """Build a function (``State``, batch) -> (``State``, ``StepResult``), compiled per shape.
 
-    The state is donated.
-
-    Args:
-      optimizer: result of ``adamw``.
-      rate: result of ``schedule``.
-      policy: dtypes of parameters, computation and output.
-      dropout: shares to drop of activations and of attention weights; attention by cuDNN.
-      smoothing: label smoothing.
-      seed: seed of dropout.
+    The state is donated. ``optimizer`` is the result of ``adamw``, ``rate`` that of ``schedule``;
+    ``dropout`` are the shares to drop of activations and of attention weights, and whether
+    attention is cuDNN's.
     """
 
     @functools.partial(jax.jit, donate_argnums=0)

@@ -31,11 +31,7 @@ def pretrained(folder: str) -> Pretrained:
 
 
 def load(model: Bert, folder: str) -> Bert:
-    """Return ``model`` with the weights in ``folder``.
-
-    Raises:
-      DataError: a file or tensor is missing, damaged or has another shape.
-    """
+    """Return ``model`` with the weights in ``folder``."""
     initial = named(model)
     arrays = pretrained(folder).take({name: leaf.shape for name, leaf in initial.items()})
     values = {id(leaf): jnp.asarray(arrays[name]) for name, leaf in initial.items()}

@@ -58,9 +58,6 @@ def transformer(
       weights: False = read only the configuration from ``bert``.
       extend: function from bert4keras' model class to a subclass, which is built instead.
       pooler: add the pooler, for ``pooled``; its weights are new if ``bert`` has none.
-
-    Raises:
-      AmpXlaError: a file of the folder is missing, damaged or does not fit.
     """
     config = config or {}
     folder = None if bert is None else google.pretrained(bert)
@@ -214,10 +211,7 @@ def inputs_of(
 ) -> Dict[str, Any]:
     """Return the placeholders of training by name: those of a model, labels and weights.
 
-    Args:
-      model: as for ``named_inputs``.
-      labels, weights: their shapes; weights are float32.
-      kind: dtype of the labels; None = int32.
+    ``labels`` and ``weights`` are shapes; weights are float32, labels of dtype ``kind`` or int32.
     """
     return {
         **named_inputs(model),
@@ -250,7 +244,6 @@ def pointer(kind: str, heads: int, name: str, spans: bool = True, bias: float = 
     Args:
       kind: ``GlobalPointer`` or ``EfficientGlobalPointer``.
       heads: number of planes of scores, each [L, L].
-      name: name of the layer.
       spans: pairs are the first and last token of a span; False = any two tokens.
       bias: scores at the start; only an ``EfficientGlobalPointer`` has such weights.
     """

@@ -27,7 +27,6 @@ class LanguageModel:
       config: content of a ``bert_config.json``; the token embeddings are padded to a multiple of
         64 rows, for tensor cores. The default ``initializer_range`` is BERT's 0.02, and larger in
         models narrower than BERT-base, which need larger weights for the same variance.
-      length: maximum number of tokens per sequence.
       objective: ``mlm``, ``lm`` or ``unilm``; it decides which positions attend to which.
       bert: folder of BERT weights to start from; its sizes replace those of ``config``.
       weights: False = read only the configuration from ``bert``.

@@ -117,12 +117,8 @@ class EncoderOptions:
     ) -> Any:
         """Build a Keras model: token and segment ids, int [B, L] -> logits, float32 [B, classes].
 
-        Args:
-          max_length, weights: as for ``encoders.transformer``.
-          classes: number of labels.
-          slots: maximum number of texts per row. Above 1 (packed rows) the model has two more
-            inputs, and logits are [B, slots, classes].
-          pooling: which vector of a text is classified.
+        ``max_length`` and ``weights`` are as for ``encoders.transformer``. With several ``slots``,
+        texts per packed row, the model has two more inputs, and logits are [B, slots, classes].
         """
         from amp_xla.models import encoders, packed
 

@@ -101,10 +101,6 @@ class Pretrained:
     def check_sizes(self, vocab_size: Optional[int], length: Optional[int]) -> None:
         """Check that the model has enough embeddings for a vocabulary and a sequence length.
 
-        Args:
-          vocab_size: number of tokens in the vocabulary.
-          length: maximum number of tokens per sequence.
-
         Raises:
           DataError: it has too few; or the files have fewer layers, or no weights.
         """
@@ -135,15 +131,12 @@ class Pretrained:
             )
 
     def take(self, needed: Mapping[str, Shape], report: bool = True) -> Dict[str, np.ndarray]:
-        """Read tensors, and print a line that lists unused tensors of the files.
+        """Return tensors by Google's names, float32; print a line with the files' unused tensors.
 
         Args:
           needed: Google's name -> shape; kernels are [in, out]. A pooler may be missing in the
             files: a line is printed, and the result has none.
           report: False = do not print the line.
-
-        Returns:
-          Google's name -> float32.
 
         Raises:
           DataError: a tensor is missing, damaged, not finite, or has another shape or dtype.
