@@ -32,12 +32,7 @@ LOOKED_AT = 200  # batches
 
 
 class ScriptFunction(NamedTuple):
-    """A user's script, and the name of a function or model in it: ``my_script.py:build_model``.
-
-    Attributes:
-      path: path of the script.
-      name: the part after the colon.
-    """
+    """A user's script, and the name of a function or model in it: ``my_script.py:build_model``."""
 
     path: str
     name: str

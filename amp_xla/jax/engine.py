@@ -28,7 +28,6 @@ class JaxJob:
       step: function (state, batch) -> (state, result).
       infer: function (model, batch) -> logits.
       batches, dev_batches: batches of all processes; the rows are split over devices.
-      classes: number of labels.
       assets: content of the run folder's files by name.
       settings: values outside the configuration that affect the result.
       identity: fingerprints of the data.

@@ -15,11 +15,7 @@ from amp_xla.models.weights.pretrained import Pretrained
 
 
 def pretrained(folder: str) -> Pretrained:
-    """Return the ``Pretrained`` of a folder, if it is a BERT that the JAX recipe supports.
-
-    Raises:
-      DataError: see ``Pretrained``; or the model is not a BERT with GELU.
-    """
+    """Return the ``Pretrained`` of a folder, if it is a BERT that the JAX recipe supports."""
     opened = Pretrained(folder, _refused)
     config = opened.config
     if config["hidden_act"] != "gelu" or config["model_type"] != "bert":

@@ -50,10 +50,7 @@ def defaults(bert: Optional[str], texts: int) -> Dict[str, Any]:
 def describe(config: Mapping[str, Any], replaced: Mapping[str, Any], steps: int) -> str:
     """Return a line for the start of a run: which defaults are used, and warnings.
 
-    Args:
-      config: settings of a classifier by name.
-      replaced: result of ``defaults``.
-      steps: number of updates in the whole run.
+    ``replaced`` is the result of ``defaults``, ``steps`` the number of updates in the whole run.
     """
     bert, rate = config["bert"], config["learning_rate"]
     highest, values = float("inf"), f"learning_rate {rate:g}, epochs {config['epochs']}"

@@ -133,15 +133,12 @@ class LanguageModel:
         return scores + (bias + fill)
 
     def head(self, inputs: Dict[str, Any], vectors: Any, smoothing: float = 0.0) -> Dict[str, Any]:
-        """Build the loss and the hit of each predicted position.
+        """Build ``loss`` and ``hits`` of each predicted position, weighted, float32 [B * K].
 
         Args:
           inputs: ``positions``, ``labels`` int32 [B, K]; ``weights`` float32 [B, K].
           vectors: the encoder's output.
           smoothing: share of a label's weight that is spread over all labels.
-
-        Returns:
-          ``loss`` and ``hits``, float32 [B * K], multiplied by the weights.
         """
         logits = tf.cast(self.logits(vectors, inputs["positions"]), tf.float32)
         labels = tf.reshape(inputs["labels"], [-1])

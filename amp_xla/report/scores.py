@@ -54,7 +54,7 @@ def per_label(confusion: np.ndarray) -> Dict[str, np.ndarray]:
 
 
 def of_counts(counts: np.ndarray) -> Dict[str, np.ndarray]:
-    """Return what ``per_label`` does, from [labels, 3]: numbers of correct, predicted, true ones."""
+    """Return what ``per_label`` does from counts of correct, predicted, true ones, [labels, 3]."""
     right, found, support = counts.T
     return {
         "precision": _ratio(right, found),

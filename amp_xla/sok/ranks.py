@@ -56,11 +56,7 @@ def Init(global_batch_size: Optional[int] = None, **_: Any) -> Any:  # SparseOpe
 
 
 def place() -> Tuple[int, int]:
-    """Return the global rank and the number of ranks.
-
-    Raises:
-      AmpXlaError: several ranks were started, and ``Init`` was not called.
-    """
+    """Return the global rank and the number of ranks."""
     module = joined()
     if module is None and world().size > 1:
         raise AmpXlaError(

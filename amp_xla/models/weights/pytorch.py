@@ -93,10 +93,7 @@ class _Unpickler(_Interpreter):
     It is the one in Python, of which it has the few instructions in PyTorch's files. The one in C
     makes a list as long as the pickle says, and hashes any key.
 
-    Args:
-      data: the pickle, and maybe more.
-      path: path of the file, for messages.
-      storages: storages by key; the unpickler adds those that it reads.
+    It adds the storages that it reads to ``storages``, by key; ``path`` is for messages.
     """
 
     dispatch: ClassVar[Dict[int, Any]] = {
@@ -159,11 +156,7 @@ class _Unpickler(_Interpreter):
 
 
 def pytorch(path: Path) -> Tensors:
-    """Return the tensors of a ``pytorch_model.bin``.
-
-    Raises:
-      DataError: the file is damaged, or contains something other than tensors.
-    """
+    """Return the tensors of a ``pytorch_model.bin``."""
     try:
         with regular.opened(path, links=True) as file:
             zipped = file.read(4) == b"PK\x03\x04"
