@@ -25,7 +25,7 @@ _ROWS = 32  # texts per batch
 def quantize(model: Exportable, folder: Path, dev: Dataset, accept: bool) -> str:
     """Store the weights of ``model.onnx`` in int8, with a scale per channel.
 
-    ``export.json`` gets agreement, largest difference, speed and size; a line with them is returned.
+    ``export.json`` gets agreement, largest difference, speed and size, as the returned line.
 
     Args:
       model: the exported model; its ``model.onnx``, in float32, is in ``folder``.

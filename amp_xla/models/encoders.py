@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any, Callable, Dict, Mapping, Optional, Sequence
 
 import numpy as np
@@ -169,11 +168,6 @@ def _with_epsilon(base: Any, epsilon: float) -> Any:
             return super().apply(inputs, layer, *args, **kwargs)
 
     return Encoder
-
-
-def encoded(config: Mapping[str, Any]) -> bytes:
-    """Return the content of a ``bert_config.json``."""
-    return json.dumps(config, indent=2).encode() + b"\n"
 
 
 def pooled(transformer: Any, pooling: str = "mean", slots: int = 1) -> Any:

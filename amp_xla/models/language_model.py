@@ -12,6 +12,7 @@ from amp_xla.backend import keras, tf
 from amp_xla.errors import AmpXlaError
 from amp_xla.models import encoders, losses
 from amp_xla.models.weights import google
+from amp_xla.process import json_files
 from amp_xla.process.progress import note
 
 VOCAB_MULTIPLE = 64
@@ -163,7 +164,7 @@ class LanguageModel:
 
     def architecture(self) -> bytes:
         """Return the content of ``bert_config.json``."""
-        return encoders.encoded(self.config)
+        return json_files.encode(self.config)
 
     def write_checkpoint(self, folder: str) -> None:
         """Write the weights as ``bert_model.ckpt`` under Google's variable names."""

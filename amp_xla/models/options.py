@@ -9,6 +9,7 @@ from typing_extensions import Annotated, Literal
 
 from amp_xla.config import MAY_CHANGE, within
 from amp_xla.errors import SettingsError
+from amp_xla.process import json_files
 
 # The vector of a text: the mean of its tokens' vectors, the vector of the first token ([CLS]), or
 # that through the dense layer which the family's classifier in transformers has (BERT's pooler).
@@ -139,13 +140,12 @@ class EncoderOptions:
 
     def architecture(self, vocab_size: int, max_length: int) -> bytes:
         """Return the content of the model's ``bert_config.json``."""
-        from amp_xla.models import encoders
         from amp_xla.models.weights import google
 
         config = self.config(vocab_size, max_length)
         if self.bert is not None:
             config = google.pretrained(self.bert).config
-        return encoders.encoded(config)
+        return json_files.encode(config)
 
 
 def bert_config(
