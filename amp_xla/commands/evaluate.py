@@ -173,11 +173,9 @@ def _text(result: Dict[str, Any]) -> Iterator[str]:
     width = min(24, max(len(row["label"]) for row in result["per_label"]))
     unit = result.get("unit", "samples")
     yield f"  {'label':<{width}} precision  recall      f1 {unit:>8}"
+    numbers = "{precision:9.4f} {recall:7.4f} {f1:7.4f} {support:8,}"
     for row in result["per_label"]:
-        numbers = (
-            f"{row['precision']:9.4f} {row['recall']:7.4f} {row['f1']:7.4f} {row['support']:8,}"
-        )
-        yield f"  {row['label'][:width]:<{width}} {numbers}"
+        yield f"  {row['label'][:width]:<{width}} {numbers.format(**row)}"
     if result["mistakes"]:
         words = [f"{label} as {wrong} {count}" for count, label, wrong in result["mistakes"][:5]]
         yield f"  most frequent mistakes: {', '.join(words)}"

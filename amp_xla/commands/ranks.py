@@ -101,11 +101,7 @@ def _need_horovod(count: int) -> None:
 
 
 class Rank:
-    """The process of one rank.
-
-    Attributes:
-      code: exit code as in a shell (128 + the signal's number); None while it runs.
-    """
+    """The process of one rank."""
 
     def __init__(self, number: int, words: List[str]) -> None:
         self.number = number
@@ -126,6 +122,7 @@ class Rank:
 
     @property
     def code(self) -> Optional[int]:
+        """The exit code as in a shell (128 + the signal's number); None while it runs."""
         code = self._process.poll()
         if code is not None and not self.ended:
             self.ended = time.monotonic()

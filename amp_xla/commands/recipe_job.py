@@ -142,14 +142,10 @@ def _require_amp(name: str, precision: Optional[str]) -> None:
 
 
 def feeds(job: Any) -> Iterator[List[Any]]:
-    """Yield training batches, epoch after epoch, as arrays in the order of the placeholders."""
-    number = epoch = 0
-    while True:
-        for batch in job.batches.epoch(epoch, start=0):
-            for micro_batch in micro_batches(batch):
-                yield job.step.arrays(micro_batch, number)
-                number += 1
-        epoch += 1
+    """Return training batches, epoch after epoch, as arrays in the order of the placeholders."""
+    epochs = (job.batches.epoch(number, start=0) for number in itertools.count())
+    parts = (part for epoch in epochs for batch in epoch for part in micro_batches(batch))
+    return (job.step.arrays(part, number) for number, part in enumerate(parts))
 
 
 def longest(batches: Optional[Iterator[Any]]) -> Tuple[Optional[Sequence[Any]], float]:

@@ -156,13 +156,9 @@ class GraphCopies:
             for operation in self.graph.get_operations():
                 copy, _, name = operation.name.partition("/")
                 if operation.type == "VarHandleOp" and copy == prefix and name in values:
-                    placeholder = tf.placeholder(operation.get_attr("dtype"))
-                    assigns.append(
-                        tf.raw_ops.AssignVariableOp(
-                            resource=operation.outputs[0], value=placeholder
-                        )
-                    )
-                    feed[placeholder] = values[name]
+                    fed, handle = tf.placeholder(operation.get_attr("dtype")), operation.outputs[0]
+                    assigns.append(tf.raw_ops.AssignVariableOp(resource=handle, value=fed))
+                    feed[fed] = values[name]
         # In one call, because each call with other fetches prunes this large graph again.
         self.session.run(assigns, feed)
 

@@ -21,16 +21,14 @@ INPUTS = ("token_ids", "segment_ids", "labels", "weights")
 
 @dataclasses.dataclass
 class JaxJob:
-    """A JAX job that is built and not yet started.
+    """A JAX job that is built and not yet started; other attributes are those of ``Job``.
 
     Attributes:
       state: state before the next step.
       step: function (state, batch) -> (state, result).
       infer: function (model, batch) -> logits.
       batches, dev_batches: batches of all processes; the rows are split over devices.
-      assets: content of the run folder's files by name.
-      settings: values outside the configuration that affect the result.
-      identity: fingerprints of the data.
+      settings: as in ``Engine``.
     """
 
     state: State

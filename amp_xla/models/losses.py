@@ -86,9 +86,8 @@ def classification(
     Args:
       labels: int32 [B], or [B, S] for packed rows. If a sample can have several labels: 0 or 1 for
         each class, [..., classes]; then accuracy is the share of samples with all labels right.
-      logits: float [..., classes].
+      logits, smoothing: as for ``cross_entropy``.
       weights: float32 [B] or [B, S], 1 for samples and 0 for padding.
-      smoothing: as for ``cross_entropy``.
       class_weights: factor of the loss for each class; None = 1.
     """
     labels = tf.cast(labels, tf.int32)

@@ -165,13 +165,9 @@ def bert_config(
 def training_flops(config: Mapping[str, Any], length: int, positions: int) -> float:
     """Return the FLOPs of the matrix products of a BERT language model per training sequence.
 
-    A multiply-add is 2; the backward pass costs two forward passes (Kaplan et al., arXiv
-    2001.08361, section 2.1). Recomputation is not counted.
-
-    Args:
-      config: content of ``bert_config.json``.
-      length: tokens per sequence.
-      positions: number of predicted tokens per sequence.
+    It has ``length`` tokens, of which ``positions`` are predicted. A multiply-add is 2; the
+    backward pass costs two forward passes (Kaplan et al., arXiv 2001.08361, section 2.1).
+    Recomputation is not counted.
     """
     hidden, inner = config["hidden_size"], config["intermediate_size"]
     token = 4 * hidden * hidden + 2 * hidden * inner + 2 * length * hidden

@@ -151,11 +151,8 @@ def _numbers(run: Record) -> List[Problem]:
     if bad.any():
         first = run.train["step"][int(bad.argmax())]
         what = f"The loss was not finite in {bad.sum():,} log lines, first at step {first:,.0f}."
-        problems.append(
-            Problem(
-                "error", what, "--on-nonfinite report names the first operation that is not finite"
-            )
-        )
+        fix = "--on-nonfinite report names the first operation that is not finite"
+        problems.append(Problem("error", what, fix))
     if run.is_cut:
         problems.append(Problem("warning", "The log is too large: its last part is not shown.", ""))
     for text in run.nonfinite[-1:]:

@@ -135,8 +135,7 @@ def best_threshold(labels: np.ndarray, scores: np.ndarray) -> Tuple[float, float
 def mcnemar(first: int, second: int) -> float:
     """Return the two-sided p-value of McNemar's exact test.
 
-    Args:
-      first, second: numbers of samples that only the first or only the second run gets right.
+    ``first`` and ``second`` are numbers of samples that only the first or second run gets right.
     """
     total = first + second
     logs = [
@@ -149,13 +148,8 @@ def mcnemar(first: int, second: int) -> float:
 def calibration(confidence: np.ndarray, right: np.ndarray) -> Tuple[float, List[Dict[str, float]]]:
     """Return the expected calibration error, and the bins from which it is computed.
 
-    Args:
-      confidence: probability of each predicted label, float [N].
-      right: whether each prediction is right, bool [N].
-
-    Returns:
-      The mean distance between confidence and accuracy; and ``confidence``, ``accuracy`` and
-      ``count`` of each bin (of ten equal ones) that has samples.
+    The error is the mean distance between the probabilities of predicted labels, float [N], and
+    their accuracy. Bins without samples are left out; ten equal ones go from 0 to 1.
     """
     place = np.minimum((confidence * _BINS).astype(int), _BINS - 1)
     bins = [

@@ -29,9 +29,6 @@ def Init(global_batch_size: Optional[int] = None, **_: Any) -> Any:  # SparseOpe
     Returns:
       The number of ranks. In graph mode it is a tensor, because scripts for TensorFlow 1.15 run
       the result in a session.
-
-    Raises:
-      AmpXlaError: the ranks do not divide the batch, or Horovod is missing.
     """
     if world().size > 1:
         try:
