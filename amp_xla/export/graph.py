@@ -81,16 +81,14 @@ def with_weights(
         ``--bert``, with those in it.
       config, tokenizer, length, **others: as in ``Exportable``.
     """
-    with dropout.inference():
-        parts = build(None)
+    parts = _built(build, None)
     config["layer_norm_eps"] = encoders.epsilon(parts.transformer)
     head = dict(zip(parts.head, K.batch_get_value(list(parts.head.values()))))
     numbers = backend.session().run(list(parts.answers.values()))
 
     def reload(folder: Path) -> Run:
         K.clear_session()
-        with dropout.inference():
-            again = build(str(folder))
+        again = _built(build, str(folder))
         stored_head = read_head(folder) if again.head else {}
         K.batch_set_value(
             [(v, _transposed(name, stored_head[name])) for name, v in again.head.items()]
@@ -104,6 +102,11 @@ def with_weights(
         run=running(parts), reload=reload, graph=lambda half: serving(parts, half),
         answers={name: value.tolist() for name, value in zip(parts.answers, numbers)}, **others,
     )  # fmt: skip
+
+
+def _built(build: Callable[[Optional[str]], Parts], folder: Optional[str]) -> Parts:
+    with dropout.inference():
+        return build(folder)
 
 
 def names_of(model: Any) -> List[str]:
