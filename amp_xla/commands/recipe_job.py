@@ -21,7 +21,7 @@ from amp_xla import backend
 from amp_xla.config import changed, flat
 from amp_xla.data.batches.protocol import micro_batches, whole
 from amp_xla.errors import AmpXlaError, DataError
-from amp_xla.process import durable
+from amp_xla.process import durable, regular
 from amp_xla.process.progress import note
 from amp_xla.settings import AUTO, Precision, Settings, auto
 from amp_xla.training.context import build_job, work_of
@@ -80,6 +80,8 @@ class SubjectOptions:
         Args:
           words: flags of the recipe, or words of the script. ``work``: see ``open_recipe``.
         """
+        if self.out is not None:
+            regular.refuse_unwritable(Path(self.out))
         note(f"building {self.recipe} ...")
         script = ScriptFunction.of(self.recipe)
         if script is None:
