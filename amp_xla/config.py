@@ -95,7 +95,7 @@ def within(
     below: Optional[float] = None,
     help: Optional[str] = None,
 ) -> Any:
-    """Return the annotation for the range of a number; ``help`` replaces the docstring."""
+    """Return the annotation for a field's range; ``help`` replaces the field's docstring."""
     return tyro.conf.arg(help=help, help_behavior_hint=Range(at_least, above, at_most, below))
 
 

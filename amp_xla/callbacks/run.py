@@ -244,7 +244,7 @@ class Run(keras.callbacks.Callback):
             )
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Put the rows of arrays in order; set the sum of the epoch's losses to 0."""
+        """Put the rows of arrays in the epoch's order; set the sum of its losses to 0."""
         self._feed.begin_epoch(self._seed, epoch)
         self._continued = self._step.skip > 0
         if not self._continued:
@@ -370,7 +370,7 @@ class Run(keras.callbacks.Callback):
                     f"Run(monitor={self._monitor!r}): the epoch logs have no such value; allowed: "
                     f"{', '.join(f'val_{name}' for name in self._validation)}"
                 )
-                note(f"warning: {self._missing}; so no checkpoint is the best one so far")
+                note(f"warning: {self._missing}; so no checkpoint is marked as the best")
             return
         name = next(iter(self._validation))
         self._loop.options = dataclasses.replace(

@@ -49,8 +49,8 @@ class WindowOptions(BatchOptions):
         most = self.max_length - 2
         if self.stride and (self.stride > most or self.max_length < 8):
             raise SettingsError(
-                f"--stride {self.stride}: allowed is 1 to {most}, the tokens of a text in a row of "
-                f"--max-length {self.max_length}, which must be at least 8; or 0, no windows"
+                f"--stride {self.stride}: allowed is 0 (no windows), or 1 to {most}, the room for "
+                f"text in --max-length {self.max_length}, which must be at least 8"
             )
 
 

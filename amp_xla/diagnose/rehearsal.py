@@ -244,5 +244,5 @@ def _scale(report: Rehearsal) -> str:
         return "no loss scale prevents an overflow of the forward pass"
     return (
         f"suggested constant loss scale: {report.suggested_loss_scale:g} (now "
-        f"{report.loss_scale:g}): the largest power of two that leaves a factor of 8 to 65504"
+        f"{report.loss_scale:g}): the largest power of two that stays a factor of 8 below 65504"
     )

@@ -1,9 +1,9 @@
-"""The processes that share tables, Horovod's ranks or one process; they exchange rows of tables.
+"""Ranks that share tables and exchange their rows, through Horovod; or a single process.
 
 Each id and its vector are sent once per rank and step, even if many samples have the id. Gradients
 are summed in float32 before they are sent, and each rank updates its rows. Averaged gradients are
-this sum divided by the number of ranks: the gradients of the mean loss over the batches of all
-ranks. Variables that all ranks have get the same kind of gradient.
+this sum divided by the number of ranks, which are the gradients of the mean loss over all batches.
+Gradients of the variables that all ranks have are averaged in the same way.
 """
 
 from __future__ import annotations

@@ -119,7 +119,7 @@ class Report(JsonReport):
         if not fitting:
             largest = max(self.options, key=lambda item: item.largest_batch)
             return (
-                f"Advice: no GPU of these is sure to hold the batch; the largest that fits is "
+                f"Advice: none of these GPUs surely holds the batch; the largest that fits is "
                 f"{largest.largest_batch} per GPU, on {largest.gpu} with {largest.mode}"
             )
         if all(item.cost for item in fitting):

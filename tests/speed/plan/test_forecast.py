@@ -125,7 +125,7 @@ def options(work, names, price):
 def test_a_report_without_a_gpu_that_fits():
     found = options(plan_rows.work("bert-large", 512, 512, 0, False), "t4 rtx3080", None)
     result = report.Report("job", 512, 1, 1e12, 0.9, "a guess", found)
-    assert "no GPU of these is sure to hold the batch" in str(result)
+    assert "none of these GPUs surely holds the batch" in str(result)
     assert json.loads(json.dumps(result.to_json()))["options"][0]["verdict"] == "does not fit"
 
 
