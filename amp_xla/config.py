@@ -258,6 +258,8 @@ _WORDS = (
      r"\1 is not a number"),
     (re.compile(r" (?:Perhaps you meant|Arguments similar to [^:]*):"), "; did you mean"),
     (re.compile(r" Argument helptext:"), ":"),
+    (re.compile(r"(did you mean|:) (--\S+(?:, --\S+| [A-Z{]\S*))"), r"\1 \2,"),
+    (re.compile(r"^Unrecognized options:"), "unknown flag"),
     (re.compile(r"^Unrecognized arguments: (.*)"),
      r"unexpected \1: values without a flag come before the first flag"),
 )  # fmt: skip
