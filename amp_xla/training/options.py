@@ -135,7 +135,7 @@ class UpdateOptions:
     """Learning rate, weight decay and clipping."""
 
     learning_rate: Annotated[float, within(above=0)] = 5e-4
-    """peak learning rate (classifiers with --bert: 2e-5 for hidden sizes from 768 on, else 3e-4)"""
+    """peak learning rate (classifiers with --bert: 2e-5, or 1e-4 or 3e-4 below hidden size 768)"""
     warmup: Annotated[float, within(0, 1)] = 0.1
     """share of all updates during which the learning rate rises to its peak"""
     weight_decay: Annotated[float, within(at_least=0)] = 0.01

@@ -55,7 +55,7 @@ def cmrc(answer: str, right: str, tokenizer: Any) -> Tuple[float, float]:
 
 
 def compared(answers: Sequence[str], labels: Sequence[str]) -> np.ndarray:
-    """Return exact match and F1 of each answer, the best over the right ones, float64 [N, 2].
+    """Return exact match and F1 of each answer with the closest right one, float64 [N, 2].
 
     They are CMRC's if most right answers are Chinese, else SQuAD's, and SQuAD 2.0's if a question
     has no answer.

@@ -92,7 +92,7 @@ def explained(mean: Mapping[str, float]) -> str:
 
 
 class TripleScores(ExtractionScores):
-    """Scores of triples, also of those that match in part."""
+    """Scores of triples, including partial matches."""
 
     def rows(self) -> np.ndarray:
         """Add two numbers: predicted triples that touch a true one, and true ones touched."""
