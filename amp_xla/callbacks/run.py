@@ -122,8 +122,7 @@ class Run(keras.callbacks.Callback):
           given: all arguments of ``fit`` by name.
 
         Raises:
-          KeyboardInterrupt, SystemExit: a signal arrived, after which a checkpoint was written; or
-            a rank was lost; see ``stopping.ending``.
+          KeyboardInterrupt, SystemExit: after a signal or a lost rank; see ``stopping.ending``.
           AmpXlaError: the data or the checkpoint cannot be used, or training must stop.
         """
         if self._loop:
@@ -141,6 +140,8 @@ class Run(keras.callbacks.Callback):
                         raise
                     raise self._loop.stopped(self._watch, before) from None
                 self._end()
+            if self._resumed_at != self._loop.state.step:
+                report(self._loop, time.monotonic() - self._began)  # the page exists now
             return history
         except (Stopped, RankLost) as stopped:
             # Rank 0 may be the one that was lost.
@@ -392,7 +393,6 @@ class Run(keras.callbacks.Callback):
             return
         self._loop.save_if_needed()
         self._loop.checkpoints.wait()
-        report(self._loop, time.monotonic() - self._began)
         description.name_unfinished(self._loop, self._ended)
         if self._missing:
             raise AmpXlaError(self._missing)

@@ -145,7 +145,7 @@ class Preparation(NamedTuple):
         first = zip(Fields._fields, (train.texts, train.pairs, train.labels))
         shown = shown or sample(**{name: column[0] for name, column in first if column})
         description = (
-            f"{_columns(train, dev)}{shown}\n{counts}; vocabulary of {tokenizer.vocab_size} "
+            f"{_columns(train, dev)}{shown}\n{counts}; vocabulary of {tokenizer.vocab_size:,} "
             f"tokens; {batches.describe()}{f' (allowed: {self.micro_batch})' * bool(most)}"
             f"{train.warnings()}{dev.warnings()}"
             f"{self._lost(encoded[0])}{tokenizer.warnings(encoded[0])}{warnings}"

@@ -222,8 +222,8 @@ def _losses(report: Rehearsal) -> str:
     steps = report.steps
     shown = [*steps[: -1 : -(-len(steps) // _SHOWN_STEPS)], steps[-1]]
     return (
-        f"TensorFlow {report.tensorflow}, a virtual GPU {CAPABILITY}, {len(steps)} steps\n"
-        f"worst difference of the losses: {report.worst_difference:.2%}\n\n"
+        f"TensorFlow {report.tensorflow}, a virtual GPU (compute capability {CAPABILITY}), "
+        f"{len(steps)} steps\nworst difference of the losses: {report.worst_difference:.2%}\n\n"
     ) + "\n".join(map(str, shown))
 
 

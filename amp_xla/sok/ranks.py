@@ -1,9 +1,8 @@
 """Ranks that share tables and exchange their rows, through Horovod; or a single process.
 
-Each id and its vector are sent once per rank and step, even if many samples have the id. Gradients
-are summed in float32 before they are sent, and each rank updates its rows. Averaged gradients are
-this sum divided by the number of ranks, which are the gradients of the mean loss over all batches.
-Gradients of the variables that all ranks have are averaged in the same way.
+Each id and its vector are sent once per rank and step. Gradients are summed in float32 before they
+are sent, and each rank updates its rows. The sum is divided by the number of ranks, which gives the
+gradient of the mean loss over all ranks, as for the variables that all ranks have.
 """
 
 from __future__ import annotations

@@ -51,10 +51,10 @@ class _Units(NamedTuple):
 class WindowBatches(Batches):
     """The batches of texts in windows; follows ``BatchSource``.
 
-    Arrays of samples have the values of a text in the place of its first window. There are three
-    more arrays than in ``Batches``: ``owners`` and ``begins``, int64, have the text of each row and
-    where the row begins in it; -1 and 0 for padding. ``windows``, int32 [groups, rows of a group *
-    slots], has for each window the place of its text in the group, -1 for padding.
+    Arrays of samples have the values of a text in the place of its first window. More arrays:
+    ``owners`` and ``begins``, int64, the text of each row and where the row begins in it; -1 and 0
+    for padding. ``windows``, int32 [groups, rows of a group * slots], each window's text, by its
+    place in the group; -1 for padding.
 
     Args:
       rows: batches whose samples are windows: one in each row, or packed rows.
