@@ -170,11 +170,9 @@ def open_script(script: ScriptFunction, words: Sequence[str], batch: Optional[st
     """Import a script and build its model.
 
     Args:
-      script: its ``name`` is a compiled Keras model, or a function that returns model or
-        (model, batch).
+      script: names a compiled Keras model, or a function that returns model or (model, batch).
       words: ``sys.argv[1:]`` for the script.
-      batch: name of an object in the script: a batch as for ``fit``, several batches, or a function
-        that returns one of these.
+      batch: name of a batch as for ``fit``, of several, or of a function that returns one of these.
     """
     if not os.path.isfile(script.path):
         raise AmpXlaError(f"there is no file {script.path}")

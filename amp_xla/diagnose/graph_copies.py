@@ -80,8 +80,7 @@ class ValueRange:
 class GraphCopies:
     """Copies of a training graph under name prefixes; they share the placeholders of ``graph_def``.
 
-    Attributes:
-      session: runs ``graph`` as it is, on the CPU.
+    ``session`` runs ``graph`` as it is, on the CPU.
     """
 
     def __init__(self, training: TrainingGraph, graph_def: Any) -> None:
@@ -187,11 +186,7 @@ class PairedReplay(GraphCopies):
 
     The copy ``check`` runs forward and backward in float32 with the variables of ``amp``. These two
     have the same weights, so the difference between their gradients is the effect of rounding
-    alone. The half tensors of ``amp`` are recorded.
-
-    Attributes:
-      rewritten: result of the mixed-precision pass.
-      records: ranges of the half tensors over all calls of ``examine``.
+    alone. ``records`` are the ranges of the half tensors of ``amp`` over all calls of ``examine``.
     """
 
     def __init__(self, training: TrainingGraph) -> None:

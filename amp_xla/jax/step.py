@@ -23,13 +23,9 @@ Batch = Dict[str, jax.Array]
 
 
 class State(NamedTuple):
-    """Content of a checkpoint.
+    """Content of a checkpoint: float32 parameters, Optax's state, and the next loss scale.
 
-    Attributes:
-      model: float32 parameters.
-      optimizer: state of Optax.
-      loss_scale: loss scale of the next step.
-      step, applied: number of steps, and of updates that were applied; int32.
+    ``applied`` is the number of updates that were applied.
     """
 
     model: Classifier

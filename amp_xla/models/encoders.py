@@ -173,10 +173,8 @@ def _with_epsilon(base: Any, epsilon: float) -> Any:
 def pooled(transformer: Any, pooling: str = "mean", slots: int = 1) -> Any:
     """Build the vector of each text, float [B, hidden]; of packed rows [B, slots, hidden].
 
-    Args:
-      transformer: bert4keras' model object, with the pooler if ``pooling`` is pooler.
-      pooling: ``options.Pooling``.
-      slots: maximum number of texts per row. Above 1, the class is one of ``packed.extended``.
+    The transformer has the pooler if ``pooling``, an ``options.Pooling``, needs it. With several
+    ``slots``, texts per row, its class is one of ``packed.extended``.
     """
     model = transformer.model
     if slots > 1:

@@ -36,9 +36,7 @@ def several_labels(right: Any, logits: Any) -> Any:
     s are the logits; a label is predicted if s > 0. This is ``multilabel_categorical_crossentropy``
     of bert4keras' author, with minus infinity instead of -1e12 for absent terms, in float32.
 
-    Args:
-      right: bool [..., classes].
-      logits: float32 [..., classes]; may be minus infinity where ``right`` is False.
+    ``right`` is bool; logits, float32, may be minus infinity where it is False.
     """
     signed = tf.where(right, -logits, logits)
     absent = tf.fill(tf.shape(logits), float("-inf"))

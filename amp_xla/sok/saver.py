@@ -113,12 +113,7 @@ def _files(folder: Path, name: str) -> Dict[int, Dict[int, Path]]:
 
 
 class TableShards:
-    """This rank's rows of a job's tables and of their optimizer slots.
-
-    Args:
-      tables: variables of layers.
-      optimizer: Keras optimizer, which has slots after a step is built; None = no slots.
-    """
+    """This rank's rows of a job's tables and of the slots that a Keras optimizer has for them."""
 
     def __init__(self, tables: Sequence[Any], optimizer: Optional[Any] = None) -> None:
         self._tables, self.optimizer = list(tables), optimizer
