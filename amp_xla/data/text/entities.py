@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import json
@@ -101,7 +102,7 @@ def read(path: str, nested: bool = True, on_bad_line: str = "error") -> Dataset:
             layout = Layout.of_objects(names, FIELDS)
             read_one, places = _from_json, table.rows
     elif any(rows):
-        filled = list(filter(None, rows))
+        filled = [row for row in rows if row and row[0] != DOCUMENT] or [["", ""]]
         cells, first = numbers(filled[0]), [row[0] for row in filled]
         layout = Layout("conll", False, cells, 0, label=len(cells) - 1)
         again = sum(a == b for a, b in zip(first, first[1:]))
@@ -237,15 +238,20 @@ def _texts(
     tokens: List[str] = []
     tags: List[str] = []
     begin, broken = 1, False
-    for number, cells in [*rows, (0, [])]:
+    rows = [*rows, (0, [])]
+    sizes = collections.Counter(len(cells) for _, cells in rows if cells and cells[0] != DOCUMENT)
+    usual = max(sizes, key=sizes.__getitem__, default=2)
+    for number, cells in rows:
         if number in refused:
             broken = True
         elif not cells or cells[0] == DOCUMENT:
             if tokens and not broken:
                 yield begin, (tokens, tags)
             tokens, tags, broken = [], [], False
-        elif len(cells) < 2 or not (cells[0] and TAG.fullmatch(cells[-1].strip())):
+        elif len(cells) != max(usual, 2) or not (cells[0] and TAG.fullmatch(cells[-1].strip())):
             shown = f"{cells[0][:40]!r}, {cells[-1][:40]!r}" if len(cells) > 1 else "1 column"
+            if len(cells) != usual and len(cells) > 1 and TAG.fullmatch(cells[-1].strip()):
+                shown = f"{len(cells)} columns, not {usual}"
             needed = "a token and its tag: O, or B-, I-, E-, S-, M-, L- or U- and a label"
             listed = _BETWEEN_TAGS.split(cells[-1].strip())
             if len(cells) > 1 < len(listed) and all(map(TAG.fullmatch, listed)):

@@ -255,6 +255,8 @@ def questions(
         commas = Table.of(path, lines, [], comma=True)  # standard input has no name
         found = run.applied(commas, fields) if commas.rows else None
         table = commas if found is not None and found.header else table
+    if table.bad:
+        raise DataError(str(table.bad[0]))
     if not table.rows:
         return ([] if table.format == "json" else lines), None
     try:

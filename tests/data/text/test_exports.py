@@ -61,6 +61,48 @@ def test_headers_of_r_and_excel(file, name, content):
     assert len(inputs) == len(lines) and [text for text in inputs if text] == TEXTS
 
 
+@pytest.mark.parametrize("name, how", [
+    ("a.tsv", dict(delimiter="\t")), ("a.txt", dict(delimiter="\t", quoting=csv.QUOTE_ALL)),
+    ("a.csv", dict(delimiter="\t")), ("a.csv", dict(doublequote=False, escapechar="\\")),
+    ("a.tsv", dict(delimiter="\t", doublequote=False, escapechar="\\")), ("a.csv", {}),
+])  # fmt: skip
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+@pytest.mark.parametrize("header", [("text", "label"), ("Kommentar", "label"), ()])
+def test_quotation_marks_and_line_breaks_as_programs_write_them(file, name, how, order, header):
+    """pandas, Excel and Spark; the file to predict has an answer per line, the last of a row."""
+    texts = [f'{text}\n\n"so" it\'s' if i % 4 else text for i, text in enumerate(TEXTS)]
+    written = io.StringIO()
+    rows = [header] * bool(header) + list(zip(texts, LABELS))
+    csv.writer(written, lineterminator="\n", **how).writerows([r[i] for i in order] for r in rows)
+    fields = (order.index(0), order.index(1)) if header != ("text", "label") else (None, None)
+    path = file(name, written.getvalue())
+    how = {"header": "yes" if header else "no"}
+    data = read(path, None, None, None, **how) if fields[0] is None else read(
+        path, str(fields[0]), None, str(fields[1]), **how
+    )  # fmt: skip
+    assert (data.texts, data.labels, data.remark) == (texts, LABELS, "")
+    lines = written.getvalue().split("\n")[:-1]
+    inputs, _ = TextFiles().questions(path, lines, data.columns)
+    assert len(inputs) == len(lines)
+    assert [text for text in inputs if text] == [text.replace("\n", " ") for text in texts]
+
+
+def test_a_mark_that_is_not_closed_is_one_bad_line(file):
+    rows = [f'"{text}",{label}' for text, label in PLAIN]
+    rows[3:5] = f'"{TEXTS[3]},gut', f'"{TEXTS[4]} "so" it is",gut'
+    path = file("a.csv", "\n".join(["text,label", *rows]))
+    data = read(path, on_bad_line="skip")
+    with pytest.raises(DataError, match="a.csv:5: .*is a quotation mark missing, or not doubled"):
+        read(path)
+    with pytest.raises(DataError, match="a.csv:5: .*is a quotation mark missing, or not doubled"):
+        TextFiles().questions(path, ["text,label", *rows], data.columns)
+    assert data.texts == TEXTS[:3] + TEXTS[5:] and [bad.line for bad in data.bad_lines] == [5, 6]
+    stray = "".join(f'"{text}\t{label}\n' for text, label in PLAIN)  # GLUE's MRPC
+    assert read(file("a.tsv", stray)).texts == [f'"{text}' for text in TEXTS]
+    with pytest.raises(DataError, match="a.tsv:13: 1 column, not 2"):
+        read(file("a.tsv", f"{stray}no label\n"))
+
+
 def test_a_mark_between_columns_is_named_though_texts_have_commas(file):
     rows = [(label, text[: 12 + 5 * i]) for i, (text, label) in enumerate(PLAIN)]
     for content in (table(rows, ";"), table([("Klasse, grob", "Text"), *rows], ";")):
@@ -258,11 +300,14 @@ def test_a_constant_text_and_a_short_source_are_asked_for(file, name, rows, how,
     ("# id 5 domain=en\nUni _ _ B-ORG\nRom _ _ I-ORG\n\n", None),
     ("Uni NNP I-NP I-ORG\nRom NNP I-NP I-ORG\n\n", None),
     ("#\tO\n#\tB-creative work\n\n", None),
+    ("Ann B-PER\nNew York B-LOC\nRom B-LOC\n\n", "a.txt:2: 3 columns, not 2; needed: a token"),
+    ("-DOCSTART-\n\nAnn\tx\tB-PER\nsang\tx\tO\n\n", None),
 ])  # fmt: skip
 def test_tags_are_one_column_and_one_per_token(file, lines, said):
     path = file("a.txt", lines * 9)
     if said is None:
-        assert len(entities.read(path)) == 9
+        data = entities.read(path)
+        assert len(data) == 9 and data.columns.label == len(data.columns.columns) - 1 > 0
         return
     with pytest.raises(DataError, match=said):
         entities.read(path)
