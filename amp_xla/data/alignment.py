@@ -90,9 +90,8 @@ def labelled(
     """Return texts with entities or triples, and their batches.
 
     Args:
-      parts: training and dev texts.
       values: entities or triples of each text of both parts; their ``label`` is a name.
-      preparation: the settings; share: ``train_fraction``.
+      share: ``train_fraction``.
       unit: ``entities`` or ``triples``, for messages.
       find: finds their tokens.
       changes: function (targets of both parts, number of labels) -> argument of

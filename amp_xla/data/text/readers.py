@@ -100,15 +100,11 @@ def read(
 
     Args:
       path: the file; ``-`` is standard input.
-      text_field, pair_field, label_field: names of columns or keys; None = the usual ones. In a
-        file without a header, column numbers from 0.
+      text_field, pair_field, label_field, header, needs, known: see ``columns.Request``.
       on_bad_line: ``"error"`` raises for unusable lines, ``"skip"`` returns them in ``bad_lines``.
-      needs: names of ``Fields`` that a file must have; other fields are read if they exist.
       numbers: labels must be finite numbers; they become their shortest text (``1.0`` is ``1``).
       separator: text between the labels of a sample, which in JSON may be a list; a sample may have
         no label. None = each sample has one label.
-      known: names of fields that are recognized without a flag.
-      header: ``"yes"`` or ``"no"``: whether the first line is a header; None = detect it.
       run: layout of the training file; see ``columns.decide``.
     """
     table = Table.read(path)
@@ -153,7 +149,6 @@ def collected(
     """Return the samples of a file; raise ``DataError`` for bad lines, or if there are no samples.
 
     Args:
-      path, on_bad_line: as for ``read``.
       places: line number and content of each sample.
       sample: content -> text, second text and label; raises ``ValueError`` with the reason.
       bad: lines already known to be unusable.
@@ -237,16 +232,10 @@ def questions(
 ) -> Tuple[List[str], Optional[Layout]]:
     """Return an input of ``predict`` for each line of a file, or for each object in JSON.
 
-    A header and a sample with a blank text have an empty input.
-
-    Args:
-      path, lines: name and content of the file.
-      run: layout of the run's training file, which this file has too, with or without a label.
-      fields: fields that make an input: ``text``, or ``text`` and ``pair``.
-      known: names of fields that are recognized in a file with other columns.
-
-    Returns:
-      The inputs; and the layout, or None if each line is an input as it is.
+    A header and a sample with a blank text have an empty input. The file has the columns of
+    ``run``, the training file's layout, with or without a label; ``fields`` of them make an input:
+    ``text``, or ``text`` and ``pair``. Names of ``known`` are recognized in a file with other
+    columns. Also returns the layout, or None if each line is an input as it is.
     """
     alone = [(name, "") for name, _ in known.texts] * (len(fields) == 1)  # a source, no target
     known = known._replace(texts=[*known.texts, *alone])

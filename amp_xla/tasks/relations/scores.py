@@ -20,9 +20,7 @@ MOST = 100  # subjects and objects of a text, the best ones: an untrained model 
 def decode(planes: np.ndarray, length: int) -> List[Tuple[int, ...]]:
     """Return (predicate, subject's first and last token, object's) of each triple of a text.
 
-    Args:
-      planes: scores, float [2 + 2 * predicates, L, L]; see ``data.cells_of``.
-      length: number of tokens; [CLS] and [SEP] are never part of a name.
+    ``planes`` are the scores of ``data.cells_of``; [CLS] and [SEP] are never part of a name.
     """
     inner = planes[:, 1 : length - 1, 1 : length - 1]
     cells = [np.argwhere(np.triu(plane > 0)) for plane in inner[:2]]

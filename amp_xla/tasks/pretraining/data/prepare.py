@@ -233,14 +233,9 @@ def _make_shards(config: Config, files: List[str], cut: str, pool: Pool) -> List
 
 
 def make_shards(unit: Unit, config: Config, cut: str) -> int:
-    """Write the files of one unit, then its record; do nothing if they exist.
+    """Write the files of one unit, then its record; return its bytes of text.
 
-    Args:
-      unit: the unit.
-      cut: kind of ``Cutter``.
-
-    Returns:
-      Bytes of text in the unit.
+    If they exist, nothing is done. ``cut`` is the kind of ``Cutter``.
     """
     if prepared.finished(config.out, unit.name):
         return unit.size

@@ -159,12 +159,9 @@ class Manifest:
 
 
 class Sequences:
-    """The sequences of one split, by number.
+    """The sequences of a ``split``, train or heldout, by number.
 
-    Args:
-      manifest: manifest of a prepared folder.
-      split: ``train`` or ``heldout``.
-      length: L, tokens per sequence; None = the folder's length.
+    They have ``length`` = L tokens; None = the folder's length.
     """
 
     def __init__(
@@ -262,13 +259,10 @@ def _check(unit: Dict[str, Any], source: Path) -> None:
 
 
 def claim(folder: str, settings: Dict[str, Any]) -> None:
-    """Record the settings of a folder before any unit is written.
+    """Record the settings of a folder before any unit is written; refuse another folder's.
 
     Later commands may name the corpus by another path, and may change ``--on-bad-line``: with
     ``error``, a unit with a bad line was never finished.
-
-    Raises:
-      DataError: the folder has other settings.
     """
     path = os.path.join(folder, SETTINGS)
     if not os.path.exists(path) or not begun(folder):

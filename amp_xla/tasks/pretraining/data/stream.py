@@ -3,8 +3,7 @@
 Position p of a run is sequence ``p % n`` of epoch ``p // n``, in an order that is a function of
 (seed, epoch); masks are a function of (seed, epoch, sequence). So a run resumes at any step without
 replaying earlier ones. First blocks of neighbouring sequences are shuffled, then the sequences
-within a group of blocks, so that disks read in long stretches. A run may have two phases, of short
-sequences and then of long ones, as BERT's training had.
+within a group of blocks, so that disks read in long stretches.
 """
 
 from __future__ import annotations
@@ -36,17 +35,11 @@ class Stream:
     ``Masking`` describes the arrays of a batch, which are the same for all objectives.
 
     Args:
-      sequences: the prepared text.
       masking: masks for ``mlm``; its tokenizer and seed are also those of other objectives.
-      batch_size: B.
       batches: number of batches.
       objective: ``mlm``, ``lm`` (predict every next token) or ``unilm`` (predict the second of two
         segments, separated by a [SEP] at a random position).
       shuffle: False = order of the files.
-
-    Attributes:
-      length: L.
-      predicted: K.
     """
 
     def __init__(
