@@ -25,7 +25,7 @@ COMPRESSED = (".gz", ".bz2", ".zst", ".xz", ".zip")
 # How packed files begin
 _PACKED = re.compile(
     rb"(?P<gz>\x1f\x8b)|(?P<bz2>BZh\d1AY&SY)|(?P<zst>\x28\xb5\x2f\xfd)|(?P<xz>\xfd7zXZ)|"
-    rb"(?P<zip>PK\x03\x04)|(?P<parquet>PAR1)"
+    rb"(?P<zip>PK\x03\x04)|(?P<Parquet>PAR1)"
 )
 _OPEN = {"gz": lambda raw: gzip.GzipFile(fileobj=raw), "bz2": bz2.BZ2File, "xz": lzma.LZMAFile}
 MEMORY = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4  # bytes of texts
@@ -54,7 +54,7 @@ def opened(path: str) -> Iterator[Any]:
                 zstandard = extra("zstandard", f"{path}: reading .zst")
                 damage += (zstandard.ZstdError,)
                 file = zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True)
-            elif kind == "parquet":
+            elif kind == "Parquet":
                 parquet = extra("pyarrow.parquet", f"{path}: reading Parquet")
                 damage += (extra("pyarrow", path).ArrowException,)
                 file = _Chunks(_json_lines(parquet.ParquetFile(raw)))
