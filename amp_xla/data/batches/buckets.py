@@ -224,10 +224,8 @@ class PackedBatches(Batches):
     Args:
       length: tokens per row; the longest sample must fit.
       batch_size: average number of samples per step, which decides the number of rows.
-      shape: rows per step and slots per row; None = chosen from the samples.
-
-    Attributes:
-      slots: S, maximum samples per row, at least 2.
+      shape: rows per step, and ``slots``: maximum samples per row, at least 2; None = chosen from
+        the samples.
     """
 
     def __init__(

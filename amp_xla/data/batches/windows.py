@@ -46,8 +46,6 @@ class WindowBatches(Batches):
 
     Args:
       rows: batches whose samples are windows: one in each row, or packed rows.
-      label_ids: as for ``Batches``, of each text.
-      seed, shuffle: as for ``Batches``.
       most: maximum number of windows of a text.
       parts: micro-batches of a batch, of all ranks.
       shape: rows of a batch and of a group; None = nearly the rows of ``rows``, in groups of which

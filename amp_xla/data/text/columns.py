@@ -63,13 +63,8 @@ class Request(NamedTuple):
 def decide(table: Table, request: Request, run: Optional[Layout] = None) -> Layout:
     """Return what the columns of a file are.
 
-    Args:
-      table: its rows.
-      request: what is needed, and what flags name.
-      run: layout of the training file, which applies if this file has the same columns.
-
-    Raises:
-      DataError: a field is missing, or the file can be read in two ways.
+    ``run`` is the layout of the training file, which applies if this file has the same columns. It
+    is an error if a field is missing, or the file can be read in two ways.
     """
     (_, head), *below = table.rows[:EXAMINED]
     if run is None or run.header:

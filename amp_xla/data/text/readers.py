@@ -148,10 +148,8 @@ def collected(
 ) -> Dataset:
     """Return the samples of a file; raise ``DataError`` for bad lines, or if there are no samples.
 
-    Args:
-      places: line number and content of each sample.
-      sample: content -> text, second text and label; raises ``ValueError`` with the reason.
-      bad: lines already known to be unusable.
+    ``sample`` makes the content of a place text, second text and label, or raises ``ValueError``
+    with the reason. ``bad`` are lines already known to be unusable.
     """
     samples: List[Sequence[Optional[str]]] = []
     for number, content in places:
@@ -174,8 +172,7 @@ def text_value(
 ) -> str:
     """Return the text in a field, or a label, which may be a number or a boolean in JSON.
 
-    Raises:
-      ValueError: the field is missing, empty or of another type.
+    ``ValueError``: the field is missing, empty or of another type.
     """
     if field not in record:
         raise ValueError(f"no field {field!r}; found: {', '.join(map(repr, record))[:60]}")
@@ -296,11 +293,7 @@ def _number(value: str, field: str) -> str:
 
 
 def split_pairs(lines: Sequence[str]) -> Tuple[List[str], List[str]]:
-    """Split lines into two texts at the tab.
-
-    Raises:
-      LineError: a line does not have one tab, with a text before and after it.
-    """
+    """Split lines into two texts at the only tab; raise ``LineError`` if one is missing."""
     pairs = [line.split("\t") for line in lines]
     for i, texts in enumerate(pairs):
         if len(texts) != 2 or not all(map(str.strip, texts)):

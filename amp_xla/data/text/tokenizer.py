@@ -88,10 +88,9 @@ class Encoded:
     def fitting(cls, samples: Iterable[Part], length: int, stride: int = 0) -> Encoded:
         """Join rows of at most ``length`` tokens.
 
-        Args:
-          stride: 0 = the part that can be cut ends where the row is full. Above 0, it is cut into
-            windows, each ``stride`` tokens after the one before it, or less if that would leave
-            tokens out. The last window ends with the part, so all are equally long.
+        With a stride of 0, the part that can be cut ends where the row is full. Above 0, it is cut
+        into windows, each ``stride`` tokens after the one before it, or less if that would leave
+        tokens out. The last window ends with the part, so all are equally long.
         """
         rows, firsts, lost = [], [], []
         begins: List[int] = []

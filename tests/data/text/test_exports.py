@@ -212,26 +212,8 @@ def test_labels_that_a_user_of_prodigy_rejected_are_left_out(file, answer):
         assert data.texts == ["Ann came", "b a"]
 
 
-def test_entities_of_label_studio(file):
-    value = {"start": 0, "end": 3, "text": "Ann", "labels": ["PER"]}
-    content = json.dumps([{"id": 1, "text": "Ann came", "label": [value], "annotator": 1}])
-    (label,) = entities.read(file("a.json", content)).labels or []
-    assert entities.unpack(label) == [entities.Entity(0, 3, "PER")]
-    value["labels"] = ["PER", "ORG"]
-    content = json.dumps([{"text": "Ann came", "label": [value]}])
-    with pytest.raises(DataError, match="a.json:1: entity"):
-        entities.read(file("a.json", content))
-
-
 WORDS = "Ann Lee met Bob in New York City".split()
 BILOU = "B-PER L-PER O U-PER O B-LOC I-LOC L-LOC".split()
-
-
-def test_bilou(file):
-    lines = "".join(f"{word} {tag}\n" for word, tag in zip(WORDS, BILOU))
-    data = entities.read(file("a.bilou", f"{lines}\n{lines}"))
-    wanted = [(0, 7, "PER"), (12, 15, "PER"), (19, 32, "LOC")]
-    assert [entities.unpack(label) for label in data.labels or []] == [wanted] * 2
 
 
 @pytest.mark.parametrize("begin", ["s{i}\t", "{i}\t", "bc/00\t{k}\t", "\t"])

@@ -44,10 +44,8 @@ def cutter(vocab: str, lowercase: bool, kind: str) -> Cutter:
 class Cutter:
     """Cuts texts into tokens, grouped into words.
 
-    Args:
-      tokenizer: WordPiece.
-      kind: ``pieces``: pieces with ## continue a word. ``jieba``: jieba finds words, and each word
-        is tokenized separately, as in bert4keras' pretraining.
+    ``pieces``: pieces with ## continue a word. ``jieba``: jieba finds words, and each word is
+    tokenized separately, as in bert4keras' pretraining.
     """
 
     def __init__(self, tokenizer: Tokenizer, kind: str) -> None:
@@ -68,12 +66,9 @@ class Cutter:
 
 @dataclasses.dataclass(frozen=True)
 class Masking:
-    """Random masks of sequences.
+    """Random masks of ``rate`` of the words or tokens (``unit``) of sequences.
 
-    Args:
-      tokenizer: its special tokens are never masked, and never replace a token.
-      rate: share of the tokens to predict, 0 to 0.5.
-      unit: ``word`` or ``token``.
+    Special tokens are never masked, and never replace a token.
     """
 
     tokenizer: Tokenizer

@@ -18,11 +18,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 class Pool:
-    """Worker processes that apply functions to items.
-
-    Args:
-      processes: number of worker processes; 0 = one per CPU core, 1 = work in this process.
-    """
+    """Worker processes that apply functions to items; 0 = one per CPU core, 1 = this process."""
 
     def __init__(self, processes: int) -> None:
         count = processes or len(os.sched_getaffinity(0))
@@ -46,11 +42,7 @@ class Pool:
         self._executor.shutdown()
 
     def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
-        """Yield ``function(item)`` for each item, in order; only a few items are in memory.
-
-        Raises:
-          DataError: a worker process died.
-        """
+        """Yield ``function(item)`` for each item, in order; only a few items are in memory."""
         if self._executor is None:
             yield from map(function, items)
             return

@@ -77,11 +77,9 @@ def write_stream(
 
 @dataclasses.dataclass(frozen=True)
 class Manifest:
-    """The index of a prepared folder.
+    """The index of a prepared folder: the settings that decide the content, and its units.
 
-    Attributes:
-      settings: the settings that decide the content.
-      units: for each unit of the corpus, in order: its files, and counts of what was left out.
+    A unit of the corpus, in order, has its files, and counts of what was left out.
     """
 
     folder: str
@@ -124,11 +122,7 @@ class Manifest:
         return all(_has_files(self.folder, unit) for unit in self.units)
 
     def tokenizer(self) -> Tokenizer:
-        """Return the tokenizer of the folder's vocabulary.
-
-        Raises:
-          DataError: the text was tokenized with another vocabulary.
-        """
+        """Return the tokenizer of the folder's vocabulary, with which the text was tokenized."""
         path = os.path.join(self.folder, VOCAB)
         tokenizer = Tokenizer.load(path, self.settings["lowercase"])
         known = vocabulary.fingerprint(tokenizer.tokens), tokenizer.vocab_size
