@@ -13,7 +13,7 @@ from amp_xla.data.batches.buckets import Batches, PackedBatches, choose_lengths
 from amp_xla.data.batches.order import generator
 from amp_xla.data.batches.protocol import Batch, MappedBatches
 from amp_xla.data.batches.windows import WindowBatches
-from amp_xla.data.text.layout import LAYOUT, Fields, sample
+from amp_xla.data.text.layout import LAYOUT, sample
 from amp_xla.data.text.options import VocabularyOptions
 from amp_xla.data.text.readers import Dataset
 from amp_xla.data.text.tokenizer import Encoded, Tokenizer
@@ -138,8 +138,7 @@ class Preparation(NamedTuple):
         if changes:
             batches, dev_batches = map(MappedBatches, (batches, dev_batches), changes)
         batches = token_dropout(batches, self.token_dropout, tokenizer, self.seed)
-        first = zip(Fields._fields, (train.texts, train.pairs, train.labels))
-        shown = shown or sample(**{name: column[0] for name, column in first if column})
+        shown = shown or sample(**{name: values[0] for name, values in train.fields.items()})
         description = (
             f"{_columns(train, dev)}{shown}\n{counts}, {tokenizer.vocab_size} tokens; "
             f"{batches.describe()}{f' (allowed: {self.micro_batch})' * bool(most)}"

@@ -39,6 +39,12 @@ class Dataset:
     def __len__(self) -> int:
         return len(self.texts)
 
+    @property
+    def fields(self) -> Dict[str, List[str]]:
+        """Name of each field that the file has -> its values."""
+        columns = zip(Fields._fields, (self.texts, self.pairs, self.labels))
+        return {field: values for field, values in columns if values is not None}
+
     def fingerprint(self) -> str:
         """Return the SHA-256 (hex) of texts, pairs and labels in order."""
         digest = hashlib.sha256()
@@ -53,10 +59,8 @@ class Dataset:
     @property
     def columns(self) -> Layout:
         """The layout, also of built-in texts."""
-        values = zip(Fields._fields, (self.texts, self.pairs, self.labels))
-        fields = [field for field, column in values if column is not None]
-        places = {field: i for i, field in enumerate(fields)}
-        return self.layout or Layout("tab", False, numbers(fields), **places)
+        places = {field: i for i, field in enumerate(self.fields)}
+        return self.layout or Layout("tab", False, numbers(self.fields), **places)
 
     @property
     def all_texts(self) -> List[str]:
@@ -72,11 +76,9 @@ class Dataset:
     def take(self, indices: Iterable[int]) -> Dataset:
         """Return the samples at ``indices``, in that order."""
         chosen = [int(i) for i in indices]
+        each: Any = {name: [values[i] for i in chosen] for name, values in self.fields.items()}
         return dataclasses.replace(
-            self,
-            texts=[self.texts[i] for i in chosen],
-            pairs=None if self.pairs is None else [self.pairs[i] for i in chosen],
-            labels=None if self.labels is None else [self.labels[i] for i in chosen],
+            self, texts=each["text"], pairs=each.get("pair"), labels=each.get("label")
         )
 
 
@@ -128,15 +130,14 @@ def read(
 
     data = collected(path, table.rows[layout.header :], sample, table.bad, on_bad_line)
     if run is None and not any(fields):
-        values = zip(Fields._fields, (data.texts, data.pairs, data.labels))
-        problem = doubt(layout, known, {field: column for field, column in values if column})
+        problem = doubt(layout, known, data.fields)
         if problem:
             raise DataError(f"{called(path)}: {problem}")
     quoted = [text for text in data.texts if table.format == "tab" and text[0] == text[-1] == '"']
     quoted = quoted if 2 * len(quoted) > len(data) else list(filter(QUOTED.fullmatch, quoted))
-    remark = f"\nwarning: {len(quoted):,} texts are between quotation marks, which stay: only .csv"
-    remark += f" files with commas may quote; such as {quoted[0][:60]}" if quoted else ""
-    return dataclasses.replace(data, layout=layout, remark=remark if quoted else "")
+    remark = f"\nwarning: {len(quoted):,} texts are between quotation marks, which stay, such as "
+    remark = f"{remark}{quoted[0][:60]}" if quoted else ""
+    return dataclasses.replace(data, layout=layout, remark=remark)
 
 
 def collected(

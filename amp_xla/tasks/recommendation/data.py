@@ -311,15 +311,13 @@ def two_packages() -> Tuple[bytes, bytes]:
             if label in names and words not in seen:
                 sides[names.index(label)][words] = None
         seen.update(*sides)
-        parts.append(_lines([list(side) for side in sides], 8))
+        lists = list(map(list, sides))
+        samples = [
+            f"{label}\t{words}\t{lists[label][(i + shift * 7) % len(side)]}\n"
+            for label, side in enumerate(sides)
+            for shift in range(1, 9)
+            for i, words in enumerate(side)
+        ]
+        order = np.random.RandomState(0).permutation(len(samples))
+        parts.append("".join(samples[i] for i in order).encode())
     return parts[0], parts[1]
-
-
-def _lines(sides: List[List[str]], times: int) -> bytes:
-    samples = []
-    for label, side in enumerate(sides):
-        for shift in range(1, times + 1):
-            for i, words in enumerate(side):
-                samples.append(f"{label}\t{words}\t{side[(i + shift * 7) % len(side)]}\n")
-    order = np.random.RandomState(0).permutation(len(samples))
-    return "".join(samples[i] for i in order).encode()

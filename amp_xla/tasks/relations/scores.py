@@ -71,20 +71,16 @@ def state(batch: Batch, out: Mapping[str, Any], found: Found, gold: Found) -> Di
 
 def explained(mean: Mapping[str, float]) -> str:
     """Return why F1 is 0, and what to try, from the means of ``state``."""
-    advice = "more --epochs"
-    why = f"{mean['names']:.2g} subjects and objects per text"
+    why, advice = f"{mean['names']:.2g} subjects and objects per text", "more --epochs"
     if not mean["names"]:
         why = "no score of a subject or object is above 0; the best of a text is "
         why += f"{mean['best_name']:.1f} on average"
         advice += ", then a higher --learning-rate"
     elif not mean["triples"]:
-        why += ", but no predicate links them; the best score of a link is "
-        why += f"{mean['best_link']:.1f} on average"
+        why += f", but no predicate links them; the best is {mean['best_link']:.1f} on average"
     else:
-        why += (
-            f" and {mean['triples']:.2g} triples; {mean['pairs']:.2g} have the right subject and "
-        )
-        why += "object with a wrong predicate"
+        why += f" and {mean['triples']:.2g} triples; {mean['pairs']:.2g} have the right subject "
+        why += "and object with a wrong predicate"
         advice += "; a lower --learning-rate if the loss rises"
     return f"F1 is 0: {why}. Try {advice}"
 

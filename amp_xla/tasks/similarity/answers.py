@@ -63,14 +63,7 @@ def predict(
     if query is not None:
         query, *others = map(readers.one_line, [query, *lines])
         pairs = [f"{query}\t{line}" for line in others]
-    return _answers(lines, *_scores(config, checkpoint, pairs))
-
-
-def _answers(lines: Sequence[str], scores: np.ndarray, similar: Optional[np.ndarray]) -> Answers:
-    """Return the label, if there is one, the score and the line.
-
-    ``similar`` is the probability of the label 1; None if labels are not 0 and 1.
-    """
+    scores, similar = _scores(config, checkpoint, pairs)
     labels: List[Row] = [([], {}) for _ in lines]
     if similar is not None:
         labels = label_answers(lines, ("0", "1"), np.stack([1.0 - similar, similar], 1)).rows
