@@ -74,12 +74,10 @@ def test_quotation_marks_and_line_breaks_as_programs_write_them(file, name, how,
     written = io.StringIO()
     rows = [header] * bool(header) + list(zip(texts, LABELS))
     csv.writer(written, lineterminator="\n", **how).writerows([r[i] for i in order] for r in rows)
-    fields = (order.index(0), order.index(1)) if header != ("text", "label") else (None, None)
-    path = file(name, written.getvalue())
-    how = {"header": "yes" if header else "no"}
-    data = read(path, None, None, None, **how) if fields[0] is None else read(
-        path, str(fields[0]), None, str(fields[1]), **how
-    )  # fmt: skip
+    path, names = file(name, written.getvalue()), [str(order.index(i)) for i in (0, 1)]
+    data = read(path, names[0], None, names[1], header="yes" if header else "no")
+    if header == ("text", "label"):
+        assert read(path) == data
     assert (data.texts, data.labels, data.remark) == (texts, LABELS, "")
     lines = written.getvalue().split("\n")[:-1]
     inputs, _ = TextFiles().questions(path, lines, data.columns)
