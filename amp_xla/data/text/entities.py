@@ -101,14 +101,15 @@ def read(path: str, nested: bool = True, on_bad_line: str = "error") -> Dataset:
         layout = Layout("conll", False, cells, 0, label=len(cells) - 1)
         again = sum(a == b for a, b in zip(first, first[1:]))
         numbered = 2 * again > len(first) or all(map(str.isdigit, first))
-        if len(cells) > 2 and numbered and table.format == "tab":
+        if len(cells) > 2 and numbered and table.format != "comma":
             raise DataError(
                 f"{called(path)}: column 0 numbers the tokens or texts; the token must be in "
                 f"column 0, and its tag in the last one (cut -f 2- removes a column)"
             )
         _refuse_two_tags(path, filled)
         remark = _positions(first)
-        if 512 < len(first) == table.rows[-1][0] - table.rows[0][0] + 1:  # several texts
+        filled_lines = [number for number, row in enumerate(rows) if row]
+        if 512 < len(first) == filled_lines[-1] - filled_lines[0] + 1:  # several texts
             remark += (
                 f"\nwarning: no blank line ends a text: all {len(first):,} tokens are one text"
             )

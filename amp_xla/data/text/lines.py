@@ -29,7 +29,9 @@ JSON = re.compile(r"\s*([{]\s*(\"|$)|\[\s*([{]|$))")  # how JSON begins in a fil
 # Behind a token, as in CoNLL; several tags are none.
 TAG = re.compile(r"O|[BIESMLU]-(?!.*[\s\x02](O|[BIESMLU]-)).*\S")
 _BETWEEN = re.compile(r"[\s,\[\]]*")  # around the objects of an array
-_MARKED = re.compile('"[^"\t]*"(\t"[^"\t]*")+')  # a row whose cells all have quotation marks
+# A row whose cells all have quotation marks, and a cell that has marks inside, as programs write
+_MARKED = re.compile('"[^"\t]*(""[^"\t]*)*"(\t"[^"\t]*(""[^"\t]*)*")+')
+_DOUBLED = re.compile('(^|\t)"[^"\t]*(""[^"\t]*)+"(\t|$)')
 _SPACED = re.compile('(^|,) +"[^"]*" *(,|$)')  # a space before a quotation mark, as people write
 csv.field_size_limit(1 << 27)  # characters of a cell: documents, but no file without its last quote
 
@@ -92,8 +94,10 @@ class Table(NamedTuple):
             rows, wrong = _quoted(path, lines, ",")
             rows = rows[bool(rows) and rows[0][1].lower() == "sep=\t" :]  # a line for Excel
             return cls(path, "comma", rows, [*bad, *wrong])
-        marked = bool(_MARKED.fullmatch(first))
-        if marked or fitting < len(rows):  # marks and line breaks inside, if that fits better
+        marks = [line for _, line in rows if line[0] == '"' or '\t"' in line]
+        most = 2 * len(list(filter(_MARKED.fullmatch, marks))) > len(rows)
+        marked = most or any(map(_DOUBLED.search, marks))
+        if marked or (marks and fitting < len(rows)):  # line breaks inside, if that fits better
             table, wrong = _quoted(path, lines, "\t")
             misfits = len(table) + len(wrong) - _fitting(table)
             if _fitting(table) >= fitting and misfits < len(rows) - fitting + marked:
@@ -140,7 +144,7 @@ def _csv(path: str, lines: Sequence[str], **how: Any) -> Tuple[List[Line], List[
                 if any(map(str.strip, row)):
                     rows.append((end, "\t".join(cell.replace("\t", " ") for cell in row)))
             break
-        except csv.Error as error:  # go on behind the first line of this row
+        except csv.Error as error:  # continue after the first line of this row
             end = begin = end + 1
             reason = f"{error}; is a quotation mark missing, or not doubled?"
             bad.append(BadLine(path, end, reason))

@@ -60,7 +60,7 @@ class Dataset:
     def columns(self) -> Layout:
         """The layout, also of built-in texts."""
         places = {field: i for i, field in enumerate(self.fields)}
-        return self.layout or Layout("tab", False, numbers(self.fields), **places)
+        return self.layout or Layout("tab", False, numbers(list(places)), **places)
 
     @property
     def all_texts(self) -> List[str]:

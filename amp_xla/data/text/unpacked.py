@@ -16,7 +16,7 @@ import sys
 import zipfile
 import zlib
 from json.encoder import encode_basestring
-from typing import Any, Iterator, List, Optional, Tuple, Type
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple, Type
 
 from amp_xla.errors import DataError
 from amp_xla.process import output
@@ -27,7 +27,11 @@ _PACKED = re.compile(
     rb"(?P<gz>\x1f\x8b)|(?P<bz2>BZh\d1AY&SY)|(?P<zst>\x28\xb5\x2f\xfd)|(?P<xz>\xfd7zXZ)|"
     rb"(?P<zip>PK\x03\x04)|(?P<Parquet>PAR1)"
 )
-_OPEN = {"gz": lambda raw: gzip.GzipFile(fileobj=raw), "bz2": bz2.BZ2File, "xz": lzma.LZMAFile}
+_OPEN: Dict[str, Callable[[Any], Any]] = {
+    "gz": lambda raw: gzip.GzipFile(fileobj=raw),
+    "bz2": bz2.BZ2File,
+    "xz": lzma.LZMAFile,
+}
 MEMORY = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4  # bytes of texts
 _SMALL, _RATIO = 64 << 20, 100  # an unpacked file has so many bytes, or times the packed one
 _ENCODER = json.JSONEncoder(ensure_ascii=False, default=str)  # str: dates and numbers of Arrow
