@@ -43,14 +43,10 @@ _DIGIT, _LABELS = re.compile(r"\d"), re.compile("[,;|]")
 
 
 class Request(NamedTuple):
-    """The fields that a file must have, and those that flags name.
+    """The fields that a file must have (``needs``), and those that flags name (``fields``).
 
-    Attributes:
-      fields: names that flags give.
-      header: ``yes``, ``no``; None = the first line shows whether it is a header.
-      needs: names of ``Fields`` that the file must have.
-      known: names of fields that are recognized without a flag.
-      ask: raise an error if the first line may be a header; False = it is then a sample.
+    Names of ``known`` need no flag. ``header`` is ``yes``, ``no``, or None: the first line shows
+    whether it is a header; it is an error if it may be one, or, if ``ask`` is false, a sample.
     """
 
     fields: Fields = Fields()

@@ -1,7 +1,6 @@
 """WordPiece ids equal to bert4keras' Tokenizer or to Hugging Face's, for many texts at once.
 
-The package tokenizers cuts each *distinct* word into pieces once. "[SEP]" in a text is ordinary
-text.
+Each *distinct* word is cut into pieces once. "[SEP]" in a text is ordinary text.
 """
 
 from __future__ import annotations

@@ -125,11 +125,7 @@ class Lines:
 
 
 def parse_line(line: bytes, columns: Columns, values: int, index: int = 0) -> Parsed:
-    """Return label, numbers and hashes of a line; an empty label is 0.
-
-    Raises:
-      LineError: there are too many or too few columns, or a number is not finite.
-    """
+    """Return label (an empty one is 0), numbers and hashes of a line, or raise ``LineError``."""
     label, *fields = line.rstrip(b"\r\n").split(b"\t")
     if len(fields) != sum(columns):
         raise LineError(index, f"{len(fields)} columns after the label; required: {sum(columns)}")

@@ -22,8 +22,7 @@ TRANSITION_RATE = 0.01  # peak learning rate of a CRF's transitions, 100 to 1000
 class Transitions(keras.layers.Layer):
     """Layer with a score for each pair of successive tags; its output is its input.
 
-    Args:
-      factor: scores are ``factor`` times the weights, as if their learning rate were higher.
+    Scores are ``factor`` times the weights, as if their learning rate were higher.
     """
 
     def __init__(self, factor: float, **kwargs: Any) -> None:

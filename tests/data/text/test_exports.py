@@ -281,6 +281,7 @@ def test_a_constant_text_and_a_short_source_are_asked_for(file, name, rows, how,
     ("Uni NNP I-NP I-ORG\nRom NNP I-NP I-ORG\n\n", None),
     ("#\tO\n#\tB-creative work\n\n", None),
     ("Ann B-PER\nNew York B-LOC\nRom B-LOC\n\n", "a.txt:2: 3 columns, not 2; needed: a token"),
+    ('7\t"\tO\n7\tAnn\tB-PER\n7\t"Ann Lee"\tx\tO\n\n', "column 0 numbers the tokens"),
     ("-DOCSTART-\n\nAnn\tx\tB-PER\nsang\tx\tO\n\n", None),
 ])  # fmt: skip
 def test_tags_are_one_column_and_one_per_token(file, lines, said):

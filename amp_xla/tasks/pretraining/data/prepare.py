@@ -139,8 +139,7 @@ def _refuse_inside(config: Config, files: List[str]) -> None:
 def _tokenizer(config: Config, files: List[str]) -> Tokenizer:
     """Return the tokenizer of ``vocab``, of the folder, or a trained one: equal on all machines.
 
-    The vocabulary in the folder is used only if a unit is finished. If none is, it may have been
-    trained with other settings.
+    If no unit is finished, the folder's may have been trained with other settings.
     """
     vocab = os.path.join(config.out, VOCAB)
     if config.vocab is not None or (os.path.exists(vocab) and prepared.begun(config.out)):
