@@ -135,8 +135,8 @@ def read(
             raise DataError(f"{called(path)}: {problem}")
     quoted = [text for text in data.texts if table.format == "tab" and text[0] == text[-1] == '"']
     quoted = quoted if 2 * len(quoted) > len(data) else list(filter(QUOTED.fullmatch, quoted))
-    remark = f"\nwarning: {len(quoted):,} texts are between quotation marks, which stay, such as "
-    remark = f"{remark}{quoted[0][:60]}" if quoted else ""
+    remark = f"\nwarning: {len(quoted):,} texts are between quotation marks, which are read as text"
+    remark = f"{remark}, such as {quoted[0][:60]}" if quoted else ""
     return dataclasses.replace(data, layout=layout, remark=remark)
 
 
