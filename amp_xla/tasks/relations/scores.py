@@ -77,7 +77,8 @@ def explained(mean: Mapping[str, float]) -> str:
         why += f"{mean['best_name']:.1f} on average"
         advice += ", then a higher --learning-rate"
     elif not mean["triples"]:
-        why += f", but no predicate links them; the best is {mean['best_link']:.1f} on average"
+        why += ", but no predicate links them; the best score of a link is "
+        why += f"{mean['best_link']:.1f} on average"
     else:
         why += f" and {mean['triples']:.2g} triples; {mean['pairs']:.2g} have the right subject "
         why += "and object with a wrong predicate"
