@@ -21,7 +21,7 @@ from amp_xla import backend
 from amp_xla.config import changed, flat
 from amp_xla.data.batches.protocol import micro_batches, whole
 from amp_xla.errors import AmpXlaError, DataError
-from amp_xla.process import durable
+from amp_xla.process import durable, regular
 from amp_xla.process.progress import note
 from amp_xla.settings import AUTO, Precision, Settings, auto
 from amp_xla.training.context import build_job, work_of
@@ -32,12 +32,7 @@ LOOKED_AT = 200  # batches
 
 
 class ScriptFunction(NamedTuple):
-    """A user's script, and the name of a function or model in it: ``my_script.py:build_model``.
-
-    Attributes:
-      path: path of the script.
-      name: the part after the colon.
-    """
+    """A user's script, and the name of a function or model in it: ``my_script.py:build_model``."""
 
     path: str
     name: str
@@ -84,11 +79,9 @@ class SubjectOptions:
 
         Args:
           words: flags of the recipe, or words of the script. ``work``: see ``open_recipe``.
-
-        Raises:
-          AmpXlaError: the recipe, script or batch does not exist; or ``--batch`` is given for a
-            recipe.
         """
+        if self.out is not None:
+            regular.refuse_unwritable(Path(self.out))
         note(f"building {self.recipe} ...")
         script = ScriptFunction.of(self.recipe)
         if script is None:
@@ -121,9 +114,6 @@ def open_recipe(recipe: str, words: Sequence[str], steps: int = 0, gpus: int = 1
     """Build a recipe's job with ``precision=amp`` and the loss scale for float16.
 
     ``steps`` and ``gpus`` are those for ``--xla auto``; steps 0 = the recipe's.
-
-    Raises:
-      AmpXlaError: the recipe does not exist, or ``words`` set a precision other than amp.
     """
     found = find_recipe(recipe)
     config = found.parse(words)
@@ -154,14 +144,10 @@ def _require_amp(name: str, precision: Optional[str]) -> None:
 
 
 def feeds(job: Any) -> Iterator[List[Any]]:
-    """Yield training batches, epoch after epoch, as arrays in the order of the placeholders."""
-    number = epoch = 0
-    while True:
-        for batch in job.batches.epoch(epoch, start=0):
-            for micro_batch in micro_batches(batch):
-                yield job.step.arrays(micro_batch, number)
-                number += 1
-        epoch += 1
+    """Return training batches, epoch after epoch, as arrays in the order of the placeholders."""
+    epochs = (job.batches.epoch(number, start=0) for number in itertools.count())
+    parts = (part for epoch in epochs for batch in epoch for part in micro_batches(batch))
+    return (job.step.arrays(part, number) for number, part in enumerate(parts))
 
 
 def longest(batches: Optional[Iterator[Any]]) -> Tuple[Optional[Sequence[Any]], float]:
@@ -184,14 +170,9 @@ def open_script(script: ScriptFunction, words: Sequence[str], batch: Optional[st
     """Import a script and build its model.
 
     Args:
-      script: its ``name`` is a compiled Keras model, or a function that returns model or
-        (model, batch).
+      script: names a compiled Keras model, or a function that returns model or (model, batch).
       words: ``sys.argv[1:]`` for the script.
-      batch: name of an object in the script: a batch as for ``fit``, several batches, or a function
-        that returns one of these.
-
-    Raises:
-      AmpXlaError: a file or name is missing, or has another type.
+      batch: name of a batch as for ``fit``, of several, or of a function that returns one of these.
     """
     if not os.path.isfile(script.path):
         raise AmpXlaError(f"there is no file {script.path}")

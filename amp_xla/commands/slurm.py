@@ -26,10 +26,8 @@ class Task(NamedTuple):
     """A task of a Slurm step.
 
     Attributes:
-      nodes: names of the step's nodes.
-      slots: number of tasks on each node.
-      node: index of this task's node.
-      local: number of this task on its node.
+      nodes, slots: names of the step's nodes, and number of tasks on each.
+      node, local: index of this task's node, and number of this task on it.
       port: port of the rendezvous server.
     """
 
@@ -52,11 +50,7 @@ class Task(NamedTuple):
 
 
 def read(environ: Mapping[str, str]) -> Task:
-    """Read the task from the environment variables of ``srun``.
-
-    Raises:
-      AmpXlaError: ``srun`` did not start this process.
-    """
+    """Read the task from the environment variables of ``srun``."""
     try:
         nodes = expand(environ["SLURM_STEP_NODELIST"])
         slots = counts(environ["SLURM_STEP_TASKS_PER_NODE"])

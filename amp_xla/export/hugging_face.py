@@ -27,11 +27,7 @@ _ONLY_BERT4KERAS = (
 
 
 def write(model: Exportable, folder: Path, dtype: str) -> None:
-    """Write the folder.
-
-    Raises:
-      AmpXlaError: transformers has no such model.
-    """
+    """Write the folder, if transformers has such a model."""
     if model.kind is None and not model.formula:
         raise AmpXlaError(
             "--format hf: transformers' BERT has no attention for --objective lm or unilm; "
@@ -74,10 +70,8 @@ def describe(model: Exportable, folder: Path) -> List[str]:
         load += '("{}")'
     elif model.load:
         load = model.load
-    return [
-        f"load: {load.format(folder)}",
-        *([describe_head(model, folder)] if model.kind is None else []),
-    ]
+    lines = [f"load: {load.format(folder)}"]
+    return [*lines, describe_head(model, folder)] if model.kind is None else lines
 
 
 def kind_of(tensors: Collection[str]) -> str:

@@ -84,9 +84,6 @@ class DistributedEmbedding(_Embedding):
 
     The layer takes ids as a SparseTensor [batch * slot_num, max_nnz] or as a RaggedTensor with as
     many rows, and returns [batch, slot_num, width] in its compute dtype.
-
-    Raises:
-      AmpXlaError: an argument has a value that is not allowed.
     """
 
     def __init__(
@@ -122,9 +119,7 @@ class All2AllDenseEmbedding(_Embedding):
     """Lookup of a fixed number of ids per slot, one vector per id.
 
     Args:
-      max_vocabulary_size_per_gpu, embedding_vec_size, slot_num: as for ``DistributedEmbedding``.
-      nnz_per_slot: number of ids per slot.
-      **more: as for ``DistributedEmbedding``.
+      nnz_per_slot: number of ids per slot; the other arguments are ``DistributedEmbedding``'s.
 
     The layer takes ids, int [batch, slot_num, nnz_per_slot], and returns
     [batch, slot_num, nnz_per_slot, width] in its compute dtype.

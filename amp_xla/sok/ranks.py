@@ -28,9 +28,6 @@ def Init(global_batch_size: Optional[int] = None, **_: Any) -> Any:  # SparseOpe
     Returns:
       The number of ranks. In graph mode it is a tensor, because scripts for TensorFlow 1.15 run
       the result in a session.
-
-    Raises:
-      AmpXlaError: the ranks do not divide the batch, or Horovod is missing.
     """
     if world().size > 1:
         try:
@@ -55,11 +52,7 @@ def Init(global_batch_size: Optional[int] = None, **_: Any) -> Any:  # SparseOpe
 
 
 def place() -> Tuple[int, int]:
-    """Return the global rank and the number of ranks.
-
-    Raises:
-      AmpXlaError: several ranks were started, and ``Init`` was not called.
-    """
+    """Return the global rank and the number of ranks."""
     module = joined()
     if module is None and world().size > 1:
         raise AmpXlaError(
@@ -72,13 +65,10 @@ def rows_of(table: Any, ids: Any, name: str, averaged: bool = True) -> Any:
     """Return the vectors of ids, from the ranks that have them.
 
     Args:
-      table: rows of this rank, float32 variable [rows of this rank, width].
-      ids: row numbers in the whole table, int64 [N].
+      table: float32 variable [rows of this rank, width].
+      ids: row numbers in the whole table, int64 [N]; the vectors are float32 [N, width].
       name: name of the table, the same on all ranks; a step has one lookup per name.
       averaged: True = gradients are the mean over ranks, False = their sum.
-
-    Returns:
-      float32 [N, width].
     """
     unique, index = tf.unique(ids)
     module = joined()
