@@ -25,12 +25,17 @@ _ROWS = 32  # texts per batch
 def quantize(model: Exportable, folder: Path, dev: Dataset, accept: bool) -> str:
     """Store the weights of ``model.onnx`` in int8, with a scale per channel.
 
-    ``export.json`` gets agreement, largest difference, speed and size, as the returned line.
-
     Args:
-      model: the exported model; its ``model.onnx``, in float32, is in ``folder``.
+      model: the exported model.
+      folder: has its ``model.onnx`` in float32; gets ``export.json``.
       dev: texts on which the answers are compared.
       accept: also accept an agreement that is too low.
+
+    Returns:
+      A line with agreement, largest difference, speed and size.
+
+    Raises:
+      AmpXlaError: too few answers are those of float32.
     """
     small = folder / onnx_model.FILE
     kernels = onnx_model.package("onnxruntime.quantization")

@@ -145,10 +145,13 @@ class Layer:
     def __call__(
         self, x: jax.Array, mask: jax.Array, dropout: Optional[Dropout], place: int
     ) -> jax.Array:
-        """Return the output for ``x``, the output of the layer below, both [B, L, hidden].
+        """Return the output for ``x``, both [B, L, hidden].
 
-        ``mask``, bool [B, L], is False for padding. ``place`` is the number of the layer's first
-        dropout mask; a layer has three.
+        Args:
+          x: output of the layer below.
+          mask: bool [B, L], False for padding.
+          dropout: key and rate of this step; None = no dropout.
+          place: number of the layer's first dropout mask; a layer has three.
         """
         rows, length, _ = x.shape
 

@@ -23,9 +23,13 @@ Batch = Dict[str, jax.Array]
 
 
 class State(NamedTuple):
-    """Content of a checkpoint: float32 parameters, Optax's state, and the next loss scale.
+    """Content of a checkpoint.
 
-    ``applied`` is the number of updates that were applied.
+    Attributes:
+      model: float32 parameters.
+      optimizer: state of Optax.
+      loss_scale: loss scale of the next step.
+      step, applied: number of steps, and of updates that were applied; int32.
     """
 
     model: Classifier
@@ -88,9 +92,15 @@ def training_step(
 ) -> Any:
     """Build a function (``State``, batch) -> (``State``, ``StepResult``), compiled per shape.
 
-    The state is donated. ``optimizer`` is the result of ``adamw``, ``rate`` that of ``schedule``;
-    ``dropout`` are the shares to drop of activations and of attention weights, and whether
-    attention is cuDNN's.
+    The state is donated.
+
+    Args:
+      optimizer: result of ``adamw``.
+      rate: result of ``schedule``.
+      policy: dtypes of parameters, computation and output.
+      dropout: shares to drop of activations and of attention weights; attention by cuDNN.
+      smoothing: label smoothing.
+      seed: seed of dropout.
     """
 
     @functools.partial(jax.jit, donate_argnums=0)

@@ -54,7 +54,11 @@ def per_label(confusion: np.ndarray) -> Dict[str, np.ndarray]:
 
 
 def of_counts(counts: np.ndarray) -> Dict[str, np.ndarray]:
-    """Return what ``per_label`` does from counts of correct, predicted, true ones, [labels, 3]."""
+    """Return precision, recall, F1 and support of each label from counts, like ``per_label``.
+
+    Args:
+      counts: numbers of correct, of predicted and of true ones, int64 [labels, 3].
+    """
     right, found, support = counts.T
     return {
         "precision": _ratio(right, found),
@@ -120,6 +124,10 @@ def best_threshold(labels: np.ndarray, scores: np.ndarray) -> Tuple[float, float
     """Return the threshold with the highest accuracy, and that accuracy.
 
     Scores >= threshold are positive. The threshold is the middle between two scores.
+
+    Args:
+      labels: bool [N].
+      scores: float [N], finite.
     """
     order = np.argsort(-scores, kind="stable")
     ranked, hits = scores[order], labels[order]

@@ -53,7 +53,11 @@ def decoded(data: bytes, dtype: str) -> np.ndarray:
 
 
 def piece(path: Path, offset: int, size: int) -> bytes:
-    """Return ``size`` bytes of a file, starting at ``offset``."""
+    """Return ``size`` bytes of a file, starting at ``offset``.
+
+    Raises:
+      DataError: the file is too short.
+    """
     with regular.opened(path, links=True) as file:
         if offset + size > file.seek(0, os.SEEK_END):
             raise DataError(f"{path} is truncated; copy or download it again")

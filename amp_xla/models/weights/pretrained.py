@@ -76,6 +76,9 @@ class Pretrained:
       path: path of the configuration file.
       tasks: number of ERNIE's tasks; 0 = not an ERNIE that uses them.
       config: content of ``path``; missing sizes have defaults, ``model_type`` is a known one.
+
+    Raises:
+      DataError: a file is missing, is not JSON, or has an impossible value.
     """
 
     def __init__(self, folder: str, checkpoint: Callable[[Path], Tensors]) -> None:
@@ -96,7 +99,15 @@ class Pretrained:
             )
 
     def check_sizes(self, vocab_size: Optional[int], length: Optional[int]) -> None:
-        """Check that there are enough layers, and embeddings for a vocabulary and a length."""
+        """Check that the model has enough embeddings for a vocabulary and a sequence length.
+
+        Args:
+          vocab_size: number of tokens in the vocabulary.
+          length: maximum number of tokens per sequence.
+
+        Raises:
+          DataError: it has too few; or the files have fewer layers, or no weights.
+        """
         stored, needed = self.stored(), self.config["num_hidden_layers"]
         layers = _layers(stored)
         if 0 < layers < needed:
@@ -124,12 +135,18 @@ class Pretrained:
             )
 
     def take(self, needed: Mapping[str, Shape], report: bool = True) -> Dict[str, np.ndarray]:
-        """Return tensors by Google's names, float32; print a line with the files' unused tensors.
+        """Read tensors, and print a line that lists unused tensors of the files.
 
         Args:
           needed: Google's name -> shape; kernels are [in, out]. A pooler may be missing in the
             files: a line is printed, and the result has none.
           report: False = do not print the line.
+
+        Returns:
+          Google's name -> float32.
+
+        Raises:
+          DataError: a tensor is missing, damaged, not finite, or has another shape or dtype.
         """
         stored = self.stored()
         source = next(iter(stored.values())).source if stored else str(self._folder)
