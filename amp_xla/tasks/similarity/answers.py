@@ -1,4 +1,4 @@
-"""Similarity scores of text pairs: evaluation on dev pairs, and predictions for new pairs."""
+"""Similarity scores of text pairs: evaluation, predictions; functions import TensorFlow."""
 
 from __future__ import annotations
 
@@ -6,17 +6,14 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
-from amp_xla.backend import K, tf
 from amp_xla.data.labelled import Labelled
 from amp_xla.data.text import readers
 from amp_xla.data.text.labels import Scale
 from amp_xla.report.scores import best_threshold, spearman
-from amp_xla.tasks.similarity import model as similarity
 from amp_xla.tasks.similarity.data import Method, apart
 from amp_xla.training.answers import Answers, Row, label_answers
 from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.evaluation import Evaluation, Infer, of_lines, per_sample
-from amp_xla.training.step import restore_weights
 
 
 def threshold_of(method: Method, scale: Scale) -> Optional[Any]:
@@ -27,6 +24,8 @@ def threshold_of(method: Method, scale: Scale) -> Optional[Any]:
     """
     if not (apart(method) and scale.binary):
         return None
+    from amp_xla.backend import tf
+
     return tf.get_variable(
         "threshold", (), tf.float32, trainable=False, initializer=tf.constant_initializer(0.5)
     )
@@ -40,6 +39,8 @@ def evaluation(infer: Infer, data: Labelled, threshold: Optional[Any]) -> Evalua
       data: pairs, and their labels as a ``Scale``.
       threshold: variable to set to the threshold with the highest accuracy; None = use 0.5.
     """
+    from amp_xla.backend import K
+
     labels = data.labels.values(data.dev.labels)
 
     def evaluate() -> Dict[str, float]:
@@ -92,14 +93,18 @@ def _scores(
     Scores are cosines, or a cross-encoder's labels. The probability is a cross-encoder's score, or
     a sigmoid of the cosine around the threshold, with the scale of the losses.
     """
+    from amp_xla.backend import K
+    from amp_xla.tasks.similarity import model
+    from amp_xla.training.step import restore_weights
+
     (texts, others), method = readers.split_pairs(lines), config.method
     scale = Scale.load(checkpoint.file("labels.json"))
     if not apart(method):
-        values = of_lines(config, checkpoint, lines, 1, lambda x: similarity.scores(method, x))
+        values = of_lines(config, checkpoint, lines, 1, lambda x: model.scores(method, x))
         values = values.astype(np.float64)
         return scale.labels(values), values if scale.binary else None
     different = list(dict.fromkeys([*texts, *others]))
-    embedded = of_lines(config, checkpoint, different, 0, similarity.unit)
+    embedded = of_lines(config, checkpoint, different, 0, model.unit)
     place = {text: i for i, text in enumerate(different)}
     first, second = (embedded[[place[text] for text in side]] for side in (texts, others))
     cosines = (first * second).sum(1, dtype=np.float64)
@@ -107,5 +112,12 @@ def _scores(
     if threshold is None:
         return cosines, None
     restore_weights(checkpoint, [threshold])
-    excess = similarity.SCALE * (cosines - float(K.get_value(threshold)))
+    excess = model.SCALE * (cosines - float(K.get_value(threshold)))
     return cosines, 1.0 / (1.0 + np.exp(-excess))
+
+
+def exportable(config: Any, checkpoint: Checkpoint) -> Any:
+    """Return the model to export."""
+    from amp_xla.tasks.similarity import export
+
+    return export.similarity(config, checkpoint)
