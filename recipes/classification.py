@@ -59,7 +59,7 @@ class Config:
     precision_options: options.PrecisionOptions = options.PrecisionOptions()
 
     def defaults(self) -> Dict[str, Any]:
-        """Return the settings of a resumed run, or the defaults of ``--bert`` and multilabel."""
+        """Return the defaults of ``--bert``, ``--multilabel`` and ``--regression``."""
         hard = self.files.regression or self.files.multilabel is not None
         smoothing = {"label_smoothing": 0.0} if hard else {}
         return {**text_defaults(self), **smoothing}

@@ -53,7 +53,7 @@ class Config:
     run: groups.RunOptions = groups.RunOptions()
 
     def defaults(self) -> Dict[str, Any]:
-        """Return the settings of a resumed run, or the defaults of ``preset`` and ``model``."""
+        """Return the defaults of ``preset`` and ``model``."""
         return presets.defaults(self)
 
 

@@ -66,7 +66,7 @@ class Config:
         check(self.method, self.tricks.r_drop, self.pooling)
 
     def defaults(self) -> Dict[str, Any]:
-        """Return the settings of a resumed run, or the defaults of ``--bert``."""
+        """Return the defaults of ``--bert``."""
         return text_defaults(self, needs=needed(self.method))
 
 

@@ -12,7 +12,6 @@ import itertools
 import math
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
@@ -39,16 +38,9 @@ Content = Tuple[Dict[str, Any], Mapping[str, np.ndarray]]  # state.json and tens
 
 
 class CheckpointWriter:
-    """A thread that writes a run's checkpoints while training continues.
+    """A thread that writes a run's checkpoints, one at a time, while training continues."""
 
-    Args:
-      run: the run folder.
-      keep: number of newest checkpoints to keep, besides the best.
-      files: name -> content of each file needed for prediction.
-    """
-
-    def __init__(self, run: RunFolder, keep: int, files: Mapping[str, bytes]) -> None:
-        self._run, self._keep, self._files = run, keep, files
+    def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, "checkpoint")
         self._pending: Optional[Future[None]] = None
 
@@ -63,16 +55,9 @@ class CheckpointWriter:
         if pending is not None:
             pending.result()
 
-    def save(self, step: int, content: Content, shards: Optional[Path]) -> None:
-        """Write a checkpoint in the background, as ``checkpoint.write``. Call ``wait`` first."""
-        state, tensors = content
-
-        def written() -> None:
-            write(self._run.checkpoints, step, tensors, state, self._files, shards)
-            self._run.has_checkpoint()
-            prune(self._run.checkpoints, self._keep)
-
-        self._pending = self._thread.submit(written)
+    def start(self, work: Callable[[], None]) -> None:
+        """Call a function in the thread. Call ``wait`` first."""
+        self._pending = self._thread.submit(work)
 
 
 class Loop:
@@ -89,7 +74,7 @@ class Loop:
     ) -> None:
         self.run, self.engine = run, engine
         self.run_options: RunOptions = config.run
-        self.checkpoints = CheckpointWriter(run, self.run_options.keep, engine.job.assets)
+        self.checkpoints = CheckpointWriter()
         self.options, self.config, self.identity = options, config, identity
         self.state = LoopState(log_sums=[0.0] * (1 + len(engine.metric_names)))
         self.reported_nonfinite = False
@@ -390,5 +375,13 @@ class Loop:
         shards = self.engine.write_shards(self.run.checkpoints)
         more = None if content else self.more()  # ranks may exchange values
         if ranks.first:
-            self.checkpoints.save(self.state.step, content or self.content(more), shards)
+            step, (state, tensors) = self.state.step, content or self.content(more)
+
+            def written() -> None:
+                files, folder = self.engine.job.assets, self.run.checkpoints
+                write(folder, step, tensors, state, files, shards)
+                self.run.has_checkpoint()
+                prune(folder, self.run_options.keep)
+
+            self.checkpoints.start(written)
         self._saved_at, self._saved_when = self.state.step, time.monotonic()

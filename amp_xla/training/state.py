@@ -190,47 +190,33 @@ def differences(
     Args:
       sides: words for the origin of both values.
     """
-    old_parts = {part: dict(saved.get(part, {})) for part in _PARTS}
-    new_parts = {part: dict(current.get(part, {})) for part in _PARTS}
-    for part in ("config", "settings"):
-        sides_of = (old_parts[part], new_parts[part])
-        for side, other, defaults in (
-            (*sides_of, current["defaults"]), (*sides_of[::-1], saved["defaults"])
-        ):  # fmt: skip
-            side.update((key, defaults[key]) for key in {*other} - {*side} if key in defaults)
+    old, new = ({(p, key): v for p in _PARTS for key, v in side.get(p, {}).items()}
+                for side in (saved, current))  # fmt: skip
+    for side, other, defaults in ((old, new, current["defaults"]), (new, old, saved["defaults"])):
+        for part, key in {*other} - {*side}:
+            if part in ("config", "settings") and key in defaults:
+                side[part, key] = defaults[key]
+    lines: Dict[Tuple[str, str], str] = {}
+    for part, word in _PARTS.items():
+        for pair in sorted(pair for pair in {*old, *new} if pair[0] == part):
+            was, now = old.get(pair, "absent"), new.get(pair, "absent")
+            # A checkpoint is JSON, which turns tuples into lists.
+            if was != now and was != (list(now) if isinstance(now, tuple) else now):
+                lines[pair] = (
+                    f"{word} {pair[1]}: {_short(was)} {sides[0]}, {_short(now)} {sides[1]}"
+                )
     longer = []
     for key in _LENGTHS:
-        old, new = old_parts["config"].get(key), new_parts["config"].get(key)
-        if isinstance(old, int) and isinstance(new, int) and old < new:
-            longer.append(f"{key} {old} {sides[0]}, {new} {sides[1]}")
-            del old_parts["config"][key], new_parts["config"][key]
+        was, now = old.get(("config", key)), new.get(("config", key))
+        if isinstance(was, int) and isinstance(now, int) and was < now:
+            longer.append(f"{key} {was} {sides[0]}, {now} {sides[1]}")
+            del lines["config", key]
             # If an epoch is the whole run (pretraining), its number of steps differs, too.
-            for side in (old_parts, new_parts):
-                side["data"].pop(_STEPS, None)
-    old_free, new_free = (
-        {key: side["config"].pop(key) for key in current["may change"] if key in side["config"]}
-        for side in (old_parts, new_parts)
-    )
-    forcible = [
-        line
-        for part, word in _PARTS.items()
-        for line in _compare(word, old_parts[part], new_parts[part], sides)
-    ]
-    if old_parts["data"] != new_parts["data"]:  # a setting that may change can be the cause
-        forcible = [*_compare("setting", old_free, new_free, sides), *forcible]
-    return Differences(forcible, longer)
-
-
-def _compare(
-    word: str, saved: Mapping[str, Any], current: Mapping[str, Any], sides: Tuple[str, str]
-) -> List[str]:
-    lines = []
-    for key in sorted({*saved, *current}):
-        old, new = saved.get(key, "absent"), current.get(key, "absent")
-        # A checkpoint is JSON, which turns tuples into lists.
-        if old != new and old != (list(new) if isinstance(new, tuple) else new):
-            lines.append(f"{word} {key}: {_short(old)} {sides[0]}, {_short(new)} {sides[1]}")
-    return lines
+            lines.pop(("data", _STEPS), None)
+    free = [lines.pop(("config", key), "") for key in sorted(current["may change"])]
+    if any(part == "data" for part, _ in lines):  # a setting that may change can be the cause
+        return Differences([*filter(None, free), *lines.values()], longer)
+    return Differences([*lines.values()], longer)
 
 
 def _short(value: Any) -> str:
