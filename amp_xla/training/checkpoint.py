@@ -50,9 +50,6 @@ T = TypeVar("T")
 class Checkpoint:
     """A checkpoint whose files the caller has verified.
 
-    Args:
-      path: folder ``runs/<recipe>/<name>/checkpoints/step-...``.
-
     Attributes:
       state: content of ``state.json``.
       loop: position of the run.
@@ -166,10 +163,7 @@ def write(
     """Write a checkpoint and return its path once it is on disk.
 
     Args:
-      folder: a run's ``checkpoints``.
-      step: number of steps so far, for the checkpoint's name.
       tensors: name -> array; bfloat16 is stored as float32.
-      state: content of ``state.json``.
       files: name -> content of each file needed for prediction.
       shards: folder whose files, one per rank, are moved into the checkpoint.
 
@@ -192,7 +186,8 @@ def write(
             for part in sorted(shards.iterdir()):
                 os.rename(str(part), str(temporary / part.name))
             durable.remove(shards)
-        _write_tensors(temporary / TENSORS, stored)
+        safetensors.numpy.save_file(stored, str(temporary / TENSORS))
+        durable.own(temporary / TENSORS)
         for name, data in sorted(files.items()):
             durable.write(temporary / name, data)
         durable.write(temporary / STATE, json_files.encode(state))
@@ -207,11 +202,6 @@ def write(
             f"cannot write the checkpoint {path}: {reason}; it needs {size:,} bytes"
         ) from error
     return path
-
-
-def _write_tensors(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
-    safetensors.numpy.save_file(dict(tensors), str(path))
-    durable.own(path)
 
 
 def _is_finite(array: np.ndarray) -> bool:
@@ -272,9 +262,7 @@ def steps(folder: Path) -> List[Path]:
 def newest(folder: Path, good: bool = False) -> Optional[Checkpoint]:
     """Return the newest whole checkpoint; print a line about each damaged one that is newer.
 
-    Args:
-      folder: a run's ``checkpoints``.
-      good: ignore checkpoints written right after a skipped update.
+    ``good`` ignores checkpoints written right after a skipped update.
 
     Raises:
       CheckpointError: all checkpoints are damaged.
@@ -317,12 +305,7 @@ def readable(folder: Path) -> Optional[Checkpoint]:
 
 
 def find(run: Path, name: Optional[str] = None) -> Checkpoint:
-    """Return the checkpoint to predict with.
-
-    Args:
-      run: run folder.
-      name: name of a checkpoint, ``best`` or ``last``; None = the best, or the newest
-        if none is marked as best.
+    """Return a checkpoint by its name, ``best`` or ``last``; None = the best, or else the newest.
 
     Raises:
       CheckpointError: it does not exist or is damaged; the message lists undamaged ones.

@@ -149,7 +149,6 @@ class RunContext:
         Args:
           steps: updates of the whole run.
           rule: returns the optimizer for a learning rate and ``weight_decay``; None = ``AdamW``.
-          decay: see ``warmup_decay``.
           sharded: ``TableShards`` of which this rank has some rows; its optimizer gets the rate.
         """
         from amp_xla.backend import tf
@@ -204,11 +203,7 @@ class RunContext:
     ) -> Any:
         """Build the ``TrainStep`` of a model of texts, with the tricks in the configuration.
 
-        Args:
-          model, objective: as for ``Tricks`` and its method ``loss``; metrics are by name.
-          inputs: as for ``TrainStep``.
-          batches: the training batches.
-          **how: arguments ``divergence`` and ``inputs_of_model`` of ``Tricks.loss``.
+        ``objective`` and ``how`` are arguments of ``Tricks.loss``; metrics are by name.
         """
         from amp_xla.training.tricks import Tricks
 

@@ -88,11 +88,7 @@ class Ranks:
     # -- Python values ------------------------------------------------------------------------
 
     def gather(self, value: T) -> List[T]:
-        """Return the JSON-able values of all ranks, in order; all ranks must call it.
-
-        Raises:
-          RankLost: a rank does not answer.
-        """
+        """Return the JSON-able values of all ranks, in order; all ranks must call it."""
         if not self.several:
             return [value]
         texts = self.exchange(json.dumps(value).encode())
@@ -162,11 +158,7 @@ class Ranks:
             raise self.lost(error) from error
 
     def compare(self, names: Sequence[str], arrays: Sequence[Any]) -> None:
-        """Compare hashes of arrays that must be the same on each rank.
-
-        Raises:
-          RanksDiffer: names the first array that differs, and the ranks.
-        """
+        """Raise RanksDiffer, which names the first array that is not the same on each rank."""
         if not self.several:
             return
         digests = [hashlib.sha256(np.ascontiguousarray(a).tobytes()).hexdigest() for a in arrays]

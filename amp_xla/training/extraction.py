@@ -40,11 +40,7 @@ def counted(found: Found, gold: Found, names: Sequence[str]) -> np.ndarray:
 
 
 def f1(counts: np.ndarray) -> Dict[str, float]:
-    """Return precision, recall and F1 over all rows (micro average); 0 if there are none.
-
-    Args:
-      counts: numbers of correct, predicted and true ones, [rows, 3].
-    """
+    """Return precision, recall and F1 of ``counted`` (micro average); 0 if there are none."""
     each = scores.of_counts(counts.sum(0, keepdims=True))
     return {name: float(each[name][0]) for name in ("f1", "precision", "recall")}
 
@@ -55,10 +51,8 @@ def evaluation(
     """Return a function that computes F1, precision, recall (micro averages) and the mean loss.
 
     Args:
-      infer: function batch -> model outputs, with ``loss`` per text or summed over the batch.
-      batches: this rank's part of ``data.dev_batches``.
-      data, gold: the dev texts, and the entities or triples in each.
-      decode: finds entities or triples in the model outputs.
+      infer: outputs have a ``loss`` per text, or summed over the batch.
+      gold: the entities or triples in each dev text.
       more: function (batch, outputs, found, gold of each row) -> further sums over a batch.
     """
     names = data.labels.names
@@ -90,12 +84,9 @@ def predict(
     build: Callable[[int, int], Tuple[Any, Dict[str, Any]]],
     decode: Decode,
 ) -> Found:
-    """Return what a checkpoint of a run with ``config`` finds in each text.
+    """Return what a checkpoint of a run with ``config`` finds in each text, called ``unit``.
 
-    Args:
-      unit: what is found, for a warning.
-      build: function (size of the vocabulary, number of labels) -> model, outputs by name.
-      decode: finds it in outputs.
+    ``build`` is a function (size of the vocabulary, number of labels) -> model, outputs by name.
     """
     from amp_xla.models import dropout, encoders
     from amp_xla.training.step import Inference, restore_weights

@@ -297,9 +297,6 @@ def unrepeatable(fetch: Any) -> List[str]:
 
     TensorFlow keeps their state inside the kernel, so a resumed run draws other numbers. This
     project's dropout is not among them.
-
-    Args:
-      fetch: an operation or a tensor of a v1 graph.
     """
     return sorted(
         op.name

@@ -70,7 +70,7 @@ class Recipe:
     @property
     def name(self) -> str:
         """Name of the recipe's folder in ``runs/``."""
-        return recipe_of(self.build)
+        return Path(str(sys.modules[self.build.__module__].__file__)).stem
 
     @property
     def file(self) -> str:
@@ -123,9 +123,6 @@ def find_recipe(recipe: str) -> Recipe:
     """Return a recipe by its name in ``recipes`` or by the path of its file.
 
     Pass only what the user typed, never a name from a file: importing runs code.
-
-    Raises:
-      AmpXlaError: there is no such recipe, or the file has no object ``recipe``.
     """
     if recipe.endswith(".py"):
         module = module_of(recipe)
@@ -182,11 +179,6 @@ def module_of(path: str) -> Any:
         del sys.modules[name]
         raise
     return module
-
-
-def recipe_of(part: Any) -> str:
-    """Return the name of the recipe that has the class or function ``part``."""
-    return Path(str(sys.modules[part.__module__].__file__)).stem
 
 
 def own_recipe(recipe: str) -> str:

@@ -74,7 +74,6 @@ class RunFolder:
     """The folder of one run, locked against other processes.
 
     Args:
-      recipe: e.g. ``classification``.
       name: name of the folder; None = date and time, or with ``resume`` the newest run.
       root: folder of all runs; None = ``RUNS``.
       resume: allow a folder that already holds a run.
@@ -273,24 +272,13 @@ class RunFolder:
         self.write(name, json_files.encode(value))
 
     def write(self, name: str, data: bytes) -> None:
-        """Write a file, completely or not at all, unless it has this content already."""
-        if not self._writes:
-            return
-        try:
-            same = regular.read(self.path / name) == data
-        except (FileNotFoundError, regular.NotAFile):
-            same = False
-        if not same:
+        """Write a file, completely or not at all."""
+        if self._writes:
             durable.replace(self.path / name, data)
 
 
 class ScriptFolder(RunFolder):
-    """The run folder of a user's script, at any path and without ``latest``.
-
-    Args:
-      path: the folder.
-      resume, writes: as for ``RunFolder``.
-    """
+    """The run folder of a user's script, at any path and without ``latest``."""
 
     RECIPE = "script"
     resume_by, choose = "resume=True", "choose another folder"

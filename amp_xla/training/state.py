@@ -104,11 +104,7 @@ class LoopState:
 
 
 def read_state(path: Path) -> Dict[str, Any]:
-    """Return the content of ``state.json`` with the types of its fields checked.
-
-    Raises:
-      ValueError: it is unreadable or does not have the expected fields.
-    """
+    """Return the content of ``state.json``; raise ValueError if a field is not as expected."""
     fields = {"recipe": str, "loop": dict, "identity": dict, "ranks": dict}
     state: Dict[str, Any] = json_files.read(path / STATE, fields)
     json_files.require(state["ranks"], _RANKS, "ranks.")
@@ -186,9 +182,6 @@ def differences(
     """Return the differences between a checkpoint's identity and that of the current job.
 
     A setting that only one side has equals its default: it was added or removed since then.
-
-    Args:
-      sides: words for the origin of both values.
     """
     old, new = ({(p, key): v for p in _PARTS for key, v in side.get(p, {}).items()}
                 for side in (saved, current))  # fmt: skip
