@@ -27,13 +27,7 @@ from amp_xla.training import distributed
 from amp_xla.training.checkpoint import MORE, Checkpoint, CheckpointError
 from amp_xla.training.engine import Engine, StepResult, fitting
 from amp_xla.training.state import WINDOW_ROWS, XLA_LENGTHS
-from amp_xla.training.step import (
-    FLAG,
-    TrainStep,
-    Variables,
-    initialize_variables,
-    restore_weights,
-)
+from amp_xla.training.step import FLAG, TrainStep, Variables, initialize_variables, restore_weights
 
 # XLA stops compiling a cluster after this number of compilations with fewer than 50 runs each
 # ("megamorphic"; tensorflow/compiler/jit/xla_compilation_cache.cc, 1.15 and 2.x).

@@ -226,10 +226,8 @@ class RunFolder:
         assert self._lock is not None
         os.ftruncate(self._lock, 0)
         holder = f"process {os.getpid()} on {socket.gethostname()}"
-        try:
+        with contextlib.suppress(OSError):  # a full disk: the next write names its file
             os.pwrite(self._lock, holder.encode(), 0)
-        except OSError as error:  # a full disk
-            raise AmpXlaError(f"{self.path / _LOCK}: {error.strerror}") from error
         if not self.continues:
             durable.replace(self.path / _FRESH, b"resuming starts this run over\n")
         self.checkpoints.mkdir(exist_ok=True)
@@ -252,7 +250,7 @@ class RunFolder:
 
     def has_checkpoint(self) -> None:
         """Point ``latest`` to this run after its first checkpoint."""
-        if (self.path / _FRESH).exists():
+        with contextlib.suppress(FileNotFoundError):
             os.unlink(str(self.path / _FRESH))
         self._point_to_it()
 
@@ -309,10 +307,7 @@ def _contents(folder: Path) -> List[str]:
 
 def write_about(run: RunFolder, config: Any, engine: Engine) -> None:
     """Write config.json, the files needed for prediction and, unless it continues, run.json."""
-    written: Dict[str, Any] = {}
-    with contextlib.suppress(ValueError):
-        written = json_files.read(run.path / "run.json") if run.continues else {}
-    if not written:
+    if not (run.continues and (run.path / "run.json").is_file()):
         process = {
             "recipe": run.recipe,
             "command": " ".join(map(shlex.quote, without_secrets(sys.argv))),
