@@ -15,7 +15,7 @@ import shlex
 import time
 from collections import Counter
 from pathlib import Path
-from typing import Any, Dict, Mapping, Optional, Sequence
+from typing import Any, Dict, Optional, Sequence
 
 from amp_xla import backend
 from amp_xla.backend import configuring
@@ -33,7 +33,7 @@ from amp_xla.training.loop import Loop
 from amp_xla.training.options import LoopOptions, RunOptions
 from amp_xla.training.recipe import Recipe
 from amp_xla.training.run import RunFolder, ScriptFolder, write_about
-from amp_xla.training.state import differences, digests, identity_of, same_on_all
+from amp_xla.training.state import differences, digests, same_on_all
 
 
 def train(recipe: Recipe, config: Any) -> int:
@@ -51,7 +51,9 @@ def train(recipe: Recipe, config: Any) -> int:
     with SignalWatch() as watch:
         try:
             with watch.nothing_to_save("before the first step; nothing was lost"):
-                ranks = _join(config) if recipe.join is None else recipe.join()
+                if world().size > 1 and recipe.join is None:  # before Horovod imports TensorFlow
+                    config.precision_options.resolve()
+                ranks = (recipe.join or distributed.join)()
                 run = _folder(recipe.name, config.run, ranks)
                 resume_from = newest(run, ranks)
                 if resume_from is not None:  # keeps micro-batches as small as they were
@@ -80,13 +82,6 @@ def train(recipe: Recipe, config: Any) -> int:
 def main(recipe: Recipe, argv: Optional[Sequence[str]] = None) -> int:
     """Train a recipe with flags, by default those of the command line; return the exit code."""
     return train(recipe, recipe.parse(argv))
-
-
-def _join(config: Any) -> Ranks:
-    if world().size > 1:  # before Horovod imports TensorFlow
-        options = getattr(config, "precision_options", None)
-        configuring.resolve() if options is None else options.resolve()
-    return distributed.join()
 
 
 def _folder(recipe: str, run_options: RunOptions, ranks: Ranks) -> RunFolder:
@@ -140,15 +135,14 @@ def prepare(
       AmpXlaError: the checkpoint does not fit (then nothing was written), or writing fails.
     """
     run_options: RunOptions = config.run
-    ranks, files = engine.ranks, engine.job.assets
+    ranks = engine.ranks
     if ranks.several:
         note(f"{ranks.world.size} ranks share each batch")
     # The same command, started again by a queue, continues from its own checkpoint.
     if run_options.warm_start and resume_from is None:
-        _warm_start(Path(run_options.warm_start), engine, files)
-    identity = identity_of(engine, config, files)
-    same_on_all(ranks, identity)
-    loop = Loop(run, engine, options, config, identity)
+        _warm_start(Path(run_options.warm_start), engine)
+    loop = Loop(run, engine, options, config)
+    same_on_all(ranks, loop.identity)
     if resume_from is not None:
         _resume(loop, resume_from, run_options.force_resume)
     else:
@@ -211,11 +205,11 @@ def _resume(loop: Loop, resume_from: Checkpoint, force: bool) -> None:
         )
 
 
-def _warm_start(run: Path, engine: Engine, files: Mapping[str, bytes]) -> None:
+def _warm_start(run: Path, engine: Engine) -> None:
     saved = checkpoint.find(run)
     saved_digests: Dict[str, str] = saved.identity["assets"]
     # These files give numbers to tokens and labels. The architecture is checked by tensor shapes.
-    for name, digest in sorted(digests(files).items()):
+    for name, digest in sorted(digests(engine.job.assets).items()):
         if name != checkpoint.ARCHITECTURE and saved_digests.get(name, digest) != digest:
             raise CheckpointError(
                 f"--warm-start {run}: its {name} differs from this run's, so its weights do not "

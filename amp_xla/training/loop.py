@@ -28,7 +28,7 @@ from amp_xla.training.engine import Engine, StepResult
 from amp_xla.training.metrics import MetricsLog
 from amp_xla.training.options import LoopOptions, RunOptions
 from amp_xla.training.run import RunFolder, recorded
-from amp_xla.training.state import LoopState
+from amp_xla.training.state import LoopState, identity_of
 
 _COMPARE_EVERY = 500  # steps between two comparisons of the ranks' weights
 _ASK_EVERY = 16  # batches of an evaluation after which several ranks exchange their signals
@@ -69,13 +69,11 @@ class Loop:
       more: returns what a checkpoint holds besides: fields of ``state.json``, arrays by name.
     """
 
-    def __init__(
-        self, run: RunFolder, engine: Engine, options: LoopOptions, config: Any, identity: Any
-    ) -> None:
+    def __init__(self, run: RunFolder, engine: Engine, options: LoopOptions, config: Any) -> None:
         self.run, self.engine = run, engine
         self.run_options: RunOptions = config.run
         self.checkpoints = CheckpointWriter()
-        self.options, self.config, self.identity = options, config, identity
+        self.options, self.config, self.identity = options, config, identity_of(engine, config)
         self.state = LoopState(log_sums=[0.0] * (1 + len(engine.metric_names)))
         self.reported_nonfinite = False
         self.more: Callable[[], Content] = lambda: ({}, {})

@@ -14,7 +14,7 @@ from typing import Any, Callable, List, Optional, Sequence, Type, Union
 
 from typing_extensions import Literal
 
-from amp_xla.config import parse
+from amp_xla.config import flat, parse
 from amp_xla.errors import AmpXlaError
 from amp_xla.process.checkout import shortest
 from amp_xla.process.progress import note
@@ -88,10 +88,8 @@ class Recipe:
         monitor = self.monitor if isinstance(self.monitor, str) else self.monitor(config)
         if isinstance(monitor, LoopOptions):
             return monitor
-        length = config.training
-        return config.intervals.loop(
-            monitor=monitor, epochs=length.epochs, patience=length.patience
-        )  # fmt: skip
+        length = {n: v for n, v in flat(config).items() if n in ("epochs", "patience")}
+        return config.intervals.loop(monitor=monitor, **length)
 
     def need(self, function: FunctionName, run: str, why: str) -> Callable[..., Any]:
         """Return the function; if the recipe has none, raise AmpXlaError that ends with ``why``."""

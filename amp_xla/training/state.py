@@ -124,12 +124,12 @@ class Differences(NamedTuple):
     longer: List[str]
 
 
-def identity_of(engine: Any, config: Any, files: Mapping[str, bytes]) -> Dict[str, Any]:
+def identity_of(engine: Any, config: Any) -> Dict[str, Any]:
     """Return the JSON-able identity of a run, saved with each checkpoint."""
     return {
         "data": {**engine.job.identity, **_batches(whole(engine.job.batches))},
         "script": getattr(engine.job, "script", {}),
-        "assets": digests(files),
+        "assets": digests(engine.job.assets),
         # ``REMOVED`` has the settings of older versions, with the values that hold now.
         "config": {**getattr(config, "REMOVED", {}), **settings_of(config)},
         "may change": [n for n, field in fields(type(config)).items() if field.may_change],
