@@ -307,7 +307,10 @@ def _contents(folder: Path) -> List[str]:
 
 def write_about(run: RunFolder, config: Any, engine: Engine) -> None:
     """Write config.json, the files needed for prediction and, unless it continues, run.json."""
-    if not (run.continues and (run.path / "run.json").is_file()):
+    written: Dict[str, Any] = {}
+    with contextlib.suppress(ValueError):
+        written = json_files.read(run.path / "run.json") if run.continues else {}
+    if not written:
         process = {
             "recipe": run.recipe,
             "command": " ".join(map(shlex.quote, without_secrets(sys.argv))),
