@@ -172,18 +172,18 @@ def _resume(loop: Loop, resume_from: Checkpoint, force: bool) -> None:
         raise CheckpointError(
             f"{path} belongs to the recipe {resume_from.recipe}, not to {loop.run.recipe}"
         )
-    changes = differences(resume_from.identity, identity)
+    forcible, longer = differences(resume_from.identity, identity)
     try:
         loop.engine.restore(resume_from)
     except CheckpointError as error:
-        raise CheckpointError("; ".join([str(error), *changes.forcible])) from error
-    if changes.forcible and not force:
+        raise CheckpointError("; ".join([str(error), *forcible])) from error
+    if forcible and not force:
         raise CheckpointError(
-            f"{path} differs from this command: {'; '.join(changes.forcible)}; start a new run, or "
+            f"{path} differs from this command: {'; '.join(forcible)}; start a new run, or "
             f"use {loop.run.force_by} to continue anyway"
         )
-    loop.resume(resume_from.loop, longer=bool(changes.longer))
-    for line in changes.forcible:
+    loop.resume(resume_from.loop, longer=bool(longer))
+    for line in forcible:
         note(f"resuming although this differs: {line}")
     saved, size = resume_from.ranks, loop.engine.ranks.world.size
     micro_batches = loop.engine.micro_batches
@@ -198,9 +198,9 @@ def _resume(loop: Loop, resume_from: Checkpoint, force: bool) -> None:
         f"resumed from {path.name}{files}: step {loop.state.step}, epoch {loop.epoch_number}, "
         f"{loop.state.samples} samples seen"
     )
-    if changes.longer:
+    if longer:
         note(
-            f"extended: {'; '.join(changes.longer)}; the learning rate follows the schedule of the "
+            f"extended: {'; '.join(longer)}; the learning rate follows the schedule of the "
             f"new length from here on, at step {loop.state.step} of {loop.total_steps}"
         )
 

@@ -11,7 +11,7 @@ import itertools
 import json
 import math
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 import numpy as np
 
@@ -112,18 +112,6 @@ def read_state(path: Path) -> Dict[str, Any]:
     return state
 
 
-class Differences(NamedTuple):
-    """Differences between two identities, one line each.
-
-    Attributes:
-      forcible: differences that only ``--force-resume`` allows.
-      longer: differences that are allowed: they only make the run longer.
-    """
-
-    forcible: List[str]
-    longer: List[str]
-
-
 def identity_of(engine: Any, config: Any) -> Dict[str, Any]:
     """Return the JSON-able identity of a run, saved with each checkpoint."""
     return {
@@ -178,10 +166,11 @@ def differences(
     saved: Mapping[str, Any],
     current: Mapping[str, Any],
     sides: Tuple[str, str] = ("in the checkpoint", "now"),
-) -> Differences:
+) -> Tuple[List[str], List[str]]:
     """Return the differences between a checkpoint's identity and that of the current job.
 
-    A setting that only one side has equals its default: it was added or removed since then.
+    The first ones need ``--force-resume``, the others only make the run longer. A setting that only
+    one side has equals its default: it was added or removed since then.
     """
     old, new = ({(p, key): v for p in _PARTS for key, v in side.get(p, {}).items()}
                 for side in (saved, current))  # fmt: skip
@@ -208,8 +197,8 @@ def differences(
             lines.pop(("data", _STEPS), None)
     free = [lines.pop(("config", key), "") for key in sorted(current["may change"])]
     if any(part == "data" for part, _ in lines):  # a setting that may change can be the cause
-        return Differences([*filter(None, free), *lines.values()], longer)
-    return Differences([*lines.values()], longer)
+        return [*filter(None, free), *lines.values()], longer
+    return [*lines.values()], longer
 
 
 def _short(value: Any) -> str:
