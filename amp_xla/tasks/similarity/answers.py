@@ -10,25 +10,10 @@ from amp_xla.data.labelled import Labelled
 from amp_xla.data.text import readers
 from amp_xla.data.text.labels import Scale
 from amp_xla.report.scores import best_threshold, spearman
-from amp_xla.tasks.similarity.data import Method, apart
+from amp_xla.tasks.similarity.data import apart
 from amp_xla.training.answers import Answers, Row, label_answers
 from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.evaluation import Evaluation, Infer, of_lines, per_sample
-
-
-def threshold_of(method: Method, scale: Scale) -> Optional[Any]:
-    """Return the threshold, a variable: from this cosine on, two texts count as similar.
-
-    Its value is chosen on the dev pairs and saved in checkpoints. There is none (None) for a
-    cross-encoder, and for labels other than 0 and 1.
-    """
-    if not (apart(method) and scale.binary):
-        return None
-    from amp_xla.backend import tf
-
-    return tf.get_variable(
-        "threshold", (), tf.float32, trainable=False, initializer=tf.constant_initializer(0.5)
-    )
 
 
 def evaluation(infer: Infer, data: Labelled, threshold: Optional[Any]) -> Evaluation:
@@ -108,7 +93,7 @@ def _scores(
     place = {text: i for i, text in enumerate(different)}
     first, second = (embedded[[place[text] for text in side]] for side in (texts, others))
     cosines = (first * second).sum(1, dtype=np.float64)
-    threshold = threshold_of(method, scale)
+    threshold = model.threshold_of(method, scale)
     if threshold is None:
         return cosines, None
     restore_weights(checkpoint, [threshold])
