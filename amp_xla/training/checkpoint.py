@@ -186,8 +186,7 @@ def write(
             for part in sorted(shards.iterdir()):
                 os.rename(str(part), str(temporary / part.name))
             durable.remove(shards)
-        safetensors.numpy.save_file(stored, str(temporary / TENSORS))
-        durable.own(temporary / TENSORS)
+        _write_tensors(temporary / TENSORS, stored)
         for name, data in sorted(files.items()):
             durable.write(temporary / name, data)
         durable.write(temporary / STATE, json_files.encode(state))
@@ -202,6 +201,11 @@ def write(
             f"cannot write the checkpoint {path}: {reason}; it needs {size:,} bytes"
         ) from error
     return path
+
+
+def _write_tensors(path: Path, tensors: Dict[str, np.ndarray]) -> None:
+    safetensors.numpy.save_file(tensors, str(path))
+    durable.own(path)
 
 
 def _is_finite(array: np.ndarray) -> bool:
@@ -242,9 +246,13 @@ def folder_of(run: Path) -> Path:
 
 
 def runs_in(folder: Path) -> List[str]:
-    """Return the names of the folders in ``folder`` that have checkpoints, except links."""
-    folders = sorted(folder.iterdir()) if folder.is_dir() else []
-    return [each.name for each in folders if not each.is_symlink() and steps(folder_of(each))]
+    """Return the names of the folders in ``folder`` with checkpoints that can be read, no links."""
+    names = []
+    for each in sorted(folder.iterdir()) if folder.is_dir() else []:
+        with contextlib.suppress(OSError):  # another user's run, or its checkpoints are a link
+            if not each.is_symlink() and steps(folder_of(each)):
+                names.append(each.name)
+    return names
 
 
 def steps(folder: Path) -> List[Path]:

@@ -8,7 +8,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import re
 import shlex
@@ -153,11 +152,8 @@ def prepare(
         checkpoint.set_aside_damaged(resume_from)
     note(f"run folder: {run.path}; after an interruption, {run.continuing}")
     if resume_from is None and run_options.resume:
-        runs = ""
-        if run.recipe != ScriptFolder.RECIPE:
-            with contextlib.suppress(OSError):  # of another user's run
-                names = checkpoint.runs_in(run.path.parent)
-                runs = ", ".join(names[-9:])  # the newest, if named by date
+        names = [] if run.recipe == ScriptFolder.RECIPE else checkpoint.runs_in(run.path.parent)
+        runs = ", ".join(names[-9:])  # the newest, if named by date
         there = f"; runs there: {runs}" if runs else ""
         note(f"{run.path} has no checkpoint yet: starting from the beginning{there}")
     if ranks.first:
