@@ -207,7 +207,6 @@ def parse(
     flags, e.g. the learning rate that depends on ``--bert``.
 
     Args:
-      config: a frozen dataclass.
       argv: command-line words; None = ``sys.argv[1:]``.
       prog: the command, ``amp-xla ...``.
       stored: function of the configuration that returns settings of an earlier run, which are the

@@ -38,11 +38,8 @@ from amp_xla.training.state import differences, digests, same_on_all
 def train(recipe: Recipe, config: Any) -> int:
     """Train a recipe, from the start or from a checkpoint; return the exit code.
 
-    If XLA fails where ``auto`` turned it on, training goes on without it.
-
-    Raises:
-      Stopped: a signal arrived; a checkpoint was written first.
-      AmpXlaError: see ``Loop.train``; or the checkpoint does not fit this job.
+    If XLA fails where ``auto`` turned it on, training goes on without it. For errors see
+    ``Loop.train``.
     """
     run: Optional[RunFolder] = None
     job = loop = None

@@ -197,8 +197,7 @@ class Loop:
     def between(self, watch: SignalWatch, flags: Sequence[float] = ()) -> None:
         """Evaluate, save and stop between two steps, if due.
 
-        Args:
-          flags: ``StepResult.flags``; several ranks exchange their votes only if one is set.
+        Several ranks exchange their votes only if one of ``StepResult.flags`` is set.
         """
         state, several = self.state, self.engine.ranks.several
         stop, due = (False, False) if several and not any(flags) else self._agree(watch)
@@ -214,10 +213,7 @@ class Loop:
             raise self.stopped(watch)
 
     def stopped(self, watch: SignalWatch, content: Optional[Content] = None) -> Stopped:
-        """Save, and return the error that ends a run between two steps after a signal.
-
-        ``content`` is that of the current step if it was read earlier.
-        """
+        """Save, and return the error that ends a run between two steps after a signal."""
         self.save_if_needed(content)
         self.engine.ranks.all_do(self.checkpoints.wait)  # no rank ends before it is written
         step = self.state.step
@@ -363,10 +359,7 @@ class Loop:
         return document, {**self.engine.snapshot(), **tensors}
 
     def save(self, content: Optional[Content] = None) -> None:
-        """Write a checkpoint; all ranks call it, the first one writes.
-
-        ``content`` is that of the current step if it was read earlier.
-        """
+        """Write a checkpoint, of ``content`` if it was read earlier; all ranks call it."""
         ranks = self.engine.ranks
         # The last checkpoint may still be in writing, and be using the folder of the shards.
         ranks.all_do(self.checkpoints.wait)

@@ -29,8 +29,6 @@ class TrainStep:
       step_input: placeholder of the micro-batch's number (``dropout.install``), or None.
       loss: float32 scalar tensor, unscaled, regularization included. With several ranks or
         micro-batches, loss and metrics must be means over the batch weighted by ``weights``.
-      optimizer: ``LossScaleOptimizer``.
-      variables: variables to train.
       learning_rate: float32 scalar tensor, for the log.
       metrics: name -> float32 scalar tensor.
       sharded: the ``variables`` of which this rank has only some rows.
