@@ -65,15 +65,15 @@ class Range:
         )
 
     def __str__(self) -> str:
-        exclusive = self.above > -math.inf, self.below < math.inf
-        low = f"above {_plain(self.above)}" if exclusive[0] else _plain(self.at_least)
-        high = f"below {_plain(self.below)}" if exclusive[1] else _plain(self.at_most)
-        if low == "-inf":
-            ends = "any finite number" if high == "inf" else f"up to {high}"
-            return high if exclusive[1] else ends
-        if high == "inf":
-            return low if exclusive[0] else f"{low} or more"
-        return f"{low} to {high}"
+        open_low, open_high = self.above > -math.inf, self.below < math.inf
+        low = f"above {_plain(self.above)}" if open_low else _plain(self.at_least)
+        high = f"below {_plain(self.below)}" if open_high else _plain(self.at_most)
+        if max(self.at_least, self.above) > -math.inf:
+            endless = min(self.at_most, self.below) == math.inf
+            return (low if open_low else f"{low} or more") if endless else f"{low} to {high}"
+        if open_high:
+            return high
+        return f"up to {high}" if self.at_most < math.inf else "any finite number"
 
     def __call__(self, default: str) -> str:
         """Return the range and the default, which end a flag's help text."""
