@@ -246,7 +246,7 @@ def folder_of(run: Path) -> Path:
 
 
 def runs_in(folder: Path) -> List[str]:
-    """Return the names of the folders in ``folder`` with checkpoints that can be read, no links."""
+    """Return the names of the folders in ``folder``, not links, with checkpoints to be read."""
     names = []
     for each in sorted(folder.iterdir()) if folder.is_dir() else []:
         with contextlib.suppress(OSError):  # another user's run, or its checkpoints are a link

@@ -122,8 +122,11 @@ def test_misspelt_variables_are_reported(name, value, tf2, words):
     ("fp32", {flags.TF32_OVERRIDE: "0"}), ("tf32", {}),
 ])  # fmt: skip
 def test_precision_switches(precision, variables):
-    found = environment(precision=precision)
-    assert found == {"TF_KERAS": "1", "TF_USE_LEGACY_KERAS": "1", **variables}
+    assert environment(precision=precision) == {
+        "TF_KERAS": "1",
+        "TF_USE_LEGACY_KERAS": "1",
+        **variables,
+    }
 
 
 H100, T4, P100, CPU = (9, 0), (7, 5), (6, 0), None
