@@ -31,9 +31,14 @@ def label_answers(
     probabilities: np.ndarray,
     separator: Optional[str] = None,
 ) -> Answers:
-    """Return labels with their probabilities, float [lines, labels].
+    """Return labels with their probabilities.
 
-    The most probable label is predicted; with a ``separator`` all above 0.5 are, joined by it.
+    Args:
+      lines: the lines to answer.
+      labels: names of the labels.
+      probabilities: probability of each label, float [lines, labels].
+      separator: None = the most probable label is predicted; otherwise all labels above 0.5 are,
+        joined by this text.
     """
     rows: List[Row] = []
     for line, row in zip(lines, probabilities):
@@ -52,7 +57,11 @@ def label_answers(
 
 
 def checked(predicted: Any, lines: Sequence[str]) -> Answers:
-    """Return what a recipe's ``predict`` returned; raise AmpXlaError if it is not one per line."""
+    """Return what a recipe's ``predict`` returned for ``lines``, as ``Answers``.
+
+    Raises:
+      AmpXlaError: it returned something else, or too few or too many answers.
+    """
     if not isinstance(predicted, Answers):
         raise AmpXlaError(
             f"the recipe's predict returned {type(predicted).__name__}; allowed: Answers (see "

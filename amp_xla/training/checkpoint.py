@@ -163,7 +163,10 @@ def write(
     """Write a checkpoint and return its path once it is on disk.
 
     Args:
+      folder: a run's ``checkpoints``.
+      step: number of steps so far, for the checkpoint's name.
       tensors: name -> array; bfloat16 is stored as float32.
+      state: content of ``state.json``.
       files: name -> content of each file needed for prediction.
       shards: folder whose files, one per rank, are moved into the checkpoint.
 
@@ -270,7 +273,9 @@ def steps(folder: Path) -> List[Path]:
 def newest(folder: Path, good: bool = False) -> Optional[Checkpoint]:
     """Return the newest whole checkpoint; print a line about each damaged one that is newer.
 
-    ``good`` ignores checkpoints written right after a skipped update.
+    Args:
+      folder: a run's ``checkpoints``.
+      good: ignore checkpoints written right after a skipped update.
 
     Raises:
       CheckpointError: all checkpoints are damaged.
@@ -313,7 +318,12 @@ def readable(folder: Path) -> Optional[Checkpoint]:
 
 
 def find(run: Path, name: Optional[str] = None) -> Checkpoint:
-    """Return a checkpoint by its name, ``best`` or ``last``; None = the best, or else the newest.
+    """Return the checkpoint to predict with.
+
+    Args:
+      run: run folder.
+      name: name of a checkpoint, ``best`` or ``last``; None = the best, or the newest
+        if none is marked as best.
 
     Raises:
       CheckpointError: it does not exist or is damaged; the message lists undamaged ones.

@@ -88,7 +88,11 @@ class Ranks:
     # -- Python values ------------------------------------------------------------------------
 
     def gather(self, value: T) -> List[T]:
-        """Return the JSON-able values of all ranks, in order; all ranks must call it."""
+        """Return the JSON-able values of all ranks, in order; all ranks must call it.
+
+        Raises:
+          RankLost: a rank does not answer.
+        """
         if not self.several:
             return [value]
         texts = self.exchange(json.dumps(value).encode())
@@ -158,7 +162,11 @@ class Ranks:
             raise self.lost(error) from error
 
     def compare(self, names: Sequence[str], arrays: Sequence[Any]) -> None:
-        """Raise RanksDiffer, which names the first array that is not the same on each rank."""
+        """Compare hashes of arrays that must be the same on each rank.
+
+        Raises:
+          RanksDiffer: names the first array that differs, and the ranks.
+        """
         if not self.several:
             return
         digests = [hashlib.sha256(np.ascontiguousarray(a).tobytes()).hexdigest() for a in arrays]

@@ -42,7 +42,12 @@ def summed(infer: Infer, batches: Any, count: Callable[[Batch, Mapping[str, Any]
 
 
 def per_sample(infer: Infer, batches: Any, samples: int, names: Sequence[str]) -> np.ndarray:
-    """Return arrays of batches or outputs of ``infer`` by ``names``, float64 [names, samples]."""
+    """Return values of each sample, float64 [names, samples].
+
+    Args:
+      infer: outputs have a row per sample.
+      names: arrays of the batch or outputs of ``infer``.
+    """
     values = np.zeros((len(names), samples), np.float64)
     for batch in shards(batches):
         arrays, real = {**batch, **infer(batch)}, batch["sample_ids"] >= 0
@@ -117,7 +122,9 @@ def of_lines(
 def classification(infer: Infer, batches: Any, classes: int) -> Evaluation:
     """Return accuracy, macro-F1 and mean loss.
 
-    ``infer`` has outputs ``logits`` [B, classes] and ``loss`` [B]; packed rows have [B, S, ...].
+    Args:
+      infer: outputs ``logits`` [B, classes] and ``loss`` [B]; packed rows have [B, S, ...].
+      batches: not shuffled.
     """
 
     def count(batch: Batch, out: Mapping[str, Any]) -> Any:
@@ -156,7 +163,13 @@ def several_labels(infer: Infer, batches: Any, classes: int) -> Evaluation:
 
 
 def ranking(infer: Infer, batches: Any, samples: int) -> Evaluation:
-    """Return AUC, accuracy and mean loss of a click model; outputs are ``logits``, ``loss`` [B]."""
+    """Return AUC, accuracy and mean loss of a click model.
+
+    Args:
+      infer: outputs ``logits`` and ``loss``, both [B].
+      batches: ``SlotBatches``, not shuffled.
+      samples: number of samples.
+    """
 
     def evaluate() -> Dict[str, float]:
         logits, loss, labels = per_sample(infer, batches, samples, ("logits", "loss", "labels"))
@@ -174,8 +187,11 @@ def held_out(
 ) -> Evaluation:
     """Return loss, perplexity and accuracy of a language model on held-out sequences.
 
-    ``inputs`` are the step's placeholders; ``stream`` has a fixed order and fixed masks;
-    ``shorter`` has the same text in shorter sequences, whose loss is ``loss_<length>``.
+    Args:
+      language_model: ``LanguageModel``.
+      inputs: the step's placeholders.
+      stream: batches in fixed order with fixed masks.
+      shorter: the same text in shorter sequences, whose loss is reported as ``loss_<length>``.
     """
     from amp_xla.models import dropout
     from amp_xla.training.step import Inference

@@ -51,8 +51,10 @@ def evaluation(
     """Return a function that computes F1, precision, recall (micro averages) and the mean loss.
 
     Args:
-      infer: outputs have a ``loss`` per text, or summed over the batch.
-      gold: the entities or triples in each dev text.
+      infer: function batch -> model outputs, with ``loss`` per text or summed over the batch.
+      batches: this rank's part of ``data.dev_batches``.
+      data, gold: the dev texts, and the entities or triples in each.
+      decode: finds entities or triples in the model outputs.
       more: function (batch, outputs, found, gold of each row) -> further sums over a batch.
     """
     names = data.labels.names
@@ -84,9 +86,12 @@ def predict(
     build: Callable[[int, int], Tuple[Any, Dict[str, Any]]],
     decode: Decode,
 ) -> Found:
-    """Return what a checkpoint of a run with ``config`` finds in each text, called ``unit``.
+    """Return what a checkpoint of a run with ``config`` finds in each text.
 
-    ``build`` is a function (size of the vocabulary, number of labels) -> model, outputs by name.
+    Args:
+      unit: what is found, for a warning.
+      build: function (size of the vocabulary, number of labels) -> model, outputs by name.
+      decode: finds it in outputs.
     """
     from amp_xla.models import dropout, encoders
     from amp_xla.training.step import Inference, restore_weights

@@ -63,7 +63,10 @@ def read_manifest(path: Path) -> Dict[str, Any]:
 def problems(path: Path, only: Sequence[str] = ()) -> List[str]:
     """Return what is wrong with a checkpoint, one line per file; empty if it is whole.
 
-    Links and files that are not in the manifest count as damage. ``only`` names the files to check.
+    The whole content is read. Links and files that are not in the manifest count as damage.
+
+    Args:
+      only: names of the files to check; empty = all.
 
     Raises:
       CheckpointError: a file cannot be read, e.g. without permission, and so may be whole.

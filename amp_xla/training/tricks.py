@@ -21,7 +21,13 @@ Objective = Callable[[Any], Tuple[Any, Any]]
 
 
 class Tricks:
-    """``TrickOptions`` applied to a Keras model with a bert4keras encoder and output [B, ...].
+    """Tricks applied to a model.
+
+    Args:
+      options: ``TrickOptions``.
+      model: a Keras model with a bert4keras encoder and one output [B, ...].
+      pretrained: whether training starts from pretrained weights.
+      recompute: whether transformer layers are recomputed in the backward pass.
 
     Attributes:
       variables: weights to train.
@@ -83,6 +89,7 @@ class Tricks:
           objective: returns, for an output of the model, the float32 loss, a mean over the batch
             weighted by ``weights``; and metrics, one tensor or several.
           weights: float32 [B, ...], 0 for padding.
+          loss_scale: the optimizer's loss scale, float32 scalar.
           divergence: for R-Drop: returns the divergence of two outputs, shaped like ``weights``.
           inputs_of_model: tensors to call the model with, instead of its own placeholders.
         """
@@ -138,7 +145,11 @@ def perturbation(loss: Any, vectors: Any, epsilon: float, slots: Optional[Any] =
     Args:
       loss: float32 scalar, multiplied by the loss scale.
       vectors: float [B, L, hidden], the looked-up embeddings that ``loss`` depends on.
+      epsilon: length of the step.
       slots: int [B, L], number of a token's text in a packed row, -1 for padding.
+
+    Returns:
+      float32, shaped like ``vectors``; 0 for padding.
     """
     (gradient,) = tf.gradients(loss, [vectors])
     gradient = tf.cast(gradient, tf.float32)

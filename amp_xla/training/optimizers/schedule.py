@@ -15,8 +15,13 @@ def warmup_decay(
     Args:
       step: int64 scalar tensor or variable, number of applied updates. The next update is number
         ``step + 1``, so the first one has a rate above 0.
+      peak: highest learning rate.
+      warmup_steps: updates until ``peak``.
       total_steps: updates of the whole run, including the warm-up.
       decay: ``linear``, ``cosine`` or ``constant`` (after the warm-up).
+
+    Returns:
+      float32 scalar tensor.
     """
     number = tf.cast(tf.convert_to_tensor(step), tf.float32) + 1.0
     warm = number / float(max(warmup_steps, 1))
