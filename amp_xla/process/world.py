@@ -67,19 +67,11 @@ def stop_with_launcher() -> None:
     threading.Thread(target=watch, daemon=True, name="launcher").start()
 
 
-def is_main_rank() -> bool:
-    """Return True on the one rank that prints and writes."""
-    return world().rank == 0
-
-
 def meet(place: World) -> None:
     """Wait until all ranks have started; ``hvd.init`` aborts if one is about 30 seconds late.
 
     A host may import TensorFlow from a slow disk. The ranks meet at Horovod's rendezvous server;
     mpirun starts none and waits for all ranks itself.
-
-    Raises:
-      AmpXlaError: a rank has not started, or the server has ended.
     """
     if not _address():
         return

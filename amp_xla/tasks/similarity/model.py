@@ -6,9 +6,10 @@ matrix product. Masks are factors 0 and 1 instead of large numbers, which float1
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping
+from typing import Any, Dict, List, Mapping, Optional
 
 from amp_xla.backend import K, keras, tf
+from amp_xla.data.text.labels import Scale
 from amp_xla.models import losses
 from amp_xla.models.encoders import pooled
 from amp_xla.models.options import EncoderOptions, Pooling
@@ -147,3 +148,16 @@ def placeholders(method: Method) -> Dict[str, Any]:
     for name in ("labels", "weights"):
         inputs[name] = tf.placeholder(tf.float32, [None], name=name)
     return inputs
+
+
+def threshold_of(method: Method, scale: Scale) -> Optional[Any]:
+    """Return the threshold, a variable: from this cosine on, two texts count as similar.
+
+    Its value is chosen on the dev pairs and saved in checkpoints. There is none (None) for a
+    cross-encoder, and for labels other than 0 and 1.
+    """
+    if not (apart(method) and scale.binary):
+        return None
+    return tf.get_variable(
+        "threshold", (), tf.float32, trainable=False, initializer=tf.constant_initializer(0.5)
+    )
