@@ -308,9 +308,14 @@ def _averaged_once(extend: Any) -> Any:
 
 
 def refuse_unseen_gpu(device: str) -> None:
-    """Raise UnsupportedError if training would run on the CPU, and ``device`` is not ``cpu``.
+    """Raise an error if training would silently run on the CPU.
 
-    That is if the driver shows a GPU that TensorFlow does not see, or ``device`` is ``gpu``.
+    Args:
+      device: ``auto``, ``cpu`` (never an error) or ``gpu`` (an error without a GPU).
+
+    Raises:
+      UnsupportedError: the driver shows a GPU that TensorFlow does not see, or ``device`` is
+        ``gpu`` and there is no GPU.
     """
     if device == "cpu" or backend.gpus():
         return

@@ -72,6 +72,9 @@ def meet(place: World) -> None:
 
     A host may import TensorFlow from a slow disk. The ranks meet at Horovod's rendezvous server;
     mpirun starts none and waits for all ranks itself.
+
+    Raises:
+      AmpXlaError: a rank has not started, or the server has ended.
     """
     if not _address():
         return
