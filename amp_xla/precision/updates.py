@@ -50,13 +50,11 @@ def if_applied(
         return []
     gradients = [g for g, _ in pairs if g is not None]
     forward = upstream([gradient.op for gradient in gradients])
-    branches = {op for op in tf.get_default_graph().get_operations() if _in_branch(op)}
-    gated, roots, rest = set(), [], []
+    changing, gated, roots, rest = _changing(forward), set(), [], []
     for update in updates:
         op = getattr(update, "op", update)
-        found = upstream([op], branches | {op}) if isinstance(op, tf.Operation) else set()
-        assigns = [each for each in found if each.type.startswith(ASSIGNS)]
-        if assigns and forward.isdisjoint(assigns):
+        found = upstream([op], changing | {op}) if isinstance(op, tf.Operation) else set()
+        if _assigned(found) and not _assigned(found & forward):
             gated |= found
             roots.append(op)
         else:
@@ -94,9 +92,9 @@ def _of_layers(operations: List[Any]) -> List[Any]:
     graph = tf.get_default_graph()
     if not operations or graph._get_control_flow_context() is not None:
         return []
-    branches = {op for op in graph.get_operations() if _in_branch(op)}
+    changing = _changing(set())
     steps = {v.op for v in tf.get_collection(tf.GraphKeys.GLOBAL_STEP)}
-    assign = [op for op in operations if _assigned(upstream([op], branches)) - steps]
+    assign = [op for op in operations if _assigned(upstream([op], changing)) - steps]
     return [op for op in assign if not any("Apply" in each.type for each in upstream([op]))]
 
 
@@ -112,15 +110,21 @@ def _assigned(operations: Iterable[Any]) -> Set[Any]:
     return found
 
 
-def _in_branch(op: Any) -> bool:
-    """Return whether an operation assigns, is in a branch, or passes on a result of either."""
-    if op.type.startswith(ASSIGNS) or op.type == "Switch":
-        return True
-    if op._get_control_flow_context() is not None:
-        return True
-    if op.type not in ("Identity", "ReadVariableOp", "NoOp"):
-        return False
-    return bool(op.control_inputs) or any(t.op.type == "Switch" for t in op.inputs)
+def _changing(forward: Set[Any]) -> Set[Any]:
+    """Return the operations that are in a branch, assign, or depend on one that does.
+
+    Of the forward pass, return those in a branch and those that assign.
+    """
+    branches, changed = set(), set()
+    for op in tf.get_default_graph().get_operations():  # each after those that it depends on
+        sources = [t.op for t in op.inputs]
+        switched = op.type == "Identity" and sources[0].type == "Switch"
+        if switched or op.type == "Switch" or op._get_control_flow_context() is not None:
+            branches.add(op)
+        follows = op not in forward and not changed.isdisjoint([*sources, *op.control_inputs])
+        if follows or op.type.startswith(ASSIGNS):
+            changed.add(op)
+    return branches | changed
 
 
 def _copies(operations: Sequence[Any]) -> Dict[Any, Any]:

@@ -123,15 +123,17 @@ def test_the_documentations_graph_blocks_run(code, tmp_path, monkeypatch):
 
 
 class Tracking(keras.layers.Layer):
-    """Counts batches and assigns the mean of the last one, as its updates."""
+    """Counts batches and assigns the mean of the last one, and of this twice the value."""
 
     def build(self, shape):
         self.batches = self.add_weight("batches", [], initializer="zeros", trainable=False)
         self.mean = self.add_weight("mean", [shape[-1]], initializer="zeros", trainable=False)
+        self.twice = self.add_weight("twice", [shape[-1]], initializer="zeros", trainable=False)
 
     def call(self, x):
         self.add_update(self.batches.assign_add(1.0))
-        self.add_update(keras.backend.update(self.mean, tf.reduce_mean(x, [0, 1, 2])))
+        mean = keras.backend.update(self.mean, tf.reduce_mean(x, [0, 1, 2]))
+        self.add_update(self.twice.assign(2.0 * mean))
         return x
 
 
