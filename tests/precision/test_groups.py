@@ -118,9 +118,7 @@ def test_several_optimizers_share_the_decision(session):
     assert session.run(optimizer.state_variables) == [1, 1, 2.0, 1]
 
 
-@pytest.mark.parametrize(
-    "wrap", [lambda inner: inner, lambda inner: LossScaleOptimizer(inner, 8.0)]
-)
+@pytest.mark.parametrize("wrap", [lambda it: it, lambda it: LossScaleOptimizer(it, 8.0)])
 def test_a_step_may_wait_for_another_optimizers_step(session, wrap):
     factor, first = tf.placeholder(tf.float32, []), tf.Variable(1.0, use_resource=True)
     second = tf.Variable(1.0, use_resource=True)
