@@ -115,7 +115,8 @@ def _changing(forward: Set[Any]) -> Set[Any]:
 
     Of the forward pass, return those in a branch and those that assign.
     """
-    branches, changed = set(), set()
+    branches: Set[Any] = set()
+    changed: Set[Any] = set()
     for op in tf.get_default_graph().get_operations():  # each after those that it depends on
         sources = [t.op for t in op.inputs]
         switched = op.type == "Identity" and sources[0].type == "Switch"
