@@ -104,7 +104,7 @@ def _assigned(operations: Iterable[Any]) -> Set[Any]:
     for op in operations:
         if op.type.startswith(ASSIGNS):
             source = op.inputs[0].op
-            while source.type == "Switch":
+            while source.type.endswith("Switch"):  # RefSwitch, too
                 source = source.inputs[0].op
             found.add(source)
     return found
@@ -119,8 +119,8 @@ def _changing(forward: Set[Any]) -> Set[Any]:
     changed: Set[Any] = set()
     for op in tf.get_default_graph().get_operations():  # each after those that it depends on
         sources = [t.op for t in op.inputs]
-        switched = op.type == "Identity" and sources[0].type == "Switch"
-        if switched or op.type == "Switch" or op._get_control_flow_context() is not None:
+        switched = op.type == "Identity" and sources[0].type.endswith("Switch")
+        if switched or op.type.endswith("Switch") or op._get_control_flow_context() is not None:
             branches.add(op)
         follows = op not in forward and not changed.isdisjoint([*sources, *op.control_inputs])
         if follows or op.type.startswith(ASSIGNS):
