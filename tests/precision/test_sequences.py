@@ -9,6 +9,7 @@ from amp_xla.precision.optimizer import LossScaleOptimizer
 from tests.support import update_sequences as updates
 
 KINDS = ("by hand", "whole", "head", "clipped", "one")
+REFS = ("head", "clipped")  # their averages are no resources
 
 
 @functools.lru_cache(maxsize=None)
@@ -17,7 +18,7 @@ def training(window):
     with tf.Graph().as_default() as graph:
         named = {n: tf.Variable(tf.ones(2), use_resource=True, name=n) for n in "eab"}
         averages = {
-            kind: tf.Variable(0.0, use_resource=kind != "head", trainable=False, name="average")
+            kind: tf.Variable(0.0, use_resource=kind not in REFS, trainable=False, name="average")
             for kind in KINDS
         }
         fed = {n: tf.placeholder(tf.float32, [], n) for n in ("factor", "shift", "after")}
@@ -30,7 +31,13 @@ def training(window):
         def operation(kind):
             variables = [named[name] for name in updates.HEADS[kind]]
             loss = loss_of(variables) + fed["shift"]
-            moved = averages[kind].assign(0.5 * averages[kind] + 0.5 * fed["factor"]).op
+
+            def move():
+                value = 0.5 * averages[kind] + 0.5 * fed["factor"]
+                return tf.identity(averages[kind].assign(value))
+
+            in_branch = kind == "clipped"  # as in layers whose ``training`` is a tensor
+            moved = tf.cond(fed["shift"] > -1.0, move, lambda: 0.0).op if in_branch else move().op
             if kind == "whole":  # as Keras' fit
                 return [*(optimizer.get_updates(loss, variables) + [moved])]
             if kind == "one":
@@ -41,8 +48,7 @@ def training(window):
                 grads = optimizer.get_unscaled_gradients(scaled)
             else:
                 with tf.control_dependencies([moved]):
-                    pairs = optimizer.compute_gradients(loss, variables)
-                grads = [g for g, _ in pairs]
+                    grads = [g for g, _ in optimizer.compute_gradients(loss, variables)]
             if kind == "clipped":
                 grads, _ = tf.clip_by_global_norm(grads, updates.CLIP)
             if kind != "by hand":
