@@ -357,9 +357,10 @@ class LossScaleOptimizer(OptimizerFacade):
         """Add a micro-batch; the last one of a window checks and applies the whole step."""
         if step.finite is not None:
             raise RuntimeError("accumulate needs all variable groups in one apply_gradients")
-        if tf.distribute.has_strategy() and tf.distribute.get_strategy().num_replicas_in_sync > 1:
+        strategy = type(tf.distribute.get_strategy()).__name__
+        if tf.distribute.has_strategy() and not strategy.startswith("OneDevice"):
             raise ValueError(
-                f"accumulate={self.accumulate} under a tf.distribute strategy of several replicas; "
+                f"accumulate={self.accumulate} under {strategy}, also with one replica; "
                 f"allowed: 1, or several ranks of Horovod without a strategy (docs/ranks.md)"
             )
         self.build([v for _, v in pairs])

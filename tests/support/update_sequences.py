@@ -90,10 +90,7 @@ def scale() -> DynamicLossScale:
 
 
 class Reference:
-    """State after each micro-batch: SGD with momentum, loss scale, moving averages of each kind.
-
-    ``pending`` are the micro-batches since the last update.
-    """
+    """State after each micro-batch; ``pending`` are those since the last update."""
 
     def __init__(self, window: int, clips_always: bool = False) -> None:
         self.window, self.scale, self._clips_always = window, scale(), clips_always
