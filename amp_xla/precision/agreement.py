@@ -46,7 +46,11 @@ def joined() -> Optional[Any]:
 
 
 def horovod(hvd: Optional[Any] = None) -> Agreement:
-    """Return the agreement of all Horovod ranks; None imports ``horovod.tensorflow``."""
+    """Return the agreement of all Horovod ranks.
+
+    Args:
+      hvd: ``horovod.tensorflow``, initialized; None imports it.
+    """
     module = hvd or importlib.import_module("horovod.tensorflow")
 
     def agree(finite: Any) -> Any:
@@ -165,7 +169,12 @@ class Reduction:
         self._share = 1.0 / hvd.size() if mean else None
 
     def __call__(self, gradients: Sequence[Any], scale: Any) -> List[Any]:
-        """Return sums (or means) over ranks of unscaled float32 gradients, dense or sparse."""
+        """Return each gradient's sum (or mean) over ranks, in the order of ``gradients``.
+
+        Args:
+          gradients: unscaled float32 tensors or ``IndexedSlices``.
+          scale: the loss scale of this step, a float32 scalar tensor.
+        """
         with tf.name_scope(BETWEEN_RANKS):
             if self._share is not None:
                 share = self._share
@@ -209,7 +218,10 @@ def over_ranks(
     """Reduce the gradients of pairs (gradient, variable), except None and those of local variables.
 
     Args:
+      pairs: pairs of this rank.
       reduce: a ``Reduction``, which takes all gradients at once, or a function of one gradient.
+      local: predicate that is true for a variable that exists on this rank only.
+      scale: the loss scale of this step.
     """
     travel = [g for g, v in pairs if g is not None and not local(v)]
     sums = iter(reduce(travel, scale) if isinstance(reduce, Reduction) else map(reduce, travel))

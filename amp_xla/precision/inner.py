@@ -60,7 +60,11 @@ class Inner:
         return {}
 
     def gradients(self, loss: Any, variables: Sequence[Any], tape: Any = None) -> Pairs:
-        """Return pairs (gradient, variable), reduced over ranks if the optimizer does so."""
+        """Return pairs (gradient, variable), reduced over ranks if the optimizer does so.
+
+        Args:
+          loss: tensor of a graph, or one that ``tape`` recorded.
+        """
         compute = getattr(self.optimizer, "compute_gradients", None)
         if compute is None or tape is not None:
             return derived(loss, variables, tape)

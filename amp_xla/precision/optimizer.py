@@ -184,7 +184,8 @@ class LossScaleOptimizer(OptimizerFacade):
     def get_scaled_loss(self, loss: Any) -> Any:
         """Return the loss to differentiate, ``loss * loss_scale`` in float32; this starts a step.
 
-        Of a function without arguments that returns a loss, return one that returns it scaled.
+        Args:
+          loss: a floating tensor, or a function without arguments that returns one.
         """
         if callable(loss):
             return lambda: self.get_scaled_loss(loss())

@@ -187,6 +187,9 @@ class Steps:
           global_step: variable to increment when the step is applied, or None.
           aggregate: sum gradients over replicas or ranks, if the optimizers do so.
           more_groups: whether another group of the same step may follow.
+
+        Returns:
+          The operation, in a graph.
         """
         if aggregate:
             parts = [(inner, inner.aggregate(pairs)) for inner, pairs in parts]
@@ -300,9 +303,15 @@ def global_norm(
 
 
 def clip(parts: Parts, norm: Any, limit: Optional[float]) -> Parts:
-    """Clip by the global norm, then as each optimizer is configured; cast to variables' dtypes.
+    """Clip by the global norm, then as each optimizer is configured, then cast.
 
-    Without ``limit``, the largest allowed norm, ``norm`` is not used.
+    Args:
+      parts: optimizers and their pairs of (unscaled gradient, variable).
+      norm: the global norm of all of them; not used without ``limit``.
+      limit: the largest allowed norm; None leaves gradients as they are.
+
+    Returns:
+      The same parts with gradients in their variables' dtypes.
     """
     factor = None if limit is None else limit / tf.maximum(norm, limit)
 

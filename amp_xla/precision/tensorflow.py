@@ -81,9 +81,13 @@ def distinct_rows(gradient: Any) -> Any:
 
 
 class LossScaleVariables(tf.Module):
-    """A loss scale, of any kind that ``from_spec`` takes, whose state is in variables.
+    """A loss scale whose state is in variables.
 
     ``tf.train.Checkpoint`` saves it as ``scale_variable`` and ``counter``.
+
+    Args:
+      spec: a loss scale from ``amp_xla.precision``, a number, ``"dynamic"`` or None.
+      name: prefix of the variables' names.
     """
 
     def __init__(self, spec: Any, name: str = "loss_scale_state") -> None:
@@ -116,7 +120,15 @@ class LossScaleVariables(tf.Module):
         return self.spec if no_scaling else loss_scale.StaticLossScale(scale)
 
     def adjust(self, grads_finite: Any, scale: Optional[Any] = None) -> Any:
-        """Assign the next state after a step with this decision, which all replicas share."""
+        """Assign the next state.
+
+        Args:
+          grads_finite: boolean scalar tensor, the same on every replica.
+          scale: the scale of this step; None = read the variable.
+
+        Returns:
+          In a v1 graph the operation that assigns.
+        """
         if self.scale_variable is None or self.counter is None:
             return tf.no_op()
         scale = self.loss_scale if scale is None else scale
@@ -138,6 +150,10 @@ class Window:
     them by 0: after one infinite micro-batch they are NaN forever.) Between updates they are zero,
     so checkpoints do not contain them. Sparse gradients are summed in dense variables with the
     shape of the trained variable. A window that is skipped restores the variables of ``keep``.
+
+    Args:
+      steps: micro-batches per update.
+      name: prefix of variable names.
     """
 
     def __init__(self, steps: int, name: str) -> None:

@@ -16,7 +16,12 @@ ASSIGNS = ("Assign", "ResourceScatter", "Scatter")
 
 
 class Updates(list):
-    """Operations of an optimizer; ``gate`` replaces those of layers, which Keras adds to them."""
+    """Operations of a step; Keras' train function adds those of the layers to them.
+
+    Args:
+      operations: operations of the optimizer.
+      gate: function that replaces operations of layers.
+    """
 
     def __init__(self, operations: Iterable[Any], gate: Callable[[Sequence[Any]], List[Any]]):
         super().__init__(operations)

@@ -162,7 +162,8 @@ class LossScaleOptimizer(optimizer.LossScaleOptimizer):
           name: name of the operation. A bool is taken as ``skip_gradients_aggregation``, which is
             the second argument of Keras' newer optimizers.
           experimental_aggregate_gradients: False if gradients are already summed over replicas.
-          skip_gradients_aggregation: the opposite, of newer optimizers.
+          skip_gradients_aggregation: True if gradients are already summed over replicas; newer
+            optimizers have this argument instead.
 
         Raises:
           ValueError: all gradients are None; the call is outside a replica of a strategy; or this
