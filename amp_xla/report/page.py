@@ -105,6 +105,8 @@ def command(run: Record) -> str:
     if path.name in ("__main__.py", "amp-xla"):
         if ranks > 1 and rest[:1] == ["train"]:  # ``amp-xla ranks`` starts this command
             rest[:1] = ["ranks", "--np", f"{ranks:.0f}"]
+        elif rest[1:2] and rest[1].startswith("--recipe="):  # ``make train`` does
+            rest[1:3] = [rest[1][len("--recipe=") :]]
         return _join("amp-xla", rest)
     if path.parent.name == "recipes" and path.suffix == ".py":
         return _join("amp-xla train " + path.stem, rest)

@@ -10,6 +10,7 @@ import os
 from pathlib import Path
 from typing import Any, Dict, Optional, Type
 
+import tyro
 from typing_extensions import Annotated, Literal
 
 from amp_xla.config import MAY_CHANGE, changed, within
@@ -25,7 +26,9 @@ Accumulate = Annotated[
 ]
 Attention = Annotated[
     Literal["plain", "fused"],
-    within(help="fused = by cuDNN, on an A100 or newer: faster, less memory, no attention dropout"),
+    tyro.conf.arg(
+        help="fused = by cuDNN, on an A100 or newer: faster, less memory, no attention dropout"
+    ),
 ]
 
 

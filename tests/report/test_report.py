@@ -117,6 +117,8 @@ def test_scored_files_are_part_of_the_page(tmp_path):
     ("/x/amp_xla/__main__.py train --recipe a -- --epochs 2", 1, "amp-xla train --recipe a --"),
     ("/x/amp_xla/__main__.py train --recipe a -- --epochs 2", 2, "amp-xla ranks --np 2 --recipe a"),
     ("recipes/a.py --epochs 2", 1, "amp-xla train a --epochs 2"),
+    ("./amp-xla train --recipe=tagging --", 1, "amp-xla train tagging<"),
+    ("amp-xla train --recipe=tagging -- --epochs 2", 1, "amp-xla train tagging --epochs 2<"),
     ("ner.py", 2, "horovodrun -np 2 python ner.py"),
     ("/home/me/ner.py /root/a b/home/c", 1, "python ~/ner.py ~/a b/home/c<"),
     ("a.py --hf-token hf_x --seed 1", 1, "python a.py --hf-token &#39;***&#39; --seed 1<"),
