@@ -152,13 +152,7 @@ def crf_loss(labels: Any, scores: Any, weights: Any, transitions: Any, length: i
     of_labels = tf.reduce_sum(at_labels * weights) + tf.reduce_sum(steps * weights[:, 1:])
     if configuring.compiles():
         all_paths = _all_paths(scores, weights, transitions, length)
-    else:
-        all_paths = _all_paths_token_by_token(scores, weights, transitions)
-    return tf.reduce_sum(all_paths * weights[:, 0]) - of_labels
-
-
-def _all_paths_token_by_token(scores: Any, weights: Any, transitions: Any) -> Any:
-    """Build log of the sum of exp(score) over all paths of a text, float32 [B], in a loop."""
+        return tf.reduce_sum(all_paths * weights[:, 0]) - of_labels
 
     def step(states: Any, token: Tuple[Any, Any]) -> Any:
         score, weight = token
@@ -168,14 +162,15 @@ def _all_paths_token_by_token(scores: Any, weights: Any, transitions: Any) -> An
     tokens = (tf.transpose(scores[:, 1:], [1, 0, 2]), tf.transpose(weights[:, 1:]))
     states = tf.scan(step, tokens, initializer=scores[:, 0])
     last = tf.concat([scores[None, :, 0], states], 0)[-1]
-    return tf.reduce_logsumexp(last, -1)
+    all_paths = tf.reduce_logsumexp(last, -1)
+    return tf.reduce_sum(all_paths * weights[:, 0]) - of_labels
 
 
 def _all_paths(scores: Any, weights: Any, transitions: Any, length: int) -> Any:
-    """Build the same without a loop, which XLA would cut into programs of a token each.
+    """Build log of the sum of exp(score) over all paths of a text, float32 [B], without a loop.
 
-    A step between tokens is a matrix of logarithms, and neighbours are multiplied until one is
-    left: more arithmetic, in log2(length) rounds.
+    XLA would make a program of each token's step. Here steps are matrices of logarithms, and
+    neighbours are multiplied in log2(length) rounds, which is more arithmetic.
     """
     one = tf.eye(int(scores.shape[-1]), batch_shape=[tf.shape(scores)[0], 1])
     nothing = (one - 1.0) * _NEVER  # its logarithm: a step that changes nothing
