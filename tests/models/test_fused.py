@@ -83,7 +83,6 @@ def test_a_model_has_plain_gradients_and_plain_attention_outside_training(monkey
         (lambda: EncoderOptions().classifier(40, 3, 128, slots=2), "more in Transformer-0-M"),
         (lambda: EncoderOptions().language_model(40, 128, "unilm"), "more in Transformer-0-M"),
     ],
-    ids=["shapes", "length", "heads", "packed", "unilm"],
 )
 def test_what_it_cannot_compute_is_an_error(build, found):
     with pytest.raises(UnsupportedError, match=f"found: {found}.*; .* take --attention plain"):
