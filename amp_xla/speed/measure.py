@@ -91,7 +91,7 @@ class Outcome:
         return statistics.median(self.samples_per_second) if self.samples_per_second else 0.0
 
     def add(self, lines: Sequence[Dict[str, Any]], steps: int) -> None:
-        """Add a round: the last ``steps`` of a run that did not compile.
+        """Add a round: the last ``steps`` steps of a run, without steps that compiled.
 
         ``lines`` are those of metrics.jsonl, one per step.
 
