@@ -16,7 +16,6 @@ from benchmarks.gpu_rows import gpu_named
 
 pytestmark = pytest.mark.once
 
-
 ROWS = plan_rows.published()
 ERRORS = plan_fit.errors(ROWS, forecast.fitted())
 

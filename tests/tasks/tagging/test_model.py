@@ -46,6 +46,7 @@ def test_the_loss_of_a_crf_is_minus_log_p_of_all_paths(monkeypatch, batch, longe
         given = tf.constant(scores)
         moves = tf.constant(transitions)
         loss = tagging.crf_loss(labels, given, weights, moves, longest)
+        assert (longest == 0) == any(op.type == "Enter" for op in loss.graph.get_operations())
         found, gradient, of_moves = evaluated(loss, *tf.gradients(loss, [given, moves]))
     assert found == pytest.approx(expected, rel=1e-6)
     # Probabilities minus labels: padding has none, and each token's add up to nothing.
