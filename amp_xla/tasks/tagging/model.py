@@ -16,7 +16,6 @@ from amp_xla.tasks.tagging.spans import is_flat
 POINTERS = {
     "global_pointer": "GlobalPointer", "efficient_global_pointer": "EfficientGlobalPointer",
 }  # fmt: skip
-_NEVER = 1e30  # minus the logarithm of 0
 TRANSITION_RATE = 0.01  # peak learning rate of a CRF's transitions, 100 to 1000 times BERT's
 
 
@@ -173,7 +172,7 @@ def _all_paths(scores: Any, weights: Any, transitions: Any, length: int) -> Any:
     neighbours are multiplied in log2(length) rounds, which is more arithmetic.
     """
     one = tf.eye(int(scores.shape[-1]), batch_shape=[tf.shape(scores)[0], 1])
-    nothing = (one - 1.0) * _NEVER  # its logarithm: a step that changes nothing
+    nothing = (one - 1.0) * 1e30  # its logarithm: a step that changes nothing
     moves = transitions + scores[:, 1:, None]
     moves = tf.where_v2(weights[:, 1:, None, None] > 0, moves, nothing)
     moves = tf.concat([moves, nothing], 1)  # at least one
