@@ -19,11 +19,9 @@ CUT, WITHIN = "cut off by --max-length", "not at token boundaries"
 
 
 class AlignedTexts(NamedTuple):
-    """Texts, their tokens, and where each token is in its text.
+    """Texts, their tokens or windows, and where each token is in its text.
 
-    Attributes:
-      encoded: the tokens, with [CLS] and [SEP]; or their windows.
-      starts, ends: position in characters of each token of each text, without [CLS] and [SEP].
+    ``starts`` and ``ends`` are positions in characters, without those of [CLS] and [SEP].
     """
 
     texts: Sequence[str]
@@ -87,16 +85,11 @@ def labelled(
     find: Find,
     changes: Callable[[Sequence[List[Any]], int], Sequence[Any]],
 ) -> Labelled:
-    """Return texts with entities or triples, and their batches.
+    """Return texts with entities or triples, the ``unit``, and their batches.
 
-    Args:
-      parts: training and dev texts.
-      values: entities or triples of each text of both parts; their ``label`` is a name.
-      preparation: the settings; share: ``train_fraction``.
-      unit: ``entities`` or ``triples``, for messages.
-      find: finds their tokens.
-      changes: function (targets of both parts, number of labels) -> argument of
-        ``Preparation.labelled``.
+    ``values`` are those of each text of both parts; their ``label`` is a name. ``find`` finds their
+    tokens; ``changes`` makes (targets of both parts, number of labels) the ``changes`` of
+    ``Preparation.labelled``. ``share`` is ``train_fraction``.
     """
     train, dev = parts
     names, dev_names = ([value.label for text in part for value in text] for part in values)

@@ -70,8 +70,7 @@ def read(files: TextFiles, preparation: Preparation) -> Labelled:
 def _targets(files: Any, given: Sequence[List[str]]) -> Tuple[Any, List[np.ndarray], str, str]:
     """Return ``Labels`` or ``Scale``, both parts' labels as arrays, a description, warnings.
 
-    Raises:
-      DataError: labels are many different numbers, and no flag says what these are.
+    It is an error if labels are many different numbers, and no flag says what these are.
     """
     names = sorted(set(given[0]))
     many = many_numbers(names) if files.multilabel is None else None
@@ -105,14 +104,9 @@ def _targets(files: Any, given: Sequence[List[str]]) -> Tuple[Any, List[np.ndarr
 def class_weights(spec: Optional[str], labels: Labels, ids: np.ndarray) -> Optional[List[float]]:
     """Return the weight of each label in the loss; None = all equal.
 
-    Args:
-      spec: ``balanced``: texts / (labels * texts with this label), so that the mean over all texts
-        is 1. Or weights such as ``spam=5,ham=0.5``; other labels have weight 1.
-      labels: labels of the training texts.
-      ids: label of each training text, int [texts].
-
-    Raises:
-      SettingsError: an unknown label, or no weight above 0.
+    ``spec`` is ``balanced``: texts / (labels * texts with this label), so that the mean over all
+    texts is 1. Or weights such as ``spam=5,ham=0.5``; other labels have weight 1. ``ids`` are those
+    of the training texts. An unknown label, or a weight of 0 or less, is an error.
     """
     if spec is None:
         return None

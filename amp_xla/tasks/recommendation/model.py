@@ -32,11 +32,8 @@ def described(train: Lines, dev: Lines, options: Any, ranks: int) -> str:
 class Recommender(keras.Model):
     """A model that maps the numbers and ids of a sample to the logit of its label.
 
-    Args:
-      table: ``amp_xla.sok.DistributedEmbedding`` with ``options.table_width`` numbers per row.
-      slots: number of slots per sample.
-      options: ``amp_xla.models.options.TowerOptions``.
-      seed: seed of the towers' initial weights; the same on every rank.
+    ``table`` is an ``amp_xla.sok.DistributedEmbedding`` with ``options.table_width`` numbers per
+    row, ``options`` are ``TowerOptions``; ``seed`` of the towers is the same on every rank.
     """
 
     def __init__(self, table: Any, slots: int, options: Any, seed: int) -> None:
@@ -51,11 +48,9 @@ class Recommender(keras.Model):
             self._first_order = self._dense(1, None, "first_order")
 
     def call(self, numbers: Any, ids: Any) -> Any:
-        """Return logits, float32 [B].
+        """Return logits, float32 [B], from float32 [B, numbers] and int64 [B, slots, values].
 
-        Args:
-          numbers: float32 [B, columns].
-          ids: int64 [B, slots, values]; -1 = no value.
+        A value of -1 is none.
         """
         vectors = self.table(_sparse(ids))
         dense = bool(numbers.shape.as_list()[-1])

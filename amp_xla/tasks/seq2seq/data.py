@@ -53,16 +53,10 @@ def framed(tokenizer: Tokenizer, texts: Sequence[str], length: int) -> List[List
 
 
 def predictions(batch: Batch, *_: int, count: int) -> Batch:
-    """Add the positions and labels that a ``LanguageModel`` predicts to a batch.
+    """Add the ``count`` = K positions and labels that a ``LanguageModel`` predicts to a batch.
 
-    Args:
-      batch: batch of sources and targets.
-      count: K, predicted positions per row: the number of tokens of the longest target.
-
-    Returns:
-      The batch, and ``positions``: int32 [R, K], the positions before the tokens to predict;
-      ``labels``: int32 [R, K], the tokens to predict; ``weights``: float32 [R, K], 1 for tokens of
-      targets, 0 for padding.
+    ``positions``: int32 [R, K], the positions before the tokens to predict; ``labels``: int32 [R,
+    K], the tokens to predict; ``weights``: float32 [R, K], 1 for tokens of targets, else 0.
     """
     segments = batch["segment_ids"]
     places = segments.argmax(1)[:, None] + np.arange(count)
@@ -79,16 +73,10 @@ def predictions(batch: Batch, *_: int, count: int) -> Batch:
 def encode(
     data: Dataset, tokenizer: Tokenizer, max_source: int, max_target: int, kind: str
 ) -> Tuple[Encoded, int, str]:
-    """Encode sources and targets.
+    """Encode sources, of ``max_source`` tokens at most, and targets, which are ``pairs``.
 
-    Args:
-      data: sources, and targets as ``pairs``.
-      max_source, max_target: tokens per source with [CLS] and [SEP], and per target with [SEP].
-      kind: "training" or "dev", for the warning.
-
-    Returns:
-      The rows; the number of tokens of the longest target, including its [SEP]; and a line break
-      and a warning if texts were cut, else an empty string.
+    Returns the rows; the number of tokens of the longest target, including its [SEP]; and a line
+    break and a warning if texts were cut, else an empty string. ``kind``: "training" or "dev".
     """
     cls, sep = tokenizer.cls_id, tokenizer.sep_id
     source_room, target_room = max_source - 2, max_target - 1

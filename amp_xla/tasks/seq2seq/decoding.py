@@ -28,14 +28,9 @@ Search = Generator[Tuple[np.ndarray, np.ndarray], np.ndarray, List[int]]
 class CachedDecoder:
     """Next-token probabilities for a batch of texts with several beams each.
 
-    The caches are local variables, so checkpoints do not contain them.
-
-    Args:
-      lm: language model with the objective ``unilm``.
-      rows: number of texts per batch, B.
-      beams: number of beams per text, K.
-      source: maximum number of tokens in a source, S.
-      target: maximum number of tokens in a target, T.
+    The caches are local variables, so checkpoints do not contain them. ``lm`` has the objective
+    ``unilm``. There are ``rows`` = B texts per batch, ``beams`` = K per text, at most ``source`` =
+    S tokens in a source and ``target`` = T in a target.
     """
 
     def __init__(self, lm: LanguageModel, rows: int, beams: int, source: int, target: int) -> None:
@@ -63,11 +58,7 @@ class CachedDecoder:
         self._run: List[Any] = []
 
     def start(self, source_ids: np.ndarray) -> np.ndarray:
-        """Return the probabilities of the first token, float32 [B, V].
-
-        Args:
-          source_ids: int [B, S], 0 for padding.
-        """
+        """Return the probabilities of the first token, float32 [B, V]; ids are int [B, S]."""
         if not self._run:
             session = backend.session()
             fed = [self._source_ids, self._number, self._tokens, self._parents, self._positions]
@@ -83,11 +74,8 @@ class CachedDecoder:
     ) -> np.ndarray:
         """Return the probabilities of the next token, float32 [B, K, V].
 
-        Args:
-          number: number of target tokens before this step.
-          tokens: token to add to each beam, int [B, K].
-          parents: index of the beam that each token extends, int [B, K].
-          positions: position id of each token, int [B, K].
+        ``number`` target tokens are before it; ``tokens``, int [B, K], are added to the beams
+        ``parents``, with the position ids ``positions``.
         """
         rows = np.arange(self.rows)[:, None] * self.beams
         probabilities = self._run[1](self._ids, number, tokens, parents + rows, positions)[0]
@@ -196,21 +184,14 @@ class CachedDecoder:
 class TextGenerator:
     """Generation of one text per source, with the results of bert4keras' decoder.
 
-    Args:
-      decoder: decoder of a model whose weights are loaded.
-      end_id: token that ends a text.
-      options: search options; with as many beams as ``decoder``.
+    The decoder's model has its weights, and as many beams as ``options``; ``end_id`` ends a text.
     """
 
     def __init__(self, decoder: CachedDecoder, end_id: int, options: GenerationOptions) -> None:
         self._decoder, self._end, self._options = decoder, end_id, options
 
     def __call__(self, sources: Sequence[Sequence[int]]) -> List[List[int]]:
-        """Return the tokens generated for each source, without the end token.
-
-        Args:
-          sources: token ids of each source, including [CLS] and [SEP].
-        """
+        """Return the tokens generated for each source's token ids, without the end token."""
         rows, answers, ranks = self._decoder.rows, [], distributed.current()
         for first in range(0, len(sources), rows):
             if not ranks.several:  # the others may have one batch less

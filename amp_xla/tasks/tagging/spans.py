@@ -62,12 +62,8 @@ def joined(
     """Return the spans of a text from those of its windows.
 
     A token belongs to the window in which it is furthest from an edge. Tags are those of each
-    token's window; a span that may be nested is taken from the window of its middle token.
-
-    Args:
-      windows: spans in each window, counted from 1.
-      begins: where each window begins in the text, ascending; size: tokens of a window.
-      flat: as ``is_flat``.
+    token's window; a span that may be nested is taken from the window of its middle token. Spans
+    count from 1; windows of ``size`` tokens begin at ``begins`` in the text.
     """
     ends = [(a + b + size + 1) // 2 for a, b in zip(begins, begins[1:])]
     ends.append(begins[-1] + size)
@@ -102,12 +98,8 @@ def decode(
 ) -> List[List[Span]]:  # fmt: skip
     """Return the spans of each text of a batch.
 
-    Args:
-      head: name of the model's head, such as softmax or global_pointer.
-      output: for softmax and crf, ``scores`` float [B, L, tags] and ``transitions`` float [tags,
-        tags]; for other heads, ``scores`` float [B, labels, L, L].
-      token_ids: int [B, L], 0 for padding; the first and the last token of a text are never part
-        of a span.
+    ``output`` is ``Tagger.outputs``. The first and the last token of a text are never part of a
+    span; ``token_ids`` are 0 for padding.
     """
     lengths = (token_ids != 0).sum(1)
     if is_flat(head):
@@ -123,12 +115,9 @@ def decode(
 def best_tags(scores: np.ndarray, transitions: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     """Return the BIO tags of the best path, int [B, L], by Viterbi's algorithm.
 
-    An I tag follows only B or I of the same label. The first and the last token have the tag O.
-
-    Args:
-      scores: scores of each tag, float [B, L, tags].
-      transitions: scores of each tag followed by each tag, float [tags, tags].
-      lengths: int [B]; tags after them are arbitrary.
+    An I tag follows only B or I of the same label. The first and the last token have the tag O;
+    tags after ``lengths`` are arbitrary. ``scores`` are float [B, L, tags], ``transitions`` [tags,
+    tags]: scores of each tag followed by each tag.
     """
     rows, size, count = scores.shape
     tag = np.arange(count)

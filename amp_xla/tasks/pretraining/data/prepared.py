@@ -77,11 +77,9 @@ def write_stream(
 
 @dataclasses.dataclass(frozen=True)
 class Manifest:
-    """The index of a prepared folder.
+    """The index of a prepared folder: the settings that decide the content, and its units.
 
-    Attributes:
-      settings: the settings that decide the content.
-      units: for each unit of the corpus, in order: its files, and counts of what was left out.
+    A unit of the corpus, in order, has its files, and counts of what was left out.
     """
 
     folder: str
@@ -124,11 +122,7 @@ class Manifest:
         return all(_has_files(self.folder, unit) for unit in self.units)
 
     def tokenizer(self) -> Tokenizer:
-        """Return the tokenizer of the folder's vocabulary.
-
-        Raises:
-          DataError: the text was tokenized with another vocabulary.
-        """
+        """Return the tokenizer of the folder's vocabulary, with which the text was tokenized."""
         path = os.path.join(self.folder, VOCAB)
         tokenizer = Tokenizer.load(path, self.settings["lowercase"])
         known = vocabulary.fingerprint(tokenizer.tokens), tokenizer.vocab_size
@@ -159,12 +153,9 @@ class Manifest:
 
 
 class Sequences:
-    """The sequences of one split, by number.
+    """The sequences of a ``split``, train or heldout, by number.
 
-    Args:
-      manifest: manifest of a prepared folder.
-      split: ``train`` or ``heldout``.
-      length: L, tokens per sequence; None = the folder's length.
+    They have ``length`` = L tokens; None = the folder's length.
     """
 
     def __init__(
@@ -262,13 +253,10 @@ def _check(unit: Dict[str, Any], source: Path) -> None:
 
 
 def claim(folder: str, settings: Dict[str, Any]) -> None:
-    """Record the settings of a folder before any unit is written.
+    """Record the settings of a folder before any unit is written; refuse another folder's.
 
     Later commands may name the corpus by another path, and may change ``--on-bad-line``: with
     ``error``, a unit with a bad line was never finished.
-
-    Raises:
-      DataError: the folder has other settings.
     """
     path = os.path.join(folder, SETTINGS)
     if not os.path.exists(path) or not begun(folder):
