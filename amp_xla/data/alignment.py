@@ -85,11 +85,16 @@ def labelled(
     find: Find,
     changes: Callable[[Sequence[List[Any]], int], Sequence[Any]],
 ) -> Labelled:
-    """Return texts with entities or triples, the ``unit``, and their batches.
+    """Return texts with entities or triples, and their batches.
 
-    ``values`` are those of each text of both parts; their ``label`` is a name. ``find`` finds their
-    tokens; ``changes`` makes (targets of both parts, number of labels) the ``changes`` of
-    ``Preparation.labelled``. ``share`` is ``train_fraction``.
+    Args:
+      parts: training and dev texts.
+      values: entities or triples of each text of both parts; their ``label`` is a name.
+      preparation: the settings; share: ``train_fraction``.
+      unit: ``entities`` or ``triples``, for messages.
+      find: finds their tokens.
+      changes: function (targets of both parts, number of labels) -> argument of
+        ``Preparation.labelled``.
     """
     train, dev = parts
     names, dev_names = ([value.label for text in part for value in text] for part in values)

@@ -243,11 +243,16 @@ def _repeated(train: Dataset, dev: Dataset) -> str:
 
 
 def token_dropout(batches: Any, rate: float, tokenizer: Tokenizer, seed: int = 0) -> Any:
-    """Replace a share ``rate`` of the ordinary tokens by [MASK], or by [UNK] without [MASK].
+    """Replace a share of the ordinary tokens by [MASK], or by [UNK] without [MASK].
 
     A classifier of few texts relies on single words, unless they are missing now and then (word
     dropout: Iyyer et al., "Deep Unordered Composition Rivals Syntactic Methods", ACL 2015). The
     choice of tokens depends on (seed, epoch, step).
+
+    Args:
+      batches: ``Batches``.
+      rate: share of the tokens, 0 <= rate < 1.
+      tokenizer: the tokenizer of ``batches``; its special tokens are never hidden.
     """
     special = [tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id]
 

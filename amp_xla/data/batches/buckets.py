@@ -68,9 +68,12 @@ class Batches:
     Samples of a bucket that do not fill a batch join the next longer bucket.
 
     Args:
-      label_ids: int or float [samples], or [samples, labels] for multi-label targets, or None.
+      encoded: token ids of each sample.
+      label_ids: int or float [samples], or [samples, labels] for multi-label targets; None = no
+        labels.
       lengths: bucket lengths in tokens; a sample goes to the shortest bucket that holds it.
       batch_size: rows of a batch.
+      seed: decides the order.
       shuffle: False keeps the order of the corpus within each bucket, shortest bucket first.
     """
 
@@ -193,8 +196,13 @@ def choose_lengths(
     """Return at most ``max_shapes`` ascending bucket lengths that minimise the total padding.
 
     The result is exact, by dynamic programming over the samples' lengths, rounded up to a multiple
-    of ``MULTIPLE``. No bucket is longer than ``max_length``, even if that is not a multiple of 8,
-    because the model may have no position embeddings beyond it.
+    of ``MULTIPLE``.
+
+    Args:
+      lengths: number of tokens of each sample, of training and dev texts.
+      max_shapes: maximum number of lengths; fewer are returned if more would not save padding.
+      max_length: maximum length of a sample. No bucket is longer, even if ``max_length`` is not a
+        multiple of 8, because the model may have no position embeddings beyond it.
     """
     rounded = np.minimum(-(-np.asarray(lengths, np.int64) // MULTIPLE) * MULTIPLE, max_length)
     # An optimal length is always the length of a sample, rounded up.
@@ -222,10 +230,17 @@ class PackedBatches(Batches):
     """The packed batches of a corpus, in one shape; follows ``BatchSource``.
 
     Args:
+      encoded: token ids of each sample.
+      label_ids: int [samples]; None = no labels.
       length: tokens per row; the longest sample must fit.
       batch_size: average number of samples per step, which decides the number of rows.
-      shape: rows per step, and ``slots``: maximum samples per row, at least 2; None = chosen from
-        the samples.
+      seed: decides the order.
+      shuffle: False packs every epoch the same way.
+      shape: rows per step and slots per row; None = chosen from the samples.
+
+    Attributes:
+      rows: R, rows of a step.
+      slots: S, maximum samples per row, at least 2.
     """
 
     def __init__(
@@ -297,11 +312,18 @@ class Sharing:
 
 
 def pack(counts: Sequence[int], length: int, slots: int) -> List[Pattern]:
-    """Return the lengths of the samples in each row, by best fit, longest samples first.
+    """Pack counts[n] samples of each length n into rows by best fit, longest samples first.
 
     Rows with the same lengths are handled together, so the time does not depend on the number of
-    samples. There are counts[n] samples of length n, rows of ``length`` tokens, and at most
-    ``slots`` samples in each.
+    samples.
+
+    Args:
+      counts: number of samples of each length, from length 0 on.
+      length: tokens per row.
+      slots: maximum samples per row.
+
+    Returns:
+      The lengths of the samples in each row.
     """
     # by_room[n]: the patterns with room for n more tokens -> their number of rows.
     by_room: List[Dict[Pattern, int]] = [{} for _ in range(length + 1)]

@@ -43,10 +43,14 @@ _DIGIT, _LABELS = re.compile(r"\d"), re.compile("[,;|]")
 
 
 class Request(NamedTuple):
-    """The fields that a file must have (``needs``), and those that flags name (``fields``).
+    """The fields that a file must have, and those that flags name.
 
-    Names of ``known`` need no flag. ``header`` is ``yes``, ``no``, or None: the first line shows
-    whether it is a header; it is an error if it may be one, or, if ``ask`` is false, a sample.
+    Attributes:
+      fields: names that flags give.
+      header: ``yes``, ``no``; None = the first line shows whether it is a header.
+      needs: names of ``Fields`` that the file must have.
+      known: names of fields that are recognized without a flag.
+      ask: raise an error if the first line may be a header; False = it is then a sample.
     """
 
     fields: Fields = Fields()
@@ -59,8 +63,13 @@ class Request(NamedTuple):
 def decide(table: Table, request: Request, run: Optional[Layout] = None) -> Layout:
     """Return what the columns of a file are.
 
-    ``run`` is the layout of the training file, which applies if this file has the same columns. It
-    is an error if a field is missing, or the file can be read in two ways.
+    Args:
+      table: its rows.
+      request: what is needed, and what flags name.
+      run: layout of the training file, which applies if this file has the same columns.
+
+    Raises:
+      DataError: a field is missing, or the file can be read in two ways.
     """
     (_, head), *below = table.rows[:EXAMINED]
     if run is None or run.header:

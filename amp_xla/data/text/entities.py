@@ -74,8 +74,14 @@ def read(path: str, nested: bool = True, on_bad_line: str = "error") -> Dataset:
     """Read a file of texts with entities; its name and its first line show the format.
 
     docs/tasks/tagging.md lists the formats: columns of tokens and tags, and three kinds of JSON.
-    The label of a text is its entities as ``pack`` writes them. ``nested``: False = overlapping
-    entities are an error; ``on_bad_line`` as for ``readers.read``.
+
+    Args:
+      path: the file; ``-`` is standard input.
+      nested: False = overlapping entities are an error.
+      on_bad_line: ``"error"`` raises for unusable lines, ``"skip"`` returns them in ``bad_lines``.
+
+    Returns:
+      The texts; the label of a text is its entities as ``pack`` writes them.
     """
     lines, bad = every_line(path)
     table = Table.of(path, lines, bad)

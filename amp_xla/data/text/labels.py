@@ -34,7 +34,9 @@ class Labels:
     def fit(cls, labels: Sequence[str]) -> Labels:
         """Return the distinct labels: numbers by value (2 before 10), then text by code point.
 
-        It is an error if there is only one; or of many samples, more than half as many as samples.
+        Raises:
+          DataError: there is only one label; or there are many samples, and more than half as many
+            labels as samples.
         """
         names = set(labels)
         if len(names) < 2:

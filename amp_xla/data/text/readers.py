@@ -173,7 +173,8 @@ def text_value(
 ) -> str:
     """Return the text in a field, or a label, which may be a number or a boolean in JSON.
 
-    ``ValueError``: the field is missing, empty or of another type.
+    Raises:
+      ValueError: the field is missing, empty or of another type.
     """
     if field not in record:
         raise ValueError(f"no field {field!r}; found: {', '.join(map(repr, record))[:60]}")
@@ -230,10 +231,16 @@ def questions(
 ) -> Tuple[List[str], Optional[Layout]]:
     """Return an input of ``predict`` for each line of a file, or for each object in JSON.
 
-    A header and a sample with a blank text have an empty input. The file has the columns of
-    ``run``, the training file's layout, with or without a label; ``fields`` of them make an input:
-    ``text``, or ``text`` and ``pair``. Names of ``known`` are recognized in a file with other
-    columns. Also returns the layout, or None if each line is an input as it is.
+    A header and a sample with a blank text have an empty input.
+
+    Args:
+      path, lines: name and content of the file.
+      run: layout of the run's training file, which this file has too, with or without a label.
+      fields: fields that make an input: ``text``, or ``text`` and ``pair``.
+      known: names of fields that are recognized in a file with other columns.
+
+    Returns:
+      The inputs; and the layout, or None if each line is an input as it is.
     """
     alone = [(name, "") for name, _ in known.texts] * (len(fields) == 1)  # a source, no target
     known = known._replace(texts=[*known.texts, *alone])
@@ -294,7 +301,11 @@ def _number(value: str, field: str) -> str:
 
 
 def split_pairs(lines: Sequence[str]) -> Tuple[List[str], List[str]]:
-    """Split lines into two texts at the only tab; raise ``LineError`` if one is missing."""
+    """Split lines into two texts at the tab.
+
+    Raises:
+      LineError: a line does not have one tab, with a text before and after it.
+    """
     pairs = [line.split("\t") for line in lines]
     for i, texts in enumerate(pairs):
         if len(texts) != 2 or not all(map(str.strip, texts)):

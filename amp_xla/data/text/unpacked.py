@@ -177,9 +177,15 @@ def _whole(file: Any, path: str, most: int = MEMORY) -> bytes:
 
 
 def extra(module: str, use: str, packages: Optional[str] = None) -> Any:
-    """Import a module of an optional package; raise ``DataError`` if that is impossible.
+    """Import a module of an optional package.
 
-    ``use`` is what needs it, for the message; ``packages`` to install: None = the module's.
+    Args:
+      module: name of the module.
+      use: what needs it, for the message.
+      packages: packages to install; None = the package of the module.
+
+    Raises:
+      DataError: the package is missing, or cannot be imported.
     """
     try:
         return importlib.import_module(module)

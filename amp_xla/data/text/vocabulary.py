@@ -242,8 +242,14 @@ def warnings(tokens: Sequence[str], unknown: int, total: int) -> str:
     """Return warnings, each after a line break, if the vocabulary may be wrong for the texts.
 
     Duplicate tokens are no error: some published vocabularies have them, and removing one would
-    change all ids after it. It is an error if most of the ``total`` tokens of the training texts
-    are [UNK]; ``unknown`` is their number.
+    change all ids after it.
+
+    Args:
+      tokens: the vocabulary.
+      unknown, total: number of [UNK], and of all tokens, in the training texts.
+
+    Raises:
+      DataError: most tokens are [UNK].
     """
     lines = ""
     counts = collections.Counter(filter(None, tokens))

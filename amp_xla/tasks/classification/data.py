@@ -104,9 +104,14 @@ def _targets(files: Any, given: Sequence[List[str]]) -> Tuple[Any, List[np.ndarr
 def class_weights(spec: Optional[str], labels: Labels, ids: np.ndarray) -> Optional[List[float]]:
     """Return the weight of each label in the loss; None = all equal.
 
-    ``spec`` is ``balanced``: texts / (labels * texts with this label), so that the mean over all
-    texts is 1. Or weights such as ``spam=5,ham=0.5``; other labels have weight 1. ``ids`` are those
-    of the training texts. An unknown label, or a weight of 0 or less, is an error.
+    Args:
+      spec: ``balanced``: texts / (labels * texts with this label), so that the mean over all texts
+        is 1. Or weights such as ``spam=5,ham=0.5``; other labels have weight 1.
+      labels: labels of the training texts.
+      ids: label of each training text, int [texts].
+
+    Raises:
+      SettingsError: an unknown label, or no weight above 0.
     """
     if spec is None:
         return None

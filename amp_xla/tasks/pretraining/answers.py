@@ -20,9 +20,15 @@ from amp_xla.training.step import restore_weights
 def fill(
     config: Any, checkpoint: Checkpoint, texts: Sequence[str], top: int
 ) -> List[List[Filling]]:  # fmt: skip
-    """Return the ``top`` predictions for each text, in order of its [MASK] tokens.
+    """Return the predictions for each text, in order of its [MASK] tokens.
 
-    It is an error if the run's objective is not ``mlm``, or a text is too long.
+    Args:
+      config, checkpoint: of the run.
+      texts: texts with at least one [MASK] each.
+      top: number of predictions per [MASK].
+
+    Raises:
+      AmpXlaError: the run's objective is not ``mlm``, or a text is too long.
     """
     objective = config.goal.objective
     if objective != "mlm":

@@ -125,7 +125,11 @@ class Lines:
 
 
 def parse_line(line: bytes, columns: Columns, values: int, index: int = 0) -> Parsed:
-    """Return label (an empty one is 0), numbers and hashes of a line, or raise ``LineError``."""
+    """Return label, numbers and hashes of a line; an empty label is 0.
+
+    Raises:
+      LineError: there are too many or too few columns, or a number is not finite.
+    """
     label, *fields = line.rstrip(b"\r\n").split(b"\t")
     if len(fields) != sum(columns):
         raise LineError(index, f"{len(fields)} columns after the label; required: {sum(columns)}")
@@ -209,12 +213,19 @@ def batch_of(
     sample_ids: np.ndarray,
     size: int,
 ) -> Batch:
-    """Return a batch of ``size`` = B samples, filled up with padding.
+    """Return a batch of ``size`` samples, filled up with padding.
 
-    ``parsed`` has at least one sample; ``rows`` and ``values`` as for ``SlotBatches``. The arrays
-    are ``numbers``: float32 [B, numbers], log(1 + x) of each number; ``ids``: int64 [B, slots,
-    values], rows of the table, -1 for missing values; ``labels``, ``weights``: float32 [B];
-    ``sample_ids``: int64 [B].
+    Args:
+      parsed: at least one sample.
+      rows: number of rows of the table.
+      values: maximum values per slot.
+      sample_ids: int64 [samples].
+      size: B, samples per batch.
+
+    Returns:
+      ``numbers``: float32 [B, numbers], log(1 + x) of each number; ``ids``: int64 [B, slots,
+      values], rows of the table, -1 for missing values; ``labels``, ``weights``: float32 [B];
+      ``sample_ids``: int64 [B].
     """
     count = len(parsed)
     labels = np.zeros(size, np.float32)

@@ -48,9 +48,11 @@ class Recommender(keras.Model):
             self._first_order = self._dense(1, None, "first_order")
 
     def call(self, numbers: Any, ids: Any) -> Any:
-        """Return logits, float32 [B], from float32 [B, numbers] and int64 [B, slots, values].
+        """Return logits, float32 [B].
 
-        A value of -1 is none.
+        Args:
+          numbers: float32 [B, columns].
+          ids: int64 [B, slots, values]; -1 = no value.
         """
         vectors = self.table(_sparse(ids))
         dense = bool(numbers.shape.as_list()[-1])

@@ -15,9 +15,15 @@ POINTERS = ("Entities", "Heads", "Tails")
 
 
 def linker(encoder: Any, predicates: int, dropout: float) -> Any:
-    """Return a Keras model on an encoder with output [B, L, hidden].
+    """Return a Keras model from token and segment ids to scores.
 
-    Its output is [B, 2 + 2 * predicates, L, L], with the planes of ``data.cells_of``.
+    Args:
+      encoder: Keras model with output [B, L, hidden]; its first input is token ids [B, L].
+      predicates: number of predicates.
+      dropout: dropout rate before the head.
+
+    Returns:
+      The model; its output is [B, 2 + 2 * predicates, L, L], with the planes of ``data.cells_of``.
     """
     vectors = keras.layers.Dropout(dropout, name="Head-Dropout")(encoder.output)
     planes = [
@@ -39,8 +45,12 @@ def sparse_loss(targets: Any, scores: Any) -> Any:
     """Build the sum over planes of ``losses.several_labels``, float32 [B].
 
     bert4keras subtracts the positive terms from the sum of all, which float32 rounds to nothing
-    once a positive score is high. Here they become minus infinity. ``targets`` are positive cells
-    as row * L + column, int32 [B, planes, most]; 0 = none: the cell ([CLS], [CLS]) has no loss.
+    once a positive score is high. Here they become minus infinity.
+
+    Args:
+      targets: positive cells as row * L + column, int32 [B, planes, most]; 0 = none: the cell
+        ([CLS], [CLS]) has no loss.
+      scores: float32 [B, planes, L, L].
     """
     shape = tf.shape(scores)
     flat, cells = tf.reshape(scores, [-1]), shape[2] * shape[3]

@@ -73,10 +73,16 @@ def predictions(batch: Batch, *_: int, count: int) -> Batch:
 def encode(
     data: Dataset, tokenizer: Tokenizer, max_source: int, max_target: int, kind: str
 ) -> Tuple[Encoded, int, str]:
-    """Encode sources, of ``max_source`` tokens at most, and targets, which are ``pairs``.
+    """Encode sources and targets.
 
-    Returns the rows; the number of tokens of the longest target, including its [SEP]; and a line
-    break and a warning if texts were cut, else an empty string. ``kind``: "training" or "dev".
+    Args:
+      data: sources, and targets as ``pairs``.
+      max_source, max_target: tokens per source with [CLS] and [SEP], and per target with [SEP].
+      kind: "training" or "dev", for the warning.
+
+    Returns:
+      The rows; the number of tokens of the longest target, including its [SEP]; and a line break
+      and a warning if texts were cut, else an empty string.
     """
     cls, sep = tokenizer.cls_id, tokenizer.sep_id
     source_room, target_room = max_source - 2, max_target - 1

@@ -28,9 +28,14 @@ Search = Generator[Tuple[np.ndarray, np.ndarray], np.ndarray, List[int]]
 class CachedDecoder:
     """Next-token probabilities for a batch of texts with several beams each.
 
-    The caches are local variables, so checkpoints do not contain them. ``lm`` has the objective
-    ``unilm``. There are ``rows`` = B texts per batch, ``beams`` = K per text, at most ``source`` =
-    S tokens in a source and ``target`` = T in a target.
+    The caches are local variables, so checkpoints do not contain them.
+
+    Args:
+      lm: language model with the objective ``unilm``.
+      rows: number of texts per batch, B.
+      beams: number of beams per text, K.
+      source: maximum number of tokens in a source, S.
+      target: maximum number of tokens in a target, T.
     """
 
     def __init__(self, lm: LanguageModel, rows: int, beams: int, source: int, target: int) -> None:
@@ -191,7 +196,11 @@ class TextGenerator:
         self._decoder, self._end, self._options = decoder, end_id, options
 
     def __call__(self, sources: Sequence[Sequence[int]]) -> List[List[int]]:
-        """Return the tokens generated for each source's token ids, without the end token."""
+        """Return the tokens generated for each source, without the end token.
+
+        Args:
+          sources: token ids of each source, including [CLS] and [SEP].
+        """
         rows, answers, ranks = self._decoder.rows, [], distributed.current()
         for first in range(0, len(sources), rows):
             if not ranks.several:  # the others may have one batch less

@@ -98,8 +98,12 @@ def decode(
 ) -> List[List[Span]]:  # fmt: skip
     """Return the spans of each text of a batch.
 
-    ``output`` is ``Tagger.outputs``. The first and the last token of a text are never part of a
-    span; ``token_ids`` are 0 for padding.
+    Args:
+      head: name of the model's head, such as softmax or global_pointer.
+      output: for softmax and crf, ``scores`` float [B, L, tags] and ``transitions`` float [tags,
+        tags]; for other heads, ``scores`` float [B, labels, L, L].
+      token_ids: int [B, L], 0 for padding; the first and the last token of a text are never part
+        of a span.
     """
     lengths = (token_ids != 0).sum(1)
     if is_flat(head):
@@ -115,9 +119,12 @@ def decode(
 def best_tags(scores: np.ndarray, transitions: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     """Return the BIO tags of the best path, int [B, L], by Viterbi's algorithm.
 
-    An I tag follows only B or I of the same label. The first and the last token have the tag O;
-    tags after ``lengths`` are arbitrary. ``scores`` are float [B, L, tags], ``transitions`` [tags,
-    tags]: scores of each tag followed by each tag.
+    An I tag follows only B or I of the same label. The first and the last token have the tag O.
+
+    Args:
+      scores: scores of each tag, float [B, L, tags].
+      transitions: scores of each tag followed by each tag, float [tags, tags].
+      lengths: int [B]; tags after them are arbitrary.
     """
     rows, size, count = scores.shape
     tag = np.arange(count)

@@ -66,9 +66,14 @@ class Cutter:
 
 @dataclasses.dataclass(frozen=True)
 class Masking:
-    """Random masks of ``rate`` of the words or tokens (``unit``) of sequences.
+    """Random masks of sequences.
 
-    Special tokens are never masked, and never replace a token.
+    Args:
+      tokenizer: tokenizer of the sequences. Its special tokens are never masked, and never replace
+        a token.
+      rate: share of the tokens to predict, 0 to 0.5.
+      unit: ``word`` or ``token``.
+      seed: seed of the run.
     """
 
     tokenizer: Tokenizer
@@ -92,10 +97,16 @@ class Masking:
     ) -> Batch:
         """Mask B sequences of L tokens, in which K positions are predicted.
 
-        ``starts`` is True at word starts, bool [B, L]; ``samples`` are the sequences' numbers.
-        Returns ``token_ids``: int32 [B, L], with masks; ``positions``: int32 [B, K], ascending,
-        then 0; ``labels``: int32 [B, K], the original tokens; ``weights``: float32 [B, K], 1 for
-        labels, 0 for padding; ``segment_ids``: int32 [B, L], zeros; ``sample_ids``: ``samples``.
+        Args:
+          token_ids: int [B, L].
+          starts: bool [B, L], True at word starts.
+          epoch: number of the epoch.
+          samples: int64 [B], numbers of the sequences.
+
+        Returns:
+          ``token_ids``: int32 [B, L], with masks; ``positions``: int32 [B, K], ascending, then 0;
+          ``labels``: int32 [B, K], the original tokens; ``weights``: float32 [B, K], 1 for labels,
+          0 for padding; ``segment_ids``: int32 [B, L], zeros; ``sample_ids``: ``samples``.
         """
         token_ids = np.asarray(token_ids, np.int32)
         length, special = token_ids.shape[1], self.tokenizer.special_ids

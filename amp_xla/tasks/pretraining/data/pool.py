@@ -42,7 +42,11 @@ class Pool:
         self._executor.shutdown()
 
     def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
-        """Yield ``function(item)`` for each item, in order; only a few items are in memory."""
+        """Yield ``function(item)`` for each item, in order; only a few items are in memory.
+
+        Raises:
+          DataError: a worker process died.
+        """
         if self._executor is None:
             yield from map(function, items)
             return

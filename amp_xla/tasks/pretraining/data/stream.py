@@ -32,9 +32,20 @@ _HELDOUT_ROWS = 16  # maximum rows per held-out batch, for any number of ranks
 class Stream:
     """The batches of a run, or of a held-out split: B sequences of L tokens, K predicted.
 
-    ``Masking`` describes the arrays of a batch, which are the same for all objectives: ``mlm``,
-    ``lm`` (predict every next token) or ``unilm`` (predict the second of two segments, separated by
-    a [SEP] at a random position). Tokenizer and seed are those of ``masking``.
+    ``Masking`` describes the arrays of a batch, which are the same for all objectives.
+
+    Args:
+      sequences: the prepared text.
+      masking: masks for ``mlm``; its tokenizer and seed are also those of other objectives.
+      batch_size: B.
+      batches: number of batches.
+      objective: ``mlm``, ``lm`` (predict every next token) or ``unilm`` (predict the second of two
+        segments, separated by a [SEP] at a random position).
+      shuffle: False = order of the files.
+
+    Attributes:
+      length: L.
+      predicted: K.
     """
 
     def __init__(
