@@ -44,7 +44,7 @@ from amp_xla.process.checkout import revision
 from amp_xla.process.exits import exit_code
 from amp_xla.process.progress import note
 from amp_xla.speed import machine, table
-from benchmarks import ROOT
+from benchmarks import ROOT, markdown
 from benchmarks.child import ChildEnded, answer_of
 from benchmarks.gpu_rows import BATCH, CONTESTANTS, Row, gpu_named, planned
 
@@ -249,7 +249,7 @@ def render(rows: Rows, trial: bool) -> str:
         place = order[0].index(row.shape)
         tables.setdefault((place, row.shape, row.machine["card"]), []).append(row)
     for (_, shape, card), body in sorted(tables.items()):
-        lines += [f"## {shape}: {card}", "", table.markdown(HEAD, [cells(row) for row in body]), ""]
+        lines += [f"## {shape}: {card}", "", markdown(HEAD, [cells(row) for row in body]), ""]
         notes: Dict[str, List[str]] = {}
         for row in body:
             facts = ", ".join(f"{n} {v}" for n, v in row.machine.items() if n != "card")

@@ -33,7 +33,7 @@ from amp_xla.process.exits import exit_code
 from amp_xla.process.progress import note
 from amp_xla.speed import machine, table
 from amp_xla.speed.measure import Request
-from benchmarks import corpus, named
+from benchmarks import corpus, markdown, named
 from benchmarks.child import ChildEnded, answer_of
 
 PEERS_PYTHON = Path(".venvs") / "peers" / "bin" / "python"
@@ -250,7 +250,7 @@ def render(results: Mapping[str, Result]) -> str:
             "-" if result.accuracy is None else f"{result.accuracy:.4f}",
             result.status,
         ])  # fmt: skip
-    return table.markdown(HEAD, body)
+    return markdown(HEAD, body)
 
 
 def middle(values: Sequence[float], form: str, unit: str = "") -> str:

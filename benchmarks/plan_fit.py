@@ -21,8 +21,7 @@ from amp_xla.process import durable
 from amp_xla.process.exits import exit_code
 from amp_xla.process.progress import note
 from amp_xla.speed.plan import forecast
-from amp_xla.speed.table import markdown
-from benchmarks import ROOT, plan_rows
+from benchmarks import ROOT, markdown, plan_rows
 from benchmarks.plan_rows import Row
 
 PAGE = ROOT / "docs" / "plan.md"

@@ -168,9 +168,11 @@ def longest(batches: Optional[Iterator[Any]]) -> Tuple[Optional[Sequence[Any]], 
 
 
 def _size(batch: Any) -> int:
-    while isinstance(batch, (list, tuple)):
-        batch = batch[0]
-    return int(np.size(next(iter(batch.values())) if isinstance(batch, dict) else batch))
+    """Return the size of the first array that is not empty, as one without columns is."""
+    parts = list(batch.values()) if isinstance(batch, dict) else batch
+    if not isinstance(parts, (list, tuple)):
+        return int(np.size(parts))
+    return next(filter(None, map(_size, parts)), 0)
 
 
 def open_script(script: ScriptFunction, words: Sequence[str], batch: Optional[str]) -> Subject:

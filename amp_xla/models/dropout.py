@@ -93,11 +93,10 @@ def make_repeatable() -> None:
         training = K.learning_phase() if training is None else training
         if not self.rate or (isinstance(training, int) and not training):
             return tf.identity(inputs)
-        seed = _seed(self.name)
 
         def dropped() -> Any:
             shape = self._get_noise_shape(inputs)
-            keep = _mask(tf.shape(inputs) if shape is None else shape, seed, self.rate)
+            keep = keep_mask(self.name, tf.shape(inputs) if shape is None else shape, self.rate)
             return inputs * (tf.cast(keep, inputs.dtype) * (1.0 / (1.0 - self.rate)))
 
         output = K.in_train_phase(dropped, lambda: tf.identity(inputs), training)
@@ -123,7 +122,7 @@ def keep_mask(name: str, shape: Any, rate: float) -> Any:
       shape: shape of the mask, int32 [rank].
       rate: share of elements to drop, 0 < rate < 1.
     """
-    return _mask(shape, _seed(name), rate)
+    return (_hashed if kind() == HASH else _random)(shape, _seed(name), rate)
 
 
 def kind() -> str:
@@ -150,11 +149,6 @@ def _seed(name: str) -> bytes:
     call = stream.calls[name] = stream.calls.get(name, -1) + 1
     rank = f"/rank {world().rank}" if world().rank else ""
     return f"{stream.seed}/{name}/{call}{rank}".encode()
-
-
-def _mask(shape: Any, seed: bytes, rate: float) -> Any:
-    """Return bool of ``shape``, False with probability ``rate``."""
-    return (_hashed if kind() == HASH else _random)(shape, seed, rate)
 
 
 def _random(shape: Any, text: bytes, rate: float) -> Any:

@@ -1,4 +1,4 @@
-"""Outcomes as a Markdown table, and the recommended settings."""
+"""Outcomes as a table, and the recommended settings."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 import statistics
 from typing import Optional, Sequence, Tuple
 
+from amp_xla.diagnose.report_text import columns
 from amp_xla.speed.measure import Outcome
 
 HEAD = ("combination", "samples/s", "spread", "step ms", "compile s", "loss", "result")
@@ -16,17 +17,6 @@ def spread(values: Sequence[float]) -> float:
     if len(values) < 2:
         return math.inf
     return (max(values) - min(values)) / sorted(values)[len(values) // 2]
-
-
-def markdown(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
-    """Return an aligned Markdown table."""
-    widths = [max(len(str(row[i])) for row in [head, *body]) for i in range(len(head))]
-
-    def line(cells: Sequence[str]) -> str:
-        return "| " + " | ".join(str(c).ljust(w) for c, w in zip(cells, widths)) + " |"
-
-    rule = "|" + "|".join("-" * (w + 2) for w in widths) + "|"
-    return "\n".join([line(head), rule, *[line(row) for row in body]])
 
 
 def render(outcomes: Sequence[Outcome]) -> str:
@@ -43,7 +33,7 @@ def render(outcomes: Sequence[Outcome]) -> str:
             f"{o.loss:.4f} @{o.steps}" if o.loss is not None else "-",
             o.status + (f": {o.why}" if o.why else ""),
         ])  # fmt: skip
-    return markdown(HEAD, body)
+    return columns([HEAD, *body])
 
 
 def recommend(outcomes: Sequence[Outcome]) -> Tuple[Optional[Outcome], str]:

@@ -129,8 +129,8 @@ def test_precision_switches(precision, variables):
     }
 
 
-H100, T4, P100, CPU = (9, 0), (7, 5), (6, 0), None
-BASE, LARGE = (12, 768), (24, 1024)
+H100, A100, T4, P100, CPU = (9, 0), (8, 0), (7, 5), (6, 0), None
+TINY, BASE, LARGE = (3, 192), (12, 768), (24, 1024)
 
 
 @pytest.mark.parametrize(
@@ -145,9 +145,14 @@ BASE, LARGE = (12, 768), (24, 1024)
         (False, 500, 32 * 384, LARGE, 1, H100, "tf2"),
         (True, 800, 32 * 384, LARGE, 1, H100, "tf2"),
         (True, 1_000, 64 * 384, BASE, 2, T4, "tf2"),
+        (False, 5_000, 32 * 128, BASE, 2, A100, "tf2"),
+        (True, 6_000, 32 * 128, BASE, 2, A100, "tf2"),
+        (False, 50_000, 16 * 64, TINY, 2, T4, "tf2"),
+        (True, 100_000, 16 * 64, TINY, 2, T4, "tf2"),
         (False, 10**6, 64 * 384, BASE, 1, P100, "tf2"),
         (False, 400, 64 * 384, BASE, 1, T4, "tf1"),
         (True, 1_000, 64 * 384, BASE, 1, H100, "tf1"),
+        (False, 2_000, 64 * 128, BASE, 2, T4, "tf1"),
         (False, 10**6, 64 * 384, BASE, 1, CPU, "tf2"),
         (False, 10**6, 64 * 384, BASE, 1, CPU, "tf1"),
         (False, 10**6, 0, None, 1, H100, "tf2"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Dict, NamedTuple, Tuple
 
-from amp_xla.backend import keras, tf
+from amp_xla.backend import configuring, keras, tf
 from amp_xla.models import losses
 from amp_xla.models.encoders import inputs_of, pointer
 from amp_xla.tasks.tagging.spans import is_flat
@@ -55,11 +55,13 @@ class Tagger(NamedTuple):
       model: Keras model from token and segment ids to scores: float32 [B, L, tags] for softmax and
         crf, [B, labels, L, L] for the other heads.
       transitions: scores of tag pairs, float32 [tags, tags]; zeros for softmax, None for pointers.
+      length: most tokens in a text, which the loss of a CRF needs.
     """
 
     head: str
     model: Any
     transitions: Any
+    length: int = 0
 
     def inputs(self) -> Dict[str, Any]:
         """Return the placeholders by name; labels and weights as in ``data.with_labels``."""
@@ -75,7 +77,7 @@ class Tagger(NamedTuple):
         if self.head == "softmax":
             return tf.reduce_sum(losses.cross_entropy(labels, scores, smoothing) * weights)
         if self.head == "crf":
-            return crf_loss(labels, scores, weights, self.transitions)
+            return crf_loss(labels, scores, weights, self.transitions, self.length)
         return tf.reduce_sum(span_loss(labels, scores) * weights)
 
     def loss_and_metrics(
@@ -101,7 +103,8 @@ class Tagger(NamedTuple):
 def of_config(config: Any, vocab_size: int, labels: int, weights: bool) -> Tagger:
     """Build the tagger of a recipe's configuration; ``weights`` as for ``transformer``."""
     encoder = config.encoder.transformer(vocab_size, config.batches.max_length, weights).model
-    return tagger(encoder, config.head, labels, config.encoder.dropout, config.update.learning_rate)
+    rates = config.encoder.dropout, config.update.learning_rate
+    return tagger(encoder, config.head, labels, *rates)._replace(length=config.batches.max_length)
 
 
 def tagger(encoder: Any, head: str, labels: int, dropout: float, rate: float) -> Tagger:
@@ -130,17 +133,21 @@ def tagger(encoder: Any, head: str, labels: int, dropout: float, rate: float) ->
     return Tagger(head, keras.models.Model(encoder.inputs, scores), transitions)
 
 
-def crf_loss(labels: Any, scores: Any, weights: Any, transitions: Any) -> Any:
+def crf_loss(labels: Any, scores: Any, weights: Any, transitions: Any, length: int) -> Any:
     """Build the sum of -log p(tags) over the texts of a batch, a float32 scalar.
 
     ``labels`` are int32 [B, L], ``scores`` of each tag float32 [B, L, tags], ``weights`` float32
-    [B, L], 1 for tokens and 0 for padding, which is at the end; ``transitions`` as in ``Tagger``.
+    [B, L], 1 for tokens and 0 for padding, which is at the end; ``transitions`` as in ``Tagger``;
+    ``length`` is at least L.
     """
     tags = tf.shape(scores)[-1]
     at_labels = tf.reduce_sum(scores * tf.one_hot(labels, tags), -1)
     pairs = labels[:, :-1] * tags + labels[:, 1:]
     steps = tf.gather(tf.reshape(transitions, [-1]), pairs)
     of_labels = tf.reduce_sum(at_labels * weights) + tf.reduce_sum(steps * weights[:, 1:])
+    if configuring.compiles():
+        all_paths = _all_paths(scores, weights, transitions, length)
+        return tf.reduce_sum(all_paths * weights[:, 0]) - of_labels
 
     def step(states: Any, token: Tuple[Any, Any]) -> Any:
         score, weight = token
@@ -152,6 +159,25 @@ def crf_loss(labels: Any, scores: Any, weights: Any, transitions: Any) -> Any:
     last = tf.concat([scores[None, :, 0], states], 0)[-1]
     all_paths = tf.reduce_logsumexp(last, -1)
     return tf.reduce_sum(all_paths * weights[:, 0]) - of_labels
+
+
+def _all_paths(scores: Any, weights: Any, transitions: Any, length: int) -> Any:
+    """Build log of the sum of exp(score) over all paths of a text, float32 [B], without a loop.
+
+    XLA would make a program of each token's step. Here steps are matrices of logarithms, and
+    neighbours are multiplied in log2(length) rounds, which is more arithmetic.
+    """
+    one = tf.eye(int(scores.shape[-1]), batch_shape=[tf.shape(scores)[0], 1])
+    nothing = (one - 1.0) * 1e30  # its logarithm: a step that changes nothing
+    moves = transitions + scores[:, 1:, None]
+    moves = tf.where_v2(weights[:, 1:, None, None] > 0, moves, nothing)
+    moves = tf.concat([moves, nothing], 1)  # at least one
+    for _ in range((length - 1).bit_length()):
+        odd = tf.math.floormod(tf.shape(moves)[1], 2)
+        moves = tf.concat([moves, nothing[:, :odd]], 1)
+        moves = tf.reduce_logsumexp(moves[:, ::2, :, :, None] + moves[:, 1::2, None], 3)
+    moves = tf.ensure_shape(moves, [None, 1, None, None])  # no text is longer
+    return tf.reduce_logsumexp(scores[:, 0, :, None] + moves[:, 0], [1, 2])
 
 
 def span_loss(labels: Any, scores: Any) -> Any:

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from amp_xla.commands.recipe_job import longest
 from amp_xla.errors import SettingsError
 from amp_xla.speed.plan import forecast, report
 from amp_xla.speed.plan.forecast import Mode
@@ -15,7 +16,6 @@ from benchmarks.gpu_rows import Row as GpuRow
 from benchmarks.gpu_rows import gpu_named
 
 pytestmark = pytest.mark.once
-
 
 ROWS = plan_rows.published()
 ERRORS = plan_fit.errors(ROWS, forecast.fitted())
@@ -127,6 +127,12 @@ def test_a_report_without_a_gpu_that_fits():
     result = report.Report("job", 512, 1, 1e12, 0.9, "a guess", found)
     assert "none of these GPUs surely holds the batch" in str(result)
     assert json.loads(json.dumps(result.to_json()))["options"][0]["verdict"] == "does not fit"
+
+
+def test_the_mean_batch_of_data_without_numbers():
+    pairs = [(np.zeros((rows, 0)), np.zeros(rows)) for rows in (4, 2)]
+    for batches in (pairs, [[list(p), 1] for p in pairs], [dict(zip("ab", p)) for p in pairs]):
+        assert longest(iter(batches)) == (batches[0], 0.75)
 
 
 @pytest.mark.parametrize("price", [None, 2.5])

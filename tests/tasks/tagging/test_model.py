@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from amp_xla.backend import tf
+from amp_xla.backend import configuring, tf
 from amp_xla.tasks.tagging import model as tagging
 
 LENGTHS, SIZE, TAGS = (5, 3, 2, 0), 5, 3
@@ -28,7 +28,9 @@ def evaluated(*tensors):
         return session.run(list(tensors))
 
 
-def test_the_loss_of_a_crf_is_minus_log_p_of_all_paths(batch):
+@pytest.mark.parametrize("longest", [0, SIZE, 64], ids=["loop", "xla", "longer"])
+def test_the_loss_of_a_crf_is_minus_log_p_of_all_paths(monkeypatch, batch, longest):
+    monkeypatch.setattr(configuring, "compiles", lambda: bool(longest))
     scores, labels, weights, transitions = batch
 
     def total(row, path):
@@ -43,7 +45,8 @@ def test_the_loss_of_a_crf_is_minus_log_p_of_all_paths(batch):
     with tf.Graph().as_default():
         given = tf.constant(scores)
         moves = tf.constant(transitions)
-        loss = tagging.crf_loss(labels, given, weights, moves)
+        loss = tagging.crf_loss(labels, given, weights, moves, longest)
+        assert (longest == 0) == any(op.type == "Enter" for op in loss.graph.get_operations())
         found, gradient, of_moves = evaluated(loss, *tf.gradients(loss, [given, moves]))
     assert found == pytest.approx(expected, rel=1e-6)
     # Probabilities minus labels: padding has none, and each token's add up to nothing.
