@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import warnings
@@ -13,6 +14,7 @@ from amp_xla.errors import AmpXlaError
 from amp_xla.graph.training_graph import layers_of
 from amp_xla.process.progress import note
 from amp_xla.training.checkpoint import CheckpointError
+from amp_xla.training.run import write_status
 
 IN_A_LOOP = (
     "this process has already ended a run there: in a loop, such as over folds, give each run "
@@ -35,10 +37,10 @@ def with_inner(optimizer: Any) -> List[Any]:
         found.append(next_one)
 
 
-def objects(model: Any, sequence: Any) -> List[Any]:
+def objects(model: Any, data: Iterable[Any]) -> List[Any]:
     """Return what callbacks may change besides variables: data, model, layers, optimizers."""
-    parts = [sequence, model, *layers_of(model).values(), *with_inner(model.optimizer)]
-    return [part for part in parts if part is not None]
+    sequences = [each for each in data if isinstance(each, keras.utils.Sequence)]
+    return [*sequences, model, *layers_of(model).values(), *with_inner(model.optimizer)]
 
 
 def describe(model: Any, data: Mapping[str, Any]) -> Dict[str, Any]:
@@ -194,6 +196,27 @@ def known_monitor(
             f"{', '.join(values) or 'none without validation_data'}"
         )
     return name  # a callback may write it
+
+
+def choose_monitor(
+    loop: Any, name: Optional[str], values: Mapping[str, float], missing: Optional[str]
+) -> Optional[str]:
+    """Let the first value decide if no monitor has a value; return what is wrong with ``name``."""
+    if loop.options.monitor in values:
+        return ""
+    if name is None:
+        first = next(iter(values))
+        loop.options = dataclasses.replace(
+            loop.options, monitor=first, higher_is_better=higher_is_better(first)
+        )
+        write_status(loop, "running")
+    elif missing is None:
+        missing = (
+            f"Run(monitor={name!r}): the epoch logs have no such value; allowed: "
+            f"{', '.join(f'val_{each}' for each in values)}"
+        )
+        note(f"warning: {missing}; so no checkpoint is the best one so far")
+    return missing
 
 
 def _writes(callback: Any) -> bool:

@@ -270,10 +270,13 @@ def _inside(model: Any) -> Optional[Any]:
     function = model.train_function
     if hasattr(function, "updates_op"):
         return function
-    for cell in getattr(function, "__closure__", None) or ():
-        outputs = getattr(cell.cell_contents, "outputs", None)
+    if not isinstance(function, types.FunctionType):
+        return None
+    cells = [cell.cell_contents for cell in function.__closure__ or ()]
+    for value in (*cells, *map(function.__globals__.get, function.__code__.co_names)):
+        outputs = getattr(value, "outputs", None)
         if isinstance(outputs, list) and outputs and outputs[0] is model.total_loss:
-            return cell.cell_contents
+            return value
     return None
 
 

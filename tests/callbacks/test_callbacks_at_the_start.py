@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import random
+import types
 from typing import Any
 
 import numpy as np
@@ -203,16 +206,86 @@ def static():
 
 
 STEPS = 0
+state = types.ModuleType("tests.callbacks.state")  # as another file of the script
 
 
 class Global(keras.callbacks.Callback):
+    total = 0
+
     def on_train_batch_begin(self, batch, logs=None):
         global STEPS
         STEPS += 1
         K.set_value(self.model.optimizer.inner.lr, 0.05 / STEPS)
 
 
+class Slotted:
+    __slots__ = ("count",)
+
+    def __init__(self):
+        self.count = 0
+
+    @property
+    def next(self):
+        self.count += 1
+        return self.count
+
+
+@dataclasses.dataclass(frozen=True)
+class Holder:
+    held: Any
+
+
+class Named(dict):
+    __getattr__, __setattr__ = dict.__getitem__, dict.__setitem__
+
+
+def total(number):
+    Global.total += number
+    state.total += number
+    return Global.total + state.total + next_step()
+
+
+def next_step():
+    global STEPS
+    STEPS += 1
+    return STEPS
+
+
+def called(calls, batch):
+    calls.append(batch)
+    return len(calls)
+
+
+class Places(keras.callbacks.Callback):
+    """State in all places that this callback can reach."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.pair = Holder(Holder(Holder(Slotted()))), (Slotted(), [Slotted()])
+        self.frozen, self.named, self.mixed = Holder([]), Named(), {"a": Slotted(), "steps": 0}
+        self.partial, self.history, self.nested = functools.partial(called, []), [], {}
+        self.last = self.before = np.zeros(1)  # one array now, two later
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.before, self.last = self.last, self.last * 0.5 + batch
+        self.nested = {0: self.nested}
+        self.frozen.held.append(batch)
+        self.named.steps = self.mixed["steps"] = self.mixed["steps"] + batch
+        self.history.append(batch)
+        depth, inner = 0, self.nested
+        while inner:
+            depth, inner = depth + 1, inner[0]
+        numbers = [
+            self.inner.held.held.held.next, self.pair[0].next, self.pair[1][0].next,
+            sum(self.frozen.held), self.named.steps, self.mixed["a"].next, self.partial(batch),
+            len(self.history), depth, (self.last - self.before)[0], total(batch),
+        ]  # fmt: skip
+        numbers = [number / (1 + number) for number in numbers]
+        K.set_value(self.model.optimizer.inner.lr, 0.01 * np.mean(numbers))
+
+
 HOOKS = {
+    "places": lambda folder: Places(),
     "loads": loads, "head": head, "restarts": restarts, "base": lambda folder: Base(),
     "counts": lambda folder: Counts(), "inside": lambda folder: Inside(),
     "object": lambda folder: Hooks(on_batch_end=Decay().__call__),
@@ -244,7 +317,7 @@ def test_what_callbacks_set_at_the_start_is_as_in_the_whole_run(name, kill, tmp_
         (tmp_path / folder).mkdir(exist_ok=True)
         head.model = Decay.model = build()
         STEPS = Inside.epochs = Base.level = 0
-        Attributes.rate = None
+        Attributes.rate, Global.total, state.total = None, 0, 0
         callback = HOOKS[name](tmp_path / folder)
         run = Run(tmp_path / folder / "run", checkpoint_every=1, **options)
         fit(head.model, callback, run, *more)
