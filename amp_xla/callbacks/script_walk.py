@@ -181,7 +181,8 @@ def is_data(value: Any) -> bool:
     """Return whether a container is so large that it is data rather than state."""
     if isinstance(value, np.ndarray):
         return value.size >= 1000 * _LARGE  # compared by its checksum
-    return isinstance(value, (*CONTAINERS, tuple)) and len(value) >= _LARGE
+    kinds: Any = (*CONTAINERS, tuple)
+    return isinstance(value, kinds) and len(value) >= _LARGE
 
 
 @functools.lru_cache(maxsize=None)

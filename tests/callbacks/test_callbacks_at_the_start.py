@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import random
-import types
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ import pytest
 
 from amp_xla.backend import K, keras, tf
 from amp_xla.callbacks import Run
+from tests.support import small_fit
 from tests.support.small_fit import (
     Batches,
     Killed,
@@ -206,7 +206,6 @@ def static():
 
 
 STEPS = 0
-state = types.ModuleType("tests.callbacks.state")  # as another file of the script
 
 
 class Global(keras.callbacks.Callback):
@@ -241,8 +240,8 @@ class Named(dict):
 
 def total(number):
     Global.total += number
-    state.total += number
-    return Global.total + state.total + next_step()
+    small_fit.total += number  # another file of the script
+    return Global.total + small_fit.total + next_step()
 
 
 def next_step():
@@ -317,7 +316,7 @@ def test_what_callbacks_set_at_the_start_is_as_in_the_whole_run(name, kill, tmp_
         (tmp_path / folder).mkdir(exist_ok=True)
         head.model = Decay.model = build()
         STEPS = Inside.epochs = Base.level = 0
-        Attributes.rate, Global.total, state.total = None, 0, 0
+        Attributes.rate, Global.total, small_fit.total = None, 0, 0
         callback = HOOKS[name](tmp_path / folder)
         run = Run(tmp_path / folder / "run", checkpoint_every=1, **options)
         fit(head.model, callback, run, *more)
