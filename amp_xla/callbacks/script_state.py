@@ -16,19 +16,8 @@ from typing import Any, Container, Dict, Iterable, List, Mapping, Sequence, Set,
 import numpy as np
 
 from amp_xla.backend import keras
+from amp_xla.callbacks import script_walk
 from amp_xla.callbacks.script_values import Arrays, decoded, encoded, fill, shared
-from amp_xla.callbacks.script_walk import (
-    CONTAINERS,
-    LIBRARIES,
-    MISSING,
-    SMALL,
-    Slot,
-    is_data,
-    is_drawn,
-    library,
-    setter,
-    walk,
-)  # fmt: skip
 from amp_xla.process.progress import note
 
 _PLACE = re.compile(r"path|file|dir|folder")
@@ -127,7 +116,10 @@ class ScriptState:
         lost = []
         for name in sorted(differ):
             holder, _, attribute = name.rpartition(".")
-            old, change = found.get(name) or (None, setter(holders.get(holder), attribute))
+            old, change = found.get(name) or (
+                None,
+                script_walk.setter(holders.get(holder), attribute),
+            )
             value = value_of(name)
             if old is not value and change is not None:
                 change(value)
@@ -141,16 +133,16 @@ class ScriptState:
                 f"a resume is not exact there"
             )
 
-    def _found(self) -> Tuple[Dict[str, Slot], Dict[str, Any]]:
+    def _found(self) -> Tuple[Dict[str, script_walk.Slot], Dict[str, Any]]:
         """Return what ``_walk`` finds from all roots."""
-        slots: Dict[str, Slot] = {}
+        slots: Dict[str, script_walk.Slot] = {}
         holders: Dict[str, Any] = {}
         for name, root in self._roots.items():
             roots = {id(each) for each in self._roots.values()}
-            walk(root, name, roots, slots, holders)
+            script_walk.walk(root, name, roots, slots, holders)
         return slots, holders
 
-    def _read(self, found: Mapping[str, Slot]) -> Dict[str, Tuple[str, Arrays]]:
+    def _read(self, found: Mapping[str, script_walk.Slot]) -> Dict[str, Tuple[str, Arrays]]:
         """Return name -> JSON and arrays of what can be restored; name the rest in a line."""
         values: Dict[str, Tuple[str, Arrays]] = {}
         owners: Dict[int, str] = {}
@@ -181,14 +173,14 @@ class ScriptState:
         """Return whether a value is Keras' or the script's own, or data, which are compared."""
         _, _, rest = name.partition(".")
         last = rest.rpartition(".")[2]
-        if last in _BATCH_HOOKS or value is MISSING:
+        if last in _BATCH_HOOKS or value is script_walk.MISSING:
             return True
         if isinstance(value, str) and _PLACE.search(last):
             return True  # only the script decides where a callback writes
         if name.startswith(self._called):
-            return "." in rest and is_data(value)
-        cached = isinstance(value, dict) and len(value) > SMALL
-        return cached or is_data(value) or last.startswith("_self_")
+            return "." in rest and script_walk.is_data(value)
+        cached = isinstance(value, dict) and len(value) > script_walk.SMALL
+        return cached or script_walk.is_data(value) or last.startswith("_self_")
 
     def _is_state(self, value: Any, first: Any) -> bool:
         """Return whether a value looks like state: a container, or an object of unknown kind.
@@ -207,13 +199,13 @@ class ScriptState:
             numbers = (int, float, str, np.generic)
             known = (isinstance(item, numbers) or self._is_state(item, item) for item in items)
             return not items or any(known)
-        if isinstance(value, (keras.metrics.Metric, *CONTAINERS)):
+        if isinstance(value, (keras.metrics.Metric, *script_walk.CONTAINERS)):
             return True
         if isinstance(value, (type, types.ModuleType)) or callable(value):
             return False
-        if library(type(value).__module__) in LIBRARIES:
+        if script_walk.is_library(type(value).__module__):
             return False
-        changes = is_drawn(value) or type(value).__hash__ is None
+        changes = script_walk.is_drawn(value) or type(value).__hash__ is None
         return changes or hasattr(value, "__dict__") or value is not first
 
 

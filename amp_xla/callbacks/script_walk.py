@@ -24,7 +24,7 @@ CONTAINERS: Any = (list, set, dict, collections.deque, np.ndarray)
 _FUNCTIONS: Any = (
     types.FunctionType, types.MethodType, staticmethod, classmethod, property, functools.partial,
 )  # fmt: skip
-LIBRARIES = (
+_LIBRARIES = (
     "amp_xla", "bert4keras", "keras", "tensorflow", "tensorflow_core", "tf_keras",
     "_csv", "_io", "csv",
 )  # fmt: skip
@@ -93,7 +93,7 @@ def _parts(thing: Any) -> Iterator[Tuple[str, Any, Any]]:
                 elif not name.startswith("__") or isinstance(value, _FUNCTIONS):
                     yield name, value, functools.partial(setattr, kind, name)
         attributes = {} if isinstance(thing, type) else getattr(thing, "__dict__", {})
-        for name, value in attributes.items():
+        for name, value in list(attributes.items()):  # a thread may add some
             yield name, value, functools.partial(setattr, thing, name)
         if isinstance(thing, dict):
             for name, value in thing.items():
@@ -192,9 +192,9 @@ def _is_scripts(module: str) -> bool:
     if module == "__main__":
         return True
     installed = re.search(r"(site|dist)-packages|/lib/python3", file)
-    return bool(file) and not installed and library(module) not in LIBRARIES
+    return bool(file) and not installed and not is_library(module)
 
 
-def library(module: Any) -> str:
-    """Return the first part of a module's name."""
-    return str(module).partition(".")[0]
+def is_library(module: Any) -> bool:
+    """Return whether a module belongs to Keras and others whose state is saved apart."""
+    return str(module).partition(".")[0] in _LIBRARIES
