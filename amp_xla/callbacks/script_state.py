@@ -182,11 +182,12 @@ class ScriptState:
         cached = isinstance(value, dict) and len(value) > script_walk.SMALL
         return cached or script_walk.is_data(value) or last.startswith("_self_")
 
-    def _is_state(self, value: Any, first: Any) -> bool:
+    def _is_state(self, value: Any, first: Any, depth: int = 3) -> bool:
         """Return whether a value looks like state: a container, or an object of unknown kind.
 
         Args:
           first: the value at the start; a number or a path is state only if it was replaced.
+          depth: how many containers are searched for state.
         """
         roots = self._roots.values()
         metrics = [metric for root in roots for metric in getattr(root, "metrics", None) or ()]
@@ -196,9 +197,12 @@ class ScriptState:
             return value.op.name not in self._variables
         if isinstance(value, (list, tuple, dict)):
             items = value.values() if isinstance(value, dict) else value
+            if not items or not depth:
+                return True
             numbers = (int, float, str, np.generic)
-            known = (isinstance(item, numbers) or self._is_state(item, item) for item in items)
-            return not items or any(known)
+            return any(
+                isinstance(item, numbers) or self._is_state(item, item, depth - 1) for item in items
+            )
         if isinstance(value, (keras.metrics.Metric, *script_walk.CONTAINERS)):
             return True
         if isinstance(value, (type, types.ModuleType)) or callable(value):

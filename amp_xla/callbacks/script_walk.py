@@ -126,12 +126,9 @@ def _outside(function: Any) -> Iterator[Tuple[str, Any, Any]]:
         if name in assigned or _may_change(value):
             yield name, value, functools.partial(function.__globals__.__setitem__, name)
         elif isinstance(value, types.ModuleType) and _is_scripts(value.__name__):
-            for inner in names & vars(value).keys():
-                yield (
-                    f"{name}.{inner}",
-                    vars(value)[inner],
-                    functools.partial(setattr, value, inner),
-                )
+            for inner in sorted(names & vars(value).keys()):
+                change = functools.partial(setattr, value, inner)
+                yield f"{name}.{inner}", vars(value)[inner], change
 
 
 @functools.lru_cache(maxsize=None)
@@ -151,11 +148,16 @@ def _may_change(value: Any) -> bool:
     return _is_holder(value) or is_drawn(value) or isinstance(value, CONTAINERS)
 
 
-def _is_holder(value: Any) -> bool:
-    """Return whether a value is a function, class or object of the script, or contains one."""
+def _is_holder(value: Any, depth: int = 3) -> bool:
+    """Return whether a value is a function, class or object of the script, or contains one.
+
+    Args:
+      depth: how many containers there may be around it.
+    """
     if type(value) in (list, tuple, dict):
         items: Any = value.values() if isinstance(value, dict) else value
-        return 0 < len(items) <= SMALL and any(map(_is_holder, items))
+        near = depth > 0 and len(items) <= SMALL
+        return near and any(_is_holder(item, depth - 1) for item in items)
     if isinstance(value, types.FunctionType):
         return _is_scripts(value.__module__)
     if isinstance(value, (*_FUNCTIONS, keras.callbacks.Callback)):
