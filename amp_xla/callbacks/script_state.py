@@ -7,6 +7,7 @@ evaluator's scores.
 from __future__ import annotations
 
 import collections
+import enum
 import itertools
 import json
 import re
@@ -49,6 +50,7 @@ class ScriptState:
         now = self._read(found)
         self._initial = {name: text for name, (text, _) in now.items()}
         self._before = {**now, **{name: (text, arrays) for name, text in saved.items()}}
+        self._before = {name: each for name, each in self._before.items() if each[0]}
 
     def silence(self) -> None:
         """Do not call the callbacks for batches, until ``rejoin``: these were trained before."""
@@ -68,13 +70,17 @@ class ScriptState:
             vars(callback).update(hooks)
 
     def changed(self, arrays: Dict[str, np.ndarray]) -> Dict[str, str]:
-        """Return what changed since ``fit`` began, name -> JSON; add to ``arrays``."""
+        """Return what changed since ``fit`` began, name -> JSON; add to ``arrays``.
+
+        The text of a name that does not exist any more is empty.
+        """
         now = self._read(self._found()[0])
         names = {name for name, (text, _) in now.items() if self._initial.get(name) != text}
         names.update([owner for name in names for owner in shared(now[name][0])])
         for name in names:
             arrays.update(now[name][1])
-        return {name: text for name, (text, _) in now.items() if name in names}
+        gone = dict.fromkeys(self._initial.keys() - now.keys(), "")
+        return {**gone, **{name: text for name, (text, _) in now.items() if name in names}}
 
     def restore(self, last: bool = True) -> None:
         """Restore what the checkpoint has, and the rest as it was when ``fit`` began.
@@ -138,7 +144,7 @@ class ScriptState:
         slots: Dict[str, script_walk.Slot] = {}
         holders: Dict[str, Any] = {}
         for name, root in self._roots.items():
-            roots = {id(each) for each in self._roots.values()}
+            roots = {id(each): other for other, each in self._roots.items()}
             script_walk.walk(root, name, roots, slots, holders)
         return slots, holders
 
@@ -175,7 +181,7 @@ class ScriptState:
         last = rest.rpartition(".")[2]
         if last in _BATCH_HOOKS or value is script_walk.MISSING:
             return True
-        if isinstance(value, str) and _PLACE.search(last):
+        if isinstance(value, str) and _PLACE.search(last) and re.search(r"[./\\]", value):
             return True  # only the script decides where a callback writes
         if name.startswith(self._called):
             return "." in rest and script_walk.is_data(value)
@@ -207,6 +213,8 @@ class ScriptState:
             return True
         if isinstance(value, (type, types.ModuleType)) or callable(value):
             return False
+        if isinstance(value, enum.Enum):
+            return value is not first
         if script_walk.is_library(type(value).__module__):
             return False
         changes = script_walk.is_drawn(value) or type(value).__hash__ is None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import dis
+import enum
 import functools
 import random
 import re
@@ -24,6 +25,7 @@ CONTAINERS: Any = (list, set, dict, collections.deque, np.ndarray)
 _FUNCTIONS: Any = (
     types.FunctionType, types.MethodType, staticmethod, classmethod, property, functools.partial,
 )  # fmt: skip
+_VALUES = (keras.layers.Layer, tuple, enum.Enum)
 _LIBRARIES = (
     "amp_xla", "bert4keras", "keras", "tensorflow", "tensorflow_core", "tf_keras",
     "_csv", "_io", "csv",
@@ -43,7 +45,7 @@ def setter(thing: Any, name: str) -> Any:
 
 
 def walk(
-    root: Any, name: str, seen: Set[int], slots: Dict[str, Slot], holders: Dict[str, Any]
+    root: Any, name: str, seen: Dict[int, str], slots: Dict[str, Slot], holders: Dict[str, Any]
 ) -> None:
     """Add the values that can be reached from a callback or another object of ``fit``.
 
@@ -52,7 +54,7 @@ def walk(
 
     Args:
       name: start of the names.
-      seen: ids of objects that are left out.
+      seen: id -> name of objects that have been found.
       slots: gets name -> value, and a function that replaces it.
       holders: gets name -> object that holds values.
     """
@@ -66,9 +68,12 @@ def walk(
             full = f"{prefix}.{part}"
             if not _is_holder(value):
                 slots[full] = value, change
-            elif id(value) not in seen:
-                seen.add(id(value))
+                continue
+            if id(value) not in seen:
+                seen[id(value)] = full
                 queue.append((full, value))
+            # Another object there later is named, because it cannot be made anew.
+            slots[f"{full}.is"] = f"{type(value).__name__} {seen[id(value)]}", None
 
 
 def _parts(thing: Any) -> Iterator[Tuple[str, Any, Any]]:
@@ -163,7 +168,7 @@ def _is_holder(value: Any, depth: int = 3) -> bool:
     if isinstance(value, (*_FUNCTIONS, keras.callbacks.Callback)):
         return True
     kind = value if isinstance(value, type) else type(value)
-    return _is_scripts(kind.__module__) and not isinstance(value, (keras.layers.Layer, tuple))
+    return _is_scripts(kind.__module__) and not isinstance(value, _VALUES)
 
 
 def _is_keras(thing: Any, name: str) -> bool:
