@@ -130,10 +130,11 @@ class ScriptState:
             if old is not value and change is not None:
                 change(value)
             elif old is not value and name.partition(".")[0] in self._roots:
-                lost.append(name)
+                lost.append(holder if attribute == "is" else name)
         if last:
             self._before.clear()
         if lost and last:
+            lost.sort(key=len)
             note(
                 f"warning: this script has no place for {', '.join(lost[:3])} of the checkpoint: "
                 f"a resume is not exact there"

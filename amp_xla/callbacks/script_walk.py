@@ -73,7 +73,9 @@ def walk(
                 seen[id(value)] = full
                 queue.append((full, value))
             # Another object there later is named, because it cannot be made anew.
-            slots[f"{full}.is"] = f"{type(value).__name__} {seen[id(value)]}", None
+            fixed = isinstance(value, (type, types.FunctionType))
+            kind = value.__qualname__ if fixed else f"{type(value).__name__} {seen[id(value)]}"
+            slots[f"{full}.is"] = kind, None
 
 
 def _parts(thing: Any) -> Iterator[Tuple[str, Any, Any]]:
