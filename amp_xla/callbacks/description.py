@@ -145,7 +145,7 @@ def name_emptied(callbacks: Iterable[Any]) -> None:
 
 
 def name_shortened(loop: Any, model: Any) -> None:
-    """Print that a callback stopped an epoch, and another one has taken that back."""
+    """Warn if a callback ended an epoch early, but training goes on."""
     if loop.state.step_in_epoch and not model.stop_training:
         note(
             f"warning: a callback ended epoch {loop.epoch_number} after "
@@ -215,7 +215,7 @@ def choose_monitor(
             f"Run(monitor={name!r}): the epoch logs have no such value; allowed: "
             f"{', '.join(f'val_{each}' for each in values)}"
         )
-        note(f"warning: {missing}; so no checkpoint is the best one so far")
+        note(f"warning: {missing}; so no checkpoint is marked as the best")
     return missing
 
 
