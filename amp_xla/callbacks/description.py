@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
+import types
 import warnings
 from collections import Counter
 from typing import Any, Dict, Iterable, List, Mapping, Optional
@@ -37,10 +38,11 @@ def with_inner(optimizer: Any) -> List[Any]:
         found.append(next_one)
 
 
-def objects(model: Any, data: Iterable[Any]) -> List[Any]:
-    """Return what callbacks may change besides variables: data, model, layers, optimizers."""
-    sequences = [each for each in data if isinstance(each, keras.utils.Sequence)]
-    return [*sequences, model, *layers_of(model).values(), *with_inner(model.optimizer)]
+def objects(model: Any, step: Any, data: Iterable[Any]) -> List[Any]:
+    """Return what has state besides callbacks: data, model, layers, optimizers, train function."""
+    kinds = (keras.utils.Sequence, types.FunctionType)
+    parts = [each for each in (*data, step.whole) if isinstance(each, kinds)]
+    return [*parts, model, *layers_of(model).values(), *with_inner(model.optimizer)]
 
 
 def describe(model: Any, data: Mapping[str, Any]) -> Dict[str, Any]:

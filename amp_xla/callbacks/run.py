@@ -259,7 +259,7 @@ class Run(keras.callbacks.Callback):
     def _others_began(self, others: Sequence[Any]) -> None:
         """Restore the state of the other callbacks, after their ``on_train_begin``."""
         data_read = [getattr(self._source, "sequence", None), self._validating]
-        objects = description.objects(self.model, data_read)
+        objects = description.objects(self.model, self._step, data_read)
         self._others = ScriptState(
             others, objects, self._loop.engine.variables.shapes(), self._saved["state"],
             self._arrays,

@@ -318,13 +318,14 @@ def test_what_callbacks_set_at_the_start_is_as_in_the_whole_run(name, kill, tmp_
 def perturbed(model):
     """Add noise to a weight for a step, as adversarial training does."""
     model._make_train_function()
-    function, weight = model.train_function, model.weights[0]
+    function, weight, calls = model.train_function, model.weights[0], []
 
     def step(inputs):
+        calls.append(0.001)
         before = K.get_value(weight)
         K.set_value(weight, before + 0.1 * np.random.randn(*before.shape))
         outputs = function(inputs)
-        K.set_value(weight, K.get_value(weight) - 0.001 * random.random())
+        K.set_value(weight, K.get_value(weight) - sum(calls) * random.random())
         return outputs
 
     model.train_function = step
