@@ -1,4 +1,4 @@
-"""Where a script that trains by ``fit`` has its state."""
+"""The walk over a script that trains by ``fit``, to all values that may be its state."""
 
 from __future__ import annotations
 
