@@ -10,6 +10,8 @@ from setuptools import find_packages, setup
 setup(
     packages=[*find_packages(include=["amp_xla", "amp_xla.*"]), "amp_xla.recipes"],
     package_data={
+        "amp_xla.commands": ["*.txt"],
+        "amp_xla.export": ["*.txt"],
         "amp_xla.models": ["*.json"],
         "amp_xla.graph.compiler": ["*.cc", "*.sh", "*.txtpb", "re2/*"],
         "amp_xla.report": ["templates/*"],

@@ -49,10 +49,10 @@ _KINDS = {str: "text", bool: "true or false", type(None): "null", list: "a list"
 class Range:
     """Allowed numbers of a field. NaN and infinities are never allowed."""
 
-    at_least: Optional[float] = None
-    above: Optional[float] = None
-    at_most: Optional[float] = None
-    below: Optional[float] = None
+    at_least: float = -math.inf
+    above: float = -math.inf
+    at_most: float = math.inf
+    below: float = math.inf
 
     def __contains__(self, value: Any) -> bool:
         return (
@@ -60,24 +60,20 @@ class Range:
             and not isinstance(value, bool)
             and abs(value) < math.inf
             and (not isinstance(value, int) or abs(value) <= _LARGEST_INTEGER)
-            and (self.at_least is None or value >= self.at_least)
-            and (self.above is None or value > self.above)
-            and (self.at_most is None or value <= self.at_most)
-            and (self.below is None or value < self.below)
+            and self.at_least <= value <= self.at_most
+            and self.above < value < self.below
         )
 
     def __str__(self) -> str:
-        low = f"above {_plain(self.above)}" if self.above is not None else ""
-        if self.at_least is not None:
-            low = _plain(self.at_least)
-        high = f"below {_plain(self.below)}" if self.below is not None else ""
-        if self.at_most is not None:
-            high = _plain(self.at_most)
-        if low and high:
-            return f"{low} to {high}"
-        if high:
-            return high if self.below is not None else f"up to {high}"
-        return f"{low} or more" if self.at_least is not None else low or "any finite number"
+        open_low, open_high = self.above > -math.inf, self.below < math.inf
+        low = f"above {_plain(self.above)}" if open_low else _plain(self.at_least)
+        high = f"below {_plain(self.below)}" if open_high else _plain(self.at_most)
+        if max(self.at_least, self.above) > -math.inf:
+            endless = min(self.at_most, self.below) == math.inf
+            return (low if open_low else f"{low} or more") if endless else f"{low} to {high}"
+        if open_high:
+            return high
+        return f"up to {high}" if self.at_most < math.inf else "any finite number"
 
     def __call__(self, default: str) -> str:
         """Return the range and the default, which end a flag's help text."""
@@ -89,10 +85,10 @@ def _plain(number: float) -> str:
 
 
 def within(
-    at_least: Optional[float] = None,
-    at_most: Optional[float] = None,
-    above: Optional[float] = None,
-    below: Optional[float] = None,
+    at_least: float = -math.inf,
+    at_most: float = math.inf,
+    above: float = -math.inf,
+    below: float = math.inf,
     help: Optional[str] = None,
 ) -> Any:
     """Return the annotation for a field's range; ``help`` replaces the field's docstring."""
@@ -211,7 +207,6 @@ def parse(
     flags, e.g. the learning rate that depends on ``--bert``.
 
     Args:
-      config: a frozen dataclass.
       argv: command-line words; None = ``sys.argv[1:]``.
       prog: the command, ``amp-xla ...``.
       stored: function of the configuration that returns settings of an earlier run, which are the

@@ -16,7 +16,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import sys
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, Optional
 
 from amp_xla.data.batches.protocol import whole
 from amp_xla.data.labelled import WindowOptions
@@ -24,7 +24,7 @@ from amp_xla.data.text.options import VocabularyOptions
 from amp_xla.errors import SettingsError
 from amp_xla.models.options import EncoderOptions, Pooling
 from amp_xla.process.exits import exit_code
-from amp_xla.tasks.classification import scores
+from amp_xla.tasks.classification import answers, scores
 from amp_xla.tasks.classification.data import MultiLabelTextFiles, class_weights, read
 from amp_xla.training import launch, options
 from amp_xla.training.context import RunContext, text_defaults
@@ -59,7 +59,7 @@ class Config:
     precision_options: options.PrecisionOptions = options.PrecisionOptions()
 
     def defaults(self) -> Dict[str, Any]:
-        """Return the settings of a resumed run, or the defaults of ``--bert`` and multilabel."""
+        """Return the defaults of ``--bert``, ``--multilabel`` and ``--regression``."""
         hard = self.files.regression or self.files.multilabel is not None
         smoothing = {"label_smoothing": 0.0} if hard else {}
         return {**text_defaults(self), **smoothing}
@@ -69,7 +69,6 @@ def build(config: Config, context: RunContext) -> Any:
     """Build the job up to the first step."""
     from amp_xla.models import encoders, losses
     from amp_xla.models.packed import over_windows
-    from amp_xla.tasks.classification import answers
 
     # texts -> batches
     several, number = config.files.multilabel is not None, config.files.regression
@@ -108,23 +107,9 @@ def build(config: Config, context: RunContext) -> Any:
     return context.text_job(model, step, data, evaluate)
 
 
-def predict(config: Config, checkpoint: Any, lines: List[str]) -> Any:
-    """Return the probability of each label for each line."""
-    from amp_xla.tasks.classification import answers
-
-    return answers.predict(config, checkpoint, lines)
-
-
-def exportable(config: Config, checkpoint: Any) -> Any:
-    """Return the model to export."""
-    from amp_xla.tasks.classification import export
-
-    return export.classifier(config, checkpoint)
-
-
 recipe = Recipe(
-    Config, build, lambda config: config.files.monitor, predict, vectors=vectors,
-    scored=scores.scored, exportable=exportable,
+    Config, build, lambda config: config.files.monitor, answers.predict, vectors=vectors,
+    scored=scores.scored, exportable=answers.exportable,
 )  # fmt: skip
 main = functools.partial(launch.main, recipe)
 

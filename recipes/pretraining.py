@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import sys
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, Optional
 
 from typing_extensions import Annotated
 
@@ -23,7 +23,7 @@ from amp_xla.config import MAY_CHANGE, flat
 from amp_xla.models.options import LanguageModelOptions, training_flops
 from amp_xla.process.exits import exit_code
 from amp_xla.process.progress import note
-from amp_xla.tasks.pretraining import options, presets
+from amp_xla.tasks.pretraining import answers, options, presets
 from amp_xla.tasks.pretraining.data.stream import LengthOptions, Phases, read
 from amp_xla.training import launch
 from amp_xla.training import options as groups
@@ -53,7 +53,7 @@ class Config:
     run: groups.RunOptions = groups.RunOptions()
 
     def defaults(self) -> Dict[str, Any]:
-        """Return the settings of a resumed run, or the defaults of ``preset`` and ``model``."""
+        """Return the defaults of ``preset`` and ``model``."""
         return presets.defaults(self)
 
 
@@ -96,13 +96,6 @@ def build(config: Config, context: RunContext) -> Any:
     )  # fmt: skip
 
 
-def fill(config: Config, checkpoint: Any, texts: List[str], top: int) -> Any:
-    """Return the predictions for the [MASK]s of each text."""
-    from amp_xla.tasks.pretraining import answers
-
-    return answers.fill(config, checkpoint, texts, top)
-
-
 def exportable(config: Config, checkpoint: Any) -> Any:
     """Return the model to export."""
     from amp_xla.export import text_models
@@ -112,7 +105,7 @@ def exportable(config: Config, checkpoint: Any) -> Any:
 
 recipe = Recipe(
     Config, build, lambda c: c.intervals.loop(monitor="loss", higher_is_better=False),
-    fill=fill, exportable=exportable,
+    fill=answers.fill, exportable=exportable,
 )  # fmt: skip
 main = functools.partial(launch.main, recipe)
 

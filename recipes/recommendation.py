@@ -104,11 +104,7 @@ def export(config: Config, checkpoint: Any, folder: Path) -> str:
     return answers.export(config, checkpoint, folder)
 
 
-recipe = Recipe(
-    Config, build,
-    lambda c: c.intervals.loop(monitor="auc", epochs=c.epochs, patience=c.patience),
-    predict, export=export,
-)  # fmt: skip
+recipe = Recipe(Config, build, "auc", predict, export=export)
 main = functools.partial(launch.main, recipe)
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import sys
-from typing import Any, Dict, List
+from typing import Any, Dict
 
 from typing_extensions import Annotated
 
@@ -27,7 +27,7 @@ from amp_xla.data.labelled import BatchOptions
 from amp_xla.data.text.options import VocabularyOptions
 from amp_xla.models.options import EncoderOptions, Pooling
 from amp_xla.process.exits import exit_code
-from amp_xla.tasks.similarity import scores
+from amp_xla.tasks.similarity import answers, scores
 from amp_xla.tasks.similarity.data import Method, PairFiles, check, needed, read
 from amp_xla.training import launch, options
 from amp_xla.training.context import RunContext, text_defaults
@@ -66,7 +66,7 @@ class Config:
         check(self.method, self.tricks.r_drop, self.pooling)
 
     def defaults(self) -> Dict[str, Any]:
-        """Return the settings of a resumed run, or the defaults of ``--bert``."""
+        """Return the defaults of ``--bert``."""
         return text_defaults(self, needs=needed(self.method))
 
 
@@ -74,7 +74,6 @@ def build(config: Config, context: RunContext) -> Any:
     """Build the job up to the first step."""
     from amp_xla.models import dropout, losses
     from amp_xla.tasks.similarity import model as similarity
-    from amp_xla.tasks.similarity.answers import evaluation, threshold_of
     from amp_xla.training.step import Inference
 
     # pairs -> batches
@@ -101,28 +100,14 @@ def build(config: Config, context: RunContext) -> Any:
 
     # evaluation
     outputs = {"scores": similarity.scores(config.method, dropout.without(model, rows))}
-    threshold = threshold_of(config.method, data.labels)
-    evaluate = evaluation(Inference(inputs, outputs), data, threshold)
+    threshold = similarity.threshold_of(config.method, data.labels)
+    evaluate = answers.evaluation(Inference(inputs, outputs), data, threshold)
     return context.text_job(model, step, data, evaluate)
 
 
-def predict(config: Config, checkpoint: Any, lines: List[str], **query: str) -> Any:
-    """Return the similarity of each pair."""
-    from amp_xla.tasks.similarity import answers
-
-    return answers.predict(config, checkpoint, lines, **query)
-
-
-def exportable(config: Config, checkpoint: Any) -> Any:
-    """Return the model to export."""
-    from amp_xla.tasks.similarity import export
-
-    return export.similarity(config, checkpoint)
-
-
 recipe = Recipe(
-    Config, build, "spearman", predict, rank=predict, vectors=vectors, scored=scores.scored,
-    exportable=exportable,
+    Config, build, "spearman", answers.predict, rank=answers.predict, vectors=vectors,
+    scored=scores.scored, exportable=answers.exportable,
 )  # fmt: skip
 main = functools.partial(launch.main, recipe)
 

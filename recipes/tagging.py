@@ -59,7 +59,7 @@ class Config:
         check(self.head, self.training.label_smoothing, self.tricks.r_drop)
 
     def defaults(self) -> Dict[str, Any]:
-        """Return the settings of a resumed run, or the defaults of ``--bert``."""
+        """Return the defaults of ``--bert``."""
         return text_defaults(self, nested=not is_flat(self.head))
 
 

@@ -257,26 +257,19 @@ def _guarded(name: str, init: Any) -> Any:
 def _mend_optimizers() -> None:
     """Replace functions of ``bert4keras.optimizers``, for scripts that import them from now on."""
     module: Any = backend.bert4keras("optimizers")
-    for kind, replacement in (
-        ("lookahead", _refused), ("exponential_moving_average", _averaged_once)
-    ):  # fmt: skip
-        name = f"extend_with_{kind}"
-        new = replacement(getattr(module, name))
-        setattr(module, name, new)
-        setattr(module, f"{name}_v2", new)
+    averaging = _averaged_once(module.extend_with_exponential_moving_average)
+    for version in ("", "_v2"):
+        setattr(module, f"extend_with_exponential_moving_average{version}", averaging)
+        setattr(module, f"extend_with_lookahead{version}", _refuse)
 
 
-def _refused(extend: Any) -> Any:
-    @functools.wraps(extend)
-    def refuse(BaseOptimizer: Any, name: Optional[str] = None) -> Any:
-        version = ".".join(map(str, backend.bert4keras_version()))
-        raise UnsupportedError(
-            f"extend_with_lookahead of bert4keras {version} starts its slow weights at 0, so the "
-            f"first step would halve all weights; remove it (for averaged weights use "
-            f"extend_with_exponential_moving_average)"
-        )
-
-    return refuse
+def _refuse(BaseOptimizer: Any, name: Optional[str] = None) -> Any:
+    version = ".".join(map(str, backend.bert4keras_version()))
+    raise UnsupportedError(
+        f"extend_with_lookahead of bert4keras {version} starts its slow weights at 0, so the first "
+        f"step would halve all weights; remove it (for averaged weights use "
+        f"extend_with_exponential_moving_average)"
+    )
 
 
 def _averaged_once(extend: Any) -> Any:

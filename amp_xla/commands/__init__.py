@@ -10,7 +10,6 @@ class Command(NamedTuple):
     Attributes:
       module: its module; ``main(argv)`` returns the exit code.
       positional: flags that may be omitted if their values come first, in this order.
-      summary: one line of help.
     """
 
     module: str

@@ -18,7 +18,7 @@ from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.errors import AmpXlaError
 from amp_xla.models.weights import Shape
 from amp_xla.models.weights.pretrained import CONSTANTS, OPTIMIZER, TASKS, TOKENS, Pretrained
-from amp_xla.process import output
+from amp_xla.process import output, regular
 
 # Start of Google's names of the tensors of a head, or of the pooler
 _HEAD = re.compile(r"(cls/\w+|discriminator_predictions|\w+/pooler)/")
@@ -49,6 +49,7 @@ def main(argv: List[str]) -> int:
         raise AmpXlaError(f"{source} is not a folder; needed: configuration, vocabulary, weights")
     if os.path.lexists(str(folder)):
         raise AmpXlaError(f"{folder} exists already: remove it, or name another one")
+    regular.refuse_unwritable(folder.parent)
     from amp_xla.export.hugging_face import kind_of
     from amp_xla.export.model import Exportable  # TensorFlow is imported after the checks
     from amp_xla.models import encoders

@@ -83,9 +83,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
 def examine() -> List[Check]:
     """Check the user's environment; return all results."""
     seen = nvidia.look()
-    checks = graphics(seen)
-    if seen.gpus:
-        checks.append(driver(seen.gpus[0]))
+    checks = [*graphics(seen), *map(driver, seen.gpus[:1])]
     machine: Optional[Machine] = None
     if importlib.util.find_spec("tensorflow") is None:
         what = f"not installed for {sys.executable}"
@@ -96,13 +94,12 @@ def examine() -> List[Check]:
     else:
         try:
             machine = look()
+            checks += tensorflow(machine)
         except subprocess.CalledProcessError as error:
             text = error.stderr.decode(errors="replace")
             what = f"cannot be imported: {text.strip().splitlines()[-1]}"
             why = "training is impossible without TensorFlow"
             checks.append(Check("error", "TensorFlow", what, why, environment_command()))
-    if machine is not None:
-        checks += tensorflow(machine)
     return [*checks, *environment(machine), docker()]
 
 

@@ -46,33 +46,11 @@ class Config:
 
 
 def main(argv: List[str]) -> int:
-    """Print the scores on labelled samples."""
+    """Print the scores of each run on labelled samples, and compare each pair of runs."""
     config = parse(Config, argv, "amp-xla evaluate RUN")
-    folders = folders_of(config.run)
-    if config.file is None:
+    runs, file = folders_of(config.run), config.file
+    if file is None:
         raise AmpXlaError("name the labelled samples with --file, a file like the training file")
-    return _score(folders, config.file, config)
-
-
-def folders_of(names: str) -> List[Path]:
-    """Return the folders in ``--run``, which commas separate.
-
-    Raises:
-      AmpXlaError: there is none, or one does not exist.
-    """
-    folders = [Path(name.strip()) for name in names.split(",") if name.strip()]
-    if not folders:
-        raise AmpXlaError(f"--run {names!r} names no folder")
-    missing = [folder for folder in folders if not folder.exists()]
-    if missing:
-        raise AmpXlaError(
-            f"{missing[0]} is not a folder; training prints the name of its run folder"
-        )
-    return folders
-
-
-def _score(runs: Sequence[Path], file: str, config: Config) -> int:
-    """Print the scores of each run and the comparison of each pair of runs; return 0."""
     every = [_scores(run, file, config.saved) for run in runs]
     if len({one.columns for one in every}) > 1:
         raise AmpXlaError(
@@ -91,6 +69,23 @@ def _score(runs: Sequence[Path], file: str, config: Config) -> int:
             for other in result["against"][i:]
         )
     return 0
+
+
+def folders_of(names: str) -> List[Path]:
+    """Return the folders in ``--run``, which commas separate.
+
+    Raises:
+      AmpXlaError: there is none, or one does not exist.
+    """
+    folders = [Path(name.strip()) for name in names.split(",") if name.strip()]
+    if not folders:
+        raise AmpXlaError(f"--run {names!r} names no folder")
+    missing = [folder for folder in folders if not folder.exists()]
+    if missing:
+        raise AmpXlaError(
+            f"{missing[0]} is not a folder; training prints the name of its run folder"
+        )
+    return folders
 
 
 def _scores(run: Path, file: str, saved: SavedOptions) -> SampleScores:
@@ -182,11 +177,9 @@ def _text(result: Dict[str, Any]) -> Iterator[str]:
     width = min(24, max(len(row["label"]) for row in result["per_label"]))
     unit = result.get("unit", "samples")
     yield f"  {'label':<{width}} precision  recall      f1 {unit:>8}"
+    numbers = "{precision:9.4f} {recall:7.4f} {f1:7.4f} {support:8,}"
     for row in result["per_label"]:
-        numbers = (
-            f"{row['precision']:9.4f} {row['recall']:7.4f} {row['f1']:7.4f} {row['support']:8,}"
-        )
-        yield f"  {row['label'][:width]:<{width}} {numbers}"
+        yield f"  {row['label'][:width]:<{width}} {numbers.format(**row)}"
     if result["mistakes"]:
         words = [f"{label} as {wrong} {count}" for count, label, wrong in result["mistakes"][:5]]
         yield f"  most frequent mistakes: {', '.join(words)}"

@@ -20,7 +20,7 @@ from amp_xla.commands.recipe_job import ScriptFunction, open_script
 from amp_xla.config import parse, split_words
 from amp_xla.errors import AmpXlaError
 from amp_xla.export import card
-from amp_xla.process import durable, output
+from amp_xla.process import durable, output, regular
 from amp_xla.process.stopping import temporary_folder
 from amp_xla.settings import Precision, Settings
 from amp_xla.training.checkpoint import Checkpoint, find
@@ -65,6 +65,7 @@ class Config:
         output.check_name(os.path.abspath(str(folder)))  # TensorFlow writes no other
         if os.path.lexists(str(folder)):
             raise AmpXlaError(f"{folder} exists already: remove it, or name another one with --to")
+        regular.refuse_unwritable(folder.parent)
         return folder
 
 

@@ -18,7 +18,7 @@ from amp_xla.data.text.lines import TAG, LineError, every_line
 from amp_xla.data.text.unpacked import called
 from amp_xla.errors import AmpXlaError
 from amp_xla.models.options import GenerationOptions
-from amp_xla.process import durable, output
+from amp_xla.process import durable, output, regular
 from amp_xla.process.progress import note
 from amp_xla.training.answers import Answers, Row, checked
 from amp_xla.training.checkpoint import Checkpoint, find
@@ -86,6 +86,8 @@ def main(argv: List[str]) -> int:
         raise AmpXlaError("--query excludes --beams, --top-k and the other options of generation")
     if config.vectors is not None and (generates or config.json or config.query is not None):
         raise AmpXlaError("--vectors excludes --json, --query and the options of generation")
+    if config.vectors is not None:
+        check_file(config.vectors)
     function: FunctionName = "predict"
     advice = "amp-xla predict needs it"
     named: Dict[str, Any] = {}
@@ -141,10 +143,18 @@ def _inputs(saved: Checkpoint, recipe: Recipe, config: Config) -> List[str]:
     return inputs
 
 
+def check_file(path: str) -> None:
+    """Raise an error if no file can be written at a path, before its content is computed."""
+    folder = Path(path).parent
+    if not folder.is_dir() or Path(path).is_dir():
+        problem = "it is a folder" if folder.is_dir() else f"there is no folder {folder}"
+        raise AmpXlaError(f"cannot write {path or '.'}: {problem}")
+    regular.refuse_unwritable(folder)
+
+
 def _write(path: Path, texts: Sequence[str], vectors: Callable[[], np.ndarray]) -> int:
-    if not texts or not path.parent.is_dir():
-        problem = f"there is no folder {path.parent}" if texts else "there is no text"
-        raise AmpXlaError(f"--vectors {path}: {problem}")
+    if not texts:
+        raise AmpXlaError(f"--vectors {path}: there is no text")
     content, rows = io.BytesIO(), vectors()
     np.save(content, rows)
     durable.replace(path, content.getvalue())

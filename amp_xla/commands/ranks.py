@@ -85,11 +85,7 @@ def _count(np: str) -> int:
 
 
 def _need_horovod(count: int) -> None:
-    """Build Horovod if this checkout's environment does not have it.
-
-    Raises:
-      AmpXlaError: another environment lacks Horovod, or the build failed.
-    """
+    """Build Horovod if this checkout's environment does not have it."""
     if importlib.util.find_spec("horovod") is not None:
         return
     if not in_own_environment():
@@ -105,11 +101,7 @@ def _need_horovod(count: int) -> None:
 
 
 class Rank:
-    """The process of one rank.
-
-    Attributes:
-      code: exit code as in a shell (128 + the signal's number); None while it runs.
-    """
+    """The process of one rank."""
 
     def __init__(self, number: int, words: List[str]) -> None:
         self.number = number
@@ -130,6 +122,7 @@ class Rank:
 
     @property
     def code(self) -> Optional[int]:
+        """The exit code as in a shell (128 + the signal's number); None while it runs."""
         code = self._process.poll()
         if code is not None and not self.ended:
             self.ended = time.monotonic()
@@ -174,12 +167,7 @@ _STOPPED = {getattr(signal, name): code for name, code in EXIT_CODES.items()}
 
 
 class Launcher:
-    """The ranks of a run.
-
-    Args:
-      command: command of a rank.
-      count: number of ranks.
-    """
+    """The ranks of a run, ``count`` processes of ``command``."""
 
     _received: Optional[Tuple[int, float]] = None  # the first signal, and when it came
 

@@ -21,7 +21,7 @@ from amp_xla import backend
 from amp_xla.config import changed, flat
 from amp_xla.data.batches.protocol import micro_batches, whole
 from amp_xla.errors import AmpXlaError, DataError
-from amp_xla.process import durable
+from amp_xla.process import durable, regular
 from amp_xla.process.progress import note
 from amp_xla.settings import AUTO, Precision, Settings, auto
 from amp_xla.training.context import build_job, work_of
@@ -32,12 +32,7 @@ LOOKED_AT = 200  # batches
 
 
 class ScriptFunction(NamedTuple):
-    """A user's script, and the name of a function or model in it: ``my_script.py:build_model``.
-
-    Attributes:
-      path: path of the script.
-      name: the part after the colon.
-    """
+    """A user's script, and the name of a function or model in it: ``my_script.py:build_model``."""
 
     path: str
     name: str
@@ -89,6 +84,8 @@ class SubjectOptions:
           AmpXlaError: the recipe, script or batch does not exist; or ``--batch`` is given for a
             recipe.
         """
+        if self.out is not None:
+            regular.refuse_unwritable(Path(self.out))
         note(f"building {self.recipe} ...")
         script = ScriptFunction.of(self.recipe)
         if script is None:
@@ -154,14 +151,10 @@ def _require_amp(name: str, precision: Optional[str]) -> None:
 
 
 def feeds(job: Any) -> Iterator[List[Any]]:
-    """Yield training batches, epoch after epoch, as arrays in the order of the placeholders."""
-    number = epoch = 0
-    while True:
-        for batch in job.batches.epoch(epoch, start=0):
-            for micro_batch in micro_batches(batch):
-                yield job.step.arrays(micro_batch, number)
-                number += 1
-        epoch += 1
+    """Return training batches, epoch after epoch, as arrays in the order of the placeholders."""
+    epochs = (job.batches.epoch(number, start=0) for number in itertools.count())
+    parts = (part for epoch in epochs for batch in epoch for part in micro_batches(batch))
+    return (job.step.arrays(part, number) for number, part in enumerate(parts))
 
 
 def longest(batches: Optional[Iterator[Any]]) -> Tuple[Optional[Sequence[Any]], float]:

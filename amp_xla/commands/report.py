@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import List, Optional
 
 from amp_xla.commands.evaluate import folders_of
+from amp_xla.commands.predict import check_file
 from amp_xla.config import parse
 from amp_xla.errors import AmpXlaError
 from amp_xla.process import durable, output
@@ -39,10 +40,7 @@ def main(argv: List[str]) -> int:
     for run in runs:
         if run.state == "empty":
             raise AmpXlaError(f"{run.path} has no log of a run; `amp-xla runs` lists all runs")
-    text = page.render(runs)
-    try:
-        durable.replace(path, text.encode("utf-8"))
-    except OSError as error:
-        raise AmpXlaError(f"cannot write {path}: {error.strerror}") from error
+    check_file(str(path))
+    durable.replace(path, page.render(runs).encode("utf-8"))
     output.lines([f"written: {path}"])
     return 0

@@ -26,10 +26,8 @@ class Task(NamedTuple):
     """A task of a Slurm step.
 
     Attributes:
-      nodes: names of the step's nodes.
-      slots: number of tasks on each node.
-      node: index of this task's node.
-      local: number of this task on its node.
+      nodes, slots: names of the step's nodes, and number of tasks on each.
+      node, local: index of this task's node, and number of this task on it.
       port: port of the rendezvous server.
     """
 

@@ -53,11 +53,10 @@ def compiled(model: Any, gpu: Any, batch: Optional[Sequence[Any]] = None) -> Com
     """Compile a training step for a GPU that need not be there, and report its kernels.
 
     Args:
-      model, batch: as for ``inspect``.
+      model, batch: as for ``inspect``, whose errors it raises, too.
       gpu: one of ``amp_xla.speed.plan.gpus.GPUS``.
 
     Raises:
-      PassFailedError: the mixed-precision pass failed.
       UnsupportedError: XLA cannot compile the step, or TensorFlow is not 2.17.
     """
     training = training_graph.view(model)

@@ -33,10 +33,8 @@ def tensor_cores(graph_def: Any, rounds: bool = True) -> Any:
     """Return a float32 GraphDef with the results of a half graph on tensor cores.
 
     Nodes keep their names. If a result must be rounded, its consumers read the node
-    ``<name>/rounded_to_half`` (``<name>/rounded_to_half_1`` for output 1, ...).
-
-    Args:
-      rounds: False = without rounding, the results of the same graph in float32.
+    ``<name>/rounded_to_half`` (``<name>/rounded_to_half_1`` for output 1, ...). Without
+    ``rounds``, results are those of the same graph in float32.
     """
     result = tf.GraphDef()
     result.library.CopyFrom(graph_def.library)

@@ -96,7 +96,6 @@ def remedies(
     """Return remedies for a finding, the best first.
 
     Args:
-      finding: finding whose ``remedies`` are still empty.
       layer: Keras layer of the reported node, or None.
       constant: the largest constant that reaches the node's inputs, before rounding.
       lists: op lists of the pass; None if it did not run.

@@ -80,8 +80,7 @@ class ValueRange:
 class GraphCopies:
     """Copies of a training graph under name prefixes; they share the placeholders of ``graph_def``.
 
-    Attributes:
-      session: runs ``graph`` as it is, on the CPU.
+    ``session`` runs ``graph`` as it is, on the CPU.
     """
 
     def __init__(self, training: TrainingGraph, graph_def: Any) -> None:
@@ -129,9 +128,8 @@ class GraphCopies:
     ) -> Tuple[List[Any], Dict[Tensor, ValueRange]]:
         """Record each float32 output of the nodes ``names`` of a copy, outside v1 while loops.
 
-        Returns:
-          The recording operations, which must be run; the records. Records of nodes that never run
-          (a branch that is not taken) stay empty.
+        Return the recording operations, which must be run, and the records. Those of nodes that
+        never run (a branch that is not taken) stay empty.
         """
         operations, records = [], {}
         with self.graph.as_default():
@@ -157,13 +155,9 @@ class GraphCopies:
             for operation in self.graph.get_operations():
                 copy, _, name = operation.name.partition("/")
                 if operation.type == "VarHandleOp" and copy == prefix and name in values:
-                    placeholder = tf.placeholder(operation.get_attr("dtype"))
-                    assigns.append(
-                        tf.raw_ops.AssignVariableOp(
-                            resource=operation.outputs[0], value=placeholder
-                        )
-                    )
-                    feed[placeholder] = values[name]
+                    fed, handle = tf.placeholder(operation.get_attr("dtype")), operation.outputs[0]
+                    assigns.append(tf.raw_ops.AssignVariableOp(resource=handle, value=fed))
+                    feed[fed] = values[name]
         # In one call, because each call with other fetches prunes this large graph again.
         self.session.run(assigns, feed)
 
@@ -176,10 +170,7 @@ class GraphCopies:
     ) -> List[Any]:
         """Return the values of ``fetches``.
 
-        Args:
-          batch: arrays in feeding order.
-          step: number of the step, for dropout masks.
-          seed: d loss / d loss, which multiplies all gradients.
+        ``step`` is for dropout masks; ``seed`` is d loss / d loss, which multiplies all gradients.
         """
         values: Dict[str, Any] = dict(zip(self.training.feeds, batch))
         values.update(self.training.constants)
@@ -195,11 +186,7 @@ class PairedReplay(GraphCopies):
 
     The copy ``check`` runs forward and backward in float32 with the variables of ``amp``. These two
     have the same weights, so the difference between their gradients is the effect of rounding
-    alone. The half tensors of ``amp`` are recorded.
-
-    Attributes:
-      rewritten: result of the mixed-precision pass.
-      records: ranges of the half tensors over all calls of ``examine``.
+    alone. ``records`` are the ranges of the half tensors of ``amp`` over all calls of ``examine``.
     """
 
     def __init__(self, training: TrainingGraph) -> None:

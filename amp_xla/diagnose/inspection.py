@@ -29,13 +29,12 @@ _SOURCES = frozenset(
 def inspect(model: Any, batch: Optional[Sequence[Any]] = None) -> Report:
     """Run TensorFlow's auto-mixed-precision pass on a model's training graph and report.
 
+    ``print`` the report for tables; its ``to_json`` is amp.json.
+
     Args:
       model: a compiled Keras model, a ``Job`` or a ``TrainStep``.
       batch: (inputs, targets) as for ``fit``, or the arrays of a ``TrainStep`` in feeding order;
         FLOPs and bytes are computed for their shapes; None = 32 rows of 128 tokens.
-
-    Returns:
-      The report; ``print`` it for tables, ``to_json`` is amp.json.
 
     Raises:
       PassFailedError: the pass failed, was skipped or converted nothing; with its reason.
@@ -191,14 +190,11 @@ def _misfits(graph: Mapping[str, Any], origins: NodeOrigins) -> List[Misfit]:
         if node.op != "Const" or node.attr["dtype"].type not in (nodes.FLOAT, nodes.HALF):
             continue
         value = _misfit(tf.make_ndarray(node.attr["value"].tensor).astype(np.float32).ravel())
-        if value is None:
-            continue
-        problem = "overflows" if abs(value) > 1 else "vanishes"
         half, origin = _read_as_half(graph, readers, name), origins.of(name)
         # The optimizer's constants stay in float32 and do no harm.
-        if half or origin.phase != "update":
-            source = origins.source(name)
-            out.append(Misfit(origin.layer, value, problem, half, source))
+        if value is not None and (half or origin.phase != "update"):
+            problem = "overflows" if abs(value) > 1 else "vanishes"
+            out.append(Misfit(origin.layer, value, problem, half, origins.source(name)))
     return sorted(out, key=lambda m: (not m.half, m.problem))
 
 

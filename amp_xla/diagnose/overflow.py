@@ -131,7 +131,7 @@ def replay(
     step: int,
     scale: Optional[float] = None,
 ) -> Optional[Finding]:
-    """Replay one batch and name the first non-finite node.
+    """Replay one batch; return its first non-finite node, None if everything was finite.
 
     Args:
       rewritten: result of ``rewrite``; None if the pass did not run: the graph is replayed as it
@@ -139,9 +139,6 @@ def replay(
       values: variable op name -> value: the weights and loss scale of the failed step.
       batch, step: as for ``GraphCopies.run``.
       scale: loss scale of the failed step, if that in ``values`` has changed since.
-
-    Returns:
-      None if everything was finite in the replay.
     """
     if rewritten is None:
         original = training.export([*training.ends, training.loss_scale])

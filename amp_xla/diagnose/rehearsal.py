@@ -119,16 +119,13 @@ def rehearse(
     """Train a float32 copy and a mixed-precision copy of the model on a CPU, side by side.
 
     The model itself is not trained. Half precision is modelled as tensor cores compute it: half
-    inputs and results, float32 in between.
+    inputs and results, float32 in between. ``print`` the report for tables.
 
     Args:
       model: a compiled Keras model, a ``Job`` or a ``TrainStep``; its weights initialized.
       batches: one batch per step, as for ``inspect``.
       steps: number of steps; ends early if mixed precision is not finite.
       on_step: called with each finished step.
-
-    Returns:
-      The report; ``print`` it for tables.
 
     Raises:
       PassFailedError, UnsupportedError: as for ``inspect``.

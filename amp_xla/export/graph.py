@@ -127,8 +127,7 @@ def running(parts: Parts) -> Run:
 def serving(parts: Parts, half: bool) -> Serving:
     """Return the model's graph with its weights as constants.
 
-    Args:
-      half: store large constants in float16; they are cast when the graph runs.
+    With ``half``, large constants are stored in float16, and cast when the graph runs.
     """
     session, model = backend.session(), parts.transformer.model
     ends = [tensor.op.name for tensor in parts.outputs.values()]

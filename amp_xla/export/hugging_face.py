@@ -74,10 +74,8 @@ def describe(model: Exportable, folder: Path) -> List[str]:
         load += '("{}")'
     elif model.load:
         load = model.load
-    return [
-        f"load: {load.format(folder)}",
-        *([describe_head(model, folder)] if model.kind is None else []),
-    ]
+    lines = [f"load: {load.format(folder)}"]
+    return [*lines, describe_head(model, folder)] if model.kind is None else lines
 
 
 def kind_of(tensors: Collection[str]) -> str:

@@ -109,10 +109,6 @@ def random_tokens(
 def compare(expected: np.ndarray, answers: np.ndarray, dtype: str) -> float:
     """Return the largest difference between the run's outputs and the export's.
 
-    Args:
-      expected, answers: outputs for the same samples.
-      dtype: dtype of the export: ``fp32`` or ``fp16``.
-
     Raises:
       AmpXlaError: they differ by more than ``TOLERANCE``.
     """

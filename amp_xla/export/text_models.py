@@ -47,7 +47,6 @@ def classifier(
     """Return the model of a run that classifies the vectors of ``--pooling`` by a linear layer.
 
     Args:
-      classes: number of logits.
       outputs: function from the logits to the outputs by name.
       formula: how to compute the answer, with ``{}`` for the logits.
       **pooler: further attributes of ``Exportable``, for runs with the pooler.

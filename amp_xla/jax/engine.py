@@ -21,17 +21,14 @@ INPUTS = ("token_ids", "segment_ids", "labels", "weights")
 
 @dataclasses.dataclass
 class JaxJob:
-    """A JAX job that is built and not yet started.
+    """A JAX job that is built and not yet started; other attributes are those of ``Job``.
 
     Attributes:
       state: state before the next step.
       step: function (state, batch) -> (state, result).
       infer: function (model, batch) -> logits.
       batches, dev_batches: batches of all processes; the rows are split over devices.
-      classes: number of labels.
-      assets: content of the run folder's files by name.
-      settings: values outside the configuration that affect the result.
-      identity: fingerprints of the data.
+      settings: as in ``Engine``.
     """
 
     state: State
@@ -128,10 +125,7 @@ class JaxEngine(Engine):
 def restored(checkpoint: Checkpoint, like: Any, prefix: str = "") -> Any:
     """Return a tree like ``like`` with the arrays of a checkpoint, on all devices.
 
-    Args:
-      checkpoint: checkpoint of a run.
-      like: a ``State``, or a part of it.
-      prefix: path of that part, such as ``.model``.
+    ``like`` is a ``State``, or the part of it at the path ``prefix``, such as ``.model``.
 
     Raises:
       CheckpointError: an array is missing or has another shape.

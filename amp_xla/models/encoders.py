@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any, Callable, Dict, Mapping, Optional, Sequence
 
 import numpy as np
@@ -174,18 +173,11 @@ def _with_epsilon(base: Any, epsilon: float) -> Any:
     return Encoder
 
 
-def encoded(config: Mapping[str, Any]) -> bytes:
-    """Return the content of a ``bert_config.json``."""
-    return json.dumps(config, indent=2).encode() + b"\n"
-
-
 def pooled(transformer: Any, pooling: str = "mean", slots: int = 1) -> Any:
     """Build the vector of each text, float [B, hidden]; of packed rows [B, slots, hidden].
 
-    Args:
-      transformer: bert4keras' model object, with the pooler if ``pooling`` is pooler.
-      pooling: ``options.Pooling``.
-      slots: maximum number of texts per row. Above 1, the class is one of ``packed.extended``.
+    The transformer has the pooler if ``pooling``, an ``options.Pooling``, needs it. With several
+    ``slots``, texts per row, its class is one of ``packed.extended``.
     """
     model = transformer.model
     if slots > 1:
@@ -250,7 +242,6 @@ def pointer(kind: str, heads: int, name: str, spans: bool = True, bias: float = 
     Args:
       kind: ``GlobalPointer`` or ``EfficientGlobalPointer``.
       heads: number of planes of scores, each [L, L].
-      name: name of the layer.
       spans: pairs are the first and last token of a span; False = any two tokens.
       bias: scores at the start; only an ``EfficientGlobalPointer`` has such weights.
     """

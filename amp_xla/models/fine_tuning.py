@@ -28,12 +28,7 @@ RATES = ((768, 2e-5, 2e-5, 5e-5), (0, 1e-4, 3e-4, 3e-4))
 
 
 def defaults(bert: Optional[str], texts: int) -> Dict[str, Any]:
-    """Return the settings that replace a classifier's defaults.
-
-    Args:
-      bert: folder of the weights, or None.
-      texts: number of training texts; 0 = unknown.
-    """
+    """Return the settings that replace a classifier's defaults; 0 ``texts`` = unknown."""
     if bert is None or _is_short_run(bert):
         return {}
     small, large = BATCH_SIZES
@@ -50,10 +45,7 @@ def defaults(bert: Optional[str], texts: int) -> Dict[str, Any]:
 def describe(config: Mapping[str, Any], replaced: Mapping[str, Any], steps: int) -> str:
     """Return a line for the start of a run: which defaults are used, and warnings.
 
-    Args:
-      config: settings of a classifier by name.
-      replaced: result of ``defaults``.
-      steps: number of updates in the whole run.
+    ``replaced`` is the result of ``defaults``, ``steps`` the number of updates in the whole run.
     """
     bert, rate = config["bert"], config["learning_rate"]
     highest, values = float("inf"), f"learning_rate {rate:g}, epochs {config['epochs']}"

@@ -12,6 +12,7 @@ from amp_xla.backend import keras, tf
 from amp_xla.errors import AmpXlaError
 from amp_xla.models import encoders, losses
 from amp_xla.models.weights import google
+from amp_xla.process import json_files
 from amp_xla.process.progress import note
 
 VOCAB_MULTIPLE = 64
@@ -27,7 +28,6 @@ class LanguageModel:
       config: content of a ``bert_config.json``; the token embeddings are padded to a multiple of
         64 rows, for tensor cores. The default ``initializer_range`` is BERT's 0.02, and larger in
         models narrower than BERT-base, which need larger weights for the same variance.
-      length: maximum number of tokens per sequence.
       objective: ``mlm``, ``lm`` or ``unilm``; it decides which positions attend to which.
       bert: folder of BERT weights to start from; its sizes replace those of ``config``.
       weights: False = read only the configuration from ``bert``.
@@ -134,15 +134,12 @@ class LanguageModel:
         return scores + (bias + fill)
 
     def head(self, inputs: Dict[str, Any], vectors: Any, smoothing: float = 0.0) -> Dict[str, Any]:
-        """Build the loss and the hit of each predicted position.
+        """Build ``loss`` and ``hits`` of each predicted position, weighted, float32 [B * K].
 
         Args:
           inputs: ``positions``, ``labels`` int32 [B, K]; ``weights`` float32 [B, K].
           vectors: the encoder's output.
           smoothing: share of a label's weight that is spread over all labels.
-
-        Returns:
-          ``loss`` and ``hits``, float32 [B * K], multiplied by the weights.
         """
         logits = tf.cast(self.logits(vectors, inputs["positions"]), tf.float32)
         labels = tf.reshape(inputs["labels"], [-1])
@@ -167,7 +164,7 @@ class LanguageModel:
 
     def architecture(self) -> bytes:
         """Return the content of ``bert_config.json``."""
-        return encoders.encoded(self.config)
+        return json_files.encode(self.config)
 
     def write_checkpoint(self, folder: str) -> None:
         """Write the weights as ``bert_model.ckpt`` under Google's variable names."""

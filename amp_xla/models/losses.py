@@ -36,9 +36,7 @@ def several_labels(right: Any, logits: Any) -> Any:
     s are the logits; a label is predicted if s > 0. This is ``multilabel_categorical_crossentropy``
     of bert4keras' author, with minus infinity instead of -1e12 for absent terms, in float32.
 
-    Args:
-      right: bool [..., classes].
-      logits: float32 [..., classes]; may be minus infinity where ``right`` is False.
+    ``right`` is bool; logits, float32, may be minus infinity where it is False.
     """
     signed = tf.where(right, -logits, logits)
     absent = tf.fill(tf.shape(logits), float("-inf"))
@@ -86,9 +84,8 @@ def classification(
     Args:
       labels: int32 [B], or [B, S] for packed rows. If a sample can have several labels: 0 or 1 for
         each class, [..., classes]; then accuracy is the share of samples with all labels right.
-      logits: float [..., classes].
+      logits, smoothing: as for ``cross_entropy``.
       weights: float32 [B] or [B, S], 1 for samples and 0 for padding.
-      smoothing: as for ``cross_entropy``.
       class_weights: factor of the loss for each class; None = 1.
     """
     labels = tf.cast(labels, tf.int32)

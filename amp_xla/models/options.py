@@ -9,6 +9,7 @@ from typing_extensions import Annotated, Literal
 
 from amp_xla.config import MAY_CHANGE, within
 from amp_xla.errors import SettingsError
+from amp_xla.process import json_files
 
 # The vector of a text: the mean of its tokens' vectors, the vector of the first token ([CLS]), or
 # that through the dense layer which the family's classifier in transformers has (BERT's pooler).
@@ -117,12 +118,8 @@ class EncoderOptions:
     ) -> Any:
         """Build a Keras model: token and segment ids, int [B, L] -> logits, float32 [B, classes].
 
-        Args:
-          max_length, weights: as for ``encoders.transformer``.
-          classes: number of labels.
-          slots: maximum number of texts per row. Above 1 (packed rows) the model has two more
-            inputs, and logits are [B, slots, classes].
-          pooling: which vector of a text is classified.
+        ``max_length`` and ``weights`` are as for ``encoders.transformer``. With several ``slots``,
+        texts per packed row, the model has two more inputs, and logits are [B, slots, classes].
         """
         from amp_xla.models import encoders, packed
 
@@ -143,13 +140,12 @@ class EncoderOptions:
 
     def architecture(self, vocab_size: int, max_length: int) -> bytes:
         """Return the content of the model's ``bert_config.json``."""
-        from amp_xla.models import encoders
         from amp_xla.models.weights import google
 
         config = self.config(vocab_size, max_length)
         if self.bert is not None:
             config = google.pretrained(self.bert).config
-        return encoders.encoded(config)
+        return json_files.encode(config)
 
 
 def bert_config(
@@ -169,13 +165,9 @@ def bert_config(
 def training_flops(config: Mapping[str, Any], length: int, positions: int) -> float:
     """Return the FLOPs of the matrix products of a BERT language model per training sequence.
 
-    A multiply-add is 2; the backward pass costs two forward passes (Kaplan et al., arXiv
-    2001.08361, section 2.1). Recomputation is not counted.
-
-    Args:
-      config: content of ``bert_config.json``.
-      length: tokens per sequence.
-      positions: number of predicted tokens per sequence.
+    It has ``length`` tokens, of which ``positions`` are predicted. A multiply-add is 2; the
+    backward pass costs two forward passes (Kaplan et al., arXiv 2001.08361, section 2.1).
+    Recomputation is not counted.
     """
     hidden, inner = config["hidden_size"], config["intermediate_size"]
     token = 4 * hidden * hidden + 2 * hidden * inner + 2 * length * hidden

@@ -18,7 +18,7 @@ from typing import Any, Callable, Iterable, List, Optional, Sequence, Tuple, Uni
 
 from amp_xla.graph.recompute import recompute as recompute_layers
 from amp_xla.precision import agreement as agreements
-from amp_xla.precision import arrays, facade
+from amp_xla.precision import facade
 from amp_xla.precision.facade import OptimizerFacade, Trackable
 from amp_xla.precision.inner import Inner, derived, inner_of
 from amp_xla.precision.loss_scale import LossScaleWarning, check_scale, scale_loss, whole_number
@@ -27,12 +27,13 @@ from amp_xla.precision.tensorflow import (
     LossScaleVariables,
     Pairs,
     Window,
+    as_tensor,
     in_v1_graph,
     keras_initializes,
     state_variable,
     tf,
 )
-from amp_xla.precision.updates import Updates, awaited, if_applied
+from amp_xla.precision.updates import Updates, apart, if_applied
 
 __all__ = ("LossScaleOptimizer", "scale_loss")
 
@@ -107,7 +108,7 @@ class LossScaleOptimizer(OptimizerFacade):
             tf.train.Optimizer.__init__(self, False, name)  # needed by its checkpoints
         self.inner = inner
         self.name = name
-        self.gradients: Optional[Pairs] = None
+        self.gradients: Any = None
         self.gradients_finite: Optional[Any] = None
         self.gradient_norm: Optional[Any] = None
         self._groups: List[Tuple[Callable[[Any], bool], Inner]] = [
@@ -200,11 +201,12 @@ class LossScaleOptimizer(OptimizerFacade):
           RuntimeError: the step has already been checked without these gradients, or has already
             unscaled one of them.
         """
-        unscaled = self._steps.unscale([_as_tensor(g) for g in grads])
+        unscaled = self._steps.unscale([as_tensor(g) for g in grads])
         if self.window is None:
             self._steps.current().test(unscaled)
         return unscaled
 
+    @apart()
     def compute_gradients(
         self,
         loss: Any,
@@ -277,11 +279,12 @@ class LossScaleOptimizer(OptimizerFacade):
         Raises:
           ValueError: all gradients are None.
         """
-        pairs = [(_as_tensor(g), v) for g, v in grads_and_vars if g is not None]
-        if not pairs:
-            raise ValueError("no gradients: the loss depends on none of the variables")
         aggregate = experimental_aggregate_gradients
-        with tf.name_scope(name or self.name):
+        with apart() as updates, tf.name_scope(name or self.name):
+            pairs = self._averaged(list(grads_and_vars), aggregate)
+            pairs = [(as_tensor(g), v) for g, v in pairs if g is not None]
+            if not pairs:
+                raise ValueError("no gradients: the loss depends on none of the variables")
             step = self._steps.of([v for _, v in pairs])
             if step.scaled and not step.unscaled:
                 warnings.warn(
@@ -294,14 +297,19 @@ class LossScaleOptimizer(OptimizerFacade):
             several = step.scaled or bool(step.unscaled)
             if not several:
                 self._steps.close()
+            updates = [] if step.finite is not None else updates  # with the first group
             if self.window is not None:
-                return self._accumulate(step, pairs, global_step, aggregate)
-            operation = self._steps.apply(
-                step, self._split(pairs), global_step, aggregate, more_groups=several
-            )
+                self._accumulate(step, pairs, global_step, aggregate)
+                operation = tf.group(step.finite, self.gradient_norm)
+            else:
+                operation = self._steps.apply(
+                    step, self._split(pairs), global_step, aggregate, more_groups=several
+                )
+                self.gradient_norm = step.norm() if step.norm and in_v1_graph() else None
             self.gradients_finite = step.finite
-            self.gradient_norm = step.norm() if step.norm and in_v1_graph() else None
-            return operation if in_v1_graph() else step.finite
+            if not in_v1_graph():
+                return step.finite
+            return tf.group(operation, *if_applied(updates, step.finite, pairs, self.window))
 
     def minimize(
         self,
@@ -313,12 +321,6 @@ class LossScaleOptimizer(OptimizerFacade):
         global_step: Optional[Any] = None,
     ) -> Any:
         """Take one training step; see ``compute_gradients`` and ``apply_gradients``."""
-        waits = awaited() if in_v1_graph() and not callable(loss) else []
-        if waits:
-            with tf.control_dependencies(None):
-                operation = self.minimize(loss, var_list, grad_loss, name, tape, global_step)
-                updates = if_applied(waits, self.gradients_finite, loss)
-                return tf.group(operation, *updates)
         self._steps.close()  # drops gradients that were unscaled and never applied
         pairs = self.compute_gradients(loss, var_list, grad_loss, tape)
         try:
@@ -345,16 +347,21 @@ class LossScaleOptimizer(OptimizerFacade):
 
         What is added to the list, updates of layers, runs in applied steps only.
         """
-        operation, finite = self.minimize(loss, params), self.gradients_finite
-        return Updates([operation], lambda others: if_applied(others, finite, loss))
+        operation, finite, pairs = (
+            self.minimize(loss, params),
+            self.gradients_finite,
+            self.gradients,
+        )
+        return Updates([operation], lambda others: if_applied(others, finite, pairs, self.window))
 
-    def _accumulate(self, step: Step, pairs: Pairs, global_step: Any, aggregate: bool) -> Any:
+    def _accumulate(self, step: Step, pairs: Pairs, global_step: Any, aggregate: bool) -> None:
         """Add a micro-batch; the last one of a window checks and applies the whole step."""
         if step.finite is not None:
             raise RuntimeError("accumulate needs all variable groups in one apply_gradients")
-        if tf.distribute.has_strategy() and tf.distribute.get_strategy().num_replicas_in_sync > 1:
+        strategy = type(tf.distribute.get_strategy()).__name__
+        if tf.distribute.has_strategy() and not strategy.startswith("OneDevice"):
             raise ValueError(
-                f"accumulate={self.accumulate} under a tf.distribute strategy of several replicas; "
+                f"accumulate={self.accumulate} under {strategy}, also with one replica; "
                 f"allowed: 1, or several ranks of Horovod without a strategy (docs/ranks.md)"
             )
         self.build([v for _, v in pairs])
@@ -368,10 +375,10 @@ class LossScaleOptimizer(OptimizerFacade):
                 return tf.identity(whole.finite), tf.identity(whole.norm())
 
         assert self.window is not None
-        finite, norm = self.window.add(pairs, at_end)
-        step.finite = self.gradients_finite = finite
-        self.gradient_norm = norm
-        return tf.group(finite, norm) if in_v1_graph() else finite
+        step.finite, self.gradient_norm = self.window.add(pairs, at_end)
+
+    def _averaged(self, pairs: Pairs, aggregate: bool) -> Pairs:
+        return pairs
 
     def _reduced(self, pairs: Pairs, step: Step) -> Pairs:
         if self._reduce is None:
@@ -385,15 +392,6 @@ class LossScaleOptimizer(OptimizerFacade):
             claims = (i for i, (claims, _) in enumerate(self._groups) if claims(variable))
             parts[next(claims)][1].append((gradient, variable))
         return [(inner, part) for inner, part in parts if part]
-
-
-def _as_tensor(gradient: Any) -> Any:
-    """Return a gradient of Python numbers or of half precision in float32, others unchanged."""
-    parts = tf.nest.flatten(gradient)
-    if parts and all(isinstance(part, (int, float)) for part in parts):
-        return tf.convert_to_tensor(gradient, tf.float32)
-    half = arrays.dtype_name(gradient) in arrays.HALF
-    return arrays.map_floats(arrays.widen, gradient) if half else gradient
 
 
 AmpLossScaleOptimizer = LossScaleOptimizer  # the name in Keras' .keras files

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 from amp_xla import backend
 from amp_xla.precision import arrays, loss_scale
@@ -62,6 +62,15 @@ def nan_gradient_if_not_finite(loss: Any) -> Any:
         return loss
     one = tf.ones_like(loss)
     return loss * tf.stop_gradient(tf.where(tf.is_finite(loss), one, one * float("nan")))
+
+
+def as_tensor(gradient: Any) -> Any:
+    """Return a gradient of Python numbers or of half precision in float32, others unchanged."""
+    parts = tf.nest.flatten(gradient)
+    if parts and all(isinstance(part, (int, float)) for part in parts):
+        return tf.convert_to_tensor(gradient, tf.float32)
+    half = arrays.dtype_name(gradient) in arrays.HALF
+    return arrays.map_floats(arrays.widen, gradient) if half else gradient
 
 
 def distinct_rows(gradient: Any) -> Any:
@@ -140,7 +149,7 @@ class Window:
     a gradient in any of its micro-batches. Its sums are reset by assignment. (bert4keras multiplies
     them by 0: after one infinite micro-batch they are NaN forever.) Between updates they are zero,
     so checkpoints do not contain them. Sparse gradients are summed in dense variables with the
-    shape of the trained variable.
+    shape of the trained variable. A window that is skipped restores the variables of ``keep``.
 
     Args:
       steps: micro-batches per update.
@@ -151,23 +160,38 @@ class Window:
         self.steps = loss_scale.whole_number("accumulate", steps, 1, "micro-batches")
         self._prefix = name
         self._sums: Dict[int, Tuple[Any, Any]] = {}  # id of a variable -> it and its sum
+        self._kept: Dict[int, Tuple[Any, Any]] = {}  # and its value before the window
         # Kinds of micro-batches, by the ids of the variables that get a gradient: the variables and
         # whether a tf.function has it. If there are several: how often each ran in this window.
         self._kinds: Dict[Tuple[int, ...], Tuple[List[Any], bool]] = {}
         self._runs: List[Any] = []
         self._built: List[Tuple[Callable[[], Any], Any]] = []  # in a v1 graph, with the results
         self.micro_step = state_variable(0, tf.int64, name + "/micro_step")
+        self._copied = state_variable(0, tf.int64, name + "/copied")  # of ``_kept``, in this window
 
     @property
     def state_variables(self) -> List[Any]:
-        """The micro-batch counts (int64) and the sums built so far: all zero between updates."""
-        return [self.micro_step, *self._runs, *(total for _, total in self._sums.values())]
+        """The counts (int64), sums and copies built so far: all zero between updates."""
+        return [self.micro_step, self._copied, *self._runs, *self._arrays]
+
+    @property
+    def _arrays(self) -> List[Any]:
+        return [array for _, array in [*self._sums.values(), *self._kept.values()]]
+
+    def keep(self, variables: Sequence[Any]) -> None:
+        """Restore variables, which layers of a v1 graph update, if a window is skipped."""
+        new = [v for v in variables if id(v) not in self._kept]
+        for variable in new:
+            dtype = variable.dtype.base_dtype
+            self._kept[id(variable)] = variable, self._zeros(variable, dtype, "start")
+        if new:
+            self._rebuild()
 
     def add(self, pairs: Pairs, at_end: Callable[[Pairs], Any]) -> Any:
-        """Add one micro-batch; at the end of a window use the means and reset the sums.
+        """Add unscaled gradients of a micro-batch; at the end of a window use the means.
 
         Args:
-          pairs: unscaled gradients of this micro-batch.
+          pairs: gradients and variables.
           at_end: function from pairs (mean gradient, variable) to (finite, norm), called by the
             last micro-batch of a window. The others return (True, 0).
 
@@ -183,10 +207,8 @@ class Window:
         result = self._micro_batch(number, pairs, at_end)
         if not in_v1_graph():
             return result
-        if new:  # operations built before must update its variables, too
-            for build, results in self._built:
-                for old, replacement in zip(results, build()):
-                    old.op._update_input(0, replacement)
+        if new:
+            self._rebuild()
         waits = list(tf.get_default_graph()._current_control_dependencies())
 
         def again() -> Any:
@@ -196,6 +218,12 @@ class Window:
         result = tf.nest.map_structure(tf.identity, result)
         self._built.append((again, result))
         return result
+
+    def _rebuild(self) -> None:
+        """Let operations that were built before handle new variables, too."""
+        for build, results in self._built:
+            for old, replacement in zip(results, build()):
+                old.op._update_input(0, replacement)
 
     def _register(self, kind: Tuple[int, ...], variables: List[Any]) -> None:
         for others, traced in self._kinds.values():
@@ -219,6 +247,7 @@ class Window:
         with tf.control_dependencies([op for op in added if op is not None]):
             count = self.micro_step.read_value() + 1
             runs = [variable.read_value()[0] for variable in self._runs]
+            copied = self._copied.read_value() >= len(self._kept)
         if runs and in_v1_graph():
             text = "accumulate: build all train operations before a session runs one of them"
             whole = tf.debugging.Assert(tf.equal(tf.add_n(runs), count), [text])
@@ -240,31 +269,52 @@ class Window:
         def end() -> Any:
             kinds = [variables for variables, _ in self._kinds.values()]
             result = update([v for _, v in pairs], list(zip(kinds, runs)))
-            with tf.control_dependencies(tf.nest.flatten(result)):
-                empty = [total.assign(tf.zeros_like(total)) for _, total in self._sums.values()]
+            skipped = tf.logical_and(tf.logical_not(result[0]), copied)
+            restored = _assign(skipped, list(self._kept.values()))
+            with tf.control_dependencies([*tf.nest.flatten(result), *restored]):
+                empty = [array.assign(tf.zeros_like(array)) for array in self._arrays]
                 empty += [variable.assign([0]) for variable in self._runs]
-                empty.append(self.micro_step.assign(0))
+                empty += [self.micro_step.assign(0), self._copied.assign(0)]
             return _wait(empty, result)
 
         def go_on() -> Any:
-            return _wait([self.micro_step.assign(count)], (tf.constant(True), tf.constant(0.0)))
+            copies = [(copy, variable) for variable, copy in self._kept.values()]
+            done = _assign(tf.logical_not(copied), copies)
+            with tf.control_dependencies(done):
+                counts = [self.micro_step.assign(count), self._copied.assign(len(copies))]
+            return _wait(counts, (tf.constant(True), tf.constant(0.0)))
 
         return tf.cond(count >= self.steps, end, go_on)
 
     def _sum_of(self, variable: Any) -> Any:
         if id(variable) not in self._sums:
-            with tf.init_scope():
-                label = variable.name.partition(":")[0].replace("/", "_")
-                start = tf.zeros(variable.shape, tf.float32)
-                total = state_variable(start, tf.float32, f"{self._prefix}/sum_{label}")
-            self._sums[id(variable)] = (variable, total)
+            self._sums[id(variable)] = variable, self._zeros(variable, tf.float32, "sum")
         return self._sums[id(variable)][1]
+
+    def _zeros(self, variable: Any, dtype: Any, label: str) -> Any:
+        name = variable.name.partition(":")[0].replace("/", "_")
+        with tf.init_scope():
+            start = tf.zeros(variable.shape, dtype)
+            return state_variable(start, dtype, f"{self._prefix}/{label}_{name}")
 
 
 def _add(total: Any, gradient: Any) -> Any:
     if arrays.is_sparse(gradient):
         return total.scatter_add(arrays.map_floats(lambda x: tf.cast(x, tf.float32), gradient))
     return total.assign_add(tf.cast(gradient, tf.float32), read_value=False)
+
+
+def _assign(condition: Any, pairs: Pairs) -> List[Any]:
+    """Assign the second variable of each pair to the first, if the condition is true."""
+    if not pairs:
+        return []
+
+    def assign() -> Any:
+        # Without a copy, a variable that is not a resource would share its memory.
+        values = [(to, tf.raw_ops.DeepCopy(x=source.read_value())) for to, source in pairs]
+        return _wait([to.assign(value) for to, value in values], tf.constant(True))
+
+    return [tf.cond(condition, assign, lambda: tf.constant(False))]
 
 
 def _wait(operations: List[Any], result: Any) -> Any:

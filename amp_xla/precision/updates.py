@@ -6,10 +6,11 @@ stay as they are, and the step runs copies of them, in a branch that depends on 
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Iterable, List, Sequence, Set
+import contextlib
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Set
 
 from amp_xla.graph.nodes import upstream
-from amp_xla.precision.tensorflow import tf
+from amp_xla.precision.tensorflow import Pairs, Window, all_finite, in_v1_graph, tf
 
 ASSIGNS = ("Assign", "ResourceScatter", "Scatter")
 
@@ -36,24 +37,29 @@ class Updates(list):
         return both
 
 
-def if_applied(updates: Sequence[Any], finite: Any, loss: Any) -> List[Any]:
+def if_applied(
+    updates: Sequence[Any], finite: Any, pairs: Pairs, window: Optional[Window]
+) -> List[Any]:
     """Return update operations that run only if the step is applied, in a v1 graph.
 
-    Within a window of ``accumulate``, they run if the loss of their micro-batch is finite.
+    Within a window, they run if the gradients of their micro-batch are finite; a window that is
+    skipped undoes them.
 
     Args:
       updates: operations, tensors or pairs (variable, value) of Keras.
       finite: the step's decision, a boolean scalar.
-      loss: the step's loss. What it depends on runs before the decision, and is unchanged.
+      pairs: gradients and variables. What gradients depend on runs before the decision, unchanged.
+      window: of ``accumulate``, or None.
     """
-    every, forward = tf.get_default_graph().get_operations(), upstream([loss.op])
-    branches = {op for op in every if _in_branch(op)}
-    gated, roots, rest = set(), [], []
+    if not updates:
+        return []
+    gradients = [g for g, _ in pairs if g is not None]
+    forward = upstream([gradient.op for gradient in gradients])
+    changing, gated, roots, rest = _changing(forward), set(), [], []
     for update in updates:
         op = getattr(update, "op", update)
-        found = upstream([op], branches | {op}) if isinstance(op, tf.Operation) else set()
-        assigns = [each for each in found if each.type.startswith(ASSIGNS)]
-        if assigns and forward.isdisjoint(assigns):
+        found = upstream([op], changing | {op}) if isinstance(op, tf.Operation) else set()
+        if _assigned(found) and not _assigned(found & forward):
             gated |= found
             roots.append(op)
         else:
@@ -61,23 +67,40 @@ def if_applied(updates: Sequence[Any], finite: Any, loss: Any) -> List[Any]:
 
     if not gated:
         return rest
+    if window is not None:
+        finite, changed = tf.logical_and(finite, all_finite(gradients)), _assigned(gated)
+        window.keep([v for v in tf.global_variables() + tf.local_variables() if v.op in changed])
 
     def run() -> Any:
         copies = _copies(sorted(gated, key=lambda op: op._id))
         with tf.control_dependencies([copies[op] for op in roots]):
             return tf.constant(True)
 
-    applied = tf.logical_and(finite, tf.reduce_all(tf.is_finite(loss)))
-    return [*rest, tf.cond(applied, run, lambda: tf.constant(False)).op]
+    return [*rest, tf.cond(finite, run, lambda: tf.constant(False)).op]
 
 
-def awaited() -> List[Any]:
-    """Return the operations that new ones wait for, if updates of layers are among them."""
+@contextlib.contextmanager
+def apart() -> Iterator[List[Any]]:
+    """Build operations that do not wait for updates of layers; yield those that they would."""
+    waits = tf.get_default_graph()._current_control_dependencies() if in_v1_graph() else []
+    updates = _of_layers(list(waits))
+    if not updates:
+        yield []
+        return
+    others = [op for op in waits if op not in updates]
+    with tf.control_dependencies(None), tf.control_dependencies(others):
+        yield updates
+
+
+def _of_layers(operations: List[Any]) -> List[Any]:
+    """Return those that assign variables, but no optimizer's step, and not the global step only."""
     graph = tf.get_default_graph()
-    waits = list(graph._current_control_dependencies())
+    if not operations or graph._get_control_flow_context() is not None:
+        return []
+    changing = _changing(set())
     steps = {v.op for v in tf.get_collection(tf.GraphKeys.GLOBAL_STEP)}
-    found = upstream(waits, {op for op in graph.get_operations() if _in_branch(op)})
-    return waits if _assigned(found) - steps and graph._get_control_flow_context() is None else []
+    assign = [op for op in operations if _assigned(upstream([op], changing)) - steps]
+    return [op for op in assign if not any("Apply" in each.type for each in upstream([op]))]
 
 
 def _assigned(operations: Iterable[Any]) -> Set[Any]:
@@ -86,21 +109,28 @@ def _assigned(operations: Iterable[Any]) -> Set[Any]:
     for op in operations:
         if op.type.startswith(ASSIGNS):
             source = op.inputs[0].op
-            while source.type == "Switch":
+            while source.type.endswith("Switch"):  # RefSwitch, too
                 source = source.inputs[0].op
             found.add(source)
     return found
 
 
-def _in_branch(op: Any) -> bool:
-    """Return whether an operation assigns, is in a branch, or passes on a result of either."""
-    if op.type.startswith(ASSIGNS) or op.type == "Switch":
-        return True
-    if op._get_control_flow_context() is not None:
-        return True
-    if op.type not in ("Identity", "ReadVariableOp", "NoOp"):
-        return False
-    return bool(op.control_inputs) or any(t.op.type == "Switch" for t in op.inputs)
+def _changing(forward: Set[Any]) -> Set[Any]:
+    """Return the operations that are in a branch, assign, or depend on one that does.
+
+    Of the forward pass, return those in a branch and those that assign.
+    """
+    branches: Set[Any] = set()
+    changed: Set[Any] = set()
+    for op in tf.get_default_graph().get_operations():  # each after those that it depends on
+        sources = [t.op for t in op.inputs]
+        switched = op.type == "Identity" and sources[0].type.endswith("Switch")
+        if switched or op.type.endswith("Switch") or op._get_control_flow_context() is not None:
+            branches.add(op)
+        follows = op not in forward and not changed.isdisjoint([*sources, *op.control_inputs])
+        if follows or op.type.startswith(ASSIGNS):
+            changed.add(op)
+    return branches | changed
 
 
 def _copies(operations: Sequence[Any]) -> Dict[Any, Any]:

@@ -15,7 +15,7 @@ from amp_xla.errors import AmpXlaError
 from amp_xla.process import output
 from amp_xla.process.checkout import as_typed
 from amp_xla.process.stopping import SignalWatch, Stopped
-from amp_xla.process.world import is_main_rank, world
+from amp_xla.process.world import world
 
 _CLOSED_PIPE = 141
 # Errors of the machine that the user can fix, wherever they occur. Others are bugs.
@@ -50,7 +50,7 @@ def exit_code(function: Any, *args: Any) -> int:
             finally:
                 output.flush()
     except Stopped as stopped:
-        return _end(str(stopped) if is_main_rank() else "", stopped.exit_code)
+        return _end("" if world().rank else str(stopped), stopped.exit_code)
     except KeyboardInterrupt:
         return _end("interrupted", 130)
     except AmpXlaError as error:

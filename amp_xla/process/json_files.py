@@ -60,10 +60,8 @@ def decode(data: bytes, kind: Kind = dict) -> Any:
         groups = (v.values() if isinstance(v, dict) else v for v in level)
         level = [v for group in groups for v in group if isinstance(v, (dict, list))]
         if not level:
-            break
-    if level:
-        raise ValueError("JSON nested too deep")
-    return value
+            return value
+    raise ValueError("JSON nested too deep")
 
 
 def read(

@@ -11,7 +11,7 @@ from tqdm import tqdm
 
 from amp_xla.process.checkout import as_typed
 from amp_xla.process.output import message, messages
-from amp_xla.process.world import is_main_rank, world
+from amp_xla.process.world import world
 
 # The bar comes last: tqdm cuts the line at the terminal's width.
 _SILENT_SECONDS = 8.0
@@ -34,7 +34,7 @@ class Progress:
     def __init__(self, total: int, start: int) -> None:
         self._bar: Optional[Any] = None
         self.total, self._step = total, start
-        self._hidden = not is_main_rank()
+        self._hidden = world().rank > 0
         self._seconds, self._samples = time.monotonic(), 0
         self._printed = self._seconds
 

@@ -67,11 +67,6 @@ def stop_with_launcher() -> None:
     threading.Thread(target=watch, daemon=True, name="launcher").start()
 
 
-def is_main_rank() -> bool:
-    """Return True on the one rank that prints and writes."""
-    return world().rank == 0
-
-
 def meet(place: World) -> None:
     """Wait until all ranks have started; ``hvd.init`` aborts if one is about 30 seconds late.
 

@@ -137,7 +137,6 @@ def figure(
     """Return the data of a figure for the page's template; None if no point is finite.
 
     Args:
-      title: heading.
       series: lines; those of one run in order of importance.
       summary: description of the curves for screen readers.
       marks: (run, skipped steps) pairs.

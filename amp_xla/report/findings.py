@@ -40,13 +40,17 @@ def answers(run: Record, findings: List[Problem]) -> List[Answer]:
     """Return the four answers at the top of the page."""
     serious = [f for f in findings if f.level != "note"]
     if not serious:
-        wrong = Answer("Is anything wrong?", "Nothing found", "", "good" if run.steps else "plain")
+        wrong = "Nothing found", "", "good" if run.steps else "plain"
     else:
         worst, count = serious[0], f"{len(serious)} finding{'s' if len(serious) > 1 else ''}"
-        tone = "bad" if worst.level == "error" else "warn"
         what = textwrap.shorten(worst.what, 114, placeholder=" ...")
-        wrong = Answer("Is anything wrong?", count, what, tone)
-    return [_learned(run), _best(run), _precision(run), wrong]
+        wrong = count, what, "bad" if worst.level == "error" else "warn"
+    return [
+        Answer("Did it learn?", *_learned(run)),
+        Answer("Is it the best so far?", *_best(run)),
+        Answer("Is mixed precision on?", *_precision(run)),
+        Answer("Is anything wrong?", *wrong),
+    ]
 
 
 def _ends(values: np.ndarray) -> Optional[Tuple[float, float]]:
@@ -58,37 +62,34 @@ def _ends(values: np.ndarray) -> Optional[Tuple[float, float]]:
     return float(values[:part].mean()), float(values[-part:].mean())
 
 
-def _learned(run: Record) -> Answer:
-    question = "Did it learn?"
+def _learned(run: Record) -> Tuple[str, str, str]:
     ends = _ends(run.train.get("loss", np.zeros(0)))
     if ends is None:
-        return Answer(question, "Too early to say", f"{run.steps:,} steps so far", "plain")
+        return "Too early to say", f"{run.steps:,} steps so far", "plain"
     first, last = ends
     detail = f"training loss {first:.4g} → {last:.4g}"
     losses = run.train["loss"]
     if not math.isfinite(losses[-1]):
-        return Answer(question, "No: it diverged", detail + ", then not finite", "bad")
+        return "No: it diverged", detail + ", then not finite", "bad"
     if last > first:
-        return Answer(question, "No: the loss rose", detail, "bad")
+        return "No: the loss rose", detail, "bad"
     if last > 0.98 * first:
-        return Answer(question, "Hardly", detail, "warn")
-    return Answer(question, "Yes", detail, "good")
+        return "Hardly", detail, "warn"
+    return "Yes", detail, "good"
 
 
-def _best(run: Record) -> Answer:
-    question = "Is it the best so far?"
+def _best(run: Record) -> Tuple[str, str, str]:
     if run.best is None:
-        return Answer(question, "Not evaluated yet", "", "plain")
+        return "Not evaluated yet", "", "plain"
     name = words(run.monitor)
     detail = f"{name} {run.best_value:.4f} at step {run.best_step:,}"
     latest = run.dev[run.monitor][-1]
     if latest == run.best_value:  # an earlier evaluation may be as good
-        return Answer(question, "Yes", detail, "good")
-    return Answer(question, "No: it was better before", f"{detail}; now {latest:.4f}", "warn")
+        return "Yes", detail, "good"
+    return "No: it was better before", f"{detail}; now {latest:.4f}", "warn"
 
 
-def _precision(run: Record) -> Answer:
-    question = "Is mixed precision on?"
+def _precision(run: Record) -> Tuple[str, str, str]:
     nodes, half = number(run.executed.get("nodes")), number(run.executed.get("half_nodes"))
     clusters = number(run.executed.get("clusters"))
     rest = []
@@ -102,14 +103,14 @@ def _precision(run: Record) -> Answer:
         rest.append(f"{skipped:,.0f} of {run.steps:,} steps skipped")
     detail = ", ".join(rest)
     if run.process.get("policy"):  # JAX
-        return Answer(question, f"Policy {run.process['policy']}", detail, "plain")
+        return f"Policy {run.process['policy']}", detail, "plain"
     if not nodes > 0:
-        return Answer(question, "Unknown", detail or "the first step has not run", "plain")
+        return "Unknown", detail or "the first step has not run", "plain"
     if not half > 0:
-        return Answer(question, "No: float32", detail, "plain")
+        return "No: float32", detail, "plain"
     dtype = run.executed.get("half_dtype") or "half precision"
     share = f"{half:.0f} of {nodes:.0f} nodes ({half / nodes:.0%})"
-    return Answer(question, f"Yes: {dtype}", f"{share}, {detail}", "good")
+    return f"Yes: {dtype}", f"{share}, {detail}", "good"
 
 
 def words(field: str) -> str:
@@ -150,11 +151,8 @@ def _numbers(run: Record) -> List[Problem]:
     if bad.any():
         first = run.train["step"][int(bad.argmax())]
         what = f"The loss was not finite in {bad.sum():,} log lines, first at step {first:,.0f}."
-        problems.append(
-            Problem(
-                "error", what, "--on-nonfinite report names the first operation that is not finite"
-            )
-        )
+        fix = "--on-nonfinite report names the first operation that is not finite"
+        problems.append(Problem("error", what, fix))
     if run.is_cut:
         problems.append(Problem("warning", "The log is too large: its last part is not shown.", ""))
     for text in run.nonfinite[-1:]:

@@ -153,11 +153,7 @@ def _dev_table(run: Record) -> Dict[str, Any]:
     return {
         "names": [words(name) for name in names],
         "rows": [
-            {
-                "step": int(run.dev["step"][i]),
-                "best": i == run.best,
-                "values": [float(run.dev[name][i]) for name in names],
-            }
+            (int(run.dev["step"][i]), i == run.best, [float(run.dev[name][i]) for name in names])
             for i in rows
         ],
     }

@@ -135,12 +135,7 @@ class Record:
 
 
 def read(path: Path, name: str = "") -> Record:
-    """Read a run folder; missing and damaged files count as empty.
-
-    Args:
-      path: the run folder.
-      name: name on the page; empty = the folder's name.
-    """
+    """Read a run folder; its ``name`` on the page is by default that of the folder."""
     config, status = (_json(path / file) for file in ("config.json", STATUS))
     config.pop("run", None)
     train, dev = _metrics(path / "metrics.jsonl")

@@ -16,10 +16,7 @@ def bootstrap(
 ) -> Dict[str, Dict[str, float]]:
     """Return the ``value`` of each score and its 95% interval, from ``low`` to ``high``.
 
-    Args:
-      samples: the numbers from which ``score`` is computed, one row per sample, [N, K].
-      score: function of rows that returns scores by name.
-      seed: seed for drawing rows.
+    ``score`` computes scores by name from rows; ``samples`` has a row per sample, [N, K].
     """
     source, total = np.random.RandomState(seed), len(samples)
     drawn = [score(samples[source.randint(total, size=total)]) for _ in range(DRAWS)]
@@ -52,9 +49,6 @@ def per_label(confusion: np.ndarray) -> Dict[str, np.ndarray]:
     """Return precision, recall and F1, float64 [classes], and support, int64 [classes].
 
     A ratio is 0 if its denominator is 0, e.g. the precision of a label that is never predicted.
-
-    Args:
-      confusion: int64 [classes, classes]: row = label, column = prediction.
     """
     return of_counts(np.stack([np.diag(confusion), confusion.sum(0), confusion.sum(1)], 1))
 
@@ -116,14 +110,7 @@ def auc(labels: np.ndarray, scores: np.ndarray) -> float:
     """Return the area under the ROC curve.
 
     This is the share of (positive, negative) pairs whose positive has the higher score; ties count
-    half.
-
-    Args:
-      labels: bool [N].
-      scores: float [N], finite.
-
-    Returns:
-      0.5 if all labels are equal.
+    half. It is 0.5 if all labels, bool [N], are equal.
     """
     rank = ranks(scores)
     positive = int(labels.sum())
@@ -156,8 +143,7 @@ def best_threshold(labels: np.ndarray, scores: np.ndarray) -> Tuple[float, float
 def mcnemar(first: int, second: int) -> float:
     """Return the two-sided p-value of McNemar's exact test.
 
-    Args:
-      first, second: numbers of samples that only the first or only the second run gets right.
+    ``first`` and ``second`` are numbers of samples that only the first or second run gets right.
     """
     total = first + second
     logs = [
@@ -170,13 +156,8 @@ def mcnemar(first: int, second: int) -> float:
 def calibration(confidence: np.ndarray, right: np.ndarray) -> Tuple[float, List[Dict[str, float]]]:
     """Return the expected calibration error, and the bins from which it is computed.
 
-    Args:
-      confidence: probability of each predicted label, float [N].
-      right: whether each prediction is right, bool [N].
-
-    Returns:
-      The mean distance between confidence and accuracy; and ``confidence``, ``accuracy`` and
-      ``count`` of each bin (of ten equal ones) that has samples.
+    The error is the mean distance between the probabilities of predicted labels, float [N], and
+    their accuracy. Bins without samples are left out; ten equal ones go from 0 to 1.
     """
     place = np.minimum((confidence * _BINS).astype(int), _BINS - 1)
     bins = [

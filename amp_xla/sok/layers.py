@@ -122,9 +122,7 @@ class All2AllDenseEmbedding(_Embedding):
     """Lookup of a fixed number of ids per slot, one vector per id.
 
     Args:
-      max_vocabulary_size_per_gpu, embedding_vec_size, slot_num: as for ``DistributedEmbedding``.
-      nnz_per_slot: number of ids per slot.
-      **more: as for ``DistributedEmbedding``.
+      nnz_per_slot: number of ids per slot; the other arguments are ``DistributedEmbedding``'s.
 
     The layer takes ids, int [batch, slot_num, nnz_per_slot], and returns
     [batch, slot_num, nnz_per_slot, width] in its compute dtype.

@@ -72,13 +72,10 @@ def rows_of(table: Any, ids: Any, name: str, averaged: bool = True) -> Any:
     """Return the vectors of ids, from the ranks that have them.
 
     Args:
-      table: rows of this rank, float32 variable [rows of this rank, width].
-      ids: row numbers in the whole table, int64 [N].
+      table: float32 variable [rows of this rank, width].
+      ids: row numbers in the whole table, int64 [N]; the vectors are float32 [N, width].
       name: name of the table, the same on all ranks; a step has one lookup per name.
       averaged: True = gradients are the mean over ranks, False = their sum.
-
-    Returns:
-      float32 [N, width].
     """
     unique, index = tf.unique(ids)
     module = joined()

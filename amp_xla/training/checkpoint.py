@@ -50,9 +50,6 @@ T = TypeVar("T")
 class Checkpoint:
     """A checkpoint whose files the caller has verified.
 
-    Args:
-      path: folder ``runs/<recipe>/<name>/checkpoints/step-...``.
-
     Attributes:
       state: content of ``state.json``.
       loop: position of the run.
@@ -209,8 +206,8 @@ def write(
     return path
 
 
-def _write_tensors(path: Path, tensors: Mapping[str, np.ndarray]) -> None:
-    safetensors.numpy.save_file(dict(tensors), str(path))
+def _write_tensors(path: Path, tensors: Dict[str, np.ndarray]) -> None:
+    safetensors.numpy.save_file(tensors, str(path))
     durable.own(path)
 
 
@@ -252,9 +249,13 @@ def folder_of(run: Path) -> Path:
 
 
 def runs_in(folder: Path) -> List[str]:
-    """Return the names of the folders in ``folder`` that have checkpoints, except links."""
-    folders = sorted(folder.iterdir()) if folder.is_dir() else []
-    return [each.name for each in folders if not each.is_symlink() and steps(folder_of(each))]
+    """Return the names of the folders in ``folder``, not links, with checkpoints to be read."""
+    names = []
+    for each in sorted(folder.iterdir()) if folder.is_dir() else []:
+        with contextlib.suppress(OSError):  # another user's run, or its checkpoints are a link
+            if not each.is_symlink() and steps(folder_of(each)):
+                names.append(each.name)
+    return names
 
 
 def steps(folder: Path) -> List[Path]:

@@ -19,8 +19,6 @@ from amp_xla.process.progress import note
 from amp_xla.settings import AUTO, auto
 from amp_xla.training import distributed
 from amp_xla.training.checkpoint import ARCHITECTURE, Checkpoint
-from amp_xla.training.recipe import recipe_of
-from amp_xla.training.run import resumed_settings
 from amp_xla.training.state import WINDOW_ROWS, XLA_LENGTHS
 
 
@@ -83,7 +81,8 @@ class RunContext:
     def preparation(self, packed: bool = False) -> Preparation:
         """Return the settings that turn texts into batches of all micro-batches of an update."""
         config = self.config
-        self._defaults = config.defaults()  # counts the texts, which are read next
+        if self._resume_from is None:
+            self._defaults = config.defaults()  # counts the texts, which are read next
         size = config.batches.batch_size * getattr(config, "accumulate", 1)
         here = hasattr(self, "precision")
         # cuDNN's attention has one shape, so all rows have the maximum length.
@@ -150,7 +149,6 @@ class RunContext:
         Args:
           steps: updates of the whole run.
           rule: returns the optimizer for a learning rate and ``weight_decay``; None = ``AdamW``.
-          decay: see ``warmup_decay``.
           sharded: ``TableShards`` of which this rank has some rows; its optimizer gets the rate.
         """
         from amp_xla.backend import tf
@@ -205,11 +203,7 @@ class RunContext:
     ) -> Any:
         """Build the ``TrainStep`` of a model of texts, with the tricks in the configuration.
 
-        Args:
-          model, objective: as for ``Tricks`` and its method ``loss``; metrics are by name.
-          inputs: as for ``TrainStep``.
-          batches: the training batches.
-          **how: arguments ``divergence`` and ``inputs_of_model`` of ``Tricks.loss``.
+        ``objective`` and ``how`` are arguments of ``Tricks.loss``; metrics are by name.
         """
         from amp_xla.training.tricks import Tricks
 
@@ -292,15 +286,7 @@ def build_job(
 
 
 def text_defaults(config: Any, **training: Any) -> Dict[str, Any]:
-    """Return the settings of a resumed run; for a new run the defaults of ``--bert``.
-
-    Args:
-      config: the recipe's configuration.
-      training: arguments with which the recipe reads its training file.
-    """
-    resumed = resumed_settings(config, recipe_of(type(config)))
-    if resumed:
-        return resumed
+    """Return the defaults of ``--bert``; ``training`` are arguments of ``config.files.count``."""
     bert = config.encoder.bert
     pretrained.check(bert)  # first, because texts may take minutes
     vocabulary = config.vocabulary.defaults(bert)

@@ -130,10 +130,9 @@ def shape_of(array: Any) -> str:
 def fitting(
     checkpoint: Checkpoint, shapes: Mapping[str, str], exactly: bool = True, slot: str = ""
 ) -> Dict[str, np.ndarray]:
-    """Return the tensors of a checkpoint for variables of the given shapes.
+    """Return the tensors of a checkpoint for variables of ``shapes``, by name, see ``shape_of``.
 
     Args:
-      shapes: name -> dtype and shape, see ``shape_of``.
       exactly: whether further tensors in the checkpoint are an error.
       slot: optimizer slot to take instead of each variable that has it.
 

@@ -142,10 +142,7 @@ def classification(infer: Infer, batches: Any, classes: int) -> Evaluation:
 
 
 def several_labels(infer: Infer, batches: Any, classes: int) -> Evaluation:
-    """Return micro-F1, share of texts whose labels are all right, and mean loss.
-
-    The arguments are those of ``classification``; a text may have several labels.
-    """
+    """Return micro-F1, share of texts whose labels are all right, and mean loss."""
 
     def count(batch: Batch, out: Mapping[str, Any]) -> Any:
         real = batch["weights"] > 0

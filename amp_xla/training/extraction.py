@@ -40,11 +40,7 @@ def counted(found: Found, gold: Found, names: Sequence[str]) -> np.ndarray:
 
 
 def f1(counts: np.ndarray) -> Dict[str, float]:
-    """Return precision, recall and F1 over all rows (micro average); 0 if there are none.
-
-    Args:
-      counts: numbers of correct, predicted and true ones, [rows, 3].
-    """
+    """Return precision, recall and F1 of ``counted`` (micro average); 0 if there are none."""
     each = scores.of_counts(counts.sum(0, keepdims=True))
     return {name: float(each[name][0]) for name in ("f1", "precision", "recall")}
 

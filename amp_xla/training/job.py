@@ -27,13 +27,7 @@ from amp_xla.training import distributed
 from amp_xla.training.checkpoint import MORE, Checkpoint, CheckpointError
 from amp_xla.training.engine import Engine, StepResult, fitting
 from amp_xla.training.state import WINDOW_ROWS, XLA_LENGTHS
-from amp_xla.training.step import (
-    FLAG,
-    TrainStep,
-    Variables,
-    initialize_variables,
-    restore_weights,
-)
+from amp_xla.training.step import FLAG, TrainStep, Variables, initialize_variables, restore_weights
 
 # XLA stops compiling a cluster after this number of compilations with fewer than 50 runs each
 # ("megamorphic"; tensorflow/compiler/jit/xla_compilation_cache.cc, 1.15 and 2.x).
@@ -297,9 +291,6 @@ def unrepeatable(fetch: Any) -> List[str]:
 
     TensorFlow keeps their state inside the kernel, so a resumed run draws other numbers. This
     project's dropout is not among them.
-
-    Args:
-      fetch: an operation or a tensor of a v1 graph.
     """
     return sorted(
         op.name

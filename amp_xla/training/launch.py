@@ -8,14 +8,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import re
 import shlex
 import time
 from collections import Counter
 from pathlib import Path
-from typing import Any, Dict, Mapping, Optional, Sequence
+from typing import Any, Dict, Optional, Sequence
 
 from amp_xla import backend
 from amp_xla.backend import configuring
@@ -33,17 +32,14 @@ from amp_xla.training.loop import Loop
 from amp_xla.training.options import LoopOptions, RunOptions
 from amp_xla.training.recipe import Recipe
 from amp_xla.training.run import RunFolder, ScriptFolder, write_about
-from amp_xla.training.state import differences, digests, identity_of, same_on_all
+from amp_xla.training.state import differences, digests, same_on_all
 
 
 def train(recipe: Recipe, config: Any) -> int:
     """Train a recipe, from the start or from a checkpoint; return the exit code.
 
-    If XLA fails where ``auto`` turned it on, training goes on without it.
-
-    Raises:
-      Stopped: a signal arrived; a checkpoint was written first.
-      AmpXlaError: see ``Loop.train``; or the checkpoint does not fit this job.
+    If XLA fails where ``auto`` turned it on, training goes on without it. For errors see
+    ``Loop.train``.
     """
     run: Optional[RunFolder] = None
     job = loop = None
@@ -51,7 +47,9 @@ def train(recipe: Recipe, config: Any) -> int:
     with SignalWatch() as watch:
         try:
             with watch.nothing_to_save("before the first step; nothing was lost"):
-                ranks = _join(config) if recipe.join is None else recipe.join()
+                if world().size > 1 and recipe.join is None:  # before Horovod imports TensorFlow
+                    config.precision_options.resolve()
+                ranks = (recipe.join or distributed.join)()
                 run = _folder(recipe.name, config.run, ranks)
                 resume_from = newest(run, ranks)
                 if resume_from is not None:  # keeps micro-batches as small as they were
@@ -80,13 +78,6 @@ def train(recipe: Recipe, config: Any) -> int:
 def main(recipe: Recipe, argv: Optional[Sequence[str]] = None) -> int:
     """Train a recipe with flags, by default those of the command line; return the exit code."""
     return train(recipe, recipe.parse(argv))
-
-
-def _join(config: Any) -> Ranks:
-    if world().size > 1:  # before Horovod imports TensorFlow
-        options = getattr(config, "precision_options", None)
-        configuring.resolve() if options is None else options.resolve()
-    return distributed.join()
 
 
 def _folder(recipe: str, run_options: RunOptions, ranks: Ranks) -> RunFolder:
@@ -140,15 +131,14 @@ def prepare(
       AmpXlaError: the checkpoint does not fit (then nothing was written), or writing fails.
     """
     run_options: RunOptions = config.run
-    ranks, files = engine.ranks, engine.job.assets
+    ranks = engine.ranks
     if ranks.several:
         note(f"{ranks.world.size} ranks share each batch")
     # The same command, started again by a queue, continues from its own checkpoint.
     if run_options.warm_start and resume_from is None:
-        _warm_start(Path(run_options.warm_start), engine, files)
-    identity = identity_of(engine, config, files)
-    same_on_all(ranks, identity)
-    loop = Loop(run, engine, options, config, identity)
+        _warm_start(Path(run_options.warm_start), engine)
+    loop = Loop(run, engine, options, config)
+    same_on_all(ranks, loop.identity)
     if resume_from is not None:
         _resume(loop, resume_from, run_options.force_resume)
     else:
@@ -159,11 +149,8 @@ def prepare(
         checkpoint.set_aside_damaged(resume_from)
     note(f"run folder: {run.path}; after an interruption, {run.continuing}")
     if resume_from is None and run_options.resume:
-        runs = ""
-        if run.recipe != ScriptFolder.RECIPE:
-            with contextlib.suppress(OSError):  # of another user's run
-                names = checkpoint.runs_in(run.path.parent)
-                runs = ", ".join(names[-9:])  # the newest, if named by date
+        names = [] if run.recipe == ScriptFolder.RECIPE else checkpoint.runs_in(run.path.parent)
+        runs = ", ".join(names[-9:])  # the newest, if named by date
         there = f"; runs there: {runs}" if runs else ""
         note(f"{run.path} has no checkpoint yet: starting from the beginning{there}")
     if ranks.first:
@@ -178,18 +165,18 @@ def _resume(loop: Loop, resume_from: Checkpoint, force: bool) -> None:
         raise CheckpointError(
             f"{path} belongs to the recipe {resume_from.recipe}, not to {loop.run.recipe}"
         )
-    changes = differences(resume_from.identity, identity)
+    forcible, longer = differences(resume_from.identity, identity)
     try:
         loop.engine.restore(resume_from)
     except CheckpointError as error:
-        raise CheckpointError("; ".join([str(error), *changes.forcible])) from error
-    if changes.forcible and not force:
+        raise CheckpointError("; ".join([str(error), *forcible])) from error
+    if forcible and not force:
         raise CheckpointError(
-            f"{path} differs from this command: {'; '.join(changes.forcible)}; start a new run, or "
+            f"{path} differs from this command: {'; '.join(forcible)}; start a new run, or "
             f"use {loop.run.force_by} to continue anyway"
         )
-    loop.resume(resume_from.loop, longer=bool(changes.longer))
-    for line in changes.forcible:
+    loop.resume(resume_from.loop, longer=bool(longer))
+    for line in forcible:
         note(f"resuming although this differs: {line}")
     saved, size = resume_from.ranks, loop.engine.ranks.world.size
     micro_batches = loop.engine.micro_batches
@@ -204,18 +191,18 @@ def _resume(loop: Loop, resume_from: Checkpoint, force: bool) -> None:
         f"resumed from {path.name}{files}: step {loop.state.step}, epoch {loop.epoch_number}, "
         f"{loop.state.samples} samples seen"
     )
-    if changes.longer:
+    if longer:
         note(
-            f"extended: {'; '.join(changes.longer)}; the learning rate follows the schedule of the "
+            f"extended: {'; '.join(longer)}; the learning rate follows the schedule of the "
             f"new length from here on, at step {loop.state.step} of {loop.total_steps}"
         )
 
 
-def _warm_start(run: Path, engine: Engine, files: Mapping[str, bytes]) -> None:
+def _warm_start(run: Path, engine: Engine) -> None:
     saved = checkpoint.find(run)
     saved_digests: Dict[str, str] = saved.identity["assets"]
     # These files give numbers to tokens and labels. The architecture is checked by tensor shapes.
-    for name, digest in sorted(digests(files).items()):
+    for name, digest in sorted(digests(engine.job.assets).items()):
         if name != checkpoint.ARCHITECTURE and saved_digests.get(name, digest) != digest:
             raise CheckpointError(
                 f"--warm-start {run}: its {name} differs from this run's, so its weights do not "

@@ -12,7 +12,6 @@ import itertools
 import math
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
@@ -29,7 +28,7 @@ from amp_xla.training.engine import Engine, StepResult
 from amp_xla.training.metrics import MetricsLog
 from amp_xla.training.options import LoopOptions, RunOptions
 from amp_xla.training.run import RunFolder, recorded
-from amp_xla.training.state import LoopState
+from amp_xla.training.state import LoopState, identity_of
 
 _COMPARE_EVERY = 500  # steps between two comparisons of the ranks' weights
 _ASK_EVERY = 16  # batches of an evaluation after which several ranks exchange their signals
@@ -39,16 +38,9 @@ Content = Tuple[Dict[str, Any], Mapping[str, np.ndarray]]  # state.json and tens
 
 
 class CheckpointWriter:
-    """A thread that writes a run's checkpoints while training continues.
+    """A thread that writes a run's checkpoints, one at a time, while training continues."""
 
-    Args:
-      run: the run folder.
-      keep: number of newest checkpoints to keep, besides the best.
-      files: name -> content of each file needed for prediction.
-    """
-
-    def __init__(self, run: RunFolder, keep: int, files: Mapping[str, bytes]) -> None:
-        self._run, self._keep, self._files = run, keep, files
+    def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, "checkpoint")
         self._pending: Optional[Future[None]] = None
 
@@ -63,16 +55,9 @@ class CheckpointWriter:
         if pending is not None:
             pending.result()
 
-    def save(self, step: int, content: Content, shards: Optional[Path]) -> None:
-        """Write a checkpoint in the background, as ``checkpoint.write``. Call ``wait`` first."""
-        state, tensors = content
-
-        def written() -> None:
-            write(self._run.checkpoints, step, tensors, state, self._files, shards)
-            self._run.has_checkpoint()
-            prune(self._run.checkpoints, self._keep)
-
-        self._pending = self._thread.submit(written)
+    def start(self, work: Callable[[], None]) -> None:
+        """Call a function in the thread. Call ``wait`` first."""
+        self._pending = self._thread.submit(work)
 
 
 class Loop:
@@ -84,13 +69,11 @@ class Loop:
       more: returns what a checkpoint holds besides: fields of ``state.json``, arrays by name.
     """
 
-    def __init__(
-        self, run: RunFolder, engine: Engine, options: LoopOptions, config: Any, identity: Any
-    ) -> None:
+    def __init__(self, run: RunFolder, engine: Engine, options: LoopOptions, config: Any) -> None:
         self.run, self.engine = run, engine
         self.run_options: RunOptions = config.run
-        self.checkpoints = CheckpointWriter(run, self.run_options.keep, engine.job.assets)
-        self.options, self.config, self.identity = options, config, identity
+        self.checkpoints = CheckpointWriter()
+        self.options, self.config, self.identity = options, config, identity_of(engine, config)
         self.state = LoopState(log_sums=[0.0] * (1 + len(engine.metric_names)))
         self.reported_nonfinite = False
         self.more: Callable[[], Content] = lambda: ({}, {})
@@ -214,8 +197,7 @@ class Loop:
     def between(self, watch: SignalWatch, flags: Sequence[float] = ()) -> None:
         """Evaluate, save and stop between two steps, if due.
 
-        Args:
-          flags: ``StepResult.flags``; several ranks exchange their votes only if one is set.
+        Several ranks exchange their votes only if one of ``StepResult.flags`` is set.
         """
         state, several = self.state, self.engine.ranks.several
         stop, due = (False, False) if several and not any(flags) else self._agree(watch)
@@ -231,10 +213,7 @@ class Loop:
             raise self.stopped(watch)
 
     def stopped(self, watch: SignalWatch, content: Optional[Content] = None) -> Stopped:
-        """Save, and return the error that ends a run between two steps after a signal.
-
-        ``content`` is that of the current step if it was read earlier.
-        """
+        """Save, and return the error that ends a run between two steps after a signal."""
         self.save_if_needed(content)
         self.engine.ranks.all_do(self.checkpoints.wait)  # no rank ends before it is written
         step = self.state.step
@@ -380,15 +359,20 @@ class Loop:
         return document, {**self.engine.snapshot(), **tensors}
 
     def save(self, content: Optional[Content] = None) -> None:
-        """Write a checkpoint; all ranks call it, the first one writes.
-
-        ``content`` is that of the current step if it was read earlier.
-        """
+        """Write a checkpoint, of ``content`` if it was read earlier; all ranks call it."""
         ranks = self.engine.ranks
         # The last checkpoint may still be in writing, and be using the folder of the shards.
         ranks.all_do(self.checkpoints.wait)
         shards = self.engine.write_shards(self.run.checkpoints)
         more = None if content else self.more()  # ranks may exchange values
         if ranks.first:
-            self.checkpoints.save(self.state.step, content or self.content(more), shards)
+            step, (state, tensors) = self.state.step, content or self.content(more)
+
+            def written() -> None:
+                files, folder = self.engine.job.assets, self.run.checkpoints
+                write(folder, step, tensors, state, files, shards)
+                self.run.has_checkpoint()
+                prune(folder, self.run_options.keep)
+
+            self.checkpoints.start(written)
         self._saved_at, self._saved_when = self.state.step, time.monotonic()

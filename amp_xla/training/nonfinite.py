@@ -26,11 +26,7 @@ class TrainingDiverged(AmpXlaError):
 
 
 def handle(loop: Any, result: StepResult) -> None:
-    """Handle a step that is not finite: report, roll back or stop, as the run's options say.
-
-    Raises:
-      TrainingDiverged: training must stop.
-    """
+    """Handle a step that is not finite: report, roll back, or stop by TrainingDiverged."""
     state, smallest, policy = loop.state, loop.engine.smallest_scale, loop.run_options.on_nonfinite
     what = f"step {state.step - 1}: loss {result.loss:g} at loss scale {result.loss_scale:g}"
     skips = loop.engine.skips

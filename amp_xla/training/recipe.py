@@ -14,7 +14,7 @@ from typing import Any, Callable, List, Optional, Sequence, Type, Union
 
 from typing_extensions import Literal
 
-from amp_xla.config import parse
+from amp_xla.config import flat, parse
 from amp_xla.errors import AmpXlaError
 from amp_xla.process.checkout import shortest
 from amp_xla.process.progress import note
@@ -70,7 +70,7 @@ class Recipe:
     @property
     def name(self) -> str:
         """Name of the recipe's folder in ``runs/``."""
-        return recipe_of(self.build)
+        return Path(str(sys.modules[self.build.__module__].__file__)).stem
 
     @property
     def file(self) -> str:
@@ -88,10 +88,8 @@ class Recipe:
         monitor = self.monitor if isinstance(self.monitor, str) else self.monitor(config)
         if isinstance(monitor, LoopOptions):
             return monitor
-        length = config.training
-        return config.intervals.loop(
-            monitor=monitor, epochs=length.epochs, patience=length.patience
-        )  # fmt: skip
+        length = {n: v for n, v in flat(config).items() if n in ("epochs", "patience")}
+        return config.intervals.loop(monitor=monitor, **length)
 
     def need(self, function: FunctionName, run: str, why: str) -> Callable[..., Any]:
         """Return the function; if the recipe has none, raise AmpXlaError that ends with ``why``."""
@@ -182,11 +180,6 @@ def module_of(path: str) -> Any:
         del sys.modules[name]
         raise
     return module
-
-
-def recipe_of(part: Any) -> str:
-    """Return the name of the recipe that has the class or function ``part``."""
-    return Path(str(sys.modules[part.__module__].__file__)).stem
 
 
 def own_recipe(recipe: str) -> str:

@@ -74,7 +74,6 @@ class RunFolder:
     """The folder of one run, locked against other processes.
 
     Args:
-      recipe: e.g. ``classification``.
       name: name of the folder; None = date and time, or with ``resume`` the newest run.
       root: folder of all runs; None = ``RUNS``.
       resume: allow a folder that already holds a run.
@@ -227,10 +226,8 @@ class RunFolder:
         assert self._lock is not None
         os.ftruncate(self._lock, 0)
         holder = f"process {os.getpid()} on {socket.gethostname()}"
-        try:
+        with contextlib.suppress(OSError):  # a full disk: the next write names its file
             os.pwrite(self._lock, holder.encode(), 0)
-        except OSError as error:  # a full disk
-            raise AmpXlaError(f"{self.path / _LOCK}: {error.strerror}") from error
         if not self.continues:
             durable.replace(self.path / _FRESH, b"resuming starts this run over\n")
         self.checkpoints.mkdir(exist_ok=True)
@@ -253,7 +250,7 @@ class RunFolder:
 
     def has_checkpoint(self) -> None:
         """Point ``latest`` to this run after its first checkpoint."""
-        if (self.path / _FRESH).exists():
+        with contextlib.suppress(FileNotFoundError):
             os.unlink(str(self.path / _FRESH))
         self._point_to_it()
 
@@ -273,24 +270,13 @@ class RunFolder:
         self.write(name, json_files.encode(value))
 
     def write(self, name: str, data: bytes) -> None:
-        """Write a file, completely or not at all, unless it has this content already."""
-        if not self._writes:
-            return
-        try:
-            same = regular.read(self.path / name) == data
-        except (FileNotFoundError, regular.NotAFile):
-            same = False
-        if not same:
+        """Write a file, completely or not at all."""
+        if self._writes:
             durable.replace(self.path / name, data)
 
 
 class ScriptFolder(RunFolder):
-    """The run folder of a user's script, at any path and without ``latest``.
-
-    Args:
-      path: the folder.
-      resume, writes: as for ``RunFolder``.
-    """
+    """The run folder of a user's script, at any path and without ``latest``."""
 
     RECIPE = "script"
     resume_by, choose = "resume=True", "choose another folder"

@@ -18,9 +18,7 @@ class Samples(NamedTuple):
     """Labelled samples of a file, and the run that answers them.
 
     Attributes:
-      run: run folder.
       checkpoint: name of the checkpoint.
-      file: path of the file.
       texts: input lines for ``predict``.
       wanted: the correct labels, as read from the file.
     """

@@ -11,7 +11,7 @@ import itertools
 import json
 import math
 from pathlib import Path
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 import numpy as np
 
@@ -104,11 +104,7 @@ class LoopState:
 
 
 def read_state(path: Path) -> Dict[str, Any]:
-    """Return the content of ``state.json`` with the types of its fields checked.
-
-    Raises:
-      ValueError: it is unreadable or does not have the expected fields.
-    """
+    """Return the content of ``state.json``; raise ValueError if a field is not as expected."""
     fields = {"recipe": str, "loop": dict, "identity": dict, "ranks": dict}
     state: Dict[str, Any] = json_files.read(path / STATE, fields)
     json_files.require(state["ranks"], _RANKS, "ranks.")
@@ -116,24 +112,12 @@ def read_state(path: Path) -> Dict[str, Any]:
     return state
 
 
-class Differences(NamedTuple):
-    """Differences between two identities, one line each.
-
-    Attributes:
-      forcible: differences that only ``--force-resume`` allows.
-      longer: differences that are allowed: they only make the run longer.
-    """
-
-    forcible: List[str]
-    longer: List[str]
-
-
-def identity_of(engine: Any, config: Any, files: Mapping[str, bytes]) -> Dict[str, Any]:
+def identity_of(engine: Any, config: Any) -> Dict[str, Any]:
     """Return the JSON-able identity of a run, saved with each checkpoint."""
     return {
         "data": {**engine.job.identity, **_batches(whole(engine.job.batches))},
         "script": getattr(engine.job, "script", {}),
-        "assets": digests(files),
+        "assets": digests(engine.job.assets),
         # ``REMOVED`` has the settings of older versions, with the values that hold now.
         "config": {**getattr(config, "REMOVED", {}), **settings_of(config)},
         "may change": [n for n, field in fields(type(config)).items() if field.may_change],
@@ -182,55 +166,39 @@ def differences(
     saved: Mapping[str, Any],
     current: Mapping[str, Any],
     sides: Tuple[str, str] = ("in the checkpoint", "now"),
-) -> Differences:
+) -> Tuple[List[str], List[str]]:
     """Return the differences between a checkpoint's identity and that of the current job.
 
-    A setting that only one side has equals its default: it was added or removed since then.
-
-    Args:
-      sides: words for the origin of both values.
+    The first ones need ``--force-resume``, the others only make the run longer. A setting that only
+    one side has equals its default: it was added or removed since then.
     """
-    old_parts = {part: dict(saved.get(part, {})) for part in _PARTS}
-    new_parts = {part: dict(current.get(part, {})) for part in _PARTS}
-    for part in ("config", "settings"):
-        sides_of = (old_parts[part], new_parts[part])
-        for side, other, defaults in (
-            (*sides_of, current["defaults"]), (*sides_of[::-1], saved["defaults"])
-        ):  # fmt: skip
-            side.update((key, defaults[key]) for key in {*other} - {*side} if key in defaults)
+    old, new = ({(p, key): v for p in _PARTS for key, v in side.get(p, {}).items()}
+                for side in (saved, current))  # fmt: skip
+    for side, other, defaults in ((old, new, current["defaults"]), (new, old, saved["defaults"])):
+        for part, key in {*other} - {*side}:
+            if part in ("config", "settings") and key in defaults:
+                side[part, key] = defaults[key]
+    lines: Dict[Tuple[str, str], str] = {}
+    for part, word in _PARTS.items():
+        for pair in sorted(pair for pair in {*old, *new} if pair[0] == part):
+            was, now = old.get(pair, "absent"), new.get(pair, "absent")
+            # A checkpoint is JSON, which turns tuples into lists.
+            if was != now and was != (list(now) if isinstance(now, tuple) else now):
+                lines[pair] = (
+                    f"{word} {pair[1]}: {_short(was)} {sides[0]}, {_short(now)} {sides[1]}"
+                )
     longer = []
     for key in _LENGTHS:
-        old, new = old_parts["config"].get(key), new_parts["config"].get(key)
-        if isinstance(old, int) and isinstance(new, int) and old < new:
-            longer.append(f"{key} {old} {sides[0]}, {new} {sides[1]}")
-            del old_parts["config"][key], new_parts["config"][key]
+        was, now = old.get(("config", key)), new.get(("config", key))
+        if isinstance(was, int) and isinstance(now, int) and was < now:
+            longer.append(f"{key} {was} {sides[0]}, {now} {sides[1]}")
+            del lines["config", key]
             # If an epoch is the whole run (pretraining), its number of steps differs, too.
-            for side in (old_parts, new_parts):
-                side["data"].pop(_STEPS, None)
-    old_free, new_free = (
-        {key: side["config"].pop(key) for key in current["may change"] if key in side["config"]}
-        for side in (old_parts, new_parts)
-    )
-    forcible = [
-        line
-        for part, word in _PARTS.items()
-        for line in _compare(word, old_parts[part], new_parts[part], sides)
-    ]
-    if old_parts["data"] != new_parts["data"]:  # a setting that may change can be the cause
-        forcible = [*_compare("setting", old_free, new_free, sides), *forcible]
-    return Differences(forcible, longer)
-
-
-def _compare(
-    word: str, saved: Mapping[str, Any], current: Mapping[str, Any], sides: Tuple[str, str]
-) -> List[str]:
-    lines = []
-    for key in sorted({*saved, *current}):
-        old, new = saved.get(key, "absent"), current.get(key, "absent")
-        # A checkpoint is JSON, which turns tuples into lists.
-        if old != new and old != (list(new) if isinstance(new, tuple) else new):
-            lines.append(f"{word} {key}: {_short(old)} {sides[0]}, {_short(new)} {sides[1]}")
-    return lines
+            lines.pop(("data", _STEPS), None)
+    free = [lines.pop(("config", key), "") for key in sorted(current["may change"])]
+    if any(part == "data" for part, _ in lines):  # a setting that may change can be the cause
+        return [*filter(None, free), *lines.values()], longer
+    return [*lines.values()], longer
 
 
 def _short(value: Any) -> str:

@@ -29,8 +29,6 @@ class TrainStep:
       step_input: placeholder of the micro-batch's number (``dropout.install``), or None.
       loss: float32 scalar tensor, unscaled, regularization included. With several ranks or
         micro-batches, loss and metrics must be means over the batch weighted by ``weights``.
-      optimizer: ``LossScaleOptimizer``.
-      variables: variables to train.
       learning_rate: float32 scalar tensor, for the log.
       metrics: name -> float32 scalar tensor.
       sharded: the ``variables`` of which this rank has only some rows.
@@ -79,12 +77,7 @@ class TrainStep:
         self.executed: Optional[executed.ExecutedGraph] = None
 
     def __call__(self, feed: Feed, step: int) -> StepResult:
-        """Run one micro-batch.
-
-        Args:
-          feed: name -> array for each name in ``inputs``.
-          step: number of this micro-batch, counted from 0 over the whole run.
-        """
+        """Run one micro-batch; ``step`` is its number, counted from 0 over the whole run."""
         values = self.arrays(feed, step)
         result, _ = self._first(values) if self._run is None else self._run(*values)
         return result._replace(finite=bool(result.finite), applied=int(result.applied))
@@ -115,10 +108,7 @@ class TrainStep:
 
 
 def counted(metadata: Any, session: Any, fetches: Sequence[Any]) -> executed.ExecutedGraph:
-    """Count the nodes that a session executed for ``fetches``.
-
-    ``metadata`` is the ``RunMetadata`` of a run with ``output_partition_graphs=True``.
-    """
+    """Count the nodes that a session executed for ``fetches``, by its ``RunMetadata``."""
     counts = executed.count(metadata.partition_graphs)
     if counts.clusters:
         # XLA has moved the nodes into functions that the executor does not show. So grappler is
@@ -181,12 +171,7 @@ def _sharing(
 
 
 class Inference:
-    """A forward pass without dropout.
-
-    Args:
-      inputs: name -> placeholder; each call must feed all of them.
-      outputs: name -> tensor.
-    """
+    """A forward pass without dropout, from placeholders to tensors, both by name."""
 
     def __init__(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any]) -> None:
         self._inputs, self._outputs = dict(inputs), dict(outputs)

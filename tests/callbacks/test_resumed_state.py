@@ -41,22 +41,24 @@ pytestmark = pytest.mark.slow
     *(pytest.param(*it, marks=pytest.mark.once) for it in ((4, "killed"), (5, "longer"))),
 ])  # fmt: skip
 def test_a_window_over_the_end_of_an_epoch_is_exact(accumulate, how, tmp_path, capfd):
-    """An epoch has 7 micro-batches."""
-    whole = build(accumulate=accumulate)
-    fit(whole, Run(tmp_path / "whole"))
+    """An epoch has 7 micro-batches, of which the third is NaN: its window restores averages."""
+    options, data = {"accumulate": accumulate, "norm": True}, {"x": X.copy(), "shuffle": False}
+    data["x"][9] = np.nan
+    whole = build(**options)
+    fit(whole, Run(tmp_path / "whole"), **data)
     expected = states(whole)
     left = 7 * EPOCHS % accumulate
     said = f"the last {left} of {accumulate} micro-batches made no update"
     assert (said in capfd.readouterr().err) == bool(left)
-    folder, model = tmp_path / "parts", build(accumulate=accumulate)
+    folder, model = tmp_path / "parts", build(**options)
     if how == "longer":
-        fit(model, Run(folder), epochs=1)
+        fit(model, Run(folder), epochs=1, **data)
     else:
-        stop = KilledAfter(epoch=2) if how == "killed" else KilledAfter(9)
+        stop = KilledAfter(epoch=2) if how == "killed" else KilledAfter(8)
         with pytest.raises(Killed):
-            fit(model, Run(folder, checkpoint_every=1), stop)
-    model = build(accumulate=accumulate)
-    fit(model, Run(folder, resume=True))
+            fit(model, Run(folder, checkpoint_every=1), stop, **data)
+    model = build(**options)
+    fit(model, Run(folder, resume=True), **data)
     assert states(model) == expected
 
 

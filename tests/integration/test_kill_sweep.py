@@ -15,7 +15,6 @@ from amp_xla.training.options import PrecisionOptions
 from tests.integration.test_refused import forged
 from tests.support.killing import Run
 
-COPIES = ("config.json", "labels.json", "vocab.txt")
 FIRST, LATER = "step-00000005", "step-00000016"
 # Steps 3 and 12 overflow; each has two micro-batches, an epoch eight steps.
 MOMENTS = [
@@ -65,8 +64,7 @@ def chains(reference):
     later, later_after = operations(reference, LATER)
     first_after.append({"step": [5, "before"]})
     later_after.append({"step": [16, "before"]})
-    # Opening the lock; tidying up, the copies (play removes them), the metrics: of each six
-    # operations two are syncs.
+    # Opening the lock; tidying up, the copies, the metrics: of each six operations two are syncs.
     resuming = [{"main": i} for i in range(23) if i % 6 not in (0, 3)]
     resuming += [{"restore": "before"}, {"restore": "after"}]
     dealt = [first + later, MOMENTS]
@@ -99,9 +97,6 @@ def test_a_run_killed_anywhere_ends_as_if_it_had_not_been(reference, tmp_path, p
     for number, faults in enumerate(chain[::every] for chain in dealt[chosen]):
         run = Run(reference.server, tmp_path / str(number))
         for fault in faults:
-            for name in COPIES if "main" in fault else ():
-                if (run.path / name).exists():
-                    (run.path / name).unlink()
             code = run(fault)
             assert code == -9, f"{faults}: at {fault} it ended with {code}\n{run.text()}"
         assert run() == 0, f"{faults}\n{run.text()}"

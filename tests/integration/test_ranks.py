@@ -242,7 +242,10 @@ def goes_on(place, name, whole, ranks):
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("number", "times", "code", "cause"),
-    [("SIGKILL", KILLS, 137, "was killed by SIGKILL"), ("SIGSTOP", STALLS, 75, "did not respond")],
+    [
+        ("SIGKILL", KILLS, 137, f"on {socket.gethostname()} was killed by SIGKILL"),
+        ("SIGSTOP", STALLS, 75, "did not respond"),
+    ],
 )
 def test_a_rank_that_dies_or_stalls_ends_all_and_the_run_goes_on(
     place, whole, number, times, code, cause
@@ -253,7 +256,7 @@ def test_a_rank_that_dies_or_stalls_ends_all_and_the_run_goes_on(
         victim, lines = draw.choice([0, 1, 2]), draw.randrange(6, lines - 2)
         done = disturbed(place, name, victim, getattr(signal, number), lines)
         assert done.code == code, done.out
-        named = f"error: rank {victim} on {socket.gethostname()} {cause}"
+        named = f"error: rank {victim} {cause}"
         assert done.out.count(named) == done.out.count("error: ") == 1, done.out
         if number == "SIGKILL":
             assert "is whole: " in done.out or "no checkpoint was written" in done.out, done.out

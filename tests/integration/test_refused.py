@@ -297,6 +297,22 @@ def test_a_folder_of_weights_is_refused_before_texts_are_read(command, tmp_path)
     assert 'model_type "roberta" is not supported' in command(RECIPE, *words, code=LIMITS).error
 
 
+@pytest.mark.parametrize("name, words, problem", [
+    ("predict", ("--run", str(RUN), "--file", "new.txt", "--vectors", "runs"), "runs: it is a"),
+    ("predict", ("--run", str(RUN), "--file", "new.txt", "--vectors", ""), ".: it is a folder"),
+    ("report", ("--run", str(RUN), "--to", "runs"), "cannot write runs: it is a folder"),
+    ("report", ("--run", str(RUN), "--to", "no/out.html"), "there is no folder no"),
+    ("export", ("--run", str(RUN), "--to", "new.txt/out"), "new.txt: Not a directory"),
+    ("convert", ("--source", "runs", "--to", "new.txt/out"), "new.txt: Not a directory"),
+    ("inspect", ("--recipe", "classification", "--out", "new.txt"), "new.txt: Not a directory"),
+])  # fmt: skip
+def test_a_place_that_cannot_be_written_is_refused_first(command, name, words, problem):
+    before = bytes_of(command.folder)
+    result = command(f"amp_xla.commands.{name}", *words)
+    assert problem in result.error and result.err.count("\n") == 1, result.err
+    assert bytes_of(command.folder) == before
+
+
 def test_of_two_exports_into_one_folder_one_is_refused(tmp_path):
     def write(folder):
         folder.mkdir()

@@ -29,8 +29,8 @@ def test_the_wheel_holds_the_package_its_recipes_and_its_command(tmp_path):
     expected |= {f"amp_xla/{path.relative_to(ROOT)}" for path in (ROOT / "recipes").glob("*.py")}
     assert {name for name in names if name.endswith(".py")} == expected
     assert "amp_xla/recipes/classification.py" in expected
-    data = ["report/templates/report.html", "models/fused.json"]
-    data += ["speed/plan/constants.json", "speed/plan/gpus.json"]
+    data = ["report/templates/report.html", "models/fused.json", "commands/header.txt"]
+    data += ["export/card.txt", "speed/plan/constants.json", "speed/plan/gpus.json"]
     data += [
         f"graph/compiler/{x}" for x in "gpu_kernels.cc build.sh target.txtpb re2/re2.h".split()
     ]

@@ -118,6 +118,21 @@ def test_several_optimizers_share_the_decision(session):
     assert session.run(optimizer.state_variables) == [1, 1, 2.0, 1]
 
 
+@pytest.mark.parametrize("wrap", [lambda it: it, lambda it: LossScaleOptimizer(it, 8.0)])
+def test_a_step_may_wait_for_another_optimizers_step(session, wrap):
+    factor, first = tf.placeholder(tf.float32, []), tf.Variable(1.0, use_resource=True)
+    second = tf.Variable(1.0, use_resource=True)
+    operation = wrap(tf.train.AdamOptimizer(0.1)).minimize(tf.square(first), var_list=[first])
+    with tf.control_dependencies([operation]):
+        loss = second * first.read_value() * factor
+        step = LossScaleOptimizer(tf.train.GradientDescentOptimizer(1.0), 8.0)
+        operation = step.minimize(loss, [second])
+    session.run(tf.global_variables_initializer())
+    for value, want in ((1.0, 0.1), (np.nan, 0.1), (1.0, -0.6)):
+        session.run(operation, {factor: value})
+        assert session.run(second) == pytest.approx(want, abs=1e-2)
+
+
 @pytest.mark.parametrize("kind, clip", [("tf.train", 1.0), ("keras", None)])
 def test_sparse_gradients_are_never_dense(session, graph, kind, clip):
     make = {"tf.train": tf.train.AdagradOptimizer, "keras": keras.optimizers.SGD}[kind]

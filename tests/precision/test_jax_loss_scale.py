@@ -117,7 +117,7 @@ def check_sequence(case):
             counts[not finite] += 1
         weights, _, loss_scale, average = state
         seen = [*counts, loss_scale.loss_scale, loss_scale.counter]
-        return micro.abandoned or finite, weights, seen, average
+        return micro.abandoned or finite, weights, seen, {"whole": average}
 
     follow((case[0], 1), train, clips_always=True)
 

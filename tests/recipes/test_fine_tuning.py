@@ -43,7 +43,7 @@ def recipe(request, tmp_path, monkeypatch):
 
 
 def settings(recipe, *words):
-    config = flat(parse(recipe.Config, list(words)))
+    config = flat(recipe.recipe.parse(words))
     return {name: config[name] for name in SCRATCH}
 
 

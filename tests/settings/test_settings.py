@@ -117,13 +117,16 @@ def test_misspelt_variables_are_reported(name, value, tf2, words):
     assert all(word in problem for word in words)
 
 
-def test_precision_switches():
-    amp = environment(precision="amp")
-    assert amp["TF_ENABLE_AUTO_MIXED_PRECISION_GRAPH_REWRITE"] == "1"
-    assert amp["TF_ENABLE_AUTO_MIXED_PRECISION_LOSS_SCALING"] == "0"
-    assert environment(precision="fp32")["NVIDIA_TF32_OVERRIDE"] == "0"
-    assert "NVIDIA_TF32_OVERRIDE" not in environment(precision="tf32")
-    assert all(environment(precision=p)["TF_KERAS"] == "1" for p in ("fp32", "tf32", "amp"))
+@pytest.mark.parametrize("precision, variables", [
+    ("amp", {flags.GRAPH_REWRITE: "1", flags.FORK_LOSS_SCALING: "0"}),
+    ("fp32", {flags.TF32_OVERRIDE: "0"}), ("tf32", {}),
+])  # fmt: skip
+def test_precision_switches(precision, variables):
+    assert environment(precision=precision) == {
+        "TF_KERAS": "1",
+        "TF_USE_LEGACY_KERAS": "1",
+        **variables,
+    }
 
 
 H100, T4, P100, CPU = (9, 0), (7, 5), (6, 0), None

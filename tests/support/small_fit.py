@@ -67,7 +67,7 @@ def as_in_a_new_process():
 
 def build(
     rate = 0.01, activation = "tanh", dropout = 0.2, scale = 1000.0,
-    loss = "mse", clear = True, **optimizer
+    loss = "mse", clear = True, norm = False, **optimizer
 ):  # fmt: skip
     """Return a small model with the same weights each time."""
     if clear:
@@ -76,6 +76,7 @@ def build(
     inputs = keras.layers.Input([4])
     hidden = keras.layers.Dense(3, activation=activation)(inputs)
     hidden = keras.layers.Dropout(dropout)(hidden)
+    hidden = keras.layers.BatchNormalization()(hidden) if norm else hidden
     model = keras.models.Model(inputs, keras.layers.Dense(1)(hidden))
     random = np.random.RandomState(3)
     model.set_weights([random.randn(*w.shape) for w in model.get_weights()])

@@ -13,7 +13,7 @@ from amp_xla.precision import DynamicLossScale
 
 RATE, MOMENTUM, CLIP = 0.125, 0.5, 1.0
 SLOPES = np.array([1.0, -2.0], np.float32)  # gradient of each variable at factor 1
-HEADS = {"whole": "eab", "head": "ea", "clipped": "eb", "by hand": "ea", "plain": "eb"}
+HEADS = {"whole": "eab", "head": "ea", "clipped": "eb", "by hand": "ea", "plain": "eb", "one": "e"}
 TOO_LARGE = 3e38  # finite, not after scaling by 2
 
 
@@ -54,7 +54,7 @@ def sequences(kinds: Tuple[str, ...], abandon: bool, afters: bool = True) -> Any
     good, bad = [0.5, 1.0, -1.0, 2.0], [np.inf, np.nan, TOO_LARGE]
 
     def micro(kind: str) -> Any:
-        others = {"plain": [np.nan], "clipped": [*bad, 1e25], "whole": bad[:2]}
+        others = {"plain": [np.nan], "clipped": [*bad, 1e25]}
         factors = good * 4 + others.get(kind, bad)
         after = afters and kind in ("head", "clipped")
         return st.builds(
@@ -90,16 +90,13 @@ def scale() -> DynamicLossScale:
 
 
 class Reference:
-    """State after each micro-batch: SGD with momentum, loss scale, a moving average.
-
-    ``pending`` are the micro-batches since the last update.
-    """
+    """State after each micro-batch; ``pending`` are those since the last update."""
 
     def __init__(self, window: int, clips_always: bool = False) -> None:
         self.window, self.scale, self._clips_always = window, scale(), clips_always
         self.weights = {name: np.ones(2, np.float32) for name in "eab"}
         self.slots = {name: np.zeros(2, np.float32) for name in "eab"}
-        self.average = np.float32(0.0)
+        self.averages = self._before = dict.fromkeys(HEADS, np.float32(0.0))
         self.applied = self.skipped = 0
         self.pending: List[Micro] = []
 
@@ -107,12 +104,13 @@ class Reference:
         """Add a micro-batch; return the decision, True within a window."""
         if micro.abandoned:
             return True
+        if not self.pending:
+            self._before = dict(self.averages)
         self.pending.append(micro)
-        moved = self.average
-        if micro.kind == "whole" and np.isfinite(micro.factor + micro.shift):
-            moved = np.float32(0.5) * moved + np.float32(0.5) * np.float32(micro.factor)
+        if np.isfinite(list(micro.gradients.values())).all():
+            average = self.averages[micro.kind]
+            self.averages[micro.kind] = np.float32(0.5) * (average + np.float32(micro.factor))
         if len(self.pending) < self.window:
-            self.average = moved
             return True
         means: Dict[str, Any] = {}
         for gradients in (each.gradients for each in self.pending):
@@ -123,8 +121,8 @@ class Reference:
         self.scale = self.scale.adjust(np.bool_(finite))
         self.applied, self.skipped = self.applied + finite, self.skipped + (not finite)
         if not finite:
+            self.averages = self._before
             return False
-        self.average = moved
         norm = np.sqrt(sum(np.square(mean).sum() for mean in means.values()))
         for name, mean in means.items():
             mean = mean / max(1.0, norm / CLIP) if self._clips_always else mean
@@ -139,7 +137,7 @@ def follow(case: Any, train: Callable[[Micro], Any], clips_always: bool = False)
     Args:
       case: of ``sequences``.
       train: trains on a micro-batch; returns its decision, the weights by name, the numbers of
-        applied and skipped steps, the loss scale, its counter, and the moving average or None.
+        applied and skipped steps, the loss scale, its counter, and moving averages by kind.
       clips_always: whether each update is clipped.
 
     Returns:
@@ -148,12 +146,12 @@ def follow(case: Any, train: Callable[[Micro], Any], clips_always: bool = False)
     batches, window = case
     reference = Reference(window, clips_always)
     for micro in batches:
-        finite, weights, state, average = train(micro)
+        finite, weights, state, averages = train(micro)
         assert bool(finite) == reference.step(micro)
         scale, counter = float(reference.scale.loss_scale), int(reference.scale.counter)
         expected = [reference.applied, reference.skipped, scale, counter]
         assert [float(value) for value in state] == expected
         for name, weight in weights.items():
             np.testing.assert_allclose(weight, reference.weights[name], rtol=1e-5, atol=1e-6)
-        assert average is None or average == reference.average
+        assert all(average == reference.averages[kind] for kind, average in averages.items())
     return window > 1 and not reference.pending

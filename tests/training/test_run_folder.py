@@ -89,7 +89,16 @@ def test_a_file_system_without_locks_is_a_warning(monkeypatch, capsys):
     assert "without locks (not implemented)" in capsys.readouterr().err
 
 
-def test_the_newest_run_is_the_one_that_latest_names(here):
+def denied_in(name):
+    def listdir(path, listed=os.listdir):
+        if name in str(path):
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return listed(path)
+
+    return listdir
+
+
+def test_the_newest_run_is_the_one_that_latest_names(here, monkeypatch):
     assert not RunFolder("r", resume=True).continues
     for name in ("one", "two"):
         run = RunFolder("r", name)
@@ -100,7 +109,12 @@ def test_the_newest_run_is_the_one_that_latest_names(here):
     run = RunFolder("r", resume=True)
     assert (run.name, run.continues) == ("two", True)
     run.close()
-    assert checkpoint.runs_in(here / "runs" / "r") == ["one", "two"]
+    for name in ("linked", "of-another-user"):  # neither is one to continue, nor an error
+        (here / "runs" / "r" / name).mkdir()
+    (here / "runs" / "r" / "linked" / "checkpoints").symlink_to(run.checkpoints.resolve())
+    with monkeypatch.context() as patch:
+        patch.setattr("os.listdir", denied_in("of-another-user"))
+        assert checkpoint.runs_in(here / "runs" / "r") == ["one", "two"]
     latest = here / "runs" / "r" / "latest"
     for target in (None, "../../elsewhere", "three", "/tmp"):
         latest.unlink()

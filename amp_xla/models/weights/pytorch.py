@@ -93,10 +93,7 @@ class _Unpickler(_Interpreter):
     It is the one in Python, of which it has the few instructions in PyTorch's files. The one in C
     makes a list as long as the pickle says, and hashes any key.
 
-    Args:
-      data: the pickle, and maybe more.
-      path: path of the file, for messages.
-      storages: storages by key; the unpickler adds those that it reads.
+    It adds the storages that it reads to ``storages``, by key; ``path`` is for messages.
     """
 
     dispatch: ClassVar[Dict[int, Any]] = {
@@ -168,7 +165,7 @@ def pytorch(path: Path) -> Tensors:
         with regular.opened(path, links=True) as file:
             zipped = file.read(4) == b"PK\x03\x04"
         storages: Dict[str, _Storage] = {}
-        state, place = (_zipped if zipped else _sequence)(path, storages)
+        state, content = (_zipped if zipped else _sequence)(path, storages)
         if not isinstance(state, dict) or not all(isinstance(v, _View) for v in state.values()):
             raise DataError(f"{path} does not contain a dictionary of tensors (a state_dict)")
         sizes = [storage.bytes for storage in storages.values()]
@@ -176,7 +173,7 @@ def pytorch(path: Path) -> Tensors:
         if sum(sizes) > path.stat().st_size or max(sizes, default=0) > most:
             raise ValueError("it is truncated, or far larger than its tensors")
         return {
-            str(name): Stored(v.size, v.storage.dtype, str(path), _reader(path, v, place))
+            str(name): Stored(v.size, v.storage.dtype, str(path), _reader(v, content))
             for name, v in state.items()
         }
     except DataError:
@@ -185,13 +182,13 @@ def pytorch(path: Path) -> Tensors:
         raise damaged(str(path), error) from None
 
 
-def _reader(path: Path, view: _View, place: Callable[[str], int]) -> Callable[[], np.ndarray]:
+def _reader(view: _View, content: Callable[[str], bytes]) -> Callable[[], np.ndarray]:
     def read() -> np.ndarray:
-        dtype, size = view.storage.dtype, itemsize(view.storage.dtype)
-        begin = place(view.storage.key) + view.offset * size
-        numbers = decoded(piece(path, begin, view.span * size), dtype)
-        steps = [step * numbers.itemsize for step in view.stride]
-        return np.lib.stride_tricks.as_strided(numbers, view.size, steps, writeable=False)
+        numbers = decoded(content(view.storage.key), view.storage.dtype)
+        size = numbers.itemsize
+        steps = [step * size for step in view.stride]
+        # NumPy checks that the storage is as large as the tensor.
+        return np.ndarray(view.size, numbers.dtype, numbers, view.offset * size, steps)
 
     return read
 
@@ -208,7 +205,7 @@ class _File(io.FileIO):
         return super().read(size) or b""
 
 
-def _zipped(path: Path, storages: Dict[str, _Storage]) -> Tuple[Any, Callable[[str], int]]:
+def _zipped(path: Path, storages: Dict[str, _Storage]) -> Tuple[Any, Callable[[str], bytes]]:
     with _File(path) as file, zipfile.ZipFile(file) as archive:
         (pickled,) = [n for n in archive.namelist() if re.fullmatch(r"([^/]+/)?data\.pkl", n)]
         if archive.getinfo(pickled).file_size > _LARGEST_PICKLE:
@@ -222,20 +219,16 @@ def _zipped(path: Path, storages: Dict[str, _Storage]) -> Tuple[Any, Callable[[s
         if member.file_size != storages[key].bytes:
             raise ValueError(f"{member.filename} and its tensor differ in size")
 
-    @functools.lru_cache(maxsize=None)
-    def place(key: str) -> int:
-        """Verify a member's CRC-32, and return the byte at which its content begins."""
+    @functools.lru_cache(maxsize=1)  # several tensors may share a storage
+    def content(key: str) -> bytes:
         with _File(path) as file, zipfile.ZipFile(file) as archive:
-            content = archive.open(members[key])
-            while content.read(_LARGEST_PICKLE):
-                pass
-        begin = members[key].header_offset
-        return begin + 30 + sum(struct.unpack("<HH", piece(path, begin + 26, 4)))
+            member = archive.open(members[key])  # verifies the CRC-32
+            return b"".join(iter(lambda: member.read(_LARGEST_PICKLE), b""))
 
-    return state, place
+    return state, content
 
 
-def _sequence(path: Path, storages: Dict[str, _Storage]) -> Tuple[Any, Callable[[str], int]]:
+def _sequence(path: Path, storages: Dict[str, _Storage]) -> Tuple[Any, Callable[[str], bytes]]:
     with regular.opened(path, links=True) as file:
         pickles = io.BytesIO(file.read(_LARGEST_PICKLE))
         if _Unpickler(pickles, path, storages).load() != _MAGIC:
@@ -249,4 +242,4 @@ def _sequence(path: Path, storages: Dict[str, _Storage]) -> Tuple[Any, Callable[
                 raise ValueError(f"storage {key} and its tensor differ in size")
             places[key] = file.tell()
             file.seek(storages[key].bytes, 1)
-    return state, places.__getitem__
+    return state, lambda key: piece(path, places[key], storages[key].bytes)

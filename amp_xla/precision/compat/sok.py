@@ -14,6 +14,7 @@ from typing import Any, Callable, Iterable, List, Optional, Tuple
 from amp_xla.precision import agreement
 from amp_xla.precision import optimizer as wrapper
 from amp_xla.precision.compat.keras.loss_scale_optimizer import loss_scale_of
+from amp_xla.precision.tensorflow import Pairs
 
 __all__ = (
     "LossScaleOptimizer",
@@ -28,6 +29,11 @@ Predicate = Callable[[Any], bool]
 
 class LossScaleOptimizer(wrapper.LossScaleOptimizer):
     """The loss-scale optimizer; accepts the arguments of TensorFlow 1.15, 2.x and this package.
+
+    ``apply_gradients`` averages gradients over Horovod's ranks, as under a strategy of Keras. Those
+    that the script has averaged are equal on all ranks, so their mean is the same. Tables that are
+    spread over ranks, and ``model_parallel`` variables, are not averaged. ``reduce=`` replaces the
+    average, in ``minimize`` and ``compute_gradients``.
 
     Args:
       opt: the optimizer to wrap.
@@ -54,24 +60,12 @@ class LossScaleOptimizer(wrapper.LossScaleOptimizer):
             loss_scale = loss_scale_of(dynamic is not False, initial_scale, dynamic_growth_steps)
         super().__init__(opt, loss_scale, **more)
 
-    def apply_gradients(
-        self,
-        grads_and_vars: Iterable[Tuple[Any, Any]],
-        global_step: Optional[Any] = None,
-        name: Optional[str] = None,
-        experimental_aggregate_gradients: bool = True,
-    ) -> Any:
-        """Average gradients over Horovod's ranks and apply them, as under a strategy of Keras.
-
-        Gradients that the script has averaged are equal on all ranks, so their mean is the same.
-        Tables that are spread over ranks, and ``model_parallel`` variables, are not averaged.
-        ``reduce=`` replaces the average, in ``minimize`` and ``compute_gradients``.
-        """
-        pairs, hvd = list(grads_and_vars), agreement.joined()
-        if hvd is not None and experimental_aggregate_gradients and self._reduce is None:
-            average = agreement.horovod_mean(hvd)
-            pairs = agreement.over_ranks(pairs, average, self._on_one_rank, None)
-        return super().apply_gradients(pairs, global_step, name, experimental_aggregate_gradients)
+    def _averaged(self, pairs: Pairs, aggregate: bool) -> Pairs:
+        hvd = agreement.joined()
+        if hvd is None or not aggregate or self._reduce is not None:
+            return pairs
+        average = agreement.horovod_mean(hvd)
+        return agreement.over_ranks(pairs, average, self._on_one_rank, None)
 
     def _on_one_rank(self, variable: Any) -> bool:
         table = hasattr(variable, "_amp_xla_rows") or _is_sharded(variable)

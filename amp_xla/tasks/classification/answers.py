@@ -1,4 +1,4 @@
-"""Evaluation and predictions of the classifiers trained in TensorFlow."""
+"""Evaluation, predictions and export of the classifiers; functions import TensorFlow."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ from typing import Any, Dict, List
 
 import numpy as np
 
-from amp_xla.backend import tf
 from amp_xla.data.labelled import Labelled
 from amp_xla.data.text.labels import Labels, Scale
-from amp_xla.models import dropout, losses
 from amp_xla.report.scores import correlations
 from amp_xla.training.answers import Answers, label_answers
 from amp_xla.training.checkpoint import Checkpoint
@@ -21,11 +19,13 @@ from amp_xla.training.evaluation import (
     per_sample,
     several_labels,
 )
-from amp_xla.training.step import Inference
 
 
 def evaluation(model: Any, inputs: Dict[str, Any], data: Labelled) -> Evaluation:
     """Return the evaluation of a model on dev texts; ``inputs``: see ``inputs_of``."""
+    from amp_xla.models import dropout, losses
+    from amp_xla.training.step import Inference
+
     logits = dropout.without(model)
     if isinstance(data.labels, Scale):
         values = {"score": logits[..., 0], "loss": losses.squared(inputs["labels"], logits)}
@@ -50,6 +50,8 @@ def _of_numbers(infer: Infer, data: Labelled) -> Evaluation:
 
 def predict(config: Any, checkpoint: Checkpoint, lines: List[str]) -> Answers:
     """Return the probability of each label for each line, or the number of each line."""
+    from amp_xla.backend import tf
+
     if config.files.regression:
         scale = Scale.load(checkpoint.file("labels.json"))
         values = of_lines(config, checkpoint, lines, 1, lambda logits: logits[:, 0]).tolist()
@@ -62,3 +64,10 @@ def predict(config: Any, checkpoint: Checkpoint, lines: List[str]) -> Answers:
     probabilities = tf.nn.softmax if several is None else tf.sigmoid
     rows = of_lines(config, checkpoint, lines, len(labels), probabilities)
     return label_answers(lines, labels, rows, several)
+
+
+def exportable(config: Any, checkpoint: Checkpoint) -> Any:
+    """Return the model to export."""
+    from amp_xla.tasks.classification import export
+
+    return export.classifier(config, checkpoint)

@@ -1,4 +1,4 @@
-"""Predictions of a pretraining run for the [MASK] tokens in texts."""
+"""Predictions of a pretraining run for the [MASK] tokens in texts; ``fill`` imports TensorFlow."""
 
 from __future__ import annotations
 
@@ -7,14 +7,10 @@ from typing import Any, List, Sequence
 
 import numpy as np
 
-from amp_xla import backend
-from amp_xla.backend import tf
 from amp_xla.data.text.tokenizer import MASK, Tokenizer
 from amp_xla.errors import AmpXlaError
-from amp_xla.models import dropout
 from amp_xla.models.options import Filling
 from amp_xla.training.checkpoint import Checkpoint
-from amp_xla.training.step import restore_weights
 
 
 def fill(
@@ -30,6 +26,10 @@ def fill(
     Raises:
       AmpXlaError: the run's objective is not ``mlm``, or a text is too long.
     """
+    from amp_xla.backend import session, tf
+    from amp_xla.models import dropout
+    from amp_xla.training.step import restore_weights
+
     objective = config.goal.objective
     if objective != "mlm":
         raise AmpXlaError(
@@ -51,7 +51,7 @@ def fill(
     probabilities = tf.nn.softmax(tf.cast(logits, tf.float32))
     predictions = tf.nn.top_k(probabilities, min(top, tokenizer.vocab_size))
     restore_weights(checkpoint, lm.weights)
-    run = backend.session().make_callable(predictions, [*lm.model.inputs, positions])
+    run = session().make_callable(predictions, [*lm.model.inputs, positions])
     answers = []
     for row in rows:
         ids = np.array([row + [0] * (longest - len(row))], np.int32)

@@ -13,7 +13,6 @@ from typing import Any, Dict, Mapping, Optional
 from typing_extensions import Literal
 
 from amp_xla.models.weights import pretrained
-from amp_xla.training.run import resumed_settings
 
 Preset = Literal["bert", "roberta", "lamb", "wwm", "cramming", "quick"]
 # Settings of most published models
@@ -68,10 +67,9 @@ PHASES = {
 
 
 def defaults(config: Any) -> Dict[str, Any]:
-    """Return the settings of the run that is resumed, or those of the preset; check ``--bert``."""
-    resumed = resumed_settings(config, "pretraining")
-    pretrained.check(None if resumed else config.encoder.bert)
-    return resumed or settings(config.preset, config.encoder.model)
+    """Return the settings of the preset; check ``--bert``."""
+    pretrained.check(config.encoder.bert)
+    return settings(config.preset, config.encoder.model)
 
 
 def settings(preset: Optional[str], model: str) -> Dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Similarity scores of text pairs: evaluation on dev pairs, and predictions for new pairs."""
+"""Similarity scores of text pairs: evaluation, predictions; functions import TensorFlow."""
 
 from __future__ import annotations
 
@@ -6,40 +6,24 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
-from amp_xla.backend import K, tf
 from amp_xla.data.labelled import Labelled
 from amp_xla.data.text import readers
 from amp_xla.data.text.labels import Scale
 from amp_xla.report.scores import best_threshold, spearman
-from amp_xla.tasks.similarity import model as similarity
-from amp_xla.tasks.similarity.data import Method, apart
+from amp_xla.tasks.similarity.data import apart
 from amp_xla.training.answers import Answers, Row, label_answers
 from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.evaluation import Evaluation, Infer, of_lines, per_sample
-from amp_xla.training.step import restore_weights
-
-
-def threshold_of(method: Method, scale: Scale) -> Optional[Any]:
-    """Return the threshold, a variable: from this cosine on, two texts count as similar.
-
-    Its value is chosen on the dev pairs and saved in checkpoints. There is none (None) for a
-    cross-encoder, and for labels other than 0 and 1.
-    """
-    if not (apart(method) and scale.binary):
-        return None
-    return tf.get_variable(
-        "threshold", (), tf.float32, trainable=False, initializer=tf.constant_initializer(0.5)
-    )
 
 
 def evaluation(infer: Infer, data: Labelled, threshold: Optional[Any]) -> Evaluation:
     """Return Spearman's correlation over all pairs, and the accuracy if labels are 0 and 1.
 
-    Args:
-      infer: outputs ``scores`` [B].
-      data: pairs, and their labels as a ``Scale``.
-      threshold: variable to set to the threshold with the highest accuracy; None = use 0.5.
+    ``infer`` outputs ``scores`` [B]. ``threshold`` is set to the value with the highest accuracy;
+    None = use 0.5.
     """
+    from amp_xla.backend import K
+
     labels = data.labels.values(data.dev.labels)
 
     def evaluate() -> Dict[str, float]:
@@ -65,16 +49,7 @@ def predict(
     if query is not None:
         query, *others = map(readers.one_line, [query, *lines])
         pairs = [f"{query}\t{line}" for line in others]
-    return _answers(lines, *_scores(config, checkpoint, pairs))
-
-
-def _answers(lines: Sequence[str], scores: np.ndarray, similar: Optional[np.ndarray]) -> Answers:
-    """Return the label, if there is one, the score and the line.
-
-    Args:
-      scores: score of each pair, float [pairs].
-      similar: probability of the label 1; None if labels are not 0 and 1.
-    """
+    scores, similar = _scores(config, checkpoint, pairs)
     labels: List[Row] = [([], {}) for _ in lines]
     if similar is not None:
         labels = label_answers(lines, ("0", "1"), np.stack([1.0 - similar, similar], 1)).rows
@@ -92,20 +67,31 @@ def _scores(
     Scores are cosines, or a cross-encoder's labels. The probability is a cross-encoder's score, or
     a sigmoid of the cosine around the threshold, with the scale of the losses.
     """
+    from amp_xla.backend import K
+    from amp_xla.tasks.similarity import model
+    from amp_xla.training.step import restore_weights
+
     (texts, others), method = readers.split_pairs(lines), config.method
     scale = Scale.load(checkpoint.file("labels.json"))
     if not apart(method):
-        values = of_lines(config, checkpoint, lines, 1, lambda x: similarity.scores(method, x))
+        values = of_lines(config, checkpoint, lines, 1, lambda x: model.scores(method, x))
         values = values.astype(np.float64)
         return scale.labels(values), values if scale.binary else None
     different = list(dict.fromkeys([*texts, *others]))
-    embedded = of_lines(config, checkpoint, different, 0, similarity.unit)
+    embedded = of_lines(config, checkpoint, different, 0, model.unit)
     place = {text: i for i, text in enumerate(different)}
     first, second = (embedded[[place[text] for text in side]] for side in (texts, others))
     cosines = (first * second).sum(1, dtype=np.float64)
-    threshold = threshold_of(method, scale)
+    threshold = model.threshold_of(method, scale)
     if threshold is None:
         return cosines, None
     restore_weights(checkpoint, [threshold])
-    excess = similarity.SCALE * (cosines - float(K.get_value(threshold)))
+    excess = model.SCALE * (cosines - float(K.get_value(threshold)))
     return cosines, 1.0 / (1.0 + np.exp(-excess))
+
+
+def exportable(config: Any, checkpoint: Checkpoint) -> Any:
+    """Return the model to export."""
+    from amp_xla.tasks.similarity import export
+
+    return export.similarity(config, checkpoint)

@@ -12,9 +12,8 @@ from amp_xla.export.model import MEAN, Exportable
 from amp_xla.models import encoders
 from amp_xla.models.weights import google
 from amp_xla.process import json_files
-from amp_xla.tasks.similarity.answers import threshold_of
 from amp_xla.tasks.similarity.data import apart
-from amp_xla.tasks.similarity.model import unit
+from amp_xla.tasks.similarity.model import threshold_of, unit
 from amp_xla.training.checkpoint import Checkpoint
 
 _MODULES = (("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize"))

@@ -6,9 +6,10 @@ matrix product. Masks are factors 0 and 1 instead of large numbers, which float1
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping
+from typing import Any, Dict, List, Mapping, Optional
 
 from amp_xla.backend import K, keras, tf
+from amp_xla.data.text.labels import Scale
 from amp_xla.models import losses
 from amp_xla.models.encoders import pooled
 from amp_xla.models.options import EncoderOptions, Pooling
@@ -24,11 +25,8 @@ def network(
     """Build a Keras model of token and segment ids, int [B, L].
 
     Its output is a logit, float32 [B, 1], or the vector of a text, float [B, hidden]: the mean of
-    the token vectors without padding.
-
-    Args:
-      weights: False = read only the configuration from ``--bert``; a checkpoint has the weights.
-      pooling: of a cross-encoder: which vector of a pair becomes the logit.
+    the token vectors without padding. ``weights``: False = read only the configuration from
+    ``--bert``. ``pooling``: which vector of a pair becomes a cross-encoder's logit.
     """
     if not apart(method):
         return encoder.classifier(vocab_size, 1, max_length, weights=weights, pooling=pooling)
@@ -121,11 +119,8 @@ def cosent(cosine: Any, labels: Any, weights: Any) -> Any:
 def in_batch(vectors: Any, weights: Any) -> Any:
     """Build SimCSE's loss (Gao et al., arXiv:2104.08821), a float32 scalar.
 
-    It is the cross-entropy of cosines / 0.05; the second texts of all other pairs are negatives.
-
-    Args:
-      vectors: unit vectors, float32 [B, 2, hidden].
-      weights: float32 [B], 0 for padding.
+    It is the cross-entropy of cosines / 0.05 of unit vectors, float32 [B, 2, hidden]; the second
+    texts of all other pairs are negatives. ``weights``, [B], are 0 for padding.
     """
     # AMP converts products of float32 to half precision, but not of float64; B is small.
     first, second = (tf.cast(vectors[:, i], tf.float64) for i in range(2))
@@ -153,3 +148,16 @@ def placeholders(method: Method) -> Dict[str, Any]:
     for name in ("labels", "weights"):
         inputs[name] = tf.placeholder(tf.float32, [None], name=name)
     return inputs
+
+
+def threshold_of(method: Method, scale: Scale) -> Optional[Any]:
+    """Return the threshold, a variable: from this cosine on, two texts count as similar.
+
+    Its value is chosen on the dev pairs and saved in checkpoints. There is none (None) for a
+    cross-encoder, and for labels other than 0 and 1.
+    """
+    if not (apart(method) and scale.binary):
+        return None
+    return tf.get_variable(
+        "threshold", (), tf.float32, trainable=False, initializer=tf.constant_initializer(0.5)
+    )

@@ -20,7 +20,6 @@ class AdamW(tf.train.AdamOptimizer):
 
     Args:
       learning_rate: float or float32 scalar tensor (a schedule).
-      beta1, beta2, epsilon: as in arXiv 1412.6980.
       weight_decay: an update also subtracts learning rate * ``weight_decay`` * weight, except from
         norms and biases.
       factor: function from a variable to the factor of its learning rate; None = 1.

@@ -67,11 +67,8 @@ def in_place(optimizer: Any, variables: Sequence[Any]) -> Iterator[None]:
 
     As a decorator, ``in_place(optimizer, variables)(function)``, it does so in each call.
 
-    Before the first update, or without averages, the block does nothing.
-
-    Args:
-      optimizer: ``LossScaleOptimizer`` of a class from ``averaged``, with its update built.
-      variables: trained variables.
+    Before the first update, or without averages, the block does nothing. The update of
+    ``optimizer``, a ``LossScaleOptimizer``, must be built.
     """
     pairs = [(v, optimizer.inner.get_slot(v, SLOT)) for v in variables]
     pairs = [(v, slot) for v, slot in pairs if slot is not None]

@@ -27,6 +27,10 @@ def wrapped(inner, initial_scale, dynamic_growth_steps):
     return wrapper.LossScaleOptimizer(inner, scale)
 
 
+def accumulating(inner, **_):
+    return wrapper.LossScaleOptimizer(inner, accumulate=2)
+
+
 MAKES = {**CLASSES, "wrapper": wrapped}
 FAMILIES = {"legacy": tf_keras.optimizers.legacy, "new": tf_keras.optimizers}
 OWN = {"legacy": source.LossScaleOptimizer, "new": source.LossScaleOptimizerV3}
@@ -81,6 +85,8 @@ def test_every_step_is_keras_own(strategies, devices, family, style, shape):
     np.testing.assert_allclose(plain[:, :4], own[:, :4], rtol=1e-6)
     assert plain[-1, 4] == 4 and own[-1, 4] == 6  # Keras' class counts skipped steps, too
     assert len(set(own[:, 2])) > 1 and np.isfinite(own).all()
+    with pytest.raises(ValueError, match="accumulate=2 under MirroredStrategy"):
+        trained(accumulating, family, strategies[devices], shape, style)
 
 
 def sequential(seed=0):

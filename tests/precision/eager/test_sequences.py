@@ -48,7 +48,7 @@ def check(case):
     def train(micro):
         finite = take(optimizer, named, micro)
         weights = {name: variable.numpy() for name, variable in named.items()}
-        return finite, weights, [v.numpy() for v in optimizer.state_variables], None
+        return finite, weights, [v.numpy() for v in optimizer.state_variables], {}
 
     if updates.follow(case, train):
         assert not any(np.any(v.numpy()) for v in optimizer.window.state_variables)
