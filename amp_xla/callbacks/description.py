@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
+import types
 import warnings
 from collections import Counter
 from typing import Any, Dict, Iterable, List, Mapping, Optional
@@ -13,6 +15,7 @@ from amp_xla.errors import AmpXlaError
 from amp_xla.graph.training_graph import layers_of
 from amp_xla.process.progress import note
 from amp_xla.training.checkpoint import CheckpointError
+from amp_xla.training.run import write_status
 
 IN_A_LOOP = (
     "this process has already ended a run there: in a loop, such as over folds, give each run "
@@ -35,10 +38,11 @@ def with_inner(optimizer: Any) -> List[Any]:
         found.append(next_one)
 
 
-def objects(model: Any, sequence: Any) -> List[Any]:
-    """Return what callbacks may change besides variables: data, model, layers, optimizers."""
-    parts = [sequence, model, *layers_of(model).values(), *with_inner(model.optimizer)]
-    return [part for part in parts if part is not None]
+def objects(model: Any, step: Any, data: Iterable[Any]) -> List[Any]:
+    """Return what has state besides callbacks: data, model, layers, optimizers, train function."""
+    kinds = (keras.utils.Sequence, types.FunctionType)
+    parts = [each for each in (*data, step.whole) if isinstance(each, kinds)]
+    return [*parts, model, *layers_of(model).values(), *with_inner(model.optimizer)]
 
 
 def describe(model: Any, data: Mapping[str, Any]) -> Dict[str, Any]:
@@ -194,6 +198,27 @@ def known_monitor(
             f"{', '.join(values) or 'none without validation_data'}"
         )
     return name  # a callback may write it
+
+
+def choose_monitor(
+    loop: Any, name: Optional[str], values: Mapping[str, float], missing: Optional[str]
+) -> Optional[str]:
+    """Let the first value decide if no monitor has a value; return what is wrong with ``name``."""
+    if loop.options.monitor in values:
+        return ""
+    if name is None:
+        first = next(iter(values))
+        loop.options = dataclasses.replace(
+            loop.options, monitor=first, higher_is_better=higher_is_better(first)
+        )
+        write_status(loop, "running")
+    elif missing is None:
+        missing = (
+            f"Run(monitor={name!r}): the epoch logs have no such value; allowed: "
+            f"{', '.join(f'val_{each}' for each in values)}"
+        )
+        note(f"warning: {missing}; so no checkpoint is marked as the best")
+    return missing
 
 
 def _writes(callback: Any) -> bool:

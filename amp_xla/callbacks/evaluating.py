@@ -1,16 +1,37 @@
-"""Signals after the last batch of an epoch, during Keras' validation and the other callbacks."""
+"""Signals during Keras' validation and the other callbacks; a generator of validation data."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from typing import Any, Optional
+from typing import Any, Iterator, Optional
 
+from amp_xla.callbacks.data import restored
 from amp_xla.process.stopping import SignalWatch
 from amp_xla.training.checkpoint import CheckpointError
 from amp_xla.training.loop import Content
 
 _EVALUATING = "during an evaluation"
+
+
+class Validation:
+    """A generator of validation data; a resumed run reads again what was read before.
+
+    Attributes:
+      read: number of batches.
+    """
+
+    def __init__(self, read: int) -> None:
+        self.read = read
+
+    def batches(self, generator: Iterator[Any]) -> Iterator[Any]:
+        """Yield the batches of ``generator``."""
+        with restored():
+            for _ in range(self.read):
+                next(generator)
+        for batch in generator:
+            self.read += 1
+            yield batch
 
 
 class StateBefore:

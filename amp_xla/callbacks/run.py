@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import inspect
 import os
 import time
 from pathlib import Path
@@ -15,8 +16,8 @@ import numpy as np
 from amp_xla import backend
 from amp_xla.backend import keras, tf
 from amp_xla.callbacks import data, description
-from amp_xla.callbacks.evaluating import StateBefore
-from amp_xla.callbacks.other_callbacks import OtherCallbacks
+from amp_xla.callbacks.evaluating import StateBefore, Validation
+from amp_xla.callbacks.script_state import ScriptState, of_version_0_1
 from amp_xla.callbacks.step import FitStep, check, job, metric_variables
 from amp_xla.config import fields
 from amp_xla.errors import AmpXlaError, RankLost
@@ -29,13 +30,13 @@ from amp_xla.training.job import TensorFlowEngine
 from amp_xla.training.launch import newest, prepare, report
 from amp_xla.training.loop import Content
 from amp_xla.training.options import Intervals, LoopOptions, RunOptions
-from amp_xla.training.run import ScriptFolder, write_status
+from amp_xla.training.run import ScriptFolder
 from amp_xla.training.state import LoopState
 
 # State of ``fit`` in a checkpoint, at the start of a new run.
 _NEW: Dict[str, Any] = {
     "seed": None, "monitor": "loss", "losses": [0.0, 0], "metrics": [], "callbacks": [],
-    "ended": False, "objects": [], "ranks": [],
+    "ended": False, "state": {}, "ranks": [],
 }  # fmt: skip
 _ENDED: Set[Path] = set()  # folders of the runs that this process has ended
 # Callbacks that write files. With several ranks, only the first rank calls them.
@@ -165,6 +166,9 @@ class Run(keras.callbacks.Callback):
         if not self._ranks.first:
             others = [other for other in others if type(other).__name__ not in _WRITERS]
         description.name_emptied(others)
+        if inspect.isgenerator(given["validation_data"]):
+            given["validation_data"] = self._validated.batches(given["validation_data"])
+        self._validating = given["validation_data"]
         last = keras.callbacks.LambdaCallback(
             on_train_begin=lambda logs: self._others_began(others),
             on_batch_end=lambda batch, logs: self._after_batch(logs),
@@ -182,14 +186,15 @@ class Run(keras.callbacks.Callback):
         self._ranks = distributed.current()
         self._source: Any = data.source(model, given)
         self._resume_from = resume_from = newest(self.folder, self._ranks)
-        self._saved = {**_NEW, **(resume_from.state.get("fit", {}) if resume_from else {})}
+        saved = resume_from.state.get("fit", {}) if resume_from else {}
+        self._saved = {**_NEW, **of_version_0_1(saved)}
         self._arrays = resume_from.more_tensors() if resume_from else {}
         ranks = dict(enumerate(self._saved["ranks"]))
         self._mine = ranks.get(self._ranks.world.rank, {})  # there may have been fewer ranks
         self._losses = list(self._saved["losses"])
-        classes = [type(other).__name__ for other in given["callbacks"] if other is not self]
-        same = classes == [state["class"] for state in self._saved["callbacks"]]
-        self._ended = bool(self._saved["ended"]) and same
+        self._validated = Validation(self._mine.get("validation", 0))
+        self._classes = [type(o).__name__ for o in given["callbacks"] if o is not self]
+        self._ended = bool(self._saved["ended"]) and self._classes == self._saved["callbacks"]
         state = resume_from.loop if resume_from else LoopState(epoch=given["initial_epoch"])
         epoch, skip, steps = state.epoch, state.step_in_epoch, self._source.steps
         if state.evaluate_due:
@@ -253,9 +258,13 @@ class Run(keras.callbacks.Callback):
 
     def _others_began(self, others: Sequence[Any]) -> None:
         """Restore the state of the other callbacks, after their ``on_train_begin``."""
-        objects = description.objects(self.model, getattr(self._source, "sequence", None))
-        self._others = OtherCallbacks(others, objects, self._loop.engine.variables.shapes())
-        self._others.restore(self._saved, self._arrays)
+        data_read = [getattr(self._source, "sequence", None), self._validating]
+        objects = description.objects(self.model, self._step, data_read)
+        self._others = ScriptState(
+            others, objects, self._loop.engine.variables.shapes(), self._saved["state"],
+            self._arrays,
+        )  # fmt: skip
+        self._others.restore(last=not self._step.skip)
         if self._resume_from:
             engine, built, self._built = self._loop.engine, self._built, {}
             description.name_changed(built, engine.variables.snapshot())
@@ -285,6 +294,7 @@ class Run(keras.callbacks.Callback):
                 if len(self._saved["metrics"]) == len(metrics):
                     backend.K.batch_set_value(list(zip(metrics, self._saved["metrics"])))
                 self._others.rejoin()
+                self._others.restore()
                 self._feed.compare()
                 self._epoch_ends()
             return
@@ -334,7 +344,9 @@ class Run(keras.callbacks.Callback):
                 loop.state.evaluate_due = False
                 loop.save()
             else:
-                self._choose_monitor()
+                self._missing = description.choose_monitor(
+                    loop, self._monitor, self._validation, self._missing
+                )
                 loop.evaluate(self._watch)
             loop.between(self._watch, [1])
         if loop.over:
@@ -353,31 +365,15 @@ class Run(keras.callbacks.Callback):
             "monitor": self._loop.options.monitor,
             "losses": self._losses if within else [0.0, 0],
             "metrics": [value.tolist() for value in metrics],
-            **self._others.state(arrays),
+            "callbacks": self._classes,
+            "state": self._others.changed(arrays),
             "ended": self._ended,
-            "ranks": self._ranks.gather({"random": data.random_state(), **read}),
+            "ranks": self._ranks.gather(
+                {"random": data.random_state(), "validation": self._validated.read, **read}
+            ),
             "weights": [weight.op.name for weight in self._step.model.weights],
         }
         return {"fit": fit}, arrays
-
-    def _choose_monitor(self) -> None:
-        name = self._loop.options.monitor
-        if name in self._validation:
-            self._missing = ""
-            return
-        if self._monitor is not None:
-            if self._missing is None:
-                self._missing = (
-                    f"Run(monitor={self._monitor!r}): the epoch logs have no such value; allowed: "
-                    f"{', '.join(f'val_{name}' for name in self._validation)}"
-                )
-                note(f"warning: {self._missing}; so no checkpoint is marked as the best")
-            return
-        name = next(iter(self._validation))
-        self._loop.options = dataclasses.replace(
-            self._loop.options, monitor=name, higher_is_better=description.higher_is_better(name)
-        )
-        write_status(self._loop, "running")
 
     def _end(self) -> None:
         state = self._loop.state

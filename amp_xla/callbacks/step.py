@@ -63,6 +63,7 @@ class FitStep:
     Attributes:
       number: number of the current step.
       skip: number of next batches that were trained before the run was resumed.
+      whole: the model's train function: Keras', or a function of the script around it.
     """
 
     def __init__(
@@ -86,7 +87,7 @@ class FitStep:
         # from a checkpoint, and again at the first batch with sample weights.
         model._update_sample_weight_modes(feed.sample_weights(model, class_weight))
         model._make_train_function()
-        self._whole, function = model.train_function, _inside(model)
+        self.whole, function = model.train_function, _inside(model)
         if function is None:
             raise AmpXlaError(
                 "model.train_function was replaced by a function that does not call Keras' train "
@@ -205,10 +206,10 @@ class FitStep:
         if self._ranks.several:
             values.append(np.array([self._flag()], np.float32))
         scale = None if self._adapted is None else backend.K.get_value(self._adapted)
-        if self._whole is function:  # a wrapper's own code may draw random numbers, too
+        if self.whole is function:  # a wrapper's own code may draw random numbers, too
             self._feed.read_ahead()
         try:
-            outputs: List[Any] = self._whole(values)
+            outputs: List[Any] = self.whole(values)
         except tf.errors.OpError as error:
             if self._ranks.several and "horovod" in str(error).lower():
                 raise self._ranks.lost(error) from error
@@ -262,7 +263,7 @@ class FitStep:
         self.function.inputs, self.function.fetches = self._own
         self.function._callable_fn = None
         vars(self.model).pop("_make_train_function", None)
-        self.model.train_function = self._whole
+        self.model.train_function = self.whole
 
 
 def _inside(model: Any) -> Optional[Any]:
@@ -270,10 +271,13 @@ def _inside(model: Any) -> Optional[Any]:
     function = model.train_function
     if hasattr(function, "updates_op"):
         return function
-    for cell in getattr(function, "__closure__", None) or ():
-        outputs = getattr(cell.cell_contents, "outputs", None)
+    if not isinstance(function, types.FunctionType):
+        return None
+    cells = [cell.cell_contents for cell in function.__closure__ or ()]
+    for value in (*cells, *map(function.__globals__.get, function.__code__.co_names)):
+        outputs = getattr(value, "outputs", None)
         if isinstance(outputs, list) and outputs and outputs[0] is model.total_loss:
-            return cell.cell_contents
+            return value
     return None
 
 

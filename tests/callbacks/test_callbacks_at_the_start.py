@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import random
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 
 from amp_xla.backend import K, keras, tf
 from amp_xla.callbacks import Run
+from tests.support import small_fit
 from tests.support.small_fit import (
     Batches,
     Killed,
@@ -161,19 +164,6 @@ class Inside(keras.callbacks.Callback):
         self.plateau.on_epoch_end(epoch, {**logs, "loss": logs["loss"] + self.epochs})
 
 
-def assigned():
-    """Return a callback whose state is variables of this function."""
-    count, seen, sums, decay = 0, [], np.zeros(2), Decay()
-
-    def end(batch, logs):
-        nonlocal count
-        count, sums[0] = count + 1, sums[0] + count
-        seen.append(count)
-        K.set_value(Decay.model.optimizer.inner.lr, decay() / (len(seen) + sums[0]) + count * 1e-3)
-
-    return Hooks(on_batch_end=end)
-
-
 class Attributes(keras.callbacks.Callback):
     """State on a layer, the model, the optimizer and another class of the script."""
 
@@ -190,35 +180,101 @@ class Attributes(keras.callbacks.Callback):
         K.set_value(optimizer.inner.lr, Attributes.rate)
 
 
-def static():
-    """Return a callback whose state is in a function."""
-
-    def end(batch, logs, calls=[0]):  # noqa: B006
-        calls[0] += 1
-        end.sum += calls[0]
-        K.set_value(Decay.model.optimizer.inner.lr, 0.05 / end.sum)
-
-    end.sum = 0
-    return Hooks(on_batch_end=end)
-
-
 STEPS = 0
 
 
-class Global(keras.callbacks.Callback):
-    def on_train_batch_begin(self, batch, logs=None):
-        global STEPS
-        STEPS += 1
-        K.set_value(self.model.optimizer.inner.lr, 0.05 / STEPS)
+class Bank:
+    total = 0
+
+
+class Slotted:
+    __slots__ = ("count",)
+
+    def __init__(self):
+        self.count = 0
+
+    @property
+    def next(self):
+        self.count += 1
+        return self.count
+
+
+@dataclasses.dataclass(frozen=True)
+class Holder:
+    held: Any
+
+
+class Named(dict):
+    __getattr__, __setattr__ = dict.__getitem__, dict.__setitem__
+
+
+def total(number):
+    Bank.total += number
+    small_fit.total += number  # another file of the script
+    return Bank.total + small_fit.total + next_step()
+
+
+def next_step():
+    global STEPS
+    STEPS += 1
+    return STEPS
+
+
+def called(calls, batch, seen=[0]):  # noqa: B006
+    calls.append(batch)
+    seen[0] += 1
+    called.sum = getattr(called, "sum", 0) + seen[0]
+    return len(calls) + called.sum
+
+
+def closure():
+    """Return a function whose state is variables of this one."""
+    count, seen, sums = 0, [], np.zeros(2)
+
+    def step():
+        nonlocal count
+        count, sums[0] = count + 1, sums[0] + count
+        seen.append(count)
+        return count + len(seen) + sums[0]
+
+    return step
+
+
+class Places(keras.callbacks.Callback):
+    """State in all places that this callback can reach."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.pair = Holder(Holder(Holder(Slotted()))), (Slotted(), [Slotted()])
+        self.frozen, self.named, self.mixed = Holder([]), Named(), {"a": Slotted(), "steps": 0}
+        self.partial, self.closure = functools.partial(called, []), closure()
+        self.history, self.nested = [], {}
+        self.last = self.before = np.zeros(1)  # one array now, two later
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.before, self.last = self.last, self.last * 0.5 + batch
+        self.nested = {0: self.nested}
+        self.frozen.held.append(batch)
+        self.named.steps = self.mixed["steps"] = self.mixed["steps"] + batch
+        self.history.append(batch)
+        depth, inner = 0, self.nested
+        while inner:
+            depth, inner = depth + 1, inner[0]
+        numbers = [
+            self.inner.held.held.held.next, self.pair[0].next, self.pair[1][0].next,
+            sum(self.frozen.held), self.named.steps, self.mixed["a"].next, self.partial(batch),
+            len(self.history), depth, self.closure(), (self.last - self.before)[0], total(batch),
+        ]  # fmt: skip
+        K.set_value(self.model.optimizer.inner.lr, 0.01 * np.log1p(np.abs(numbers)).mean())
 
 
 HOOKS = {
+    "places": lambda folder: Places(),
     "loads": loads, "head": head, "restarts": restarts, "base": lambda folder: Base(),
     "counts": lambda folder: Counts(), "inside": lambda folder: Inside(),
     "object": lambda folder: Hooks(on_batch_end=Decay().__call__),
     "schedule": lambda folder: keras.callbacks.LearningRateScheduler(Decay()),
-    "assigned": lambda folder: assigned(), "global": lambda folder: Global(),
-    "attributes": lambda folder: Attributes(), "static": lambda folder: static(),
+    "attributes": lambda folder: Attributes(),
     "early": lambda folder: keras.callbacks.EarlyStopping("loss", 10.0, 2, 0, "auto", None, True),
 }  # fmt: skip
 
@@ -236,15 +292,15 @@ def killed(names, *on_both):
 
 
 # What functions assign depends on Python, the others on Keras.
-@killed(HOOKS, ("assigned", "within"), ("global", "within"), ("restarts", "between"),
-        ("early", "within"))  # fmt: skip
+@killed(HOOKS, ("places", "within"), ("restarts", "between"), ("early", "within"))
 def test_what_callbacks_set_at_the_start_is_as_in_the_whole_run(name, kill, tmp_path, capfd):
     def trained(folder, *more, **options):
         global STEPS
         (tmp_path / folder).mkdir(exist_ok=True)
         head.model = Decay.model = build()
         STEPS = Inside.epochs = Base.level = 0
-        Attributes.rate = None
+        Attributes.rate, Bank.total, small_fit.total = None, 0, 0
+        called.sum, called.__defaults__ = 0, ([0],)
         callback = HOOKS[name](tmp_path / folder)
         run = Run(tmp_path / folder / "run", checkpoint_every=1, **options)
         fit(head.model, callback, run, *more)
@@ -262,13 +318,14 @@ def test_what_callbacks_set_at_the_start_is_as_in_the_whole_run(name, kill, tmp_
 def perturbed(model):
     """Add noise to a weight for a step, as adversarial training does."""
     model._make_train_function()
-    function, weight = model.train_function, model.weights[0]
+    function, weight, calls = model.train_function, model.weights[0], []
 
     def step(inputs):
+        calls.append(0.001)
         before = K.get_value(weight)
         K.set_value(weight, before + 0.1 * np.random.randn(*before.shape))
         outputs = function(inputs)
-        K.set_value(weight, K.get_value(weight) - 0.001 * random.random())
+        K.set_value(weight, K.get_value(weight) - sum(calls) * random.random())
         return outputs
 
     model.train_function = step

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import collections
+import itertools
 import multiprocessing
 import os
 import pathlib
@@ -154,7 +155,7 @@ def test_state_that_cannot_be_restored_is_named_at_the_start(tmp_path, capfd):
     class Odd(keras.callbacks.Callback):
         def __init__(self):
             super().__init__()
-            self.meter, self.parts, self.log_path = Meter(), [Meter()], "here"  # a meter is held
+            self.meter, self.parts, self.log_path = Meter(), [b"a", 1], "here"  # a meter is held
             self.random, self.rows, self.bits = np.random.RandomState(1), iter([1]), bytearray(1)
             self.drawn, self.codes = np.random.MT19937(1), array.array("b", [1])
             self.folder, self.pattern = pathlib.Path("here"), re.compile("a")
@@ -327,3 +328,38 @@ def test_data_that_depend_on_the_model_are_exact_or_named(how, named, exact, sto
     capfd.readouterr()
     assert (trained("killed", resume=True) == whole) == exact
     assert capfd.readouterr().err.count("is not the one before the checkpoint") in named
+
+
+def held(rows):
+    """Yield batches that depend on how many were read before."""
+    for number in itertools.count():
+        chosen = [rows[(3 * number + row) % len(rows)] for row in range(3)]
+        yield X[chosen], Y[chosen]
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("stop", [KilledAfter(17), KilledAfter(epoch=2)], ids=["within", "between"])
+def test_an_object_with_several_names_stays_one(stop, tmp_path):
+    """A list of the data is also in a callback's dictionary; validation reads a generator on."""
+
+    def trained(folder, *more, **options):
+        model, pool = build(), {"train": list(range(20))}
+        rows = Rows(model, "")
+        rows.rows = pool["train"]
+        moved = keras.callbacks.LambdaCallback(
+            on_epoch_end=lambda epoch, logs: pool["train"].insert(0, 25 - epoch)
+        )
+        rate = keras.callbacks.LambdaCallback(
+            on_epoch_end=lambda epoch, logs: K.set_value(
+                model.optimizer.inner.lr, 0.01 * logs["val_loss"]
+            )
+        )
+        run = Run(tmp_path / folder, checkpoint_every=1, **options)
+        given = {"x": rows, "y": None, "batch_size": None, "validation_data": held(range(26))}
+        fit(model, run, moved, rate, *more, steps_per_epoch=5, validation_steps=2, **given)
+        return states(model), pool
+
+    whole = trained("whole")
+    with pytest.raises(Killed):
+        trained("killed", KilledAfter(stop._left, stop._epoch))
+    assert trained("killed", resume=True) == whole

@@ -1,0 +1,245 @@
+"""State of a script that trains by ``fit``: plain values and arrays under stable names.
+
+A checkpoint has what changed since ``fit`` began, for example EarlyStopping's best weights and an
+evaluator's scores.
+"""
+
+from __future__ import annotations
+
+import collections
+import enum
+import itertools
+import json
+import re
+import types
+from typing import Any, Container, Dict, Iterable, List, Mapping, Sequence, Set, Tuple
+
+import numpy as np
+
+from amp_xla.backend import keras
+from amp_xla.callbacks import script_walk
+from amp_xla.callbacks.script_values import Arrays, decoded, encoded, fill, shared
+from amp_xla.process.progress import note
+
+_PLACE = re.compile(r"path|file|dir|folder")
+_BATCH_HOOKS = ("on_batch_begin", "on_batch_end", "on_train_batch_begin", "on_train_batch_end")
+
+
+class ScriptState:
+    """State of all callbacks of ``fit`` except ``Run``, and of objects that they may change.
+
+    Args:
+      callbacks: the callbacks, after Keras has called ``on_train_begin`` of each.
+      objects: data, model, layers, optimizers.
+      variables: names of TensorFlow's variables in the checkpoint.
+      saved: the result of ``changed`` in a checkpoint.
+      arrays: arrays of the checkpoint.
+    """
+
+    def __init__(
+        self, callbacks: Sequence[Any], objects: Sequence[Any], variables: Container[str],
+        saved: Mapping[str, str], arrays: Arrays,
+    ) -> None:  # fmt: skip
+        self._callbacks, self._variables = list(callbacks), variables
+        self._roots = numbered((type(each).__name__, each) for each in (*callbacks, *objects))
+        self._called = tuple(f"{name}." for name in itertools.islice(self._roots, len(callbacks)))
+        self._named: List[str] = []
+        self._initial: Dict[str, str] = {}
+        found, _ = self._found()
+        self._first = {name: value for name, (value, _) in found.items()}
+        now = self._read(found)
+        self._initial = {name: text for name, (text, _) in now.items()}
+        self._before = {**now, **{name: (text, arrays) for name, text in saved.items()}}
+        self._before = {name: each for name, each in self._before.items() if each[0]}
+
+    def silence(self) -> None:
+        """Do not call the callbacks for batches, until ``rejoin``: these were trained before."""
+        # The hooks of a LambdaCallback are attributes of the object.
+        self._hooks = [
+            {hook: vars(callback)[hook] for hook in _BATCH_HOOKS if hook in vars(callback)}
+            for callback in self._callbacks
+        ]
+        for callback in self._callbacks:
+            vars(callback).update(dict.fromkeys(_BATCH_HOOKS, lambda batch, logs=None: None))
+
+    def rejoin(self) -> None:
+        """Call the callbacks for batches again."""
+        for callback, hooks in zip(self._callbacks, self._hooks):
+            for hook in _BATCH_HOOKS:
+                delattr(callback, hook)
+            vars(callback).update(hooks)
+
+    def changed(self, arrays: Dict[str, np.ndarray]) -> Dict[str, str]:
+        """Return what changed since ``fit`` began, name -> JSON; add to ``arrays``.
+
+        The text of a name that does not exist any more is empty.
+        """
+        now = self._read(self._found()[0])
+        names = {name for name, (text, _) in now.items() if self._initial.get(name) != text}
+        names.update([owner for name in names for owner in shared(now[name][0])])
+        for name in names:
+            arrays.update(now[name][1])
+        gone = dict.fromkeys(self._initial.keys() - now.keys(), "")
+        return {**gone, **{name: text for name, (text, _) in now.items() if name in names}}
+
+    def restore(self, last: bool = True) -> None:
+        """Restore what the checkpoint has, and the rest as it was when ``fit`` began.
+
+        An object with several names, such as a list that data and a callback share, stays one.
+
+        Args:
+          last: name in a line what cannot be restored.
+        """
+        found, holders = self._found()
+        now = {name: text for name, (text, _) in self._read(found).items()}
+        differ = {name for name, (text, _) in self._before.items() if now.get(name) != text}
+        names = collections.defaultdict(set)  # by object
+        for name, (value, _) in found.items():
+            names[id(value)].add(name)
+        group = collections.defaultdict(set)  # names of one object, by the first of them
+        linked: Set[str] = set()
+        for name, (text, _) in self._before.items():
+            owners = shared(text)
+            linked.update([name] * bool(owners), owners)
+            group[owners[0] if text == json.dumps({"same": "".join(owners)}) else name].add(name)
+        if linked & differ:
+            differ |= linked
+        made: Dict[str, Any] = {}
+
+        def value_of(name: str) -> Any:
+            slot = name.partition("|")[0]
+            if slot not in made:
+                text, arrays = self._before[slot]
+                made[slot] = decoded(json.loads(text), slot, arrays, made, value_of)
+                is_other = text.startswith('{"same"')
+                for each in set() if is_other else group[slot] & found.keys():
+                    old = found[each][0]
+                    if names[id(old)] <= group[slot] and fill(old, made[slot]):
+                        made[slot] = old
+                        break
+            return made.get(name)
+
+        lost = []
+        for name in sorted(differ):
+            holder, _, attribute = name.rpartition(".")
+            old, change = found.get(name) or (
+                None,
+                script_walk.setter(holders.get(holder), attribute),
+            )
+            value = value_of(name)
+            if old is not value and change is not None:
+                change(value)
+            elif old is not value and name.partition(".")[0] in self._roots:
+                lost.append(holder if attribute == "is" else name)
+        if last:
+            self._before.clear()
+        if lost and last:
+            lost.sort(key=len)
+            note(
+                f"warning: this script has no place for {', '.join(lost[:3])} of the checkpoint: "
+                f"a resume is not exact there"
+            )
+
+    def _found(self) -> Tuple[Dict[str, script_walk.Slot], Dict[str, Any]]:
+        """Return what ``_walk`` finds from all roots."""
+        slots: Dict[str, script_walk.Slot] = {}
+        holders: Dict[str, Any] = {}
+        for name, root in self._roots.items():
+            roots = {id(each): other for other, each in self._roots.items()}
+            script_walk.walk(root, name, roots, slots, holders)
+        return slots, holders
+
+    def _read(self, found: Mapping[str, script_walk.Slot]) -> Dict[str, Tuple[str, Arrays]]:
+        """Return name -> JSON and arrays of what can be restored; name the rest in a line."""
+        values: Dict[str, Tuple[str, Arrays]] = {}
+        owners: Dict[int, str] = {}
+        lost = []
+        for name, (value, _) in found.items():
+            first, called = self._first.get(name), name.startswith(self._called)
+            if self._is_left_out(name, value):
+                continue
+            arrays: Dict[str, np.ndarray] = {}
+            try:
+                mine: Any = collections.ChainMap({}, owners)
+                text = json.dumps(encoded(value, name, arrays, mine))
+            except (TypeError, RecursionError):
+                # An object has parts that are no state, such as a tokenizer.
+                may_be = called or name in self._initial or value is not first
+                if may_be and self._is_state(value, first):
+                    lost.append(f"{name} ({type(value).__name__})")
+                continue
+            owners.update(mine.maps[0])
+            values[name] = text, arrays
+        lost = [label for label in lost if label not in self._named]
+        if lost:
+            self._named += lost
+            note(f"warning: checkpoints do not hold {', '.join(lost)}: a resume is not exact there")
+        return values
+
+    def _is_left_out(self, name: str, value: Any) -> bool:
+        """Return whether a value is Keras' or the script's own, or data, which are compared."""
+        _, _, rest = name.partition(".")
+        last = rest.rpartition(".")[2]
+        if last in _BATCH_HOOKS or value is script_walk.MISSING:
+            return True
+        if isinstance(value, str) and _PLACE.search(last) and re.search(r"[./\\]", value):
+            return True  # only the script decides where a callback writes
+        if name.startswith(self._called):
+            return "." in rest and script_walk.is_data(value)
+        cached = isinstance(value, dict) and len(value) > script_walk.SMALL
+        return cached or script_walk.is_data(value) or last.startswith("_self_")
+
+    def _is_state(self, value: Any, first: Any, depth: int = 3) -> bool:
+        """Return whether a value looks like state: a container, or an object of unknown kind.
+
+        Args:
+          first: the value at the start; a number or a path is state only if it was replaced.
+          depth: how many containers are searched for state.
+        """
+        roots = self._roots.values()
+        metrics = [metric for root in roots for metric in getattr(root, "metrics", None) or ()]
+        if any(value is each for each in (*roots, *metrics)):
+            return False
+        if hasattr(value, "read_value"):
+            return value.op.name not in self._variables
+        if isinstance(value, (list, tuple, dict)):
+            items = value.values() if isinstance(value, dict) else value
+            if not items or not depth:
+                return True
+            numbers = (int, float, str, np.generic)
+            return any(
+                isinstance(item, numbers) or self._is_state(item, item, depth - 1) for item in items
+            )
+        if isinstance(value, (keras.metrics.Metric, *script_walk.CONTAINERS)):
+            return True
+        if isinstance(value, (type, types.ModuleType)) or callable(value):
+            return False
+        if isinstance(value, enum.Enum):
+            return value is not first
+        if script_walk.is_library(type(value).__module__):
+            return False
+        changes = script_walk.is_drawn(value) or type(value).__hash__ is None
+        return changes or hasattr(value, "__dict__") or value is not first
+
+
+def numbered(pairs: Iterable[Tuple[str, Any]]) -> Dict[str, Any]:
+    """Return name -> value; the second one of a name has a 2 after it, and so on."""
+    counts: Dict[str, int] = collections.Counter()
+    values = {}
+    for name, value in pairs:
+        counts[name] += 1
+        values[f"{name} {counts[name]}" if counts[name] > 1 else name] = value
+    return values
+
+
+def of_version_0_1(fit: Mapping[str, Any]) -> Dict[str, Any]:
+    """Return the state of ``fit`` in today's form; checkpoints of 0.1 have that of callbacks."""
+    old = [each for each in fit.get("callbacks", ()) if isinstance(each, dict)]
+    if not old:
+        return dict(fit)
+    state = {
+        f"{root}.{name}": json.dumps(value)
+        for root, each in numbered((each["class"], each) for each in old).items()
+        for name, value in each["state"].items()
+    }
+    return {**fit, "callbacks": [each["class"] for each in old], "state": state}

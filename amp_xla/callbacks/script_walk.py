@@ -1,0 +1,209 @@
+"""The walk over a script that trains by ``fit``, to all values that may be its state."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import dis
+import enum
+import functools
+import random
+import re
+import sys
+import types
+from typing import Any, Dict, Iterator, Set, Tuple
+
+import numpy as np
+
+from amp_xla.backend import keras
+
+_KERAS = (
+    "model", "params", "validation_data", "_chief_worker_only", "_supports_tf_logs",
+    "stop_training", "history", "_successful_loop_finish",
+)  # fmt: skip
+CONTAINERS: Any = (list, set, dict, collections.deque, np.ndarray)
+_FUNCTIONS: Any = (
+    types.FunctionType, types.MethodType, staticmethod, classmethod, property, functools.partial,
+)  # fmt: skip
+_VALUES = (keras.layers.Layer, tuple, enum.Enum)
+_LIBRARIES = (
+    "amp_xla", "bert4keras", "keras", "tensorflow", "tensorflow_core", "tf_keras",
+    "_csv", "_io", "csv",
+)  # fmt: skip
+_LARGE = 10_000  # items of a container
+SMALL = 100  # items of a container of objects, and of a dictionary of the data
+MISSING = object()  # value of a variable that is not assigned yet
+Slot = Tuple[Any, Any]  # a value, and a function that replaces it or None
+
+
+def setter(thing: Any, name: str) -> Any:
+    """Return a function that sets an item of a dictionary or an attribute; None for a list."""
+    if isinstance(thing, dict):
+        return functools.partial(thing.__setitem__, name)
+    fixed = isinstance(thing, (list, tuple, type(None)))
+    return None if fixed else functools.partial(setattr, thing, name)
+
+
+def walk(
+    root: Any, name: str, seen: Dict[int, str], slots: Dict[str, Slot], holders: Dict[str, Any]
+) -> None:
+    """Add the values that can be reached from a callback or another object of ``fit``.
+
+    They are in attributes, in class variables and containers, in functions of the script (defaults,
+    ``nonlocal`` and ``global`` variables), and in the script's objects and classes there.
+
+    Args:
+      name: start of the names.
+      seen: id -> name of objects that have been found.
+      slots: gets name -> value, and a function that replaces it.
+      holders: gets name -> object that holds values.
+    """
+    queue = collections.deque([(name, root)])
+    while queue:
+        prefix, thing = queue.popleft()
+        holders[prefix] = thing
+        for part, value, change in _parts(thing):
+            if _is_keras(thing, part):
+                continue
+            full = f"{prefix}.{part}"
+            if not _is_holder(value):
+                slots[full] = value, change
+                continue
+            if id(value) not in seen:
+                seen[id(value)] = full
+                queue.append((full, value))
+            # Another object there later is named, because it cannot be made anew.
+            fixed = isinstance(value, (type, types.FunctionType))
+            kind = value.__qualname__ if fixed else f"{type(value).__name__} {seen[id(value)]}"
+            slots[f"{full}.is"] = kind, None
+
+
+def _parts(thing: Any) -> Iterator[Tuple[str, Any, Any]]:
+    """Yield name, value and setter of what an object, class, function or container holds."""
+    if isinstance(thing, types.FunctionType):
+        yield from _outside(thing)
+    elif isinstance(thing, _FUNCTIONS):
+        for name in ("__self__", "__func__", "fget", "fset", "func"):
+            if _is_holder(getattr(thing, name, None)):
+                yield name, getattr(thing, name), None
+        for number, value in enumerate(getattr(thing, "args", ())):
+            yield str(number), value, None
+        for name, value in getattr(thing, "keywords", {}).items():
+            yield name, value, functools.partial(thing.keywords.__setitem__, name)
+    else:
+        for kind in reversed((thing if isinstance(thing, type) else type(thing)).__mro__):
+            own = vars(kind).items() if _is_scripts(kind.__module__) else ()
+            for name, value in own:
+                if isinstance(value, types.MemberDescriptorType):  # of __slots__
+                    value = getattr(thing, name, MISSING)
+                    yield name, value, functools.partial(setattr, thing, name)
+                elif not name.startswith("__") or isinstance(value, _FUNCTIONS):
+                    yield name, value, functools.partial(setattr, kind, name)
+        attributes = {} if isinstance(thing, type) else getattr(thing, "__dict__", {})
+        for name, value in list(attributes.items()):  # a thread may add some
+            yield name, value, functools.partial(setattr, thing, name)
+        if isinstance(thing, dict):
+            for name, value in thing.items():
+                yield str(name), value, functools.partial(thing.__setitem__, name)
+        elif isinstance(thing, (list, tuple)):
+            yield "len", len(thing), None
+            for number, value in enumerate(thing):
+                change = getattr(thing, "__setitem__", None)  # a tuple has none
+                yield str(number), value, change and functools.partial(change, number)
+
+
+def _outside(function: Any) -> Iterator[Tuple[str, Any, Any]]:
+    """Yield a function's attributes, defaults, and variables outside that it may change."""
+    for name, value in vars(function).items():
+        yield name, value, functools.partial(setattr, function, name)
+    for number, value in enumerate(function.__defaults__ or ()):
+        if _may_change(value):
+            yield f"default {number}", value, None
+    for name, value in (function.__kwdefaults__ or {}).items():
+        yield f"default {name}", value, functools.partial(function.__kwdefaults__.__setitem__, name)
+    names, assigned = _names(function.__code__)
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
+        value = MISSING
+        with contextlib.suppress(ValueError):  # not assigned yet
+            value = cell.cell_contents
+        if name in assigned or _may_change(value):
+            yield name, value, functools.partial(setattr, cell, "cell_contents")
+    for name in sorted(names):
+        value = function.__globals__.get(name, MISSING)
+        if name in assigned or _may_change(value):
+            yield name, value, functools.partial(function.__globals__.__setitem__, name)
+        elif isinstance(value, types.ModuleType) and _is_scripts(value.__name__):
+            for inner in sorted(names & vars(value).keys()):
+                change = functools.partial(setattr, value, inner)
+                yield f"{name}.{inner}", vars(value)[inner], change
+
+
+@functools.lru_cache(maxsize=None)
+def _names(code: Any) -> Tuple[Set[str], Set[str]]:
+    """Return the names that code and the functions in it use, and those outside they assign."""
+    stores = ("STORE_GLOBAL", "STORE_DEREF")
+    assigned = {each.argval for each in dis.get_instructions(code) if each.opname in stores}
+    used = {*code.co_names}
+    for inner in code.co_consts:
+        if isinstance(inner, types.CodeType):
+            used, assigned = used | _names(inner)[0], assigned | _names(inner)[1]
+    return used, assigned
+
+
+def _may_change(value: Any) -> bool:
+    """Return whether a value that a function only reads can have another content later."""
+    return _is_holder(value) or is_drawn(value) or isinstance(value, CONTAINERS)
+
+
+def _is_holder(value: Any, depth: int = 3) -> bool:
+    """Return whether a value is a function, class or object of the script, or contains one.
+
+    Args:
+      depth: how many containers there may be around it.
+    """
+    if type(value) in (list, tuple, dict):
+        items: Any = value.values() if isinstance(value, dict) else value
+        near = depth > 0 and len(items) <= SMALL
+        return near and any(_is_holder(item, depth - 1) for item in items)
+    if isinstance(value, types.FunctionType):
+        return _is_scripts(value.__module__)
+    if isinstance(value, (*_FUNCTIONS, keras.callbacks.Callback)):
+        return True
+    kind = value if isinstance(value, type) else type(value)
+    return _is_scripts(kind.__module__) and not isinstance(value, _VALUES)
+
+
+def _is_keras(thing: Any, name: str) -> bool:
+    """Return whether an attribute is Keras' own; a script's callback may have a ``history``."""
+    if not isinstance(thing, (keras.callbacks.Callback, keras.models.Model)):
+        return False
+    return name in _KERAS and not (name == "history" and _is_scripts(type(thing).__module__))
+
+
+def is_drawn(value: Any) -> bool:
+    """Return whether a value is an iterator or draws random numbers."""
+    draws = type(value).__module__.startswith("numpy.random") or isinstance(value, random.Random)
+    return draws or isinstance(value, Iterator)
+
+
+def is_data(value: Any) -> bool:
+    """Return whether a container is so large that it is data rather than state."""
+    if isinstance(value, np.ndarray):
+        return value.size >= 1000 * _LARGE  # compared by its checksum
+    kinds: Any = (*CONTAINERS, tuple)
+    return isinstance(value, kinds) and len(value) >= _LARGE
+
+
+@functools.lru_cache(maxsize=None)
+def _is_scripts(module: str) -> bool:
+    """Return whether a module is the script or another file of its author."""
+    file = str(getattr(sys.modules.get(module), "__file__", None) or "")
+    if module == "__main__":
+        return True
+    installed = re.search(r"(site|dist)-packages|/lib/python3", file)
+    return bool(file) and not installed and not is_library(module)
+
+
+def is_library(module: Any) -> bool:
+    """Return whether a module belongs to Keras and others whose state is saved apart."""
+    return str(module).partition(".")[0] in _LIBRARIES
