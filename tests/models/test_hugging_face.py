@@ -139,6 +139,8 @@ def test_a_classifier_of_transformers_has_its_logits_and_names(family, tmp_path,
     (name,) = json.loads((CLASSIFIERS / family / "config.json").read_text())["architectures"]
     assert config["architectures"] == [name.replace("Ernie", "Bert")]
     assert config["problem_type"] == "single_label_classification"
+    assert config["id2label"] == {"0": "a", "1": "b", "2": "c"}
+    assert config["label2id"] == {"a": 0, "b": 1, "c": 2}
     assert "with_pool" in google.describe(model, folder)[0] or family == "electra"
 
 
