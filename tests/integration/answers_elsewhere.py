@@ -142,24 +142,31 @@ def savedmodel(job):
     return answers(job, run, names, by_bert4keras(job))
 
 
+def bert4keras(folder, *inputs, **options):
+    """Return what bert4keras computes from ids and segments with a folder in Google's format."""
+    from bert4keras.backend import K
+    from bert4keras.models import build_transformer_model
+
+    with open(f"{folder}/bert_config.json") as file:
+        config = json.load(file)
+    K.clear_session()
+    epsilon = K.epsilon()
+    K.set_epsilon(config["layer_norm_eps"])
+    files = [f"{folder}/{name}" for name in ("bert_config.json", "bert_model.ckpt")]
+    model = build_transformer_model(*files, config["model_type"], **options)
+    K.set_epsilon(epsilon)
+    return model.predict(list(inputs))
+
+
 def google(job):
     import tensorflow as tf
 
     tf.compat.v1.disable_eager_execution()
-    from bert4keras.backend import K
-    from bert4keras.models import build_transformer_model
 
-    folder, options = job["folder"], job["options"]
-    with open(folder + "/bert_config.json") as file:
-        config = json.load(file)
-    K.clear_session()
-    K.set_epsilon(config["layer_norm_eps"])
-    model = build_transformer_model(
-        folder + "/bert_config.json", folder + "/bert_model.ckpt", config["model_type"], **options
-    )
-    return answers(
-        job, lambda *inputs: [model.predict(list(inputs))], ["out"], by_bert4keras(job)
-    )  # fmt: skip
+    def run(*inputs):
+        return [bert4keras(job["folder"], *inputs, **job["options"])]
+
+    return answers(job, run, ["out"], by_bert4keras(job))
 
 
 def answers(job, run, names, inputs):

@@ -7,10 +7,9 @@ import pytest
 from safetensors.numpy import load_file
 
 from amp_xla import backend
-from amp_xla.backend import K
 from amp_xla.export.model import HEAD
-from amp_xla.models import dropout
 from tests.integration import example_scripts
+from tests.integration.answers_elsewhere import bert4keras
 from tests.support.commands import CLI, Commands, served
 
 pytestmark = pytest.mark.slow
@@ -51,16 +50,11 @@ def scripts(server, tmp_path_factory):
 
 def hidden(folder, asked, **options):
     """Return what bert4keras alone computes from an exported folder, and the head's tensors."""
-    K.clear_session()
     config = json.loads((folder / "bert_config.json").read_text())
     backend.bert4keras().set_gelu(config["hidden_act"].replace("gelu_", "").replace("gelu", "erf"))
-    with dropout.inference():
-        model = backend.bert4keras("models").build_transformer_model(
-            str(folder / "bert_config.json"), str(folder / "bert_model.ckpt"), **options
-        )
+    output = bert4keras(folder, asked["ids"], asked["segments"], **options)
     backend.bert4keras().set_gelu("erf")
-    head = load_file(str(folder / HEAD)) if (folder / HEAD).exists() else {}
-    return model.predict([asked["ids"], asked["segments"]]), head
+    return output, load_file(str(folder / HEAD)) if (folder / HEAD).exists() else {}
 
 
 def test_a_classifier(scripts):

@@ -11,8 +11,8 @@ from amp_xla.backend import K
 from amp_xla.commands import convert
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.errors import AmpXlaError, DataError
-from amp_xla.models import dropout
 from amp_xla.models.weights import google
+from tests.integration.answers_elsewhere import bert4keras
 from tests.models.test_hugging_face import FAMILIES, FOLDERS, VOCABULARY
 from tests.support import google_folder
 
@@ -39,21 +39,6 @@ def converted(source, to, kind, capsys):
 def tensors(folder):
     opened = google.pretrained(str(folder)).stored()
     return {name: np.asarray(tensor.read()) for name, tensor in opened.items()}
-
-
-def hidden(folder, asked, **heads):
-    """Return what bert4keras alone computes from a folder in Google's format."""
-    K.clear_session()
-    config = json.loads((folder / "bert_config.json").read_text())
-    epsilon = K.epsilon()
-    K.set_epsilon(config["layer_norm_eps"])
-    with dropout.inference():
-        model = backend.bert4keras("models").build_transformer_model(
-            str(folder / "bert_config.json"), str(folder / "bert_model.ckpt"),
-            config["model_type"], **heads,
-        )  # fmt: skip
-    K.set_epsilon(epsilon)
-    return model.predict([asked["tokens"], asked["segments"]])
 
 
 @pytest.mark.parametrize("family", [*ON_BOTH, *CASES])
@@ -94,7 +79,7 @@ def test_there_and_back_all_bits_are_the_same(family, tmp_path, capsys):
         assert "bert4keras fixes layer_norm_eps to 1e-12, here 0.001" in said
         return
     real = asked["tokens"] > 0
-    states = hidden(tmp_path / "google", asked)
+    states = bert4keras(tmp_path / "google", asked["tokens"], asked["segments"])
     np.testing.assert_allclose(states[real], asked["hidden"][real], rtol=0, atol=1e-5)
 
 
@@ -120,8 +105,7 @@ def test_of_a_checkpoint_heads_come_along_and_optimizers_do_not(tmp_path, capsys
     said = converted(tmp_path / "hf", tmp_path / "b", "google", capsys)
     assert "answers differ: bert4keras fixes layer_norm_eps" in said
     random_ids = random.randint(5, 20, [2, 6])
-    asked = {"tokens": random_ids, "segments": random_ids * 0}
-    answers = hidden(tmp_path / "b", asked, with_mlm=True, with_nsp=True)
+    answers = bert4keras(tmp_path / "b", random_ids, random_ids * 0, with_mlm=True, with_nsp=True)
     models = backend.bert4keras("models")
     K.clear_session()
     model = models.build_transformer_model(
