@@ -96,18 +96,13 @@ def cross_encoder(job):
 
 def transformers(job):
     import torch
-    import transformers as hf
+    from transformers import AutoModelForMaskedLM
 
-    with open(job["folder"] + "/config.json") as file:
-        kind = json.load(file)["architectures"][0]
-    model = getattr(hf, "AutoModel" + kind[len("Bert") :].replace("Model", ""))
     ids, segments = (torch.tensor(x).long() for x in by_transformers(job))
+    model = AutoModelForMaskedLM.from_pretrained(job["folder"])
     with torch.no_grad():
-        out = model.from_pretrained(job["folder"])(
-            ids, attention_mask=(ids > 0).long(), token_type_ids=segments
-        )
-    found = {"ids": ids.numpy(), "out": out[0].numpy()}
-    return masked(job, found)
+        out = model(ids, attention_mask=(ids > 0).long(), token_type_ids=segments)
+    return masked(job, {"ids": ids.numpy(), "logits": out[0].numpy()})
 
 
 def onnx(job):
@@ -130,9 +125,6 @@ def savedmodel(job):
 
     tf.compat.v1.enable_eager_execution()
     served = tf.compat.v2.saved_model.load(job["folder"]).signatures["serving_default"]
-    if "arrays" in job:
-        out = served(**{name: tf.constant(x) for name, x in np.load(job["arrays"]).items()})
-        return {name: value.numpy() for name, value in out.items()}
     names = sorted(served.structured_outputs)
 
     def run(ids, segments):
@@ -140,33 +132,6 @@ def savedmodel(job):
         return [out[name].numpy() for name in names]
 
     return answers(job, run, names, by_bert4keras(job))
-
-
-def bert4keras(folder, *inputs, **options):
-    """Return what bert4keras computes from ids and segments with a folder in Google's format."""
-    from bert4keras.backend import K
-    from bert4keras.models import build_transformer_model
-
-    with open(f"{folder}/bert_config.json") as file:
-        config = json.load(file)
-    K.clear_session()
-    epsilon = K.epsilon()
-    K.set_epsilon(config["layer_norm_eps"])
-    files = [f"{folder}/{name}" for name in ("bert_config.json", "bert_model.ckpt")]
-    model = build_transformer_model(*files, config["model_type"], **options)
-    K.set_epsilon(epsilon)
-    return model.predict(list(inputs))
-
-
-def google(job):
-    import tensorflow as tf
-
-    tf.compat.v1.disable_eager_execution()
-
-    def run(*inputs):
-        return [bert4keras(job["folder"], *inputs, **job["options"])]
-
-    return answers(job, run, ["out"], by_bert4keras(job))
 
 
 def answers(job, run, names, inputs):

@@ -9,7 +9,7 @@ from safetensors.numpy import load_file
 from amp_xla import backend
 from amp_xla.export.model import HEAD
 from tests.integration import example_scripts
-from tests.integration.answers_elsewhere import bert4keras
+from tests.support import google_folder
 from tests.support.commands import CLI, Commands, served
 
 pytestmark = pytest.mark.slow
@@ -52,7 +52,7 @@ def hidden(folder, asked, **options):
     """Return what bert4keras alone computes from an exported folder, and the head's tensors."""
     config = json.loads((folder / "bert_config.json").read_text())
     backend.bert4keras().set_gelu(config["hidden_act"].replace("gelu_", "").replace("gelu", "erf"))
-    output = bert4keras(folder, asked["ids"], asked["segments"], **options)
+    output = google_folder.answers(folder, asked["ids"], asked["segments"], **options)
     backend.bert4keras().set_gelu("erf")
     return output, load_file(str(folder / HEAD)) if (folder / HEAD).exists() else {}
 

@@ -12,7 +12,6 @@ from amp_xla.commands import convert
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.errors import AmpXlaError, DataError
 from amp_xla.models.weights import google
-from tests.integration.answers_elsewhere import bert4keras
 from tests.models.test_hugging_face import FAMILIES, FOLDERS, VOCABULARY
 from tests.support import google_folder
 
@@ -79,7 +78,7 @@ def test_there_and_back_all_bits_are_the_same(family, tmp_path, capsys):
         assert "bert4keras fixes layer_norm_eps to 1e-12, here 0.001" in said
         return
     real = asked["tokens"] > 0
-    states = bert4keras(tmp_path / "google", asked["tokens"], asked["segments"])
+    states = google_folder.answers(tmp_path / "google", asked["tokens"], asked["segments"])
     np.testing.assert_allclose(states[real], asked["hidden"][real], rtol=0, atol=1e-5)
 
 
@@ -105,14 +104,15 @@ def test_of_a_checkpoint_heads_come_along_and_optimizers_do_not(tmp_path, capsys
     said = converted(tmp_path / "hf", tmp_path / "b", "google", capsys)
     assert "answers differ: bert4keras fixes layer_norm_eps" in said
     random_ids = random.randint(5, 20, [2, 6])
-    answers = bert4keras(tmp_path / "b", random_ids, random_ids * 0, with_mlm=True, with_nsp=True)
+    inputs = (random_ids, random_ids * 0)
+    answers = google_folder.answers(tmp_path / "b", *inputs, with_mlm=True, with_nsp=True)
     models = backend.bert4keras("models")
     K.clear_session()
     model = models.build_transformer_model(
         str(tmp_path / "b/bert_config.json"), str(tmp_path / "a/bert_model.ckpt"),
         with_mlm=True, with_nsp=True, return_keras_model=False,
     )  # fmt: skip
-    for found, expected in zip(answers, model.model.predict([random_ids, random_ids * 0])):
+    for found, expected in zip(answers, model.model.predict(list(inputs))):
         np.testing.assert_allclose(found, expected, atol=1e-5)
     if backend.kind() == "tf2":
         return  # bert4keras writes checkpoints on TensorFlow 1 only

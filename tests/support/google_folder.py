@@ -6,6 +6,9 @@ from typing import Any, Callable, Tuple
 
 import numpy as np
 
+from amp_xla import backend
+from amp_xla.backend import K
+from amp_xla.models import dropout
 from amp_xla.models.weights import google
 
 CONFIG = {
@@ -34,6 +37,20 @@ def write(folder, replaced=None, vocabulary=tuple(VOCABULARY)):
     kept = {name: value for name, value in values.items() if value is not None}
     google.write_tensors(str(folder / "bert_model.ckpt"), kept)
     return folder
+
+
+def answers(folder, *inputs, **options):
+    """Return what bert4keras alone computes from token and segment ids."""
+    config = json.loads((folder / NAME).read_text())
+    epsilon = K.epsilon()
+    K.clear_session()
+    K.set_epsilon(config["layer_norm_eps"])
+    with dropout.inference():
+        model = backend.bert4keras("models").build_transformer_model(
+            str(folder / NAME), str(folder / "bert_model.ckpt"), config["model_type"], **options
+        )
+    K.set_epsilon(epsilon)
+    return model.predict(list(inputs))
 
 
 def tensors(config, language_model):
