@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 
 from amp_xla import backend
+from amp_xla.commands import export
 from amp_xla.data.text import corpora
+from amp_xla.errors import AmpXlaError
 from amp_xla.export.model import HEAD
 from amp_xla.export.quantized import REPORT
 from amp_xla.models.weights import google
@@ -126,6 +128,40 @@ def test_what_cannot_be_exported_is_one_line(place):
     assert not (place.folder / "no").exists()
     said = place(CLI, "predict", run, "texts.txt", "--query", "snow").error
     assert "--query needs a similarity run" in said
+
+
+@pytest.mark.once
+def test_of_two_exports_into_one_folder_one_is_refused(tmp_path):
+    def write(folder):
+        folder.mkdir()
+        (folder / "model").touch()
+
+    def late(folder):
+        write(folder)
+        export.all_or_nothing(tmp_path / "out", write)
+
+    with pytest.raises(AmpXlaError, match="out exists: another command wrote it meanwhile"):
+        export.all_or_nothing(tmp_path / "out", late)
+    assert sorted(bytes_of(tmp_path)) == ["out", "out/model"]
+
+
+@pytest.mark.once
+def test_an_export_that_is_ended_leaves_nothing(place):
+    for name, code in (("SIGKILL", -9), ("SIGTERM", 143)):  # the second one deletes both folders
+        ending = f"""
+import os, signal
+from amp_xla.export import hugging_face
+def write(model, folder, dtype, written=hugging_face.write):
+    written(model, folder, dtype)
+    os.kill(os.getpid(), signal.{name})
+hugging_face.write = write
+"""
+        done = place(
+            CLI, "export", place.trained("mean"), "--format", "hf", "--to", "ended", code=ending
+        )
+        assert done.code == code, done.err
+        left = [path.name for path in place.folder.glob(".tmp-ended-*")]
+        assert len(left) == (name == "SIGKILL"), left
 
 
 def long(test):
