@@ -149,7 +149,6 @@ def test_each_line_has_its_answer_whatever_the_locale(command, start, break_, en
             assert answer == ""
 
 
-FILE = ("--file", "new.txt")
 WRONG = {
     "no such file": (("--file", "nowhere.txt"), {}, 2, "error: nowhere.txt: no such file"),
     "a folder": (("--file", "runs"), {}, 2, "error: runs: cannot be read"),
@@ -157,7 +156,7 @@ WRONG = {
     "nothing": (("--file", "-"), {"stdin": "/dev/null"}, 0, "warning: standard input has no text"),
     "JSON": (("--file", "a.jsonl"), {}, 0, 'columns: text = "text" (JSON); "label" unused'),
     "closed input": (("--file", "-"), {}, 2, "error: standard input is closed"),
-    "full": (FILE, {"stdout": "/dev/full"}, 2, "error: cannot write to stand"),
+    "full": ((), {"stdout": "/dev/full"}, 2, "error: cannot write to stand"),
     "unread": (("--file", "many.txt"), {"stdout": "unread"}, 141, "standard output was closed"),
 }  # fmt: skip
 
