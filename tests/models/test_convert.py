@@ -1,4 +1,4 @@
-"""``amp-xla convert`` between Google's and Hugging Face's format, of each family of encoders."""
+"""``amp-xla convert`` of each family of encoders; weights that a language model starts from."""
 
 import json
 import shutil
@@ -11,7 +11,9 @@ from amp_xla.backend import K
 from amp_xla.commands import convert
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.errors import AmpXlaError, DataError
+from amp_xla.models.language_model import LanguageModel
 from amp_xla.models.weights import google
+from amp_xla.training.step import initialize_variables
 from tests.models.test_hugging_face import FAMILIES, FOLDERS, VOCABULARY
 from tests.support import google_folder
 
@@ -141,3 +143,30 @@ def test_what_cannot_be_converted_is_refused_and_nothing_is_written(tmp_path, ca
         with pytest.raises(AmpXlaError, match=problem):
             converted(source, tmp_path / to, "hf", capsys)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["half", "whole"]
+
+
+@pytest.mark.usefixtures("cleared")
+def test_an_encoder_gets_a_new_head(tmp_path, capfd):
+    shapes = google_folder.tensors(google_folder.CONFIG, language_model=True)
+    head = {name: None for name in shapes if name.startswith("cls/")}
+    folder = google_folder.write(tmp_path / "encoder", head)
+    lm = LanguageModel(google_folder.CONFIG, 16, "unilm", str(folder))
+    assert "has no head that predicts tokens: a new one is trained" in capfd.readouterr().err
+    initialize_variables()
+    name = "bert/embeddings/word_embeddings"
+    stored = google.pretrained(str(folder)).take({name: shapes[name]})[name]
+    table = K.get_value(lm.transformer.layers["Embedding-Token"].embeddings)
+    np.testing.assert_array_equal(table[:20], stored)
+
+
+@pytest.mark.usefixtures("cleared")
+def test_weights_may_have_more_rows_than_the_vocabulary_has_tokens(tmp_path):
+    """As ERNIE 3.0: 40,000 rows, 39,979 tokens."""
+    folder = google_folder.write(tmp_path / "ernie")
+    lm = LanguageModel({**google_folder.CONFIG, "vocab_size": 18}, 16, "unilm", str(folder))
+    initialize_variables()
+    name = "bert/embeddings/word_embeddings"
+    stored = google.pretrained(str(folder)).take({name: (20, 16)})[name]
+    table = K.get_value(lm.transformer.layers["Embedding-Token"].embeddings)
+    np.testing.assert_array_equal(table[:18], stored[:18])
+    assert not table[18:].any() and lm.config["vocab_size"] == 18
