@@ -33,8 +33,7 @@ def processor():
 def tensorflow_version():
     from amp_xla import backend
 
-    version = backend.tensorflow().__version__
-    return version
+    return backend.tensorflow().__version__
 
 
 def golden_file(version):

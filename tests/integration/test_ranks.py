@@ -4,8 +4,6 @@ Real processes over Gloo, started as `make train NP=2` starts them. RANK_KILLS=2
 kills or stops one, and resumes, that often, at random moments.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import shutil

@@ -6,15 +6,12 @@ CASES are runs that somebody made up to do harm: a command needs less than 2 GB 
 with, and reads and writes nothing outside. Folders of weights are in tests/models.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import os
 import re
 import shutil
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Tuple
 
 import numpy as np
 import pytest
@@ -41,7 +38,7 @@ pytestmark = [pytest.mark.once, pytest.mark.slow]
 @pytest.fixture(scope="module")
 def trained(server, tmp_path_factory):
     """A folder with data, a run ``mine`` of two epochs and its answers."""
-    folder: Path = tmp_path_factory.mktemp("trained")
+    folder = tmp_path_factory.mktemp("trained")
     write_corpus(folder / "train.tsv", 64, 1)
     write_corpus(folder / "other.tsv", 64, 7)
     write_corpus(folder / "dev.tsv", 16, 2)
@@ -89,7 +86,7 @@ def damaged(run):
 
 MINE, WARM = ("--name", "mine"), ("--name", "warm", "--warm-start", str(RUN))
 RESUMED = (*MINE, "--resume")
-REFUSED: Dict[str, Tuple[Any, Tuple[str, ...], str, List[str]]] = {
+REFUSED = {
     "other data": (None, RESUMED, "other.tsv", ["data train", "file vocab.txt"]),
     "another model, forced": (None, (*RESUMED, "--force-resume", "--hidden", "16"), "train.tsv",
                               ["of another model and cannot be used: tensor ",
@@ -268,7 +265,7 @@ def pipe(run):
 
 BOMB, LIST = gzip.compress(bytes(1 << 30)), "labels.json"
 RANKS = ("size", "first_size", "micro_batches")
-CASES: Dict[str, Tuple[Callable[[Path], Any], str, str]] = {
+CASES = {
     "checkpoints": (elsewhere, "predict resume verify", "checkpoints: is a link"),
     "lock": (pipe, "resume", ".lock: not a regular file"),
     "layers": (setting(layers=10**6), "resume", "a model with layers 1000000, hidden 8"),
@@ -305,7 +302,7 @@ def test_a_forged_run_is_refused_in_one_line(command, name):
     change(command.folder / RUN)
     before = bytes_of(command.folder / "outside")
     flags = ("--train", "train.tsv", "--dev", "dev.tsv", "--epochs", "3", *TINY[4:])
-    arguments: Dict[str, Tuple[Any, ...]] = {
+    arguments = {
         "predict": (PREDICT, "--run", RUN, "--file", "new.txt"), "verify": (VERIFY, "--run", RUN),
         "export": (EXPORT, "--run", RUN, "--format", "hf"), "resume": (RECIPE, *flags, *RESUMED),
     }  # fmt: skip

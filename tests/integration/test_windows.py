@@ -1,7 +1,5 @@
 """Texts longer than a row, in windows: what is learned, predicted, scored and resumed."""
 
-from __future__ import annotations
-
 import json
 import random
 

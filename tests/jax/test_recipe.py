@@ -1,7 +1,5 @@
 """recipes/jax_classification.py: training, kill and resume, answers, processes, packages."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib.metadata
 import json

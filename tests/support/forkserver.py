@@ -19,8 +19,6 @@ Standard output and error go to the job's file "out", unless it names a file "er
 is that of standard output, as PYTHONIOENCODING sets it. "code" is Python to execute before all.
 """
 
-from __future__ import annotations
-
 import builtins
 import dataclasses
 import functools
@@ -36,7 +34,6 @@ import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Callable, Dict
 
 from amp_xla.backend import configuring
 from tests.support.running import ROOT
@@ -57,24 +54,22 @@ _one_at_a_time = threading.Lock()  # starting a process looks at the ends of all
 class Server:
     """Forks one process at a time."""
 
-    def start(self, job: Dict[str, Any]) -> int:
+    def start(self, job):
         """Start a process; return its pid."""
         with _one_at_a_time:
             self._process = CONTEXT.Process(target=child, args=(job,))
             self._process.start()
-        pid: int = self._process.pid
-        return pid
+        return self._process.pid
 
-    def wait(self) -> int:
+    def wait(self):
         """Return the exit code of the process; a signal's number negative."""
         multiprocessing.connection.wait([self._process.sentinel])
         with _one_at_a_time:
             self._process.join()
-        code: int = self._process.exitcode
-        return code
+        return self._process.exitcode
 
 
-def child(job: Dict[str, Any]) -> None:
+def child(job):
     """Run a "script" or a "module" with "argv", or a training job with "config" and "run"."""
     # As in a program of ours. The fork server's own kind has named locks, such as tqdm's, and
     # Python 3.7 prints a warning about each when the process ends, now and then too late.
@@ -122,11 +117,11 @@ def child(job: Dict[str, Any]) -> None:
     os._exit(code)  # without flushing standard output, which may be closed
 
 
-def around(owner: Any, name: str, before: Callable[..., None], after: Any = None) -> None:
+def around(owner, name, before, after=None):
     """Call ``before`` and ``after`` with the arguments of each call of a function."""
     inner = getattr(owner, name)
 
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
+    def wrapped(*args, **kwargs):
         before(*args)
         result = inner(*args, **kwargs)
         if after:
@@ -139,7 +134,7 @@ def around(owner: Any, name: str, before: Callable[..., None], after: Any = None
 class Faults:
     """Where this process is to be hit."""
 
-    def __init__(self, spec: Dict[str, Any], log: str) -> None:
+    def __init__(self, spec, log):
         self.spec = spec
         self.number = {"main": 0, "writer": 0}
         self.checkpoint = ""
@@ -147,10 +142,10 @@ class Faults:
         self.evaluations = 0
         self.happened = threading.Event()
 
-    def write(self, *record: Any) -> None:
+    def write(self, *record):
         os.write(self.log, (json.dumps(record) + "\n").encode())
 
-    def at(self, kind: str, where: Any) -> None:
+    def at(self, kind, where):
         """Be hit if this is the place."""
         if self.spec.get(kind) != where:
             return
@@ -160,7 +155,7 @@ class Faults:
         os.kill(os.getpid(), getattr(signal, self.spec.get("signal", "SIGKILL")))
         self.happened.set()
 
-    def install(self) -> None:
+    def install(self):
         from amp_xla.process import durable
         from amp_xla.training import checkpoint, loop, run, step
 
@@ -177,7 +172,7 @@ class Faults:
         around(loop.Loop, "train", self.watch)
         around(step.TrainStep, "__call__", self.before_step, self.after_step)
 
-    def file_operation(self, name: str, *args: Any) -> None:
+    def file_operation(self, name, *args):
         who = "writer" if threading.current_thread().name.startswith("checkpoint") else "main"
         what = [Path(str(a)).name for a in args if isinstance(a, str)]
         if who == "writer" and name == "mkdir":
@@ -188,12 +183,12 @@ class Faults:
         self.at(*where)
         self.write("file", *where, name, what)
 
-    def watch(self, training: Any, _: Any) -> None:
+    def watch(self, training, _):
         """Log the sample ids of each batch under the number of its step; look into evaluations."""
         self.checkpoints, job = training.checkpoints, training.engine.job
         epoch = job.batches.epoch
 
-        def recorded(number: int, start: int = 0) -> Any:
+        def recorded(number, start=0):
             for batch in epoch(number, start):
                 ids = getattr(batch, "whole", batch).get("sample_ids", ())
                 self.write("samples", training.state.step, number, [int(i) for i in ids])
@@ -203,7 +198,7 @@ class Faults:
 
         shards = evaluation.shards
 
-        def evaluated(batches: Any) -> Any:
+        def evaluated(batches):
             self.evaluations += 1
             for index, batch in enumerate(shards(batches)):
                 self.at("evaluate", [self.evaluations - 1, index])
@@ -212,7 +207,7 @@ class Faults:
         job.batches.epoch = recorded
         evaluation.shards = evaluated
 
-    def before_step(self, step: Any, _: Any, called: int) -> None:
+    def before_step(self, step, _, called):
         number, micro_batch = divmod(called, step.optimizer.accumulate)
         if micro_batch:
             return
@@ -225,7 +220,7 @@ class Faults:
             assert self.happened.wait(120)
         self.at("step", [number, "before"])
 
-    def after_step(self, step: Any, _: Any, called: int) -> None:
+    def after_step(self, step, _, called):
         number, micro_batch = divmod(called, step.optimizer.accumulate)
         if micro_batch == 0:
             self.at("step", [number, "inside"])

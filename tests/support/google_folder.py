@@ -1,8 +1,6 @@
 """A tiny BERT in Google's format, to be damaged."""
 
 import json
-from pathlib import Path
-from typing import Any, Callable, Tuple
 
 import numpy as np
 
@@ -18,7 +16,6 @@ CONFIG = {
     "hidden_act": "gelu",
 }  # fmt: skip
 NAME = "bert_config.json"
-Shape = Tuple[int, ...]
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmno"]
 
 
@@ -78,9 +75,6 @@ def tensors(config, language_model):
     for name in norms:
         shapes.update({f"{name}/LayerNorm/{part}": (hidden,) for part in ("beta", "gamma")})
     return shapes
-
-
-Change = Callable[[Path], Any]
 
 
 def cut(name, keep):
