@@ -14,8 +14,9 @@ FLAGS = (
     "--shapes 1 --batch-size 8 --epochs 3 --log-every 5"
 ).split()
 # Lets a run kill itself after step 20, with all checkpoints on disk.
-KILL = """
-import os, signal
+KILLED = """
+import importlib, os, signal, sys
+from amp_xla.process.exits import exit_code
 from amp_xla.training.loop import Loop
 def killed(self, *args, after_step=Loop.after_step, os=os, signal=signal):
     after_step(self, *args)
@@ -23,10 +24,6 @@ def killed(self, *args, after_step=Loop.after_step, os=os, signal=signal):
         self.checkpoints.wait()
         os.kill(os.getpid(), signal.SIGKILL)
 Loop.after_step = killed
-"""
-KILLED = f"""{KILL}
-import importlib, sys
-from amp_xla.process.exits import exit_code
 sys.exit(exit_code(importlib.import_module(sys.argv[1]).main, sys.argv[2:]))
 """
 
