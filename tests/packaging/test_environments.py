@@ -107,7 +107,7 @@ def test_two_builders_wait_for_each_other(root, monkeypatch):
 
 
 REQUIREMENTS = ROOT / "requirements"
-LOCKS = sorted(REQUIREMENTS.glob("*.in"))
+LOCKS = [*(path.stem for path in sorted(REQUIREMENTS.glob("*.in"))), "container-tf2-py310"]
 
 
 def asked(path):
@@ -132,31 +132,22 @@ OF_THE_IMAGE = re.compile(
 )
 
 
-@pytest.mark.parametrize("lock", ["container-tf1", "container-tf2", "container-tf2-py310"])
-def test_containers_keep_the_packages_of_their_image(lock):
-    assert [
-        name for name in locked(REQUIREMENTS / f"{lock}.txt") if OF_THE_IMAGE.fullmatch(name)
-    ] == []
-
-
-@pytest.mark.parametrize("source", LOCKS, ids=lambda path: path.stem)
-def test_a_lock_has_all_requirements_and_its_command(source):
-    lock = source.with_suffix(".txt")
+@pytest.mark.parametrize("name", LOCKS)
+def test_a_lock_has_all_requirements_and_its_command(name):
+    lock, source = REQUIREMENTS / f"{name}.txt", REQUIREMENTS / f"{name.replace('-py310', '')}.in"
     pins = locked(lock)
-    for name, line in asked(source).items():
-        if name == "nvidia-tensorflow" and lock.read_text().startswith("# NOT WHOLE"):
+    for package, line in asked(source).items():
+        if package == "tf-keras" and name.endswith("py310"):
+            continue  # the one that fits the image's TensorFlow is chosen at the installation
+        if package == "nvidia-tensorflow" and lock.read_text().startswith("# NOT WHOLE"):
             continue  # only on NVIDIA's index, which was not reachable
-        assert name in pins, f"{line} is not in {lock.name}: run the command in its head"
+        assert package in pins, f"{line} is not in {lock.name}: run the command in its head"
         exact = re.search(r"==(\S+)", line)
-        assert exact is None or pins[name] == exact.group(1), line
-    head = lock.read_text().split("\n")[1]
-    assert "uv pip compile" in head and f"{source.name} -o {lock.name}" in head
-
-
-@pytest.mark.parametrize(
-    "lock", ["tf2-cuda", "nvtf1", "container-tf1", "container-tf2", "container-tf2-py310"]
-)
-def test_packages_for_servers_are_locked_with_hashes(lock):
-    lines = (REQUIREMENTS / f"{lock}.txt").read_text().splitlines()
-    pins = [index for index, line in enumerate(lines) if re.match(r"\S+==", line)]
-    assert pins and all(lines[index + 1].startswith("    --hash=sha256:") for index in pins)
+        assert exact is None or pins[package] == exact.group(1), line
+    lines = lock.read_text().splitlines()
+    assert "uv pip compile" in lines[1] and f"{source.name} -o {lock.name}" in lines[1]
+    if name.startswith("container"):
+        assert not list(filter(OF_THE_IMAGE.fullmatch, pins))
+    if name.startswith(("container", "tf2-cuda", "nvtf1")):  # for servers
+        places = [i for i, line in enumerate(lines) if re.match(r"\S+==", line)]
+        assert all(lines[i + 1].startswith("    --hash=sha256:") for i in places)

@@ -23,12 +23,7 @@ configuring.configure()
 
 
 class Commands:
-    """Runs commands in ``folder``.
-
-    Args:
-      server: a fork server.
-      folder: the working directory.
-    """
+    """Runs commands of a fork server in ``folder``."""
 
     def __init__(self, server, folder):
         self._server, self.folder = server, folder
