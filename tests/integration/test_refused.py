@@ -32,7 +32,7 @@ TINY = (
     "--precision", "fp32",
 )  # fmt: skip
 RUN = Path("runs/classification/mine")
-pytestmark = [pytest.mark.once, pytest.mark.slow]
+pytestmark = pytest.mark.once
 
 
 @pytest.fixture(scope="module")
@@ -294,6 +294,7 @@ CASES = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_a_forged_run_is_refused_in_one_line(command, name):
     change, words, message = CASES[name]
