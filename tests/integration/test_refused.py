@@ -357,6 +357,7 @@ def test_a_finished_run_is_extended_without_force(command):
     assert "setting epochs: 3 in the checkpoint, 1 now" in shorter.error
 
 
+@pytest.mark.slow
 def test_a_fine_tuned_run_does_not_need_its_bert_again(command, tmp_path):
     tokens = [*SPECIAL_TOKENS, "the", "a", "with", *WORDS["weather"], *WORDS["kitchen"]]
     bert = google_folder.write(tmp_path / "bert", vocabulary=tokens)
