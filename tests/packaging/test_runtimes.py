@@ -181,7 +181,7 @@ def test_a_run_decides(tmp_path, monkeypatch):
     assert runtime_for("report", ["--run", "runs/tagging/x"], "auto", ROOT) == "auto"
 
 
-OLD_SMI = """case "$*" in *compute_cap*) echo 'Field "compute_cap" is not valid'; exit 2;; esac
+OLD_SMI = """case "$*" in *compute_cap*) echo 'compute_cap is not a valid field'; exit 2;; esac
 echo 'Tesla T4, 440.64.00, 15109'
 """
 
