@@ -9,7 +9,7 @@ from amp_xla.backend import keras
 from amp_xla.diagnose import inspect
 from amp_xla.graph.virtual_gpu import PREFIX, PassFailedError
 from amp_xla.speed.plan.count import count
-from tests.integration import example_scripts
+from tests.integration import test_export_scripts as example_scripts
 from tests.support import heads
 from tests.support.commands import CLI
 

@@ -3,7 +3,7 @@
 Each chain is one run that several processes work on: every one but the last is killed at a
 chosen point, the next resumes. The points are every file operation of writing a first and a
 later checkpoint, every one of resuming, and the moments in training that have a state of their
-own. Processes are real and so is the signal; see ``forkserver``.
+own. Processes are real and so is the signal; see ``tests/support/killing.py``.
 """
 
 import itertools
