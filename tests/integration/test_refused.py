@@ -21,9 +21,9 @@ from amp_xla.data.text.vocabulary import SPECIAL_TOKENS
 from amp_xla.process import durable
 from amp_xla.training import checkpoint
 from amp_xla.training.recipe import own_recipes
+from tests.integration.test_fuzz import LIMITS, SECRET, signed_again
 from tests.support import google_folder
 from tests.support.commands import PREDICT, RECIPE, VERIFY, Commands, bytes_of
-from tests.support.hostile import LIMITS, SECRET, signed_again
 from tests.tasks.classification.test_recipe import WORDS, write_corpus
 
 TINY = (
@@ -81,7 +81,8 @@ def remove(*names):
 
 def damaged(run):
     for path in checkpoint.steps(run / "checkpoints"):
-        (path / checkpoint.TENSORS).write_bytes(b"")
+        data = (path / checkpoint.TENSORS).read_bytes()
+        (path / checkpoint.TENSORS).write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
 
 
 MINE, WARM = ("--name", "mine"), ("--name", "warm", "--warm-start", str(RUN))
