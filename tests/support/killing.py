@@ -31,7 +31,6 @@ import runpy
 import signal
 import sys
 import threading
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -216,8 +215,7 @@ class Faults:
         if self.spec.get("pause") == number:
             self.checkpoints.wait()  # so that a test finds the folder at rest
             self.write("paused", number)
-            while not os.path.exists("go"):
-                time.sleep(0.02)
+            until(lambda: os.path.exists("go"))
         if self.spec.get("hold") == number:
             assert self.happened.wait(120)
         self.at("step", [number, "before"])
