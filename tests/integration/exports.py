@@ -237,6 +237,7 @@ def aligned(name, folder, found, numbers, texts):
         found.update(
             scores=found["logits"], transitions=np.array(numbers.get("transitions", zeros))
         )
+        assert labels[0] == "O" and all(tag.startswith("B-") for tag in labels[1::2])
         labels = [tag[2:] for tag in labels[1::2]]
     rows = spans.decode(name, found, found["ids"])
     return [list(map(list, places.entities(i, x, labels))) for i, x in enumerate(rows)]
