@@ -26,6 +26,7 @@ import importlib
 import json
 import multiprocessing
 import multiprocessing.connection
+import multiprocessing.forkserver
 import os
 import runpy
 import signal
@@ -54,6 +55,9 @@ _one_at_a_time = threading.Lock()  # starting a process looks at the ends of all
 
 class Server:
     """Forks one process at a time."""
+
+    def __init__(self):
+        multiprocessing.forkserver.ensure_running()  # before a test changes the environment
 
     def start(self, job):
         """Start a process; return its pid."""
