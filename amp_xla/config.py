@@ -95,7 +95,7 @@ def within(
     below: Optional[float] = None,
     help: Optional[str] = None,
 ) -> Any:
-    """Return the annotation for the range of a number; ``help`` replaces the docstring."""
+    """Return the annotation for a field's range; ``help`` replaces the field's docstring."""
     return tyro.conf.arg(help=help, help_behavior_hint=Range(at_least, above, at_most, below))
 
 
@@ -258,6 +258,8 @@ _WORDS = (
      r"\1 is not a number"),
     (re.compile(r" (?:Perhaps you meant|Arguments similar to [^:]*):"), "; did you mean"),
     (re.compile(r" Argument helptext:"), ":"),
+    (re.compile(r"(did you mean|:) (--\S+(?:, --\S+| [A-Z{]\S*))"), r"\1 \2,"),
+    (re.compile(r"^Unrecognized options:"), "unknown flag"),
     (re.compile(r"^Unrecognized arguments: (.*)"),
      r"unexpected \1: values without a flag come before the first flag"),
 )  # fmt: skip

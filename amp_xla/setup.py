@@ -22,8 +22,8 @@ from amp_xla.settings import AUTO, XLA_MODES, Precision
 __all__ = ["SetupOrderError", "configure", "current", "resolve"]
 _printed = ""
 _ADVICE = (
-    "on an H100 BERT-base trained 3.0 times as fast with AMP_XLA_XLA=on, and AMP alone gained "
-    "nothing; each shape of a batch compiles for a minute"
+    "AMP_XLA_XLA=on made BERT-base train 3.0 times as fast on an H100, AMP alone no faster; each "
+    "batch shape compiles for a minute"
 )
 
 

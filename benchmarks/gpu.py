@@ -15,7 +15,7 @@ masked positions like the others, and at all positions, as its users do, in one 
 classification recipe with its default shapes.
 
 The spread is that of three windows of steps. TFLOP/s counts the matrix products that the model
-needs; the peak is the data sheet's, dense. Steps are timed without the making of their batches.
+needs; the peak is the data sheet's, dense. Step times exclude building the batches.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ class Config:
     run: options.RunOptions = options.RunOptions()
     accumulate: options.Accumulate = 1
     class_weights: Optional[str] = None
-    """weights of labels in the loss: balanced (inverse frequency), or spam=5,ham=0.5; none = 1"""
+    """label weights in the loss: balanced (inverse frequency), or spam=5,ham=0.5; none = all 1"""
     tricks: options.TrickOptions = options.TrickOptions()
     precision_options: options.PrecisionOptions = options.PrecisionOptions()
 

@@ -32,8 +32,8 @@ stores in `config.json`. [Switches](switches.md) has the environment variables, 
 precision, XLA and the tricks for fine-tuning.
 
 `--lowercase` sets a flag that is true or false, `--no-lowercase` unsets it. **R** marks flags that
-may change when a run is [resumed](resume.md). `none` means that nothing is set; the meaning says
-what happens then. In a checkout each command also has `--runtime` and `--python`.
+may change when a run is [resumed](resume.md). If the default is `none`, the column "meaning" says
+what happens without the flag. In a checkout each command also has `--runtime` and `--python`.
 
 ## Recipes
 """

@@ -86,7 +86,7 @@ def seeded(*numbers: int) -> None:
 
 @contextlib.contextmanager
 def restored() -> Iterator[None]:
-    """Set the random states at the end to what they are now: the script's."""
+    """Restore the random states, which are the script's, after the block."""
     script = random_state()
     try:
         yield
@@ -147,7 +147,7 @@ class Sequences:
             position += 1
 
     def hashed(self, again: bool) -> Optional[str]:
-        """Return the hash of the batch read last; read it ``again`` as callbacks have left it."""
+        """Return the hash of the batch read last; ``again``: callbacks may have changed it."""
         if self._place is None:
             return None
         with restored():

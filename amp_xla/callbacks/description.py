@@ -143,7 +143,7 @@ def name_emptied(callbacks: Iterable[Any]) -> None:
 
 
 def name_shortened(loop: Any, model: Any) -> None:
-    """Print that a callback stopped an epoch, and another one has taken that back."""
+    """Warn if a callback ended an epoch early, but training goes on."""
     if loop.state.step_in_epoch and not model.stop_training:
         note(
             f"warning: a callback ended epoch {loop.epoch_number} after "

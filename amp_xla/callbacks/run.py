@@ -122,8 +122,7 @@ class Run(keras.callbacks.Callback):
           given: all arguments of ``fit`` by name.
 
         Raises:
-          KeyboardInterrupt, SystemExit: a signal arrived, after which a checkpoint was written; or
-            a rank was lost; see ``stopping.ending``.
+          KeyboardInterrupt, SystemExit: after a signal or a lost rank; see ``stopping.ending``.
           AmpXlaError: the data or the checkpoint cannot be used, or training must stop.
         """
         if self._loop:
@@ -141,6 +140,8 @@ class Run(keras.callbacks.Callback):
                         raise
                     raise self._loop.stopped(self._watch, before) from None
                 self._end()
+            if self._resumed_at != self._loop.state.step:
+                report(self._loop, time.monotonic() - self._began)  # the page exists now
             return history
         except (Stopped, RankLost) as stopped:
             # Rank 0 may be the one that was lost.
@@ -244,7 +245,7 @@ class Run(keras.callbacks.Callback):
             )
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Put the rows of arrays in order; set the sum of the epoch's losses to 0."""
+        """Put the rows of arrays in the epoch's order; set the sum of its losses to 0."""
         self._feed.begin_epoch(self._seed, epoch)
         self._continued = self._step.skip > 0
         if not self._continued:
@@ -370,7 +371,7 @@ class Run(keras.callbacks.Callback):
                     f"Run(monitor={self._monitor!r}): the epoch logs have no such value; allowed: "
                     f"{', '.join(f'val_{name}' for name in self._validation)}"
                 )
-                note(f"warning: {self._missing}; so no checkpoint is the best one so far")
+                note(f"warning: {self._missing}; so no checkpoint is marked as the best")
             return
         name = next(iter(self._validation))
         self._loop.options = dataclasses.replace(
@@ -392,7 +393,6 @@ class Run(keras.callbacks.Callback):
             return
         self._loop.save_if_needed()
         self._loop.checkpoints.wait()
-        report(self._loop, time.monotonic() - self._began)
         description.name_unfinished(self._loop, self._ended)
         if self._missing:
             raise AmpXlaError(self._missing)

@@ -45,7 +45,7 @@ def check(model: Any) -> None:
     if steps is not None:  # its update waits for no gradient of the same step
         note(
             f"warning: extend_with_gradient_accumulation changes weights before or after a step's "
-            f"forward pass, as it happens: two runs differ, and resuming is not exact; use "
+            f"forward pass, in no fixed order: two runs differ, and resuming is not exact; use "
             f"LossScaleOptimizer(..., accumulate={steps})"
         )
 

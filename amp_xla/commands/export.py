@@ -56,7 +56,7 @@ class Config:
     saved: SavedOptions = SavedOptions()
 
     def folder(self, parent: str, plain: bool = False) -> Path:
-        """Return the folder to write; with ``plain`` its default name is ``export``."""
+        """Return the folder to write; by default ``export-FORMAT``, or ``export`` if ``plain``."""
         if self.dtype == "int8" and self.format != "onnx":
             raise AmpXlaError(f"--dtype int8 excludes --format {self.format}; allowed: onnx")
         dtype = "" if self.dtype == "fp32" else f"-{self.dtype}"

@@ -15,7 +15,7 @@ from amp_xla.data.text.readers import Dataset
 from amp_xla.data.text.tokenizer import Encoded, Part, Tokenizer
 from amp_xla.errors import DataError
 
-CUT, WITHIN = "cut off by --max-length", "beginning or ending where no token does"
+CUT, WITHIN = "cut off by --max-length", "not at token boundaries"
 
 
 class AlignedTexts(NamedTuple):
@@ -123,7 +123,7 @@ def labelled(
     return preparation.labelled(
         parts, labels, tokenizer, [part.encoded for part in aligned],
         changes=changes(targets, len(labels)), shown=sample(**shown),
-        counts=f"{len(train)} training and {len(dev)} dev texts, {len(names):,} and "
+        counts=f"{len(train):,} training and {len(dev):,} dev texts, {len(names):,} and "
         f"{len(dev_names):,} {unit}, {len(labels)} labels",
         warnings=warnings, aligned=aligned[1],
     )  # fmt: skip

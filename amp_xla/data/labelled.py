@@ -49,8 +49,8 @@ class WindowOptions(BatchOptions):
         most = self.max_length - 2
         if self.stride and (self.stride > most or self.max_length < 8):
             raise SettingsError(
-                f"--stride {self.stride}: allowed is 1 to {most}, the tokens of a text in a row of "
-                f"--max-length {self.max_length}, which must be at least 8; or 0, no windows"
+                f"--stride {self.stride}: allowed is 0 (no windows), or 1 to {most}, the room for "
+                f"text in --max-length {self.max_length}, which must be at least 8"
             )
 
 
@@ -145,8 +145,8 @@ class Preparation(NamedTuple):
         first = zip(Fields._fields, (train.texts, train.pairs, train.labels))
         shown = shown or sample(**{name: column[0] for name, column in first if column})
         description = (
-            f"{_columns(train, dev)}{shown}\n{counts}, {tokenizer.vocab_size} tokens; "
-            f"{batches.describe()}{f' (allowed: {self.micro_batch})' * bool(most)}"
+            f"{_columns(train, dev)}{shown}\n{counts}; vocabulary of {tokenizer.vocab_size:,} "
+            f"tokens; {batches.describe()}{f' (allowed: {self.micro_batch})' * bool(most)}"
             f"{train.warnings()}{dev.warnings()}"
             f"{self._lost(encoded[0])}{tokenizer.warnings(encoded[0])}{warnings}"
             f"{_repeated(train, dev)}"

@@ -1,4 +1,4 @@
-"""Shows the program that a GPU runs: what XLA makes of a training step, without a GPU."""
+"""Shows the program that XLA compiles for a GPU from a training step; needs no GPU."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ def _head(report: Report) -> str:
     half = report.half_flops_share * report.matmul_flops
     batch = ", ".join(f"{n} {list(s)}" for n, s in report.batch.items() if s)
     lines = [
-        f"TensorFlow {report.tensorflow}, a virtual GPU {CAPABILITY}; {batch}",
+        f"TensorFlow {report.tensorflow}, a virtual GPU (compute capability {CAPABILITY}); {batch}",
         f"{report.half_nodes} of {report.nodes} nodes run in float16",
         f"{report.half_flops_share:.1%} of the matmul FLOPs run in float16 "
         f"({si(half)} of {si(report.matmul_flops)} FLOP per step)",

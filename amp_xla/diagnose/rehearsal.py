@@ -222,8 +222,8 @@ def _losses(report: Rehearsal) -> str:
     steps = report.steps
     shown = [*steps[: -1 : -(-len(steps) // _SHOWN_STEPS)], steps[-1]]
     return (
-        f"TensorFlow {report.tensorflow}, a virtual GPU {CAPABILITY}, {len(steps)} steps\n"
-        f"worst difference of the losses: {report.worst_difference:.2%}\n\n"
+        f"TensorFlow {report.tensorflow}, a virtual GPU (compute capability {CAPABILITY}), "
+        f"{len(steps)} steps\nworst difference of the losses: {report.worst_difference:.2%}\n\n"
     ) + "\n".join(map(str, shown))
 
 
@@ -244,5 +244,5 @@ def _scale(report: Rehearsal) -> str:
         return "no loss scale prevents an overflow of the forward pass"
     return (
         f"suggested constant loss scale: {report.suggested_loss_scale:g} (now "
-        f"{report.loss_scale:g}): the largest power of two that leaves a factor of 8 to 65504"
+        f"{report.loss_scale:g}): the largest power of two that stays a factor of 8 below 65504"
     )

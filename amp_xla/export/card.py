@@ -21,9 +21,9 @@ _LIBRARIES = (
     ("from roformer", "roformer"), ("tf.saved_model", "tensorflow"), ("onnxruntime", "onnx"),
 )  # fmt: skip
 _OVER_WINDOWS = {  # task -> how the answers of a text's windows become one
-    "text-classification": "The mean of the logits of a text's windows is its logit.",
-    "token-classification": "A token's answer is that of the window where it is furthest from an "
-    "edge.",
+    "text-classification": "The logits of a text are the mean of its windows' logits.",
+    "token-classification": "The tag of a token is that of the window where the token is furthest "
+    "from an edge.",
     "question-answering": "The answer is the best span of all windows; the score of no answer is "
     "the lowest of all windows.",
 }  # fmt: skip

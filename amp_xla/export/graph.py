@@ -74,7 +74,7 @@ def with_weights(
     length: int,
     **others: Any,
 ) -> Exportable:
-    """Return the model that ``build`` builds; it can be built again from the exported folder.
+    """Return the model of ``build``, which can also build it from the exported folder.
 
     Args:
       build: function that builds the model with its weights; if it gets a folder, as for

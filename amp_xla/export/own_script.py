@@ -128,7 +128,7 @@ def _other_numbers(trained: Set[str], model: Any, module: Any) -> str:
     ]  # fmt: skip
     hint = [*whole, f"needed: a global of {script} that is the model as training built it"][0]
     name = next(name for name in names if name not in trained)
-    return f"has {name} with another number: the process has built several models; {hint}"
+    return f"has {name} under another number, as it was not the first model built; {hint}"
 
 
 def _unmapped(model: Any, built: Sequence[Any]) -> List[str]:

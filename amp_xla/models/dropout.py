@@ -127,7 +127,7 @@ def keep_mask(name: str, shape: Any, rate: float) -> Any:
 
 
 def kind() -> str:
-    """Return the kind of the current graph's masks, which a resumed run must keep."""
+    """Return how the current graph makes its masks, which must not change on resume."""
     hashed = _stream().hashed
     return HASH if (configuring.compiles() if hashed is None else hashed) else RANDOM
 

@@ -1,8 +1,8 @@
 """Attention by cuDNN, whose kernels keep the scores of all heads out of memory.
 
-TensorFlow has no operation for it. XLA has a custom call, on one shape that the graph must state,
-so a model has it for the batches of training alone. Padding at the end of a row is passed as the
-row's length. There is no dropout: a resumed run could not repeat cuDNN's.
+TensorFlow has no operation for it. XLA's custom call needs one fixed shape, so only training
+batches use it. Padding at the end of a row is passed as the row's length. There is no dropout: a
+resumed run could not repeat cuDNN's.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def unfit(needed: str, found: Any) -> UnsupportedError:
 def install(shapes: Sequence[Tuple[int, int]]) -> None:
     """Use cuDNN in all attention layers that the current graph gets for training.
 
-    ``shapes`` are (rows, length) of the training batches. UnsupportedError: it has none for these.
+    ``shapes`` are (rows, length) of the batches. Raises UnsupportedError if they do not fit.
     """
     if backend.kind() == "tf1":
         raise unfit("TensorFlow 2", backend.tensorflow().__version__)

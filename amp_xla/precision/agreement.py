@@ -40,7 +40,7 @@ def choose(agreement: Union[Agreement, str, None]) -> Optional[Agreement]:
 
 
 def joined() -> Optional[Any]:
-    """Return ``horovod.tensorflow`` if this process has joined several ranks, or else None."""
+    """Return ``horovod.tensorflow`` if it is initialized with several ranks, else None."""
     hvd = sys.modules.get("horovod.tensorflow")
     return hvd if hvd is not None and hvd.is_initialized() and hvd.size() > 1 else None
 

@@ -1,8 +1,7 @@
 """Loss scales: immutable values with jmp's method names, and their state machine.
 
-The same classes work with NumPy, with JAX (as pytrees, after ``amp_xla.precision.jax`` is imported)
-and with TensorFlow (in the variables of ``amp_xla.precision.tensorflow``). This module imports no
-framework.
+The same classes work with NumPy, JAX (as pytrees, after ``amp_xla.precision.jax`` is imported) and
+TensorFlow (in the variables of ``amp_xla.precision.tensorflow``). Imports no framework.
 
 Dynamic scaling, per step::
 

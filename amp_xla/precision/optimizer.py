@@ -337,7 +337,7 @@ class LossScaleOptimizer(OptimizerFacade):
             inner.prepare([v for _, v in part])
 
     def get_gradients(self, loss: Any, params: Sequence[Any]) -> List[Any]:
-        """Return unscaled gradients in a graph, by Keras' name."""
+        """Return unscaled gradients in a graph; Keras calls this method."""
         return [g for g, _ in self.compute_gradients(loss, params)]
 
     def get_updates(self, loss: Any, params: Sequence[Any]) -> List[Any]:

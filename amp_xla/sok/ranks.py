@@ -1,9 +1,8 @@
-"""The processes that share tables, Horovod's ranks or one process; they exchange rows of tables.
+"""Ranks that share tables and exchange their rows, through Horovod; or a single process.
 
-Each id and its vector are sent once per rank and step, even if many samples have the id. Gradients
-are summed in float32 before they are sent, and each rank updates its rows. Averaged gradients are
-this sum divided by the number of ranks: the gradients of the mean loss over the batches of all
-ranks. Variables that all ranks have get the same kind of gradient.
+Each id and its vector are sent once per rank and step. Gradients are summed in float32 before they
+are sent, and each rank updates its rows. The sum is divided by the number of ranks, which gives the
+gradient of the mean loss over all ranks, as for the variables that all ranks have.
 """
 
 from __future__ import annotations

@@ -93,10 +93,10 @@ class Outcome:
         return statistics.median(self.samples_per_second) if self.samples_per_second else 0.0
 
     def add(self, lines: Sequence[Dict[str, Any]], steps: int) -> None:
-        """Add a round: the last ``steps`` of a run that did not compile.
+        """Add a round: the last ``steps`` steps of a run, without steps that compiled.
 
         Args:
-          lines: its lines of metrics.jsonl, one per step.
+          lines: the run's lines of metrics.jsonl, one per step.
           steps: number of timed steps.
 
         Raises:

@@ -68,7 +68,7 @@ class RunContext:
         if self.precision.settings.xla == AUTO:
             if resume_from is not None:
                 lengths = resume_from.identity["settings"].get(XLA_LENGTHS)
-                choice = auto.Choice(lengths is not None, "as the run began", lengths)
+                choice = auto.Choice(lengths is not None, "as when the run began", lengths)
                 self.precision = configuring.choose_xla(choice)
             elif not backend.gpus():
                 self._choose_xla(None)

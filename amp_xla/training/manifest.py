@@ -1,4 +1,4 @@
-"""The manifest of a checkpoint: size and SHA-256 of its files, and what differs from it."""
+"""The manifest of a checkpoint: size and SHA-256 of its files; comparison with the files."""
 
 from __future__ import annotations
 

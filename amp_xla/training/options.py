@@ -53,7 +53,7 @@ class RunOptions:
     """if loss or gradients are not finite: skip the step, report the cause once, or stop"""
 
     def settings_like(self, kind: Type[Any]) -> Dict[str, Any]:
-        """Return the settings of ``like``, which a recipe's configuration ``kind`` has; or {}."""
+        """Return the settings of the run ``like``; {} if it is None. ``kind`` must have them."""
         if self.like is None:
             return {}
         path = Path(self.like, "config.json" if os.path.isdir(self.like) else "")
@@ -135,7 +135,7 @@ class UpdateOptions:
     """Learning rate, weight decay and clipping."""
 
     learning_rate: Annotated[float, within(above=0)] = 5e-4
-    """peak learning rate (classifiers with --bert: 2e-5 for hidden sizes from 768 on, else 3e-4)"""
+    """peak learning rate (classifiers with --bert: 2e-5, or 1e-4 or 3e-4 below hidden size 768)"""
     warmup: Annotated[float, within(0, 1)] = 0.1
     """share of all updates during which the learning rate rises to its peak"""
     weight_decay: Annotated[float, within(at_least=0)] = 0.01

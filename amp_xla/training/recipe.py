@@ -74,12 +74,12 @@ class Recipe:
 
     @property
     def file(self) -> str:
-        """The path of its file, as typed here; empty for a recipe of this project."""
+        """The path of the recipe's file, as typed here; empty for a recipe of this project."""
         path = Path(str(sys.modules[self.build.__module__].__file__)).resolve()
         return "" if own_folder().resolve() == path.parent else shortest(path)
 
     def parse(self, words: Optional[Sequence[str]]) -> Any:
-        """Return the configuration that flags set; None = the flags of the command line."""
+        """Return the configuration that the flags ``words`` set; None = the command line's."""
         stored = functools.partial(resumed_settings, recipe=self.name)
         return parse(self.config, words, f"amp-xla train {self.file or self.name}", stored)
 

@@ -65,7 +65,7 @@ class SampleScores:
         raise NotImplementedError
 
     def details(self) -> Dict[str, Any]:
-        """Return more fields for ``result.json``, e.g. ``metrics``: scores without an interval."""
+        """Return more fields for ``result.json``, e.g. ``metrics`` that have no interval."""
         return {}
 
     def errors(self, most: int) -> List[Dict[str, Any]]:
@@ -223,7 +223,7 @@ class TextScores(SampleScores):
 
 
 def scored(checkpoint: Checkpoint, samples: Samples) -> Scorer:
-    """Check the labels of samples; return the function that scores ``label_answers`` to them."""
+    """Check the labels of samples; return a function from ``label_answers`` to their scores."""
     names = Labels.load(checkpoint.file("labels.json")).names
     samples.check(samples.wanted, names)
     return lambda answers: LabelScores.of(samples, names, answers)

@@ -226,6 +226,7 @@ def whole(tmp_path_factory, script):
         f"of {nodes} executed nodes are" if half else "as expected for precision amp (float32"
     )
     assert len(said) == 1 and f"{half or 'none'} of " in said[0] and expected in said[0]
+    assert f"report: {folder}/run/report.html" in err
     return folder
 
 

@@ -56,9 +56,9 @@ class Config:
     ("--count 0", "--count 0: allowed is a whole number, 1 or more"),
     ("--count " + "9" * 400, f"--count {'9' * 40}...: allowed is a whole number, 1 or more"),
     ("--steps 0", "--steps 0: allowed is a whole number, above 0 to 1,000,000"),
-    ("--steps 1e3", "'1e3' is not a whole number: --steps INT how many"),
-    ("--rate x", "'x' is not a number: --rate FLOAT a rate"),
-    ("--stepz 1", "Unrecognized options: --stepz; did you mean --steps INT"),
+    ("--steps 1e3", "'1e3' is not a whole number: --steps INT, how many"),
+    ("--rate x", "'x' is not a number: --rate FLOAT, a rate"),
+    ("--stepz 1", "unknown flag --stepz; did you mean --steps INT, how many"),
     ("--count 1 a.txt", "unexpected a.txt: values without a flag come before the first flag"),
 ])  # fmt: skip
 def test_a_wrong_command_line_is_one_line(words, message, capsys):

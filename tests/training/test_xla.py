@@ -64,7 +64,7 @@ def test_xla_that_fails_later_goes_on_from_the_last_checkpoint_and_is_resumed(fo
     for path in checkpoint.steps(runs / "again" / "checkpoints")[1:]:
         shutil.rmtree(str(path))
     said = train(folder, "again", "--resume", **NO_JIT)  # the mode is that of the checkpoint
-    assert "XLA on (auto: as the run began" in said and ", 2 shapes:" in said
+    assert "XLA on (auto: as when the run began" in said and ", 2 shapes:" in said
     assert last(folder, "again") == last(folder, "later")
 
 

@@ -1,8 +1,8 @@
 """Batches of texts in windows: all windows of a text are in one batch, and on one rank.
 
-The rows of a batch come in groups of equally many rows, of which ranks and micro-batches take whole
-ones. A group holds whole texts: which numbers of windows share a group is decided once, which texts
-of these numbers in each epoch, as ``buckets`` does it with lengths and rows.
+A batch consists of groups with equally many rows; ranks and micro-batches take whole groups. A
+group holds whole texts. ``buckets`` decides once which numbers of windows share a group, and in
+each epoch which texts with these numbers do.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ class _Units(NamedTuple):
 class WindowBatches(Batches):
     """The batches of texts in windows; follows ``BatchSource``.
 
-    Arrays of samples have the values of a text in the place of its first window. Beside the arrays
-    of ``Batches``, ``owners`` and ``begins``, int64, say of which text a row is a window, and where
-    it begins in this text; -1 and 0 for padding. ``windows``, int32 [groups, rows of a group *
-    slots], has for each window the place of its text in the group, -1 for padding.
+    Arrays of samples have the values of a text in the place of its first window. More arrays:
+    ``owners`` and ``begins``, int64, the text of each row and where the row begins in it; -1 and 0
+    for padding. ``windows``, int32 [groups, rows of a group * slots], each window's text, by its
+    place in the group; -1 for padding.
 
     Args:
       rows: batches whose samples are windows: one in each row, or packed rows.

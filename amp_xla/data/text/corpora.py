@@ -175,7 +175,7 @@ def relations() -> Parts:
 
 
 def _heads(node: Any, triples: List[Any]) -> Iterator[Tuple[str, List[Any]]]:
-    """Yield a definition's head, and ``triples`` with its own; then those of inner definitions."""
+    """Yield head and triples of a definition, and of those inside; ``triples`` come first."""
     if isinstance(node, ast.ClassDef):
         word, verb, names = "class", "extends", [getattr(b, "id", "") for b in node.bases]
     else:

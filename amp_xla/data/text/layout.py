@@ -101,7 +101,7 @@ class Layout:
 
     @property
     def names(self) -> Dict[str, str]:
-        """Field -> name of its column; without names, the field's."""
+        """Field -> name of its column, or of the field if columns have no names."""
         return {f: self.columns[i] if self.named else f for f, i in self.places.items()}
 
     def __str__(self) -> str:

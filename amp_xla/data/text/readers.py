@@ -138,8 +138,8 @@ def read(
             raise DataError(f"{called(path)}: {problem}")
     quoted = [text for text in data.texts if table.format == "tab" and text[0] == text[-1] == '"']
     quoted = quoted if 2 * len(quoted) > len(data) else list(filter(QUOTED.fullmatch, quoted))
-    remark = f"\nwarning: {len(quoted):,} texts are between quotation marks, which stay: only .csv"
-    remark += f" files with commas may quote; such as {quoted[0][:60]}" if quoted else ""
+    remark = f"\nwarning: {len(quoted):,} texts are between quotation marks, which are read as"
+    remark += f" text (only .csv files may quote), such as {quoted[0][:60]}" if quoted else ""
     return dataclasses.replace(data, layout=layout, remark=remark if quoted else "")
 
 

@@ -77,7 +77,7 @@ class Encoded:
 
     @classmethod
     def of(cls, rows: Sequence[Sequence[int]], firsts: Optional[Sequence[int]] = None) -> Encoded:
-        """Join rows; ``firsts``: number of tokens of each in segment 0, None = all."""
+        """Join rows; ``firsts``: number of tokens in segment 0 of each row, None = all."""
         sizes = list(map(len, rows))
         ids = np.fromiter(itertools.chain.from_iterable(rows), np.int32, sum(sizes))
         first_lengths = np.array(sizes if firsts is None else firsts, np.int32)
@@ -85,12 +85,12 @@ class Encoded:
 
     @classmethod
     def fitting(cls, samples: Iterable[Part], length: int, stride: int = 0) -> Encoded:
-        """Join rows of at most ``length`` tokens.
+        """Fit each sample into one row of at most ``length`` tokens, or into windows.
 
         Args:
-          stride: 0 = the part that can be cut ends where the row is full. Above 0, it is cut into
-            windows, each ``stride`` tokens after the one before it, or less if that would leave
-            tokens out. The last window ends with the part, so all are equally long.
+          stride: 0 = a row ends when it is full. Above 0, each window begins ``stride`` tokens
+            after the one before it, or less if that would leave tokens out. The last window ends
+            with the sample, so all are equally long.
         """
         rows, firsts, lost = [], [], []
         begins: List[int] = []

@@ -78,7 +78,7 @@ def opened(path: str) -> Iterator[Any]:
 
 
 class _Unpacked(io.RawIOBase):
-    """A packed file, up to a size beyond which a small file would fill the memory."""
+    """The bytes of a packed file; an error if a small file would fill the memory."""
 
     def __init__(self, path: str, file: Any) -> None:
         self._path, self._file = path, file

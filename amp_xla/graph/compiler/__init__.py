@@ -56,12 +56,12 @@ class Kernel:
 
     @property
     def moved(self) -> int:
-        """Return the bytes that it reads and writes."""
+        """Return the number of bytes that the kernel reads and writes."""
         return self.read + self.written
 
     @property
     def library(self) -> bool:
-        """Return whether it is a function of cuBLAS or cuDNN."""
+        """Return whether the kernel is a function of cuBLAS or cuDNN."""
         return self.kind.startswith("__")
 
 

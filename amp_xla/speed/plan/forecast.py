@@ -22,7 +22,7 @@ COMPILED = 1.18
 
 
 class Product(NamedTuple):
-    """Matrix products of one shape; ``elements`` are read and written."""
+    """Matrix products of one shape; ``elements``: numbers read and written."""
 
     flops: float
     elements: float

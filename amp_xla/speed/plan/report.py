@@ -119,7 +119,7 @@ class Report(JsonReport):
         if not fitting:
             largest = max(self.options, key=lambda item: item.largest_batch)
             return (
-                f"Advice: no GPU of these is sure to hold the batch; the largest that fits is "
+                f"Advice: none of these GPUs surely holds the batch; the largest that fits is "
                 f"{largest.largest_batch} per GPU, on {largest.gpu} with {largest.mode}"
             )
         if all(item.cost for item in fitting):
@@ -131,16 +131,16 @@ class Report(JsonReport):
             if item.gpu == chosen.gpu and item.precision != "amp" and not item.xla
         ]  # fmt: skip
         slower = max(plain, key=lambda item: item.speed)
-        gain = chosen.speed / slower.speed
+        gain = f"; {chosen.speed / slower.speed:.1f} times as fast as {slower.precision} "
+        gain = f"{gain}without XLA" * (chosen is not slower)
         end = "; a larger batch pays more than a faster GPU" if chosen.parts["fixed"] > 0.4 else ""
         flags = f"--precision {chosen.precision} --xla {'on' if chosen.xla else 'off'}"
         if self.auto is not None:
             flags += f" (auto: {self.auto_why})"
             why += f" with{'' if self.auto else 'out'} XLA"
         return (
-            f"Advice: {chosen.gpu} with {flags}, {why}; about {gain:.1f} times as fast as "
-            f"{slower.precision} without XLA; a batch of up to {chosen.largest_batch} per GPU "
-            f"fits{end}"
+            f"Advice: {chosen.gpu} with {flags}, {why}{gain}; a batch of up to "
+            f"{chosen.largest_batch} per GPU fits{end}"
         )
 
 

@@ -62,7 +62,7 @@ def read(files: TextFiles, preparation: Preparation) -> Labelled:
     return preparation.labelled(
         parts, labels, tokenizer,
         [tokenizer.encode(part.texts, part.pairs, *limits) for part in parts], answers,
-        counts=f"{len(train)} training and {len(dev)} dev texts, {kind}", warnings=warnings,
+        counts=f"{len(train):,} training and {len(dev):,} dev texts, {kind}", warnings=warnings,
         ids=answers[0],
     )  # fmt: skip
 

@@ -72,7 +72,7 @@ def predict(config: Any, checkpoint: Checkpoint, lines: Sequence[str]) -> Answer
     if aligned.cut():
         note(
             f"warning: {aligned.cut():,} of {len(lines):,} passages are cut off by --max-length "
-            f"{length}; answers after it are not found"
+            f"{length}; answers in the rest are not found"
         )
     with dropout.inference():
         reader = model.reader(config.encoder.transformer(tokenizer.vocab_size, length, False))

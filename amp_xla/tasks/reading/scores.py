@@ -55,7 +55,7 @@ def cmrc(answer: str, right: str, tokenizer: Any) -> Tuple[float, float]:
 
 
 def compared(answers: Sequence[str], labels: Sequence[str]) -> np.ndarray:
-    """Return exact match and F1 of each answer, the best over the right ones, float64 [N, 2].
+    """Return exact match and F1 of each answer with the closest right one, float64 [N, 2].
 
     They are CMRC's if most right answers are Chinese, else SQuAD's, and SQuAD 2.0's if a question
     has no answer.
@@ -81,11 +81,11 @@ def decode(
 ) -> Tuple[np.ndarray, ...]:
     """Return the ``count`` best spans of at most ``most`` tokens in each passage.
 
-    ``scores`` are of first and last tokens, float [B, L, 2]. The result is first and last tokens,
-    from 1 in the passage, and probabilities, as transformers has them, [B, count]; by how much the
-    score of no answer is higher than the best span's, and its probability, [B]. Of a passage in
-    windows, they are the best over all, in the row of the first; the score of no answer is that of
-    the window where it is lowest, as in BERT's run_squad.py.
+    ``scores`` are of first and last tokens, float [B, L, 2]. The result: first tokens, last tokens
+    (from 1 in the passage) and probabilities as in transformers, [B, count]; the score of no answer
+    minus the best span's, and the probability of no answer, [B]. If a passage has several windows,
+    its first row has the best spans of all, and the lowest score of no answer, as in BERT's
+    run_squad.py.
     """
     scores, passage = scores.astype(np.float64), batch["segment_ids"] > 0
     rows, length = passage.shape

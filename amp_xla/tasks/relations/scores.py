@@ -43,7 +43,7 @@ def decode(planes: np.ndarray, length: int) -> List[Tuple[int, ...]]:
 def triples(
     planes: np.ndarray, aligned: AlignedTexts, text: int, names: Sequence[str]
 ) -> List[Triple]:
-    """Return the triples of a text, without duplicates, by its scores."""
+    """Return the triples that the scores ``planes`` give for a text, without duplicates."""
     found = decode(planes, int(aligned.encoded.lengths[text]))
     return sorted({
         Triple(aligned.words(text, sh, st), names[p], aligned.words(text, oh, ot))
@@ -92,7 +92,7 @@ def explained(mean: Mapping[str, float]) -> str:
 
 
 class TripleScores(ExtractionScores):
-    """Scores of triples, also of those that match in part."""
+    """Scores of triples, including partial matches."""
 
     def rows(self) -> np.ndarray:
         """Add two numbers: predicted triples that touch a true one, and true ones touched."""

@@ -46,9 +46,9 @@ def tags_of(spans: Sequence[Span], length: int) -> np.ndarray:
 
 
 def inside(spans: Sequence[Span], begin: int, size: int, clip: bool) -> List[Span]:
-    """Return the spans in a window of ``size`` tokens, counted from the token before it.
+    """Return the spans in a window of ``size`` tokens; 1 is the window's first token.
 
-    ``clip``: also the parts in the window of other spans.
+    ``clip``: also the parts of spans that are partly in the window.
     """
     moved = ((first - begin, last - begin, label) for first, last, label in spans)
     if clip:

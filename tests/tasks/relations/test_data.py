@@ -91,8 +91,8 @@ def test_a_name_is_its_first_occurrence_of_whole_tokens(tokenizer):
     aligned = AlignedTexts.of(["Anna, Ann leads Ann"], tokenizer, 16)
     assert span(aligned, 0, "Ann") == (3, 3, "") and aligned.words(0, 3, 3) == "Ann"
     assert span(aligned, 0, "Ann leads") == (3, 4, "")
-    assert span(aligned, 0, "nn")[2] == "beginning or ending where no token does"
-    assert span(aligned, 0, "Ann ")[2] == "beginning or ending where no token does"
+    assert span(aligned, 0, "nn")[2] == "not at token boundaries"
+    assert span(aligned, 0, "Ann ")[2] == "not at token boundaries"
     assert span(aligned, 0, "Rome")[2] == "not in their text"
     cut = AlignedTexts.of(["a a a Ann"], tokenizer, 5)
     assert span(cut, 0, "Ann")[2] == "cut off by --max-length"
@@ -110,7 +110,7 @@ def test_what_cannot_be_found_is_counted_and_named(tokenizer):
     assert cells == [[(0, 1, 1), (1, 4, 4), (3, 1, 4), (5, 1, 4)], []]
     assert said == (
         "\nwarning: 2 of 3 dev triples cannot be found and count as missed: 1 cut off by "
-        "--max-length, such as 'Rome'; 1 beginning or ending where no token does, such as 'An'"
+        "--max-length, such as 'Rome'; 1 not at token boundaries, such as 'An'"
     )
 
 

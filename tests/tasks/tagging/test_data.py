@@ -222,7 +222,7 @@ def test_entities_that_match_no_span_of_tokens_cannot_be_found():
     assert found == [[Span(1, 3, 0), Span(2, 2, 1), Span(2, 3, 0), Span(2, 2, 1)]]
     assert set(aligned.entities(0, found[0], names)) & set(gold) == set(gold[:2])
     said = warning(missed, 6, "dev entities")
-    assert "4 of 6 dev entities cannot be found and count as missed: 3 beginning or ending" in said
+    assert "4 of 6 dev entities cannot be found and count as missed: 3 not at token" in said
     assert "1 cut off by --max-length, such as 'big'" in said
     assert token_spans([gold[:2]], aligned, {"a": 0, "b": 1}, {}) and warning({}, 2, "") == ""
 

@@ -70,7 +70,7 @@ class Config:
     length: Annotated[int, within(at_least=16)] = 128
     """tokens per sequence, including [CLS] and [SEP]; a multiple of 8"""
     heldout: Annotated[float, within(at_least=0, below=1)] = 0.01
-    """share of the documents held out for evaluation, chosen by their content"""
+    """share of the documents held out for evaluation; their content decides which"""
     workers: Annotated[int, within(at_least=0)] = 0
     """number of worker processes; 0 = one per CPU core"""
     shard: str = "0/1"

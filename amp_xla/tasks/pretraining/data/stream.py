@@ -178,7 +178,7 @@ class LengthOptions:
     """maximum sequences per micro-batch on each rank"""
 
     def plan(self, length: int) -> List[Tuple[int, int]]:
-        """Return (tokens per sequence, updates) per phase; the first has the prepared length."""
+        """Return (tokens per sequence, updates) of each phase; phase 1 has the prepared length."""
         if self.phase2_length is None:
             return [(length, self.steps)]
         last = round(self.steps * self.phase2_share)
