@@ -1,6 +1,7 @@
 """Which tests a runtime collects, and how Hypothesis behaves on a busy machine."""
 
 import contextlib
+import gzip
 import importlib.util
 import io
 import os
@@ -123,3 +124,15 @@ def command(server, tmp_path_factory):
     from tests.support.commands import Commands
 
     return Commands(server, tmp_path_factory.mktemp("work"))
+
+
+@pytest.fixture
+def file(tmp_path):
+    """Write files of text or bytes into a new folder, packed if the name says so."""
+
+    def write(name, content):
+        data = content.encode() if isinstance(content, str) else content
+        (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+        return str(tmp_path / name)
+
+    return write

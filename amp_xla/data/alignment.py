@@ -19,11 +19,9 @@ CUT, WITHIN = "cut off by --max-length", "not at token boundaries"
 
 
 class AlignedTexts(NamedTuple):
-    """Texts, their tokens, and where each token is in its text.
+    """Texts, their tokens or windows, and where each token is in its text.
 
-    Attributes:
-      encoded: the tokens, with [CLS] and [SEP]; or their windows.
-      starts, ends: position in characters of each token of each text, without [CLS] and [SEP].
+    ``starts`` and ``ends`` are positions in characters, without those of [CLS] and [SEP].
     """
 
     texts: Sequence[str]

@@ -13,7 +13,7 @@ from amp_xla.data.batches.buckets import Batches, PackedBatches, choose_lengths
 from amp_xla.data.batches.order import generator
 from amp_xla.data.batches.protocol import Batch, MappedBatches
 from amp_xla.data.batches.windows import WindowBatches
-from amp_xla.data.text.layout import LAYOUT, Fields, sample
+from amp_xla.data.text.layout import LAYOUT, sample
 from amp_xla.data.text.options import VocabularyOptions
 from amp_xla.data.text.readers import Dataset
 from amp_xla.data.text.tokenizer import Encoded, Tokenizer
@@ -126,15 +126,11 @@ class Preparation(NamedTuple):
     ) -> Labelled:
         """Return texts with their batches.
 
-        ``parts``, ``encoded``, ``answers`` and ``changes`` each have two elements: the first for
-        the training texts, the second for the dev texts.
-
-        Args:
-          labels, tokenizer, others: attributes of ``Labelled``.
-          answers: numbers of the labels, as arrays.
-          changes: functions (batch, epoch, step) -> batch, applied to every batch.
-          shown: the first training sample as a line; None = its text, second text and label.
-          counts, warnings: first and last part of the description.
+        ``parts``, ``encoded``, ``answers`` (arrays of labels' numbers) and ``changes`` (functions
+        of batch, epoch and step, applied to every batch) each have two elements: for the training
+        texts and for the dev texts. The description begins with ``shown``, the first training
+        sample as a line (None = its text, second text and label) and ``counts``; it ends with
+        ``warnings``. ``others`` are attributes of ``Labelled``.
         """
         train, dev = parts
         most = self._most_windows(encoded, parts)
@@ -142,8 +138,7 @@ class Preparation(NamedTuple):
         if changes:
             batches, dev_batches = map(MappedBatches, (batches, dev_batches), changes)
         batches = token_dropout(batches, self.token_dropout, tokenizer, self.seed)
-        first = zip(Fields._fields, (train.texts, train.pairs, train.labels))
-        shown = shown or sample(**{name: column[0] for name, column in first if column})
+        shown = shown or sample(**{name: values[0] for name, values in train.fields.items()})
         description = (
             f"{_columns(train, dev)}{shown}\n{counts}; vocabulary of {tokenizer.vocab_size:,} "
             f"tokens; {batches.describe()}{f' (allowed: {self.micro_batch})' * bool(most)}"

@@ -1,14 +1,12 @@
 """Batches in a few lengths, or of packed rows.
 
 XLA compiles a program per input shape, and a GPU pays for padding as for text. So samples are
-sorted into a few length buckets, whose lengths are chosen to minimise padding. All batches have
-the same number of rows; the last one is filled up with rows of weight 0.
+sorted into a few length buckets. All batches have the same number of rows; the last one is filled
+up with rows of weight 0.
 
-Packed rows hold several samples: next to no padding, and one shape. On reviews of 5 to 256 tokens,
-the best six bucket lengths still need 15% padding, packed rows less than 1%. ``models.packed``
-keeps the samples of a row apart. The histogram of lengths decides once which lengths share a row,
-by best fit as in Krell et al., "Efficient Sequence Packing without Cross-contamination"
-(arXiv:2107.02027). Each epoch draws which samples of these lengths share a row, and in which step.
+Packed rows hold several samples: next to no padding, and one shape. ``models.packed`` keeps the
+samples of a row apart. The histogram of lengths decides once which lengths share a row, by best fit
+(Krell et al., arXiv:2107.02027); each epoch draws which samples of these lengths do.
 """
 
 from __future__ import annotations
@@ -38,13 +36,9 @@ def filled(sample_ids: np.ndarray, rows: int) -> np.ndarray:
 def laid(grid: np.ndarray, sizes: np.ndarray, length: int) -> Tuple[np.ndarray, ...]:
     """Lay the items of each row end to end in ``length`` places.
 
-    Args:
-      grid: numbers of items, int [R, S]; -1 is none.
-      sizes: places of each item, with a last 0 for none.
-
-    Returns:
-      For each place its item, the place within the item, and the column in ``grid``, int [R,
-      length]; the column is -1 after the last item.
+    ``grid`` has the numbers of items, int [R, S], -1 is none; ``sizes`` their places, with a last
+    0. The result is int [R, length], for each place: its item, the place within the item, and the
+    column in ``grid``, -1 after the last item.
     """
     ends, columns = sizes[grid].cumsum(1), np.arange(length)
     slots = (columns[:, None] >= ends[:, None, :]).sum(2)
@@ -159,20 +153,14 @@ class Batches:
         return [plan[i] for i in source.permutation(len(plan))] if self._shuffle else plan
 
     def _gather(self, sample_ids: np.ndarray, length: int) -> Batch:
-        """Return the arrays of a batch.
+        """Return the arrays of a batch of samples, int64 [R], or [R, S] for packed rows.
 
-        Args:
-          sample_ids: int64 [R]; or [R, S] for up to S samples per row, one after the other. -1 is
-            an empty place; in a row, empty places come last.
-          length: L, tokens per row.
-
-        Returns:
-          ``token_ids``, ``segment_ids``: int32 [R, L], or [R, 2, L] if the texts of a pair are
-          encoded separately; 0 for padding. ``labels`` (int32 or float32) and ``weights``
-          (float32) have the shape of ``sample_ids`` and are 0 in empty places; multi-label targets
-          have one more axis. If ``sample_ids`` is [R, S], also ``position_ids``: int32 [R, L],
-          counted from 0 in each sample; and ``slots``: int32 [R, L], for each
-          token the number of its sample in the row, -1 for padding.
+        -1 is an empty place, after the others of a row. Returns ``token_ids``, ``segment_ids``:
+        int32 [R, L], or [R, 2, L] if the texts of a pair are encoded separately; 0 for padding.
+        ``labels`` (int32 or float32) and ``weights`` (float32) have the shape of ``sample_ids`` and
+        are 0 in empty places; multi-label targets have one more axis. Packed rows also have
+        ``position_ids``, int32 [R, L], counted from 0 in each sample, and ``slots``, int32 [R, L],
+        for each token the number of its sample in the row, -1 for padding.
         """
         grid, texts = sample_ids.reshape(len(sample_ids), -1), self.encoded.texts
         shape = (len(grid), *[texts] * (texts > 1), length)
@@ -364,9 +352,6 @@ def pack(counts: Sequence[int], length: int, slots: int) -> List[Pattern]:
 def _fewest_slots(counts: Sequence[int], length: int) -> Tuple[int, List[Pattern]]:
     """Return the smallest number of slots that costs at most 0.1% more rows, and these rows."""
     free = max(2, length // int(np.flatnonzero(counts)[0]))
-    best = len(pack(counts, length, free))
-    for slots in range(2, free):
-        patterns = pack(counts, length, slots)
-        if len(patterns) <= best * (1 + GAIN):
-            return slots, patterns
-    return free, pack(counts, length, free)
+    most = len(pack(counts, length, free)) * (1 + GAIN)
+    each = ((slots, pack(counts, length, slots)) for slots in range(2, free + 1))
+    return next((slots, rows) for slots, rows in each if len(rows) <= most)

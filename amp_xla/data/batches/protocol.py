@@ -35,11 +35,9 @@ class BatchSource(Protocol):
 
 
 class MappedBatches:
-    """``batches`` with a function applied to each batch; other attributes are those of ``batches``.
+    """``batches`` with a function of (batch, epoch, step) applied to each batch.
 
-    Args:
-      batches: follow ``BatchSource``.
-      function: batch, epoch, step -> batch.
+    Other attributes are those of ``batches``, which follow ``BatchSource``.
     """
 
     def __init__(self, batches: Any, function: Callable[[Batch, int, int], Any]) -> None:
@@ -67,12 +65,9 @@ class SharedBatch(NamedTuple):
 
 
 class RankShard(MappedBatches):
-    """The rows of ``whole`` that one rank computes; follows ``BatchSource``.
+    """The rows of ``whole``, batches of all ranks, that one rank computes; a ``BatchSource``.
 
-    Args:
-      whole: batches of all ranks together.
-      rank, size: rank of this process, and number of ranks.
-      micro_batches: number of micro-batches per batch on each rank.
+    Each rank has ``micro_batches`` per batch.
     """
 
     def __init__(self, whole: BatchSource, rank: int, size: int, micro_batches: int = 1) -> None:

@@ -7,7 +7,7 @@ each epoch which texts with these numbers do.
 
 from __future__ import annotations
 
-from typing import Iterator, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Iterator, List, Mapping, Optional, Tuple
 
 import numpy as np
 
@@ -36,18 +36,6 @@ def means(values: np.ndarray, batch: Batch) -> np.ndarray:
     return (np.bincount(texts, values) / np.maximum(np.bincount(texts), 1))[texts]
 
 
-class _Units(NamedTuple):
-    """Rows of one length that stay together, such as the windows of a text.
-
-    Attributes:
-      leads: windows in the first row of each, int64 [units, slots]; -1 is none.
-      sizes: number of rows of each, int64 [units].
-    """
-
-    leads: np.ndarray
-    sizes: np.ndarray
-
-
 class WindowBatches(Batches):
     """The batches of texts in windows; follows ``BatchSource``.
 
@@ -58,8 +46,6 @@ class WindowBatches(Batches):
 
     Args:
       rows: batches whose samples are windows: one in each row, or packed rows.
-      label_ids: as for ``Batches``, of each text.
-      seed, shuffle: as for ``Batches``.
       most: maximum number of windows of a text.
       parts: micro-batches of a batch, of all ranks.
       shape: rows of a batch and of a group; None = nearly the rows of ``rows``, in groups of which
@@ -85,7 +71,7 @@ class WindowBatches(Batches):
         # Window -1 has the owner -1 and begins at 0.
         self._owners = np.append(np.repeat(np.arange(len(self._counts)), self._counts), -1)
         self._begins = np.append(windows.begins, 0)
-        counts = [np.bincount(units.sizes, minlength=1).tolist() for units in self._units(0)]
+        counts = [np.bincount(sizes, minlength=1).tolist() for _, sizes in self._units(0)]
 
         def packed(group: int) -> List[List[Pattern]]:
             return [pack(each, group, group) for each in counts]
@@ -110,15 +96,19 @@ class WindowBatches(Batches):
         several, most = int((self._counts > 1).sum()), self._counts.max()
         return f"{super().describe()}; {several:,} texts in windows, at most {most} each"
 
-    def _units(self, epoch: int) -> List[_Units]:
-        """Return the units of each length, in the order of an epoch."""
+    def _units(self, epoch: int) -> List[Tuple[np.ndarray, np.ndarray]]:
+        """Return the units of each length, in the order of an epoch: rows that stay together.
+
+        They are the windows in the first row of each, int64 [units, slots], -1 is none; and the
+        number of rows of each, int64 [units].
+        """
         plan = self._source._plan(epoch)
         rows = np.concatenate([ids.reshape(len(ids), self.slots) for _, ids in plan])
         leads = rows[(rows[:, 0] >= 0) & (self._begins[rows[:, 0]] == 0)]
         sizes = self._counts[self._owners[leads[:, 0]]]
         bucket = np.searchsorted(self.lengths, self.encoded.lengths[leads[:, 0]])
         numbers = range(len(self.lengths))
-        return [_Units(leads[bucket == number], sizes[bucket == number]) for number in numbers]
+        return [(leads[bucket == number], sizes[bucket == number]) for number in numbers]
 
     def _plan(self, epoch: int) -> List[Tuple[int, np.ndarray]]:
         """Return length and windows of each batch; these are int64 [rows], or [rows, slots]."""

@@ -63,8 +63,7 @@ def pydoc() -> Parts:
     for name in sorted(os.listdir(root)):
         folder = os.path.join(root, name)
         if name not in SKIPPED and os.path.isfile(os.path.join(folder, "__init__.py")):
-            texts = {text for tree in trees(folder) for text in _public(tree)}
-            by_package[name] = sorted(text for text in texts if not text_problem(text))
+            by_package[name] = sorted({t for tree in trees(folder) for t in _documents(tree, True)})
     largest = sorted(by_package, key=lambda name: (-len(by_package[name]), name))[:PACKAGES]
     labels = sorted(name for name in largest if by_package[name])
     if len(labels) < 2:
@@ -320,21 +319,6 @@ def parsed(path: str) -> Optional[ast.Module]:
         return None
 
 
-def _public(node: ast.AST) -> Iterator[str]:
-    """Yield the docstrings of modules, public classes, functions and methods, as pydoc does."""
-    if isinstance(node, DOCUMENTED):
-        name = getattr(node, "name", "")
-        if name.startswith("_") and not name.endswith("__"):
-            return
-        text = ast.get_docstring(node)
-        if text:
-            yield text
-        if isinstance(node, FUNCTION):
-            return  # definitions inside a function are not public
-    for child in ast.iter_child_nodes(node):
-        yield from _public(child)
-
-
 def package_files() -> List[List[Tuple[str, str]]]:
     """Return groups of (package, path of a .py file): the standard library, then other packages.
 
@@ -361,7 +345,7 @@ def docstrings(group: List[Tuple[str, str]]) -> List[str]:
     texts: List[str] = []
     for package, path in group:
         package_name = re.compile(re.escape(package), re.IGNORECASE)
-        for text in _all(parsed(path)):
+        for text in _documents(parsed(path)):
             text = " ".join(text.split())
             # ``pydoc`` removes the package's name before it chooses the dev texts.
             without_name = " ".join(package_name.sub(" ", text).split())
@@ -370,11 +354,19 @@ def docstrings(group: List[Tuple[str, str]]) -> List[str]:
     return texts
 
 
-def _all(node: Optional[ast.AST]) -> Iterator[str]:
-    """Yield the docstrings of modules, classes, functions and methods."""
+def _documents(node: Optional[ast.AST], public: bool = False) -> Iterator[str]:
+    """Yield the docstrings of modules, classes, functions and methods.
+
+    ``public``: as pydoc does, without private names and definitions inside a function.
+    """
     if isinstance(node, DOCUMENTED):
+        name = getattr(node, "name", "")
+        if public and name.startswith("_") and not name.endswith("__"):
+            return
         text = ast.get_docstring(node)
         if text and not text_problem(text):
             yield text
-        for child in node.body:
-            yield from _all(child)
+    if node is not None and not (public and isinstance(node, FUNCTION)):
+        for child in ast.iter_child_nodes(node):
+            if public or isinstance(child, DOCUMENTED):
+                yield from _documents(child, public)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import json
@@ -101,19 +102,20 @@ def read(path: str, nested: bool = True, on_bad_line: str = "error") -> Dataset:
             layout = Layout.of_objects(names, FIELDS)
             read_one, places = _from_json, table.rows
     elif any(rows):
-        filled = list(filter(None, rows))
+        filled = [row for row in rows if row and row[0] != DOCUMENT] or [["", ""]]
         cells, first = numbers(filled[0]), [row[0] for row in filled]
         layout = Layout("conll", False, cells, 0, label=len(cells) - 1)
         again = sum(a == b for a, b in zip(first, first[1:]))
         numbered = 2 * again > len(first) or all(map(str.isdigit, first))
-        if len(cells) > 2 and numbered and table.format == "tab":
+        if len(cells) > 2 and numbered and table.format != "comma":
             raise DataError(
                 f"{called(path)}: column 0 numbers the tokens or texts; the token must be in "
                 f"column 0, and its tag in the last one (cut -f 2- removes a column)"
             )
         _refuse_two_tags(path, filled)
         remark = _positions(first)
-        if 512 < len(first) == table.rows[-1][0] - table.rows[0][0] + 1:  # several texts
+        filled_lines = [number for number, row in enumerate(rows) if row]
+        if 512 < len(first) == filled_lines[-1] - filled_lines[0] + 1:  # several texts
             remark += (
                 f"\nwarning: no blank line ends a text: all {len(first):,} tokens are one text"
             )
@@ -237,15 +239,20 @@ def _texts(
     tokens: List[str] = []
     tags: List[str] = []
     begin, broken = 1, False
-    for number, cells in [*rows, (0, [])]:
+    rows = [*rows, (0, [])]
+    sizes = collections.Counter(len(cells) for _, cells in rows if cells and cells[0] != DOCUMENT)
+    usual = max(sizes, key=sizes.__getitem__, default=2)
+    for number, cells in rows:
         if number in refused:
             broken = True
         elif not cells or cells[0] == DOCUMENT:
             if tokens and not broken:
                 yield begin, (tokens, tags)
             tokens, tags, broken = [], [], False
-        elif len(cells) < 2 or not (cells[0] and TAG.fullmatch(cells[-1].strip())):
+        elif len(cells) != max(usual, 2) or not (cells[0] and TAG.fullmatch(cells[-1].strip())):
             shown = f"{cells[0][:40]!r}, {cells[-1][:40]!r}" if len(cells) > 1 else "1 column"
+            if len(cells) != usual and len(cells) > 1 and TAG.fullmatch(cells[-1].strip()):
+                shown = f"{len(cells)} columns, not {usual}"
             needed = "a token and its tag: O, or B-, I-, E-, S-, M-, L- or U- and a label"
             listed = _BETWEEN_TAGS.split(cells[-1].strip())
             if len(cells) > 1 < len(listed) and all(map(TAG.fullmatch, listed)):

@@ -56,9 +56,7 @@ class Labels:
     def ids(self, labels: Sequence[str], share: float = 1.0) -> np.ndarray:
         """Return the ids of labels, int32 [len(labels)].
 
-        Args:
-          labels: names.
-          share: part of the training texts that is used, for the message about an unseen label.
+        ``share`` of the training texts is used, for the message about an unseen label.
         """
         index = {name: i for i, name in enumerate(self.names)}
         unseen = sorted(set(labels) - set(index), key=_order)
@@ -113,12 +111,7 @@ class Labels:
 
 @dataclasses.dataclass(frozen=True)
 class Scale:
-    """The range of a task's labels, which are numbers.
-
-    Attributes:
-      low, high: smallest and largest label.
-      binary: all labels are 0 and 1.
-    """
+    """The range of a task's labels, which are numbers; ``binary``: all are 0 and 1."""
 
     low: float
     high: float

@@ -22,9 +22,7 @@ LABELLED, LABELLED_PAIRS = ("text", "label"), ("text", "pair", "label")  # requi
 class Known(NamedTuple):
     """Names of fields that are recognized without a flag.
 
-    Attributes:
-      texts: (name of the text, name of the second text or ""); the first pair in a file is used.
-      labels: names of the label.
+    ``texts`` are pairs, the second name may be empty; the first pair in a file is used.
     """
 
     texts: Sequence[Tuple[str, str]]

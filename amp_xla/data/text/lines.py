@@ -6,7 +6,7 @@ import contextlib
 import csv
 import json
 import re
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from amp_xla.data.text.unpacked import called, plain_name, read_bytes
 from amp_xla.errors import DataError
@@ -29,6 +29,10 @@ JSON = re.compile(r"\s*([{]\s*(\"|$)|\[\s*([{]|$))")  # how JSON begins in a fil
 # Behind a token, as in CoNLL; several tags are none.
 TAG = re.compile(r"O|[BIESMLU]-(?!.*[\s\x02](O|[BIESMLU]-)).*\S")
 _BETWEEN = re.compile(r"[\s,\[\]]*")  # around the objects of an array
+# A row whose cells all have quotation marks, and a cell that has marks inside, as programs write
+_MARKED = re.compile('"[^"\t]*(""[^"\t]*)*"(\t"[^"\t]*(""[^"\t]*)*")+')
+_DOUBLED = re.compile('(^|\t)"[^"\t]*(""[^"\t]*)+"(\t|$)')
+_SPACED = re.compile('(^|,) +"[^"]*" *(,|$)')  # a space before a quotation mark, as people write
 csv.field_size_limit(1 << 27)  # characters of a cell: documents, but no file without its last quote
 
 Line = Tuple[int, str]
@@ -58,7 +62,8 @@ class Table(NamedTuple):
 
     Attributes:
       path: name of the file, for messages.
-      format: ``tab`` or ``comma``: what separates the columns; or ``json``.
+      format: ``tab`` or ``comma``: what separates the columns; ``quoted``: tabs, and quotation
+        marks around cells; or ``json``.
       rows: number of each row's line, and its columns with tabs between, or JSON.
       bad: the lines that are not UTF-8 text.
     """
@@ -84,12 +89,19 @@ class Table(NamedTuple):
         if rows and (name.endswith(JSON_SUFFIXES) or JSON.match(first)):
             return cls(path, "json", _inside(_json_rows(path, lines, rows, bad)), bad)
         # Most rows of a file with tabs between columns have the same number of them.
-        tabs = first.count("\t")
-        as_first = sum(line.count("\t") == tabs for _, line in rows)
-        if comma or (name.endswith(".csv") and not (tabs and 2 * as_first > len(rows))):
-            rows = [row for row in _rows(path, lines) if row[1].strip()]
+        tabs, fitting = "\t" in first, _fitting(rows)
+        if comma or (name.endswith(".csv") and not (tabs and 2 * fitting > len(rows))):
+            rows, wrong = _quoted(path, lines, ",")
             rows = rows[bool(rows) and rows[0][1].lower() == "sep=\t" :]  # a line for Excel
-            return cls(path, "comma", rows, bad)
+            return cls(path, "comma", rows, [*bad, *wrong])
+        marks = [line for _, line in rows if line[0] == '"' or '\t"' in line]
+        most = 2 * len(list(filter(_MARKED.fullmatch, marks))) > len(rows)
+        marked = most or any(map(_DOUBLED.search, marks))
+        if marked or (marks and fitting < len(rows)):  # line breaks inside, if that fits better
+            table, wrong = _quoted(path, lines, "\t")
+            misfits = len(table) + len(wrong) - _fitting(table)
+            if _fitting(table) >= fitting and misfits < len(rows) - fitting + marked:
+                return cls(path, "quoted", table, [*bad, *wrong])
         return cls(path, "tab", rows, bad)
 
     def with_row_names(self) -> Table:
@@ -102,14 +114,41 @@ class Table(NamedTuple):
         return self
 
 
-def _rows(path: str, lines: Sequence[str]) -> Iterator[Line]:
-    """Yield the rows of a CSV file with tabs between the cells, and the number of the last line."""
-    rows = csv.reader(f"{line}\n" for line in lines)
-    try:
-        for row in rows:
-            yield rows.line_num, "\t".join(cell.replace("\t", " ") for cell in row)
-    except csv.Error as error:
-        raise DataError(f"{path}:{rows.line_num}: {error}; is a quotation mark missing?") from None
+def _fitting(rows: Sequence[Line]) -> int:
+    """Return the number of rows with as many tabs as the first."""
+    return sum(line.count("\t") == rows[0][1].count("\t") for _, line in rows)
+
+
+def _quoted(path: str, lines: Sequence[str], mark: str) -> Tuple[List[Line], List[BadLine]]:
+    """Return the rows of a table with quotation marks, tabs between their cells; and bad lines.
+
+    The number of a row is that of its last line. A mark inside is doubled; or behind a backslash,
+    as in Spark and MySQL, if that leaves fewer bad lines.
+    """
+    ways: List[Dict[str, Any]] = [{}, {"escapechar": "\\"}]
+    ways = ways[: 1 + any('\\"' in line for line in lines)]
+    spaces = any(map(_SPACED.search, lines[:2]))
+    each = [_csv(path, lines, delimiter=mark, skipinitialspace=spaces, **way) for way in ways]
+    return min(each, key=lambda rows: len(rows[1]))
+
+
+def _csv(path: str, lines: Sequence[str], **how: Any) -> Tuple[List[Line], List[BadLine]]:
+    rows: List[Line] = []
+    bad: List[BadLine] = []
+    begin = end = 0
+    while begin < len(lines):
+        reader = csv.reader((f"{lines[i]}\n" for i in range(begin, len(lines))), strict=True, **how)
+        try:
+            for row in reader:
+                end = begin + reader.line_num
+                if any(map(str.strip, row)):
+                    rows.append((end, "\t".join(cell.replace("\t", " ") for cell in row)))
+            break
+        except csv.Error as error:  # continue after the first line of this row
+            end = begin = end + 1
+            reason = f"{error}; is a quotation mark missing, or not doubled?"
+            bad.append(BadLine(path, end, reason))
+    return rows, bad
 
 
 def _json_rows(
@@ -221,15 +260,17 @@ def refuse_encoding(path: str, data: bytes) -> None:
     few, zeros = sorted((begin[0::2].count(0), begin[1::2].count(0)))
     is_utf16 = len(begin) > 3 and 4 * zeros > len(begin) and 4 * few < zeros
     if data[:2] in UTF16_MARKS or is_utf16:
+        name = "UTF-32" if 2 * (few + zeros) > len(begin) else "UTF-16"
         raise DataError(
-            f"{called(path)}: the file is UTF-16; UTF-8 is needed "
-            f"(iconv -f UTF-16 -t UTF-8 {path} > new-file converts it)"
+            f"{called(path)}: the file is {name}; UTF-8 is needed "
+            f"(iconv -f {name} -t UTF-8 {path} > new-file converts it)"
         )
     if len(begin) > 99 and 20 * (few + zeros) > len(begin):
         raise DataError(
             f"{called(path)}: the file is no text: {few + zeros} of its first bytes are 0"
         )
-    if b"\r" in data.rstrip(b"\r") and b"\n" not in data:
+    content = data.rstrip(b"\r\n")
+    if b"\r" in content and b"\n" not in content:
         raise DataError(
             f"{called(path)}: only carriage returns end its lines; line feeds are needed "
             f"(tr '\\r' '\\n' < {path} > new-file converts it)"

@@ -51,9 +51,7 @@ class Files:
     def read(self, seed: int, **training: Any) -> Tuple[Dataset, Dataset]:
         """Return training and dev texts; the built-in ones if no files are given.
 
-        Args:
-          seed: decides which texts ``train_fraction`` takes.
-          training: arguments of ``dataset`` for the training file.
+        ``seed`` decides which texts ``train_fraction`` takes; ``training`` goes to ``dataset``.
         """
         train, dev = _whole(self, **training)
         _whole.cache_clear()  # it may be large

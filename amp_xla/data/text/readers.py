@@ -39,6 +39,12 @@ class Dataset:
     def __len__(self) -> int:
         return len(self.texts)
 
+    @property
+    def fields(self) -> Dict[str, List[str]]:
+        """Name of each field that the file has -> its values."""
+        columns = zip(Fields._fields, (self.texts, self.pairs, self.labels))
+        return {field: values for field, values in columns if values is not None}
+
     def fingerprint(self) -> str:
         """Return the SHA-256 (hex) of texts, pairs and labels in order."""
         digest = hashlib.sha256()
@@ -53,10 +59,8 @@ class Dataset:
     @property
     def columns(self) -> Layout:
         """The layout, also of built-in texts."""
-        values = zip(Fields._fields, (self.texts, self.pairs, self.labels))
-        fields = [field for field, column in values if column is not None]
-        places = {field: i for i, field in enumerate(fields)}
-        return self.layout or Layout("tab", False, numbers(fields), **places)
+        places = {field: i for i, field in enumerate(self.fields)}
+        return self.layout or Layout("tab", False, numbers(list(places)), **places)
 
     @property
     def all_texts(self) -> List[str]:
@@ -72,11 +76,9 @@ class Dataset:
     def take(self, indices: Iterable[int]) -> Dataset:
         """Return the samples at ``indices``, in that order."""
         chosen = [int(i) for i in indices]
+        each: Any = {name: [values[i] for i in chosen] for name, values in self.fields.items()}
         return dataclasses.replace(
-            self,
-            texts=[self.texts[i] for i in chosen],
-            pairs=None if self.pairs is None else [self.pairs[i] for i in chosen],
-            labels=None if self.labels is None else [self.labels[i] for i in chosen],
+            self, texts=each["text"], pairs=each.get("pair"), labels=each.get("label")
         )
 
 
@@ -100,15 +102,11 @@ def read(
 
     Args:
       path: the file; ``-`` is standard input.
-      text_field, pair_field, label_field: names of columns or keys; None = the usual ones. In a
-        file without a header, column numbers from 0.
+      text_field, pair_field, label_field, header, needs, known: see ``columns.Request``.
       on_bad_line: ``"error"`` raises for unusable lines, ``"skip"`` returns them in ``bad_lines``.
-      needs: names of ``Fields`` that a file must have; other fields are read if they exist.
       numbers: labels must be finite numbers; they become their shortest text (``1.0`` is ``1``).
       separator: text between the labels of a sample, which in JSON may be a list; a sample may have
         no label. None = each sample has one label.
-      known: names of fields that are recognized without a flag.
-      header: ``"yes"`` or ``"no"``: whether the first line is a header; None = detect it.
       run: layout of the training file; see ``columns.decide``.
     """
     table = Table.read(path)
@@ -132,15 +130,14 @@ def read(
 
     data = collected(path, table.rows[layout.header :], sample, table.bad, on_bad_line)
     if run is None and not any(fields):
-        values = zip(Fields._fields, (data.texts, data.pairs, data.labels))
-        problem = doubt(layout, known, {field: column for field, column in values if column})
+        problem = doubt(layout, known, data.fields)
         if problem:
             raise DataError(f"{called(path)}: {problem}")
     quoted = [text for text in data.texts if table.format == "tab" and text[0] == text[-1] == '"']
     quoted = quoted if 2 * len(quoted) > len(data) else list(filter(QUOTED.fullmatch, quoted))
-    remark = f"\nwarning: {len(quoted):,} texts are between quotation marks, which are read as"
-    remark += f" text (only .csv files may quote), such as {quoted[0][:60]}" if quoted else ""
-    return dataclasses.replace(data, layout=layout, remark=remark if quoted else "")
+    remark = f"\nwarning: {len(quoted):,} texts are between quotation marks, which are read as text"
+    remark = f"{remark}, such as {quoted[0][:60]}" if quoted else ""
+    return dataclasses.replace(data, layout=layout, remark=remark)
 
 
 def collected(
@@ -152,11 +149,8 @@ def collected(
 ) -> Dataset:
     """Return the samples of a file; raise ``DataError`` for bad lines, or if there are no samples.
 
-    Args:
-      path, on_bad_line: as for ``read``.
-      places: line number and content of each sample.
-      sample: content -> text, second text and label; raises ``ValueError`` with the reason.
-      bad: lines already known to be unusable.
+    ``sample`` makes the content of a place text, second text and label, or raises ``ValueError``
+    with the reason. ``bad`` are lines already known to be unusable.
     """
     samples: List[Sequence[Optional[str]]] = []
     for number, content in places:
@@ -255,6 +249,8 @@ def questions(
         commas = Table.of(path, lines, [], comma=True)  # standard input has no name
         found = run.applied(commas, fields) if commas.rows else None
         table = commas if found is not None and found.header else table
+    if table.bad:
+        raise DataError(str(table.bad[0]))
     if not table.rows:
         return ([] if table.format == "json" else lines), None
     try:

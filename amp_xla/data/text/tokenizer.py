@@ -1,12 +1,12 @@
 """WordPiece ids equal to bert4keras' Tokenizer or to Hugging Face's, for many texts at once.
 
-The package tokenizers cuts each *distinct* word into pieces once. "[SEP]" in a text is ordinary
-text.
+Each *distinct* word is cut into pieces once. "[SEP]" in a text is ordinary text.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import json
 import re
@@ -21,7 +21,7 @@ from amp_xla.data.text import vocabulary
 from amp_xla.data.text.vocabulary import SPECIAL_TOKENS, Rules
 from amp_xla.errors import DataError
 
-MAX_KNOWN_WORDS = 1_000_000  # about 300 MB; then the cache is emptied
+MAX_KNOWN_WORDS = 1_000_000  # about 400 MB
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
 MASK = "[MASK]"
 REQUIRED = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
@@ -87,10 +87,9 @@ class Encoded:
     def fitting(cls, samples: Iterable[Part], length: int, stride: int = 0) -> Encoded:
         """Fit each sample into one row of at most ``length`` tokens, or into windows.
 
-        Args:
-          stride: 0 = a row ends when it is full. Above 0, each window begins ``stride`` tokens
-            after the one before it, or less if that would leave tokens out. The last window ends
-            with the sample, so all are equally long.
+        With a stride of 0, a row ends when it is full. Above 0, each window begins ``stride``
+        tokens after the one before it, or less if that would leave tokens out. The last window
+        ends with the sample, so all are equally long.
         """
         rows, firsts, lost = [], [], []
         begins: List[int] = []
@@ -123,12 +122,11 @@ class Tokenizer:
     """A WordPiece tokenizer.
 
     Args:
-      tokens: the vocabulary.
       rules: rules for splitting a text into words.
       source: file of the vocabulary, for messages.
 
     Attributes:
-      tokens: ``tokens[i]`` is the token with id i.
+      tokens: the vocabulary; ``tokens[i]`` is the token with id i.
       vocab_size: number of ids, and of rows of the embedding matrix.
       special_ids: ids of all special tokens, also of [MASK] if there is one.
       pad_id, unk_id, cls_id, sep_id: ids of [PAD], always 0, [UNK], [CLS] and [SEP].
@@ -153,8 +151,11 @@ class Tokenizer:
         self.vocab_size = len(self.tokens)
         self.pad_id, self.unk_id, self.cls_id, self.sep_id = (self._ids[t] for t in REQUIRED)
         self.special_ids = [self._ids[t] for t in SPECIAL_TOKENS if t in self._ids]
-        self._words = _Words(self._ids, self.rules)
-        self._split = self.rules.splitter()
+        self._cut = functools.lru_cache(MAX_KNOWN_WORDS)(self._cut_word)
+        self._split, self._longest = self.rules.splitter(), self.rules.word_max_chars
+        self._model = WordPiece(
+            vocab=self._ids, unk_token="[UNK]", max_input_chars_per_word=self._longest
+        )
         self._sizes: Dict[str, int] = {}  # character -> its number of characters after splitting
 
     @classmethod
@@ -167,18 +168,16 @@ class Tokenizer:
         cls, texts: Sequence[str], vocab_size: int = 8000, lowercase: bool = True
     ) -> Tokenizer:
         """Learn a WordPiece vocabulary of at most ``vocab_size`` tokens from ``texts``."""
-        words = map(vocabulary.WordSplitter(lowercase), texts)
+        words = map(Rules(lowercase).splitter(), texts)
         return cls(vocabulary.train_vocab(words, vocab_size), Rules(lowercase))
 
     @classmethod
     def of_folder(cls, folder: str, lowercase: Optional[bool] = None) -> Tokenizer:
         """Read the tokenizer of pretrained weights or of a checkpoint.
 
-        Args:
-          folder: has ``vocab.txt`` or Hugging Face's ``tokenizer.json``, and perhaps
-            ``tokenizer_config.json``.
-          lowercase: overrides the folder's setting; None = that setting, or True if
-            there is none.
+        The folder has ``vocab.txt`` or Hugging Face's ``tokenizer.json``, and perhaps
+        ``tokenizer_config.json``. ``lowercase`` overrides its setting; None = that setting, else
+        True.
         """
         tokens, rules = vocabulary.read(folder)
         if lowercase is not None:
@@ -268,9 +267,16 @@ class Tokenizer:
 
     def pieces(self, text: str) -> List[int]:
         """Return the ids of a text's word pieces, without special tokens."""
-        if len(self._words) > MAX_KNOWN_WORDS:
-            self._words.clear()
-        return list(itertools.chain.from_iterable(map(self._words.__getitem__, self._split(text))))
+        return list(itertools.chain.from_iterable(map(self._cut, self._split(text))))
+
+    def _cut_word(self, word: str) -> List[int]:
+        # Half a surrogate pair cannot be passed to Rust.
+        if len(word) <= self._longest and not _SURROGATE.search(word):
+            return [token.id for token in self._model.tokenize(word)]
+        # A word that is too long to cut is looked up whole in bert4keras, and is [UNK] in Hugging
+        # Face.
+        known = {} if self.rules.hugging_face else self._ids
+        return [known.get(word, self.unk_id)]
 
     def aligned_pieces(self, text: str) -> Tuple[List[int], List[int], List[int]]:
         """Return the ids of ``pieces``, and where each piece starts and ends in the text.
@@ -286,7 +292,7 @@ class Tokenizer:
         places = [i for i, char in enumerate(text) for _ in range(self._sizes[char])]
         begin = 0
         for word in self._split(text):
-            pieces, end = self._words[word], begin + len(word)
+            pieces, end = self._cut(word), begin + len(word)
             for number, piece in enumerate(pieces):
                 whole = len(pieces) == 1  # the whole word; also for [UNK], however long the word is
                 size = len(self.tokens[piece]) - (2 if number else 0)
@@ -298,26 +304,3 @@ class Tokenizer:
                 ends.append(stop)
                 begin = last
         return ids, starts, ends
-
-
-class _Words(Dict[str, List[int]]):
-    """Word -> ids of its pieces, computed at the first look-up."""
-
-    def __init__(self, ids: Dict[str, int], rules: Rules) -> None:
-        super().__init__()
-        # A word that is too long to cut is looked up whole in bert4keras, and is [UNK] in Hugging
-        # Face.
-        self._whole = {} if rules.hugging_face else ids
-        self._unknown, self._longest = ids["[UNK]"], rules.word_max_chars
-        self._model = WordPiece(
-            vocab=ids, unk_token="[UNK]", max_input_chars_per_word=self._longest
-        )
-
-    def __missing__(self, word: str) -> List[int]:
-        # Half a surrogate pair cannot be passed to Rust.
-        if len(word) <= self._longest and not _SURROGATE.search(word):
-            pieces = [token.id for token in self._model.tokenize(word)]
-        else:
-            pieces = [self._whole.get(word, self._unknown)]
-        self[word] = pieces
-        return pieces

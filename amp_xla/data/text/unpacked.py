@@ -16,17 +16,22 @@ import sys
 import zipfile
 import zlib
 from json.encoder import encode_basestring
-from typing import Any, Iterator, List, Optional, Tuple, Type
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple, Type
 
 from amp_xla.errors import DataError
 from amp_xla.process import output
 
-GZIP_MAGIC, PARQUET_MAGIC = b"\x1f\x8b", b"PAR1"
 COMPRESSED = (".gz", ".bz2", ".zst", ".xz", ".zip")
 # How packed files begin
 _PACKED = re.compile(
-    rb"(?P<bz2>BZh\d1AY&SY)|(?P<zst>\x28\xb5\x2f\xfd)|(?P<xz>\xfd7zXZ)|(?P<zip>PK\x03\x04)"
+    rb"(?P<gz>\x1f\x8b)|(?P<bz2>BZh\d1AY&SY)|(?P<zst>\x28\xb5\x2f\xfd)|(?P<xz>\xfd7zXZ)|"
+    rb"(?P<zip>PK\x03\x04)|(?P<Parquet>PAR1)"
 )
+_OPEN: Dict[str, Callable[[Any], Any]] = {
+    "gz": lambda raw: gzip.GzipFile(fileobj=raw),
+    "bz2": bz2.BZ2File,
+    "xz": lzma.LZMAFile,
+}
 MEMORY = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4  # bytes of texts
 _SMALL, _RATIO = 64 << 20, 100  # an unpacked file has so many bytes, or times the packed one
 _ENCODER = json.JSONEncoder(ensure_ascii=False, default=str)  # str: dates and numbers of Arrow
@@ -36,8 +41,8 @@ _ENCODER = json.JSONEncoder(ensure_ascii=False, default=str)  # str: dates and n
 def opened(path: str) -> Iterator[Any]:
     """Open a file, a pipe or, for ``-``, standard input, to read its decompressed bytes.
 
-    Compression is recognized by the first bytes or by the name. Parquet, recognized by its first
-    four bytes, is read as JSON lines.
+    Compression is recognized by the first bytes, else by the name. Parquet, recognized by its
+    first four bytes, is read as JSON lines.
     """
     damage: Tuple[Type[Exception], ...] = (OSError, EOFError, zlib.error, lzma.LZMAError)
     damage += (zipfile.BadZipFile,)
@@ -45,26 +50,20 @@ def opened(path: str) -> Iterator[Any]:
     try:
         with _raw(path) as raw:
             file: Any = raw
-            packed = _PACKED.match(raw.peek(10))
-            packing = str(packed and packed.lastgroup), os.path.splitext(path.lower())[1][1:]
-            if "bz2" in packing:
-                kind, file = "bz2", bz2.BZ2File(raw)
-            elif "xz" in packing:
-                kind, file = "xz", lzma.LZMAFile(raw)  # noqa: SIM115
-            elif "zip" in packing:
-                kind = "zip"
+            packed, end = _PACKED.match(raw.peek(10)), os.path.splitext(path.lower())[1]
+            kind = str(packed.lastgroup) if packed else end[1:] * (end in COMPRESSED)
+            if kind == "zip":
                 file = _member(path, raw)
-            elif "zst" in packing:
+            elif kind == "zst":
                 zstandard = extra("zstandard", f"{path}: reading .zst")
                 damage += (zstandard.ZstdError,)
-                stream = zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True)
-                kind, file = "zst", stream
-            elif raw.peek(2)[:2] == GZIP_MAGIC or path.lower().endswith(".gz"):
-                kind, file = "gzip", gzip.GzipFile(fileobj=raw)
-            elif raw.peek(4)[:4] == PARQUET_MAGIC:
-                kind, parquet = "Parquet", extra("pyarrow.parquet", f"{path}: reading Parquet")
+                file = zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True)
+            elif kind == "Parquet":
+                parquet = extra("pyarrow.parquet", f"{path}: reading Parquet")
                 damage += (extra("pyarrow", path).ArrowException,)
-                file = _Rows(parquet.ParquetFile(raw))
+                file = _Chunks(_json_lines(parquet.ParquetFile(raw)))
+            elif kind:
+                file = _OPEN[kind](raw)
             yield file if file is raw else io.BufferedReader(_Unpacked(path, file), 1 << 16)
     except FileNotFoundError:
         raise DataError(
@@ -104,32 +103,29 @@ class _Unpacked(io.RawIOBase):
         return len(data)
 
 
-class _Rows(io.RawIOBase):
-    """The rows of a ``pyarrow.parquet.ParquetFile`` as JSON lines."""
+class _Chunks:
+    """Bytes that are made one chunk after the other, as a file."""
 
-    def __init__(self, file: Any) -> None:
-        self._batches = file.iter_batches(batch_size=128)
-        self._keys = [f"{_ENCODER.encode(name)}: " for name in file.schema_arrow.names]
-        self._left, self._size = b"", 0
-
-    def readable(self) -> bool:
-        return True
+    def __init__(self, chunks: Iterator[bytes]) -> None:
+        self._chunks, self._left, self._size = chunks, b"", 0
 
     def tell(self) -> int:
         return self._size
 
-    def readinto(self, buffer: Any) -> int:
-        while not self._left:
-            batch = next(self._batches, None)
-            if batch is None:
-                return 0
-            cells = zip(*map(_as_json, batch.columns))
-            rows = (", ".join(map(operator.add, self._keys, row)) for row in cells)
-            self._left = "".join(f"{{{row}}}\n" for row in rows).encode("utf-8", "surrogatepass")
-        size = min(len(buffer), len(self._left))
-        buffer[:size], self._left = self._left[:size], self._left[size:]
-        self._size += size
-        return size
+    def read(self, size: int) -> bytes:
+        self._left = self._left or next(self._chunks, b"")
+        data, self._left = self._left[:size], self._left[size:]
+        self._size += len(data)
+        return data
+
+
+def _json_lines(file: Any) -> Iterator[bytes]:
+    """Yield the rows of a ``pyarrow.parquet.ParquetFile`` as JSON lines."""
+    keys = [f"{_ENCODER.encode(name)}: " for name in file.schema_arrow.names]
+    for batch in file.iter_batches(batch_size=128):
+        cells = zip(*map(_as_json, batch.columns))
+        rows = (", ".join(map(operator.add, keys, row)) for row in cells)
+        yield "".join(f"{{{row}}}\n" for row in rows).encode("utf-8", "surrogatepass")
 
 
 def _as_json(column: Any) -> Iterator[str]:

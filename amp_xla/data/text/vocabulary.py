@@ -73,7 +73,32 @@ class Rules(NamedTuple):
 
     def splitter(self) -> Callable[[str], List[str]]:
         """Return a function from a text to its words."""
-        return HuggingFaceSplitter(self) if self.hugging_face else WordSplitter(self.lowercase)
+        return self._hugging_face() if self.hugging_face else self._bert4keras()
+
+    def _bert4keras(self) -> Callable[[str], List[str]]:
+        characters = _Characters(drop_marks=self.lowercase)
+
+        def split(text: str) -> List[str]:
+            if self.lowercase:
+                text = unicodedata.normalize("NFD", text.lower())
+            return text.translate(characters).split()
+
+        return split
+
+    def _hugging_face(self) -> Callable[[str], List[str]]:
+        normalizer = BertNormalizer(
+            clean_text=True, handle_chinese_chars=self.chinese,
+            strip_accents=self.strip_accents, lowercase=self.lowercase,
+        )  # fmt: skip
+        pre_tokenizer = BertPreTokenizer()
+
+        def split(text: str) -> List[str]:
+            # Half a surrogate pair cannot be passed to Rust.
+            clean = text.encode("utf-8", "ignore").decode("utf-8")
+            words = pre_tokenizer.pre_tokenize_str(normalizer.normalize_str(clean))
+            return [word for word, _ in words]
+
+        return split
 
 
 class _Characters(Dict[int, str]):
@@ -100,36 +125,6 @@ class _Characters(Dict[int, str]):
             new = char
         self[code] = new
         return new
-
-
-class WordSplitter:
-    """Splits texts by bert4keras' rules: symbols and CJK characters are words."""
-
-    def __init__(self, lowercase: bool) -> None:
-        self._lowercase = lowercase
-        self._characters = _Characters(drop_marks=lowercase)
-
-    def __call__(self, text: str) -> List[str]:
-        if self._lowercase:
-            text = unicodedata.normalize("NFD", text.lower())
-        return text.translate(self._characters).split()
-
-
-class HuggingFaceSplitter:
-    """Splits texts as ``BertNormalizer`` and ``BertPreTokenizer`` do."""
-
-    def __init__(self, rules: Rules) -> None:
-        self._normalizer = BertNormalizer(
-            clean_text=True, handle_chinese_chars=rules.chinese,
-            strip_accents=rules.strip_accents, lowercase=rules.lowercase,
-        )  # fmt: skip
-        self._pre_tokenizer = BertPreTokenizer()
-
-    def __call__(self, text: str) -> List[str]:
-        # Half a surrogate pair cannot be passed to Rust.
-        clean = text.encode("utf-8", "ignore").decode("utf-8")
-        words = self._pre_tokenizer.pre_tokenize_str(self._normalizer.normalize_str(clean))
-        return [word for word, _ in words]
 
 
 def load_vocab(path: str) -> List[str]:

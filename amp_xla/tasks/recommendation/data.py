@@ -49,14 +49,10 @@ class Lines:
     """The checked lines of bytes or of a file, which may be compressed.
 
     Args:
-      path: path of the file; with ``content`` it is only a name for messages.
       numbers: how many columns after the label are numbers; the others are slots.
       block: lines per block.
-      content: the content, read instead of a file.
-      columns: required columns; None = as in the first line.
-
-    Attributes:
-      columns: columns of every line.
+      content: read instead of the file; then ``path`` is only a name for messages.
+      columns: columns of every line; None = those of the first line.
     """
 
     def __init__(
@@ -166,10 +162,8 @@ class SlotBatches:
 
     Args:
       lines: lines in blocks of ``block_of(batch_size)``.
-      batch_size: samples per batch, over all ranks.
       rows: number of rows of the table.
       values: maximum values per slot; further values are dropped.
-      seed: decides the order.
       shuffle: False keeps the order of the file.
     """
 
@@ -308,10 +302,9 @@ class SlotFiles:
 def two_packages() -> Tuple[bytes, bytes]:
     """Return training and dev lines of a label and two slots, made from pairs of docstrings.
 
-    Both docstrings of a sample belong to the same package. The two packages with most docstrings
-    are used; the label says which of them it is. The words of the first docstring are the values of
-    the first slot, those of the second docstring the values of the second. Each docstring comes
-    first in eight samples. No docstring is both in training lines and in dev lines.
+    Both docstrings of a sample are of one of the two packages with most docstrings; the label says
+    which. Their words are the values of the two slots. Each docstring comes first in eight samples;
+    none is both in training lines and in dev lines.
     """
     parts = []
     common = collections.Counter(corpora.pydoc()[0].labels or []).most_common(2)
@@ -325,15 +318,13 @@ def two_packages() -> Tuple[bytes, bytes]:
             if label in names and words not in seen:
                 sides[names.index(label)][words] = None
         seen.update(*sides)
-        parts.append(_lines([list(side) for side in sides], 8))
+        lists = list(map(list, sides))
+        samples = [
+            f"{label}\t{words}\t{lists[label][(i + shift * 7) % len(side)]}\n"
+            for label, side in enumerate(sides)
+            for shift in range(1, 9)
+            for i, words in enumerate(side)
+        ]
+        order = np.random.RandomState(0).permutation(len(samples))
+        parts.append("".join(samples[i] for i in order).encode())
     return parts[0], parts[1]
-
-
-def _lines(sides: List[List[str]], times: int) -> bytes:
-    samples = []
-    for label, side in enumerate(sides):
-        for shift in range(1, times + 1):
-            for i, words in enumerate(side):
-                samples.append(f"{label}\t{words}\t{side[(i + shift * 7) % len(side)]}\n")
-    order = np.random.RandomState(0).permutation(len(samples))
-    return "".join(samples[i] for i in order).encode()

@@ -32,11 +32,8 @@ def described(train: Lines, dev: Lines, options: Any, ranks: int) -> str:
 class Recommender(keras.Model):
     """A model that maps the numbers and ids of a sample to the logit of its label.
 
-    Args:
-      table: ``amp_xla.sok.DistributedEmbedding`` with ``options.table_width`` numbers per row.
-      slots: number of slots per sample.
-      options: ``amp_xla.models.options.TowerOptions``.
-      seed: seed of the towers' initial weights; the same on every rank.
+    ``table`` is an ``amp_xla.sok.DistributedEmbedding`` with ``options.table_width`` numbers per
+    row, ``options`` are ``TowerOptions``; ``seed`` of the towers is the same on every rank.
     """
 
     def __init__(self, table: Any, slots: int, options: Any, seed: int) -> None:

@@ -20,9 +20,7 @@ MOST = 100  # subjects and objects of a text, the best ones: an untrained model 
 def decode(planes: np.ndarray, length: int) -> List[Tuple[int, ...]]:
     """Return (predicate, subject's first and last token, object's) of each triple of a text.
 
-    Args:
-      planes: scores, float [2 + 2 * predicates, L, L]; see ``data.cells_of``.
-      length: number of tokens; [CLS] and [SEP] are never part of a name.
+    ``planes`` are the scores of ``data.cells_of``; [CLS] and [SEP] are never part of a name.
     """
     inner = planes[:, 1 : length - 1, 1 : length - 1]
     cells = [np.argwhere(np.triu(plane > 0)) for plane in inner[:2]]
@@ -73,8 +71,7 @@ def state(batch: Batch, out: Mapping[str, Any], found: Found, gold: Found) -> Di
 
 def explained(mean: Mapping[str, float]) -> str:
     """Return why F1 is 0, and what to try, from the means of ``state``."""
-    advice = "more --epochs"
-    why = f"{mean['names']:.2g} subjects and objects per text"
+    why, advice = f"{mean['names']:.2g} subjects and objects per text", "more --epochs"
     if not mean["names"]:
         why = "no score of a subject or object is above 0; the best of a text is "
         why += f"{mean['best_name']:.1f} on average"
@@ -83,10 +80,8 @@ def explained(mean: Mapping[str, float]) -> str:
         why += ", but no predicate links them; the best score of a link is "
         why += f"{mean['best_link']:.1f} on average"
     else:
-        why += (
-            f" and {mean['triples']:.2g} triples; {mean['pairs']:.2g} have the right subject and "
-        )
-        why += "object with a wrong predicate"
+        why += f" and {mean['triples']:.2g} triples; {mean['pairs']:.2g} have the right subject "
+        why += "and object with a wrong predicate"
         advice += "; a lower --learning-rate if the loss rises"
     return f"F1 is 0: {why}. Try {advice}"
 

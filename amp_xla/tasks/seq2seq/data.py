@@ -53,16 +53,10 @@ def framed(tokenizer: Tokenizer, texts: Sequence[str], length: int) -> List[List
 
 
 def predictions(batch: Batch, *_: int, count: int) -> Batch:
-    """Add the positions and labels that a ``LanguageModel`` predicts to a batch.
+    """Add the ``count`` = K positions and labels that a ``LanguageModel`` predicts to a batch.
 
-    Args:
-      batch: batch of sources and targets.
-      count: K, predicted positions per row: the number of tokens of the longest target.
-
-    Returns:
-      The batch, and ``positions``: int32 [R, K], the positions before the tokens to predict;
-      ``labels``: int32 [R, K], the tokens to predict; ``weights``: float32 [R, K], 1 for tokens of
-      targets, 0 for padding.
+    ``positions``: int32 [R, K], the positions before the tokens to predict; ``labels``: int32 [R,
+    K], the tokens to predict; ``weights``: float32 [R, K], 1 for tokens of targets, else 0.
     """
     segments = batch["segment_ids"]
     places = segments.argmax(1)[:, None] + np.arange(count)

@@ -63,11 +63,7 @@ class CachedDecoder:
         self._run: List[Any] = []
 
     def start(self, source_ids: np.ndarray) -> np.ndarray:
-        """Return the probabilities of the first token, float32 [B, V].
-
-        Args:
-          source_ids: int [B, S], 0 for padding.
-        """
+        """Return the probabilities of the first token, float32 [B, V]; ids are int [B, S]."""
         if not self._run:
             session = backend.session()
             fed = [self._source_ids, self._number, self._tokens, self._parents, self._positions]
@@ -83,11 +79,8 @@ class CachedDecoder:
     ) -> np.ndarray:
         """Return the probabilities of the next token, float32 [B, K, V].
 
-        Args:
-          number: number of target tokens before this step.
-          tokens: token to add to each beam, int [B, K].
-          parents: index of the beam that each token extends, int [B, K].
-          positions: position id of each token, int [B, K].
+        ``number`` target tokens are before it; ``tokens``, int [B, K], are added to the beams
+        ``parents``, with the position ids ``positions``.
         """
         rows = np.arange(self.rows)[:, None] * self.beams
         probabilities = self._run[1](self._ids, number, tokens, parents + rows, positions)[0]
@@ -196,10 +189,7 @@ class CachedDecoder:
 class TextGenerator:
     """Generation of one text per source, with the results of bert4keras' decoder.
 
-    Args:
-      decoder: decoder of a model whose weights are loaded.
-      end_id: token that ends a text.
-      options: search options; with as many beams as ``decoder``.
+    The decoder's model has its weights, and as many beams as ``options``; ``end_id`` ends a text.
     """
 
     def __init__(self, decoder: CachedDecoder, end_id: int, options: GenerationOptions) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import types
 from typing import Any, Dict, List, Sequence
 
 import numpy as np
@@ -42,7 +43,7 @@ def rouge(found: Sequence[str], wanted: Sequence[str]) -> np.ndarray:
       DataError: the package rouge_score is missing.
     """
     scorer = extra("rouge_score.rouge_scorer", "ROUGE").RougeScorer(
-        list(ROUGE.values()), tokenizer=_Words()
+        list(ROUGE.values()), tokenizer=types.SimpleNamespace(tokenize=words)
     )
     each = (scorer.score(right, text) for right, text in zip(wanted, found))
     return np.array([[score[name].fmeasure for name in ROUGE.values()] for score in each])
@@ -60,12 +61,6 @@ def bleu(found: Sequence[str], wanted: Sequence[str]) -> float:
         smoothing_function=library.SmoothingFunction().method1,
     )  # fmt: skip
     return float(value)
-
-
-class _Words:
-    """The tokenizer for rouge_score."""
-
-    tokenize = staticmethod(words)
 
 
 class GeneratedScores(TextScores):

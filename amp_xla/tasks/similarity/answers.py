@@ -35,10 +35,8 @@ def threshold_of(method: Method, scale: Scale) -> Optional[Any]:
 def evaluation(infer: Infer, data: Labelled, threshold: Optional[Any]) -> Evaluation:
     """Return Spearman's correlation over all pairs, and the accuracy if labels are 0 and 1.
 
-    Args:
-      infer: outputs ``scores`` [B].
-      data: pairs, and their labels as a ``Scale``.
-      threshold: variable to set to the threshold with the highest accuracy; None = use 0.5.
+    ``infer`` outputs ``scores`` [B]. ``threshold`` is set to the value with the highest accuracy;
+    None = use 0.5.
     """
     labels = data.labels.values(data.dev.labels)
 
@@ -65,16 +63,7 @@ def predict(
     if query is not None:
         query, *others = map(readers.one_line, [query, *lines])
         pairs = [f"{query}\t{line}" for line in others]
-    return _answers(lines, *_scores(config, checkpoint, pairs))
-
-
-def _answers(lines: Sequence[str], scores: np.ndarray, similar: Optional[np.ndarray]) -> Answers:
-    """Return the label, if there is one, the score and the line.
-
-    Args:
-      scores: score of each pair, float [pairs].
-      similar: probability of the label 1; None if labels are not 0 and 1.
-    """
+    scores, similar = _scores(config, checkpoint, pairs)
     labels: List[Row] = [([], {}) for _ in lines]
     if similar is not None:
         labels = label_answers(lines, ("0", "1"), np.stack([1.0 - similar, similar], 1)).rows

@@ -24,11 +24,8 @@ def network(
     """Build a Keras model of token and segment ids, int [B, L].
 
     Its output is a logit, float32 [B, 1], or the vector of a text, float [B, hidden]: the mean of
-    the token vectors without padding.
-
-    Args:
-      weights: False = read only the configuration from ``--bert``; a checkpoint has the weights.
-      pooling: of a cross-encoder: which vector of a pair becomes the logit.
+    the token vectors without padding. ``weights``: False = read only the configuration from
+    ``--bert``. ``pooling``: which vector of a pair becomes a cross-encoder's logit.
     """
     if not apart(method):
         return encoder.classifier(vocab_size, 1, max_length, weights=weights, pooling=pooling)
@@ -121,11 +118,8 @@ def cosent(cosine: Any, labels: Any, weights: Any) -> Any:
 def in_batch(vectors: Any, weights: Any) -> Any:
     """Build SimCSE's loss (Gao et al., arXiv:2104.08821), a float32 scalar.
 
-    It is the cross-entropy of cosines / 0.05; the second texts of all other pairs are negatives.
-
-    Args:
-      vectors: unit vectors, float32 [B, 2, hidden].
-      weights: float32 [B], 0 for padding.
+    It is the cross-entropy of cosines / 0.05 of unit vectors, float32 [B, 2, hidden]; the second
+    texts of all other pairs are negatives. ``weights``, [B], are 0 for padding.
     """
     # AMP converts products of float32 to half precision, but not of float64; B is small.
     first, second = (tf.cast(vectors[:, i], tf.float64) for i in range(2))

@@ -15,11 +15,7 @@ from amp_xla.training.sample_scores import LabelScores, NumberScores, Samples, S
 
 @dataclasses.dataclass(frozen=True)
 class BinaryPairScores(LabelScores):
-    """Scores of the labels 0 and 1, and of the similarities.
-
-    Attributes:
-      values: predicted similarities, float64 [N].
-    """
+    """Scores of the labels 0 and 1, and of ``values``: the similarities, float64 [N]."""
 
     values: np.ndarray
 

@@ -33,12 +33,8 @@ def token_spans(
 def with_labels(batch: Batch, spans: List[List[Span]], head: str, labels: int) -> Batch:
     """Add labels to a batch: BIO tags, or a matrix [start, end] per label.
 
-    Args:
-      batch: batch without labels.
-      spans: spans of each sample.
-      head: name of the model's head. For softmax and crf, labels are int32 [R, L], weights [R, L];
-        for other heads, labels are bool [R, labels, L, L] and weights [R].
-      labels: number of labels.
+    ``spans`` are those of each sample. For softmax and crf, labels are int32 [R, L], weights [R,
+    L]; for other heads, labels are bool [R, labels, L, L] and weights [R].
     """
     rows, length = batch["token_ids"].shape
     flat = is_flat(head)

@@ -22,8 +22,7 @@ TRANSITION_RATE = 0.01  # peak learning rate of a CRF's transitions, 100 to 1000
 class Transitions(keras.layers.Layer):
     """Layer with a score for each pair of successive tags; its output is its input.
 
-    Args:
-      factor: scores are ``factor`` times the weights, as if their learning rate were higher.
+    Scores are ``factor`` times the weights, as if their learning rate were higher.
     """
 
     def __init__(self, factor: float, **kwargs: Any) -> None:
@@ -134,11 +133,8 @@ def tagger(encoder: Any, head: str, labels: int, dropout: float, rate: float) ->
 def crf_loss(labels: Any, scores: Any, weights: Any, transitions: Any) -> Any:
     """Build the sum of -log p(tags) over the texts of a batch, a float32 scalar.
 
-    Args:
-      labels: int32 [B, L], 0 for padding.
-      scores: scores of each tag, float32 [B, L, tags].
-      weights: float32 [B, L], 1 for tokens and 0 for padding, which is at the end.
-      transitions: scores of tag pairs, float32 [tags, tags]; row = first tag, column = second.
+    ``labels`` are int32 [B, L], ``scores`` of each tag float32 [B, L, tags], ``weights`` float32
+    [B, L], 1 for tokens and 0 for padding, which is at the end; ``transitions`` as in ``Tagger``.
     """
     tags = tf.shape(scores)[-1]
     at_labels = tf.reduce_sum(scores * tf.one_hot(labels, tags), -1)
@@ -161,11 +157,7 @@ def crf_loss(labels: Any, scores: Any, weights: Any, transitions: Any) -> Any:
 def span_loss(labels: Any, scores: Any) -> Any:
     """Build the mean over labels of ``losses.several_labels``, float32 [B].
 
-    Source: Su et al., "Global Pointer", arXiv:2208.03054.
-
-    Args:
-      labels: bool [B, labels, L, L].
-      scores: float32 [B, labels, L, L].
+    Source: Su et al., "Global Pointer", arXiv:2208.03054. Both arguments are [B, labels, L, L].
     """
     shape = tf.concat([tf.shape(scores)[:2], [-1]], 0)
     labels, scores = (tf.reshape(x, shape) for x in (labels, scores))

@@ -62,12 +62,8 @@ def joined(
     """Return the spans of a text from those of its windows.
 
     A token belongs to the window in which it is furthest from an edge. Tags are those of each
-    token's window; a span that may be nested is taken from the window of its middle token.
-
-    Args:
-      windows: spans in each window, counted from 1.
-      begins: where each window begins in the text, ascending; size: tokens of a window.
-      flat: as ``is_flat``.
+    token's window; a span that may be nested is taken from the window of its middle token. Spans
+    count from 1; windows of ``size`` tokens begin at ``begins`` in the text.
     """
     ends = [(a + b + size + 1) // 2 for a, b in zip(begins, begins[1:])]
     ends.append(begins[-1] + size)

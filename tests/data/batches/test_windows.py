@@ -147,5 +147,5 @@ def test_too_many_windows_are_one_error_with_an_example():
         preparation = Preparation(None, options, None, 0.0, 1, micro_batch=limit, windows=shape)
         with pytest.raises((DataError, SettingsError), match=said):
             preparation.labelled((data, data), None, None, encoded)
-    with pytest.raises(SettingsError, match="--stride 11: allowed is 1 to 10"):
+    with pytest.raises(SettingsError, match="--stride 11: allowed is 0 .no windows., or 1 to 10"):
         WindowOptions(max_length=LENGTH, stride=11)

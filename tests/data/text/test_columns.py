@@ -185,10 +185,14 @@ def test_keys_that_are_texts_are_one_short_line(file):
 
 
 def test_quotation_marks_of_a_table_with_tabs_are_named(file):
-    quoted = "text\tlabel\n" + '"some words"\t"good"\n' * 12
+    quoted = "text\tlabel\n" + '"some words"\tgood\n' * 12
     assert "12 texts are between quotation marks" in read(file("a.tsv", quoted)).remark
+    data = read(file("a.tsv", quoted.replace("good", '"good"')))
+    assert data.texts == ["some words"] * 12 and data.labels == ["good"] * 12 and not data.remark
     lines = rows("tl", 9) + '"he said ""so"""\tgood\n'
-    assert "1 texts are between quotation marks" in read(file("a.tsv", lines)).remark
+    assert read(file("a.tsv", lines)).texts[-1] == 'he said "so"'
+    data = read(file("a.tsv", lines + '"so" he said\tgood\n'))
+    assert "1 texts are between quotation marks" in data.remark and data.texts[-1] == '"so" he said'
     assert not read(file("a.tsv", rows("tl") + '"so" he said\tgood\n')).warnings()
     long = '"{}",good\n'.format("a document " * 20_000) + rows("tl", separator=",")
     assert len(read(file("a.csv", long))) == 13

@@ -61,6 +61,46 @@ def test_headers_of_r_and_excel(file, name, content):
     assert len(inputs) == len(lines) and [text for text in inputs if text] == TEXTS
 
 
+@pytest.mark.parametrize("name, how", [
+    ("a.tsv", dict(delimiter="\t")), ("a.txt", dict(delimiter="\t", quoting=csv.QUOTE_ALL)),
+    ("a.csv", dict(delimiter="\t")), ("a.csv", dict(doublequote=False, escapechar="\\")),
+    ("a.tsv", dict(delimiter="\t", doublequote=False, escapechar="\\")), ("a.csv", {}),
+])  # fmt: skip
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+@pytest.mark.parametrize("header", [("text", "label"), ("Kommentar", "label"), ()])
+def test_quotation_marks_and_line_breaks_as_programs_write_them(file, name, how, order, header):
+    """pandas, Excel and Spark; the file to predict has an answer per line, the last of a row."""
+    texts = [f'{text}\n\n"so" it\'s' if i % 4 else text for i, text in enumerate(TEXTS)]
+    written = io.StringIO()
+    rows = [header] * bool(header) + list(zip(texts, LABELS))
+    csv.writer(written, lineterminator="\n", **how).writerows([r[i] for i in order] for r in rows)
+    path, names = file(name, written.getvalue()), [str(order.index(i)) for i in (0, 1)]
+    data = read(path, names[0], None, names[1], header="yes" if header else "no")
+    if header == ("text", "label"):
+        assert read(path) == data
+    assert (data.texts, data.labels, data.remark) == (texts, LABELS, "")
+    lines = written.getvalue().split("\n")[:-1]
+    inputs, _ = TextFiles().questions(path, lines, data.columns)
+    assert len(inputs) == len(lines)
+    assert [text for text in inputs if text] == [text.replace("\n", " ") for text in texts]
+
+
+def test_a_mark_that_is_not_closed_is_one_bad_line(file):
+    rows = [f'"{text}",{label}' for text, label in PLAIN]
+    rows[3:5] = f'"{TEXTS[3]},gut', f'"{TEXTS[4]} "so" it is",gut'
+    path = file("a.csv", "\n".join(["text,label", *rows]))
+    data = read(path, on_bad_line="skip")
+    with pytest.raises(DataError, match="a.csv:5: .*is a quotation mark missing, or not doubled"):
+        read(path)
+    with pytest.raises(DataError, match="a.csv:5: .*is a quotation mark missing, or not doubled"):
+        TextFiles().questions(path, ["text,label", *rows], data.columns)
+    assert data.texts == TEXTS[:3] + TEXTS[5:] and [bad.line for bad in data.bad_lines] == [5, 6]
+    stray = "".join(f'"{text}\t{label}\n' for text, label in PLAIN)  # GLUE's MRPC
+    assert read(file("a.tsv", stray)).texts == [f'"{text}' for text in TEXTS]
+    with pytest.raises(DataError, match="a.tsv:13: 1 column, not 2"):
+        read(file("a.tsv", f"{stray}no label\n"))
+
+
 def test_a_mark_between_columns_is_named_though_texts_have_commas(file):
     rows = [(label, text[: 12 + 5 * i]) for i, (text, label) in enumerate(PLAIN)]
     for content in (table(rows, ";"), table([("Klasse, grob", "Text"), *rows], ";")):
@@ -170,26 +210,8 @@ def test_labels_that_a_user_of_prodigy_rejected_are_left_out(file, answer):
         assert data.texts == ["Ann came", "b a"]
 
 
-def test_entities_of_label_studio(file):
-    value = {"start": 0, "end": 3, "text": "Ann", "labels": ["PER"]}
-    content = json.dumps([{"id": 1, "text": "Ann came", "label": [value], "annotator": 1}])
-    (label,) = entities.read(file("a.json", content)).labels or []
-    assert entities.unpack(label) == [entities.Entity(0, 3, "PER")]
-    value["labels"] = ["PER", "ORG"]
-    content = json.dumps([{"text": "Ann came", "label": [value]}])
-    with pytest.raises(DataError, match="a.json:1: entity"):
-        entities.read(file("a.json", content))
-
-
 WORDS = "Ann Lee met Bob in New York City".split()
 BILOU = "B-PER L-PER O U-PER O B-LOC I-LOC L-LOC".split()
-
-
-def test_bilou(file):
-    lines = "".join(f"{word} {tag}\n" for word, tag in zip(WORDS, BILOU))
-    data = entities.read(file("a.bilou", f"{lines}\n{lines}"))
-    wanted = [(0, 7, "PER"), (12, 15, "PER"), (19, 32, "LOC")]
-    assert [entities.unpack(label) for label in data.labels or []] == [wanted] * 2
 
 
 @pytest.mark.parametrize("begin", ["s{i}\t", "{i}\t", "bc/00\t{k}\t", "\t"])
@@ -258,11 +280,15 @@ def test_a_constant_text_and_a_short_source_are_asked_for(file, name, rows, how,
     ("# id 5 domain=en\nUni _ _ B-ORG\nRom _ _ I-ORG\n\n", None),
     ("Uni NNP I-NP I-ORG\nRom NNP I-NP I-ORG\n\n", None),
     ("#\tO\n#\tB-creative work\n\n", None),
+    ("Ann B-PER\nNew York B-LOC\nRom B-LOC\n\n", "a.txt:2: 3 columns, not 2; needed: a token"),
+    ('7\t"\tO\n7\tAnn\tB-PER\n7\t"Ann Lee"\tx\tO\n\n', "column 0 numbers the tokens"),
+    ("-DOCSTART-\n\nAnn\tx\tB-PER\nsang\tx\tO\n\n", None),
 ])  # fmt: skip
 def test_tags_are_one_column_and_one_per_token(file, lines, said):
     path = file("a.txt", lines * 9)
     if said is None:
-        assert len(entities.read(path)) == 9
+        data = entities.read(path)
+        assert len(data) == 9 and data.columns.label == len(data.columns.columns) - 1 > 0
         return
     with pytest.raises(DataError, match=said):
         entities.read(path)

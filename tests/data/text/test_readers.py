@@ -6,6 +6,7 @@ import io
 import json
 import lzma
 import os
+import re
 import sys
 import tarfile
 import zipfile
@@ -20,6 +21,7 @@ from amp_xla.data.text.options import TaggedFiles, TextFiles
 from amp_xla.data.text.readers import Dataset, read
 from amp_xla.errors import DataError
 from amp_xla.tasks.pretraining.data.units import Reading, units
+from amp_xla.tasks.reading.data import ReadingFiles
 from amp_xla.tasks.relations.data import RelationFiles
 from amp_xla.tasks.seq2seq.data import TargetFiles
 from amp_xla.tasks.similarity.data import PairFiles
@@ -46,9 +48,6 @@ def objects(**columns):
 FORMATS = {
     "plain.tsv": rows(TEXTS, LABELS),
     "pairs.tsv": rows(TEXTS, PAIRS, LABELS),
-    "sst2.tsv": "sentence\tlabel\n" + rows(TEXTS, LABELS),
-    "chnsenticorp.tsv": "qid\tlabel\ttext_a\n" + rows(["0", "1", "2"], LABELS, TEXTS),
-    "qnli.tsv": "index\tquestion\tsentence\tlabel\n" + rows(["0", "1", "2"], TEXTS, PAIRS, LABELS),
     "mrpc.tsv": "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\n"
     + rows(LABELS, ["7"] * 3, ["8"] * 3, TEXTS, PAIRS),
     "cola.tsv": rows(["gj04"] * 3, LABELS, ["*"] * 3, TEXTS),
@@ -66,7 +65,7 @@ FORMATS = {
     "windows.tsv": rows(TEXTS, LABELS).replace("\n", "\r\n"),
     "blank_lines.tsv": "\n" + rows(TEXTS, LABELS).replace("\n", "\n\n  \n"),
 }
-WITH_PAIRS = ("pairs.tsv", "qnli.tsv", "mrpc.tsv", "clue.json", "own_keys.jsonl")
+WITH_PAIRS = ("pairs.tsv", "mrpc.tsv", "clue.json", "own_keys.jsonl")
 FIELDS = {
     "cola.tsv": {"text_field": "3", "label_field": "1"},
     "own_names.tsv": {"text_field": "What they said", "label_field": "Stars"},
@@ -172,8 +171,10 @@ UNUSABLE = [
     ("a.tsv", "text\tlabel\n", {}, "no sample below"),
     ("a.tsv", "text\t1\n".encode("utf-16-le"), {}, "UTF-16"),
     ("a.tsv.gz", "text\t1\n".encode("utf-16-be"), {}, "UTF-16"),
+    ("a.tsv", "text\t1\n".encode("utf-32"), {}, "is UTF-32; .* -f UTF-32"),
     ("a.tsv", "text\t1\rtwo\t0\r", {}, "a.tsv: only carriage returns end its lines; .*[(]tr "),
     ("a.csv", "text,label\ra,1", {}, "a.csv: only carriage returns"),
+    ("a.csv", "text,label\ra,1\r\n", {}, "a.csv: only carriage returns"),
     ("a.csv", b'review,label\n"never closed,1\n' + b"x\n" * 70_000, {}, "a.csv:.*quotation mark"),
     ("a.tsv", b"a\tb\tc\td\n", {}, "4 columns between tabs"),
     ("a.tsv", b"1\ta\tb\n", dict(needs=("text", "pair"), known=TARGETS), "3 columns between tabs"),
@@ -192,16 +193,6 @@ UNUSABLE = [
 def test_unusable_files(file, name, content, options, message):
     with pytest.raises(DataError, match=message):
         read(file(name, content), **options)
-
-
-def test_damaged_gzip_is_named(tmp_path):
-    packed = gzip.compress(rows(TEXTS, LABELS).encode() * 50)
-    flipped = packed[:60] + bytes([packed[60] ^ 16]) + packed[61:]
-    cases = {packed[:-20]: "", flipped: "", b"a\t1\n": " file: Not a gzipped file"}
-    for content, reason in cases.items():
-        (tmp_path / "a.tsv.gz").write_bytes(content)
-        with pytest.raises(DataError, match=f"damaged gzip{reason}"):
-            read(str(tmp_path / "a.tsv.gz"))
 
 
 def test_parquet_is_read_as_the_json_lines_that_it_would_be(tmp_path):
@@ -326,10 +317,16 @@ def archive(name):
     return content.getvalue()
 
 
+PACKED = gzip.compress(rows(TEXTS, LABELS).encode() * 50, mtime=0)
+FLIPPED = PACKED[:60] + bytes([PACKED[60] ^ 16]) + PACKED[61:]
+
+
 @pytest.mark.parametrize("name, content, said", [
     ("two.zip", zipped(**{"train.csv": COMMAS, "dev.csv": COMMAS}), "of 2 files .train.csv, dev"),
     ("a.xlsx", zipped(**{"[Content_Types].xml": "", "xl/workbook.xml": ""}), "save it as CSV"),
     ("a.zip", zipped(x=COMMAS)[:-30], "damaged zip file"), ("a.xz", b"abc", "damaged xz file"),
+    ("a.gz", PACKED[:-20], "damaged gz file"), ("a.gz", FLIPPED, "damaged gz file"),
+    ("a.tsv.gz", b"a\t1\n", "damaged gz file: Not a gzipped file"),
     ("a.parquet.gz", gzip.compress(b"PAR1\x15\x04"), "is Parquet that was compressed again"),
     ("a.xls", b"\xd0\xcf\x11\xe0\xa1\xb1", "is Excel: save it as CSV"),
     ("a.tar.gz", gzip.compress(archive("train.csv")), "is an archive: unpack it"),
@@ -343,3 +340,35 @@ def test_other_formats_are_named_with_the_way_to_read_them(file, tmp_path, name,
         with pytest.raises(DataError, match=said) as error:
             use(path)
         assert "iconv" not in str(error.value) and "\n" not in str(error.value)
+
+
+TRIPLES = {"text": "Ann leads Corp", "spo_list": [["Ann", "leads", "Corp"]]}
+ANSWERS = {"question": "Where?", "context": "Ann is in Rome", "answers": ["Rome"]}
+
+
+@pytest.mark.parametrize("good, changes, message", [
+    (TRIPLES, {"spo_list": None}, "no list spo_list or triple_list"),
+    (TRIPLES, {"spo_list": "x"}, "no list spo_list or triple_list"),
+    (TRIPLES, {"spo_list": [["x", "y"]]}, 'triple ["x", "y"]'),
+    (TRIPLES, {"spo_list": [{"subject": "x", "object": "y"}]}, "these keys"),
+    (TRIPLES, {"spo_list": [["x", "y", ""]]}, "all texts"),
+    (TRIPLES, {"spo_list": [["x", "y", {}]]}, "all texts"),
+    (TRIPLES, {"spo_list": [3]}, "triple 3"), (TRIPLES, {"text": None}, "text is null"),
+    (ANSWERS, {"context": None}, "context is null"), (ANSWERS, {"question": " "}, "is empty"),
+    (ANSWERS, {"answers": None}, "answers: null; needed: a list of texts"),
+    (ANSWERS, {"answers": [{"text": 3}]}, 'answers: [{"text": 3}]'),
+    (ANSWERS, {"answers": ["\ud83d"]}, "answers: character 1 is half a surrogate pair"),
+    (ANSWERS, {"answers": [{"text": "a", "answer_start": "0"}]}, "text and answer_start"),
+    (ANSWERS, {"answers": {"text": ["a"], "answer_start": []}}, "text and answer_start"),
+    (ANSWERS, {"paragraphs": "x"}, "must be lists of objects"),
+    (ANSWERS, {"paragraphs": [{"qas": 1}]}, "must be lists of objects"),
+])  # fmt: skip
+def test_a_bad_record_is_named_with_its_line(file, good, changes, message):
+    kind = RelationFiles if good is TRIPLES else ReadingFiles
+    path = file("bad.jsonl", "".join(f"{json.dumps(x)}\n" for x in (good, {**good, **changes})))
+    with pytest.raises(DataError, match=f"{path}:2:.*{re.escape(message)}"):
+        kind().dataset(path)
+    assert len(kind(on_bad_line="skip").dataset(path)) == 1
+    named = "spo_list or triple_list" if good is TRIPLES else "question, context and answers"
+    with pytest.raises(DataError, match=f"a.tsv:1: not JSON.*{named}"):
+        kind().dataset(file("a.tsv", "Ann leads\tB-person\n"))

@@ -15,7 +15,6 @@ from nltk.tokenize.destructive import NLTKWordTokenizer
 from amp_xla.data.text import corpora
 from amp_xla.data.text.readers import Dataset
 from amp_xla.data.text.tokenizer import Tokenizer
-from amp_xla.errors import DataError
 from amp_xla.tasks.reading import data, scores
 from amp_xla.tasks.reading.data import ReadingFiles
 
@@ -66,36 +65,6 @@ def test_layouts_of_public_sets(tmp_path, name, indent):
     lines = path.read_text().splitlines()
     inputs, _ = ReadingFiles().questions(str(path), lines, read.columns)
     assert inputs[0] == f"{QUESTION}\t{PASSAGE}" and len(inputs) == len(labels)
-
-
-@pytest.mark.parametrize(
-    "record, message",
-    [
-        ({"question": "q", "answers": []}, "no field 'context'"),
-        ({"context": "c", "answers": []}, "no field 'question'"),
-        ({"question": " ", "context": "c", "answers": []}, "question is empty"),
-        (ONE, "answers: null; needed: a list of texts"),
-        ({**ONE, "answers": [{"text": 3}]}, 'answers: [{"text": 3}]'),
-        ({**ONE, "answers": ["\ud83d"]}, "answers: character 1 is half a surrogate pair"),
-        ({**ONE, "answers": [{"text": "a", "answer_start": "0"}]}, "text and answer_start"),
-        ({**ONE, "answers": {"text": ["a"], "answer_start": []}}, "text and answer_start"),
-        ({"paragraphs": "x"}, "must be lists of objects"),
-        ({"paragraphs": [{"context": "c", "qas": 1}]}, "must be lists of objects"),
-    ],
-)
-def test_a_bad_record_is_named_with_its_line(tmp_path, record, message):
-    path = tmp_path / "bad.jsonl"
-    path.write_text("".join(json.dumps(x) + "\n" for x in ({**ONE, "answers": ["Rome"]}, record)))
-    with pytest.raises(DataError, match=re.escape(message)) as error:
-        ReadingFiles().dataset(str(path))
-    assert f"{path}:2:" in str(error.value)
-    assert len(ReadingFiles(on_bad_line="skip").dataset(str(path))) == 1
-
-
-def test_a_file_that_is_not_json_is_refused(tmp_path):
-    (tmp_path / "a.tsv").write_text("Where?\tIn Rome\tRome\n")
-    with pytest.raises(DataError, match="a.tsv:1: not JSON.*question, context and answers"):
-        ReadingFiles().dataset(str(tmp_path / "a.tsv"))
 
 
 TOKENS = "[PAD] [UNK] [CLS] [SEP] who ann lead ##s corp in rome , ##ing".split()

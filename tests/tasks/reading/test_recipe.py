@@ -186,10 +186,3 @@ def test_exports_answer_as_predict(trained, command):
     assert config["architectures"] == ["BertForQuestionAnswering"]
     weights = load_file(str(command.folder / "hf" / "model.safetensors"))
     assert [weights[f"qa_outputs.{x}"].shape for x in ("weight", "bias")] == [(2, 64), (2,)]
-
-
-@pytest.mark.once
-@pytest.mark.slow
-def test_it_is_finite_in_float16(command):
-    done = command(CLI, "rehearse", "--recipe", "reading", "--steps", "2", "--", *DATA)
-    assert done.code == 0 and "suggested constant loss scale" in done.out, done.out + done.err

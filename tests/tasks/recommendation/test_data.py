@@ -1,7 +1,5 @@
 """Samples with slots: lines of Criteo's format, blocks, hashes, what is refused."""
 
-import gzip
-
 import numpy as np
 import pytest
 
@@ -26,22 +24,16 @@ def criteo(lines):
 
 
 @pytest.fixture
-def file(tmp_path):
-    def write(lines, name="day.tsv"):
-        path = tmp_path / name
-        with (gzip.open if name.endswith(".gz") else open)(str(path), "wt") as handle:
-            handle.write("".join(f"{line}\n" for line in lines))
-        return str(path)
-
-    return write
+def lines_in(file):
+    return lambda lines, name="day.tsv": file(name, "".join(f"{line}\n" for line in lines))
 
 
 def ids_of(batches, epoch, start=0):
     return [batch["sample_ids"].tolist() for batch in batches.epoch(epoch, start)]
 
 
-def test_each_sample_occurs_once_per_epoch_and_epochs_differ(file):
-    lines = Lines(file(criteo(1003)), CRITEO_NUMBERS, 256)  # four blocks
+def test_each_sample_occurs_once_per_epoch_and_epochs_differ(lines_in):
+    lines = Lines(lines_in(criteo(1003)), CRITEO_NUMBERS, 256)  # four blocks
     batches = SlotBatches(lines, 32, 1000, seed=5)
     assert len(lines) == 1003 and lines.columns == (13, 26)
     first, second = ids_of(batches, 0), ids_of(batches, 1)
@@ -54,9 +46,9 @@ def test_each_sample_occurs_once_per_epoch_and_epochs_differ(file):
     assert ids_of(SlotBatches(lines, 32, 1000, seed=5), 1) == second
 
 
-def test_a_value_has_the_same_row_also_in_gzipped_files(file):
+def test_a_value_has_the_same_row_also_in_gzipped_files(lines_in):
     text = criteo(40)
-    plain, packed = Lines(file(text), 13, 64), Lines(file(text, "d.gz"), 13, 64)
+    plain, packed = Lines(lines_in(text), 13, 64), Lines(lines_in(text, "d.gz"), 13, 64)
     assert plain.fingerprint() == packed.fingerprint()
     one, other = (next(SlotBatches(x, 40, 10**6, shuffle=False).epoch(0)) for x in (plain, packed))
     np.testing.assert_array_equal(one["ids"], other["ids"])
@@ -65,7 +57,7 @@ def test_a_value_has_the_same_row_also_in_gzipped_files(file):
     assert (one["ids"][0, :, 0] == -1).tolist() == [not field for field in fields[14:]]
     assert one["ids"].max() < 10**6 and len(np.unique(one["ids"])) > 800
     # A value is one row in one slot and another in the next.
-    same = Lines(file(["1\tabc\tabc"], "s.tsv"), 0, 8)
+    same = Lines(lines_in(["1\tabc\tabc"], "s.tsv"), 0, 8)
     ids = next(SlotBatches(same, 1, 10**6).epoch(0))["ids"].reshape(-1)
     assert ids.tolist() == [ids[0], ids[1]] and ids[0] != ids[1]
 
@@ -77,18 +69,13 @@ def test_a_value_has_the_same_row_also_in_gzipped_files(file):
         (["1\t2\ta", "1\t2"], "line 2: 1 columns after the label; required: 2"),
         (["1\t2\ta", "yes\t2\ta"], "line 2: the label is 'yes'; allowed: 0 or 1"),
         (["1\t2"], "leaves no slot; --numbers sets"),
+        (["1\t2\ta\r0\t3\tb\r"], r"day\.tsv: only carriage returns end its lines"),
         *((["1\t2\ta", f"0\t{n}\tb"], rf"day\.tsv, line 2: '{n}' is not a finite") for n in _WRONG),
     ],
 )
-def test_wrong_lines_are_refused(file, lines, message):
+def test_wrong_lines_are_refused(lines_in, lines, message):
     with pytest.raises(DataError, match=message):
-        Lines(file(lines), 1, 8)
-
-
-def test_lines_that_end_in_carriage_returns_alone_are_refused(tmp_path):
-    (tmp_path / "day.tsv").write_bytes(b"1\t2\ta\r0\t3\tb\r")
-    with pytest.raises(DataError, match=r"day\.tsv: only carriage returns end its lines"):
-        Lines(str(tmp_path / "day.tsv"), 1, 8)
+        Lines(lines_in(lines), 1, 8)
 
 
 def test_auc_is_the_share_of_pairs_in_order():

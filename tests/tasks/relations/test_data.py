@@ -12,7 +12,6 @@ import pytest
 from amp_xla.data.alignment import AlignedTexts, warning
 from amp_xla.data.text import corpora
 from amp_xla.data.text.tokenizer import Tokenizer
-from amp_xla.errors import DataError
 from amp_xla.tasks.relations import scores
 from amp_xla.tasks.relations.data import RelationFiles, Triple, cells_of, span, unpack
 
@@ -50,35 +49,6 @@ def test_each_part_of_an_object_is_a_triple(tmp_path):
     path.write_text(json.dumps({"text": "Ann sings a song in a film", "spo_list": [spo]}))
     (triples,) = gold_of(RelationFiles().dataset(str(path)))
     assert triples == [("Ann", "sings", "a song"), ("Ann", "sings_inWork", "a film")]
-
-
-@pytest.mark.parametrize(
-    "record, message",
-    [
-        ({"text": "a"}, "no list spo_list or triple_list"),
-        ({"text": "a", "spo_list": "x"}, "no list spo_list or triple_list"),
-        ({"text": "a", "spo_list": [["x", "y"]]}, 'triple ["x", "y"]'),
-        ({"text": "a", "spo_list": [{"subject": "x", "object": "y"}]}, "these keys"),
-        ({"text": "a", "spo_list": [["x", "y", ""]]}, "all texts"),
-        ({"text": "a", "spo_list": [["x", "y", {}]]}, "all texts"),
-        ({"text": "a", "spo_list": [3]}, "triple 3"),
-        ({"spo_list": []}, "no field 'text'"),
-    ],
-)
-def test_a_bad_record_is_named_with_its_line(tmp_path, record, message):
-    path = tmp_path / "bad.jsonl"
-    good = json.dumps({"text": TEXT, "spo_list": GOLD})
-    path.write_text(f"{good}\n{json.dumps(record)}\n")
-    with pytest.raises(DataError, match=re.escape(message)) as error:
-        RelationFiles().dataset(str(path))
-    assert f"{path}:2:" in str(error.value)
-    assert len(RelationFiles(on_bad_line="skip").dataset(str(path))) == 1
-
-
-def test_a_file_that_is_not_json_is_refused(tmp_path):
-    (tmp_path / "a.tsv").write_text("Ann leads\tB-person\n")
-    with pytest.raises(DataError, match="a.tsv:1: not JSON.*spo_list or triple_list"):
-        RelationFiles().dataset(str(tmp_path / "a.tsv"))
 
 
 @pytest.fixture

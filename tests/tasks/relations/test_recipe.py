@@ -103,11 +103,3 @@ def test_before_it_has_learned_it_says_what_is_missing(command):
     short = ("--epochs", "1", "--learning-rate", "1e-6", "--name", "short")
     said = command.done(RECIPE, *DATA, *short).err
     assert "F1 is 0: no score of a subject or object is above 0" in said
-
-
-@pytest.mark.once
-@pytest.mark.slow
-def test_it_is_finite_in_float16(command):
-    """On padded batches, with the lists of NVIDIA's TensorFlow where it is 1.15."""
-    done = command(CLI, "rehearse", "--recipe", "relations", "--steps", "2", "--", *DATA)
-    assert done.code == 0 and "suggested constant loss scale" in done.out, done.out + done.err

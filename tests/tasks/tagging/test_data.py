@@ -66,6 +66,7 @@ def read(tmp_path, content, **how):
 @pytest.mark.parametrize("content", [
     CONLL,
     CONLL.replace("B-ORG", "S-ORG").replace("I-PER", "E-PER").replace(" ", "\t"),
+    CONLL.replace("B-ORG", "U-ORG").replace("I-PER", "L-PER"),
     "\ufeff\n\n" + CONLL.replace("\n", "\r\n") + "\n\n",
     "\ufeff\ufeff" + CONLL,
     json.dumps({"text": TEXT, "entities": [list(e) for e in ENTITIES[::-1]]}) + "\n",
@@ -97,6 +98,8 @@ CHINESE, NAMES = "患者张三有糖尿病", [Entity(2, 4, "name"), Entity(5, 8,
     {"entities": [{"id": 0, "label": "name", "start_offset": 2, "end_offset": 4},
                   {"id": 1, "label": "dis", "start_offset": 5, "end_offset": 8}], "relations": []},
     {"entities": [{"start": 2, "end": 4, "label": "name"}, {"start": 5, "end": 8, "label": "dis"}]},
+    {"label": [{"start": 2, "end": 4, "text": "张三", "labels": ["name"]},
+               {"start": 5, "end": 8, "text": "糖尿病", "labels": ["dis"]}]},  # Label Studio
 ])  # fmt: skip
 @pytest.mark.parametrize("form", ["lines", "array", "pretty"])
 def test_entities_in_the_forms_of_public_files(tmp_path, record, form):
@@ -155,6 +158,7 @@ def test_positions_behind_tokens_cause_a_warning(tmp_path):
     ('{"text": "abc", "label": {"x": {"bc": [[0, 1]]}}}',
      r"data:1: entity .*: the text has 'ab' there"),
     ('{"text": "abc", "label": {"x": {"ab": [0, 1]}}}', "data:1: no list 'entities'"),
+    ('{"text": "ab", "label": [{"start": 0, "end": 1, "labels": ["x", "y"]}]}', "data:1: entity"),
     ('{"text": "abc", "label": 1}', "data:1: no list 'entities'; found: 'text', 'label'"),
     ('{"text": "abc", "spo_list": []}', "data:1: no list 'entities'; found: 'text', 'spo_list'"),
     (" \tO\n", "data:1: the text is blank"),

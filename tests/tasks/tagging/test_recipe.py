@@ -161,11 +161,3 @@ def test_a_head_of_spans_learns_nested_entities(command, head):
     assert done.out == "4:22 school university of Rome\t18:22 city Rome\n", done.err
     done = command(RECIPE, *NESTED)  # a flat head
     assert "nested.jsonl:" in done.error and "--head global_pointer" in done.error
-
-
-@pytest.mark.slow
-def test_it_is_finite_in_float16(command):
-    """On padded batches, with the lists of NVIDIA's TensorFlow where it is 1.15."""
-    words = ("--recipe", "tagging", "--steps", "2", "--", *DATA, "--head", "crf")
-    done = command(CLI, "rehearse", *words)
-    assert done.code == 0 and "suggested constant loss scale" in done.out, done.out + done.err

@@ -44,10 +44,8 @@ def cutter(vocab: str, lowercase: bool, kind: str) -> Cutter:
 class Cutter:
     """Cuts texts into tokens, grouped into words.
 
-    Args:
-      tokenizer: WordPiece.
-      kind: ``pieces``: pieces with ## continue a word. ``jieba``: jieba finds words, and each word
-        is tokenized separately, as in bert4keras' pretraining.
+    ``pieces``: pieces with ## continue a word. ``jieba``: jieba finds words, and each word is
+    tokenized separately, as in bert4keras' pretraining.
     """
 
     def __init__(self, tokenizer: Tokenizer, kind: str) -> None:

@@ -18,11 +18,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 class Pool:
-    """Worker processes that apply functions to items.
-
-    Args:
-      processes: number of worker processes; 0 = one per CPU core, 1 = work in this process.
-    """
+    """Worker processes that apply functions to items; 0 = one per CPU core, 1 = this process."""
 
     def __init__(self, processes: int) -> None:
         count = processes or len(os.sched_getaffinity(0))
@@ -54,25 +50,35 @@ class Pool:
         if self._executor is None:
             yield from map(function, items)
             return
-        waiting: Deque[Any] = collections.deque()
         try:
-            for item in items:
-                # submit may start workers, which inherit this mask: only this process handles
-                # Ctrl-C.
-                mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-                try:
-                    waiting.append(self._executor.submit(function, item))
-                finally:
-                    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-                if len(waiting) > self._ahead:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
+            yield from ahead(self._submit, function, items, self._ahead)
         except BrokenProcessPool:
             raise DataError(
                 "a worker process was killed, perhaps for lack of memory; try fewer --workers. The "
                 "same command continues after the finished parts"
             ) from None
+
+    def _submit(self, *work: Any) -> Any:
+        assert self._executor is not None
+        # A worker may start here, which inherits this mask: only this process handles Ctrl-C.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            return self._executor.submit(*work)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def ahead(
+    submit: Callable[..., Any], function: Callable[[Any], Any], items: Iterable[Any], count: int
+) -> Iterator[Any]:
+    """Yield ``function(item)`` for each item, in order; ``count`` results are computed ahead."""
+    waiting: Deque[Any] = collections.deque()
+    for item in items:
+        waiting.append(submit(function, item))
+        if len(waiting) > count:
+            yield waiting.popleft().result()
+    while waiting:
+        yield waiting.popleft().result()
 
 
 def _start_worker(parent: int) -> None:

@@ -140,8 +140,7 @@ def _refuse_inside(config: Config, files: List[str]) -> None:
 def _tokenizer(config: Config, files: List[str]) -> Tokenizer:
     """Return the tokenizer of ``vocab``, of the folder, or a trained one: equal on all machines.
 
-    The vocabulary in the folder is used only if a unit is finished. If none is, it may have been
-    trained with other settings.
+    If no unit is finished, the folder's may have been trained with other settings.
     """
     vocab = os.path.join(config.out, VOCAB)
     if config.vocab is not None or (os.path.exists(vocab) and prepared.begun(config.out)):
@@ -233,14 +232,9 @@ def _make_shards(config: Config, files: List[str], cut: str, pool: Pool) -> List
 
 
 def make_shards(unit: Unit, config: Config, cut: str) -> int:
-    """Write the files of one unit, then its record; do nothing if they exist.
+    """Write the files of one unit, then its record; return its bytes of text.
 
-    Args:
-      unit: the unit.
-      cut: kind of ``Cutter``.
-
-    Returns:
-      Bytes of text in the unit.
+    If they exist, nothing is done. ``cut`` is the kind of ``Cutter``.
     """
     if prepared.finished(config.out, unit.name):
         return unit.size

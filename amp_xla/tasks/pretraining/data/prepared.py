@@ -77,11 +77,9 @@ def write_stream(
 
 @dataclasses.dataclass(frozen=True)
 class Manifest:
-    """The index of a prepared folder.
+    """The index of a prepared folder: the settings that decide the content, and its units.
 
-    Attributes:
-      settings: the settings that decide the content.
-      units: for each unit of the corpus, in order: its files, and counts of what was left out.
+    A unit of the corpus, in order, has its files, and counts of what was left out.
     """
 
     folder: str
@@ -159,12 +157,9 @@ class Manifest:
 
 
 class Sequences:
-    """The sequences of one split, by number.
+    """The sequences of a ``split``, train or heldout, by number.
 
-    Args:
-      manifest: manifest of a prepared folder.
-      split: ``train`` or ``heldout``.
-      length: L, tokens per sequence; None = the folder's length.
+    They have ``length`` = L tokens; None = the folder's length.
     """
 
     def __init__(

@@ -3,17 +3,15 @@
 Position p of a run is sequence ``p % n`` of epoch ``p // n``, in an order that is a function of
 (seed, epoch); masks are a function of (seed, epoch, sequence). So a run resumes at any step without
 replaying earlier ones. First blocks of neighbouring sequences are shuffled, then the sequences
-within a group of blocks, so that disks read in long stretches. A run may have two phases, of short
-sequences and then of long ones, as BERT's training had.
+within a group of blocks, so that disks read in long stretches.
 """
 
 from __future__ import annotations
 
-import collections
 import concurrent.futures
 import dataclasses
 import functools
-from typing import Any, Deque, Iterator, List, Optional, Tuple
+from typing import Iterator, List, Optional, Tuple
 
 import numpy as np
 from typing_extensions import Annotated
@@ -23,6 +21,7 @@ from amp_xla.data.batches.order import permutation, uniform
 from amp_xla.data.batches.protocol import Batch
 from amp_xla.errors import DataError
 from amp_xla.tasks.pretraining.data.masking import Masking
+from amp_xla.tasks.pretraining.data.pool import ahead
 from amp_xla.tasks.pretraining.data.prepared import SPLITS, Manifest, Sequences
 
 BLOCK, GROUP = 64, 1 << 14  # sequences per block and per group
@@ -90,14 +89,8 @@ class Stream:
 
     def epoch(self, epoch: int = 0, start: int = 0) -> Iterator[Batch]:
         """Yield batches from ``start`` on, prepared ahead by a thread."""
-        waiting: Deque[Any] = collections.deque()
         with concurrent.futures.ThreadPoolExecutor(1, "pretraining-batches") as thread:
-            for index in range(start, self._batches):
-                waiting.append(thread.submit(self.batch, index))
-                if len(waiting) > AHEAD:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
+            yield from ahead(thread.submit, self.batch, range(start, self._batches), AHEAD)
 
     def batch(self, index: int) -> Batch:
         """Return batch ``index`` of the run."""
