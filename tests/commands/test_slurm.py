@@ -1,7 +1,13 @@
-"""Tasks of Slurm become ranks."""
+"""Tasks of Slurm become ranks; scripts/slurm/train.sbatch, with programs in place of Slurm's."""
 
+import os
+import re
+import signal
 import socket
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -10,7 +16,9 @@ from amp_xla.errors import AmpXlaError
 from amp_xla.process import world
 from amp_xla.process.world import World
 from tests.support.horovod import need_horovod
-from tests.support.running import start_python, until
+from tests.support.killing import metrics
+from tests.support.running import ROOT, environment, shell_environment, start_python, until
+from tests.tasks.classification.test_recipe import TINY, write_corpus
 
 pytestmark = pytest.mark.once
 STEP = {
@@ -108,3 +116,163 @@ def test_the_first_task_serves_until_it_has_ended():
             return probe.connect_ex(("127.0.0.1", port)) != 0
 
     until(has_ended)
+
+
+SCRIPT = ROOT / "scripts" / "slurm" / "train.sbatch"
+# This srun writes down its arguments. It ends once the file $END exists, or with 0 after SIGUSR1.
+PROGRAMS = {
+    "srun": """trap 'exit 0' USR1
+printf '%s\\n' "${0##*/}" "$@" > "$WORDS.new" && mv "$WORDS.new" "$WORDS"
+while [ ! -e "$END" ]; do sleep 0.05; done
+exit 75
+""",
+    "scontrol": 'echo "$@" > "$WORDS.scontrol"\n',
+    "amp-xla": f"echo {sys.executable}\n",
+}
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    """Make a folder like a checkout, whose environment is this Python."""
+    (tmp_path / "recipes").mkdir()
+    for name, text in PROGRAMS.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}")
+        (tmp_path / name).chmod(0o755)
+    return tmp_path
+
+
+def start(checkout, container=""):
+    """Start the script; return it once srun runs."""
+    variables = dict(
+        PATH=f"{checkout}:{os.environ['PATH']}", WORDS=str(checkout / "words"),
+        END=str(checkout / "end"), SLURM_SUBMIT_DIR=str(checkout), SLURM_JOB_ID="7",
+        SLURM_CPUS_PER_TASK="8", CONTAINER=container, DATA="/d",
+    )  # fmt: skip
+    script = subprocess.Popen(
+        ["bash", str(SCRIPT), "--epochs", "3"],
+        cwd=str(checkout),
+        env=shell_environment(**variables),
+    )
+    until((checkout / "words").exists)
+    return script
+
+
+@pytest.mark.parametrize(
+    ("container", "started"),
+    [
+        ("", [sys.executable]),
+        ("i.sif", "apptainer exec --nv --bind {0},/d:/d:ro --pwd {0} i.sif python3".split()),
+        ("nvcr.io#a/b:1", ["--container-image=nvcr.io#a/b:1", "--container-workdir={0}",
+                           "--container-mounts={0}:{0},/d:/d:ro", "python3"]),
+    ],
+)  # fmt: skip
+def test_one_script_for_all_containers(checkout, container, started):
+    (checkout / "end").touch()
+    assert start(checkout, container).wait(30) == 75  # the exit code of a lost rank
+    rank = "-m amp_xla ranks --slurm --recipe classification -- --name slurm-7 --resume"
+    assert (checkout / "words").read_text().splitlines() == [
+        *("srun", "--wait=300", "--cpus-per-task=8"),
+        *(word.format(checkout) for word in started),
+        *rank.split(),
+        *("--epochs", "3"),
+    ]
+    assert not (checkout / "words.scontrol").exists()
+
+
+def test_a_preempted_job_is_queued_again(checkout):
+    script = start(checkout)
+    caught = r"SigCgt:.*[2367abef]..\n"  # signal 10 is SIGUSR1, so the script has set its trap
+    until(lambda: re.search(caught, Path(f"/proc/{script.pid}/status").read_text()))
+    script.send_signal(signal.SIGUSR1)
+    assert script.wait(30) == 0
+    assert (checkout / "words.scontrol").read_text() == "requeue 7\n"
+
+
+# Two network namespaces with host names, connected, on one file system. Each runs one task.
+HOSTS = {f"amp-a-{os.getpid()}": "10.231.0.1", f"amp-b-{os.getpid()}": "10.231.0.2"}
+
+
+def ip(*words):
+    done = subprocess.run(["ip", *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    if done.returncode:
+        raise OSError(f"ip {' '.join(words)}: {done.stdout.decode().strip()}")
+
+
+@pytest.fixture
+def hosts():
+    """Make two hosts that can look up each other; return their names."""
+    need_horovod()
+    names = list(HOSTS)
+    try:
+        try:
+            connect(*names)
+        except OSError as error:
+            pytest.skip(f"no network namespaces here: {error}")
+        yield names
+    finally:
+        for name in names:
+            subprocess.run(["ip", "netns", "del", name], stderr=subprocess.DEVNULL)
+            names_of = Path("/etc/netns", name)
+            if names_of.exists():
+                (names_of / "hosts").unlink()
+                names_of.rmdir()
+
+
+def connect(first, second):
+    for name in (first, second):
+        ip("netns", "add", name)
+        # `ip netns exec` mounts this file as /etc/hosts. Horovod looks up the name of its host.
+        folder = Path("/etc/netns", name)
+        folder.mkdir(parents=True)
+        lines = ["127.0.0.1 localhost", *(f"{address} {host}" for host, address in HOSTS.items())]
+        (folder / "hosts").write_text("\n".join(lines) + "\n")
+    ip("link", "add", "cable", "netns", first, "type", "veth", "peer", "cable", "netns", second)
+    for name in (first, second):
+        ip("-n", name, "address", "add", f"{HOSTS[name]}/24", "dev", "cable")
+        for device in ("lo", "cable"):
+            ip("-n", name, "link", "set", device, "up")
+
+
+def listening(pid):
+    """Return the addresses on which the host of a process takes connections."""
+    rows = [line.split() for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]]
+    hexadecimal = {row[1].partition(":")[0] for row in rows if row[3] == "0A"}
+    return {socket.inet_ntoa(bytes.fromhex(address)[::-1]) for address in hexadecimal}
+
+
+@pytest.mark.horovod
+@pytest.mark.slow
+def test_two_hosts_train_and_stop_in_order(hosts, tmp_path):
+    write_corpus(tmp_path / "train.tsv", 400, 1)
+    write_corpus(tmp_path / "dev.tsv", 80, 2)
+    starter = [sys.executable, "-m", "amp_xla", "ranks", "classification", "--slurm", "--"]
+    data = ["--train", "train.tsv", "--dev", "dev.tsv", *TINY, "--epochs", "99", "--name", "two"]
+    step = {
+        "SLURM_STEP_NODELIST": ",".join(hosts), "SLURM_STEP_TASKS_PER_NODE": "1(x2)",
+        "SLURM_LOCALID": "0", "SLURM_JOB_ID": str(os.getpid()), "SLURM_STEP_ID": "0",
+    }  # fmt: skip
+    logs = [tmp_path / host for host in hosts]
+    tasks = []
+    for node, (host, log) in enumerate(zip(hosts, logs)):
+        # Each start sets the host name, which a namespace does not have.
+        enter = ["ip", "netns", "exec", host, "unshare", "--uts", "sh", "-c"]
+        command = [*enter, 'hostname "$0" && exec "$@"', host, *starter, *data]
+        env = environment({**step, "SLURM_NODEID": str(node)})
+        with log.open("wb") as out:
+            tasks.append(
+                subprocess.Popen(command, cwd=str(tmp_path), env=env, stdout=out, stderr=out)
+            )
+    try:
+        until(lambda: "step 10/" in logs[0].read_text() or tasks[0].poll() is not None)
+        assert tasks[0].poll() is None, logs[0].read_text()
+        assert HOSTS[hosts[0]] in listening(tasks[0].pid), "the address that the other host needs"
+        for task in tasks:
+            task.send_signal(signal.SIGTERM)
+        assert [task.wait(60) for task in tasks] == [143, 143], [log.read_text() for log in logs]
+    finally:
+        for task in tasks:
+            task.kill()
+    text = logs[0].read_text()
+    assert "2 ranks share each batch" in text and "stopped by SIGTERM after step" in text
+    run = tmp_path / "runs" / "classification" / "two"
+    assert metrics(run)[0]["step"] == 5 and list((run / "checkpoints").glob("step-*"))

@@ -1,7 +1,5 @@
 """``inspect --compiled``: the program that a GPU runs, from XLA's compiler without a GPU."""
 
-from __future__ import annotations
-
 import json
 import re
 import types

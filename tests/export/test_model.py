@@ -1,17 +1,14 @@
-"""Exports are compared with their runs; folders name labels and weights, their cards the scores."""
+"""Exports are compared with their runs; the cards of folders have the scores."""
 
 import json
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
 
-from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.errors import AmpXlaError
-from amp_xla.export import card, hugging_face
-from amp_xla.export.model import HEAD, Exportable, comparable, compare
-from tests.support import google_folder
+from amp_xla.export import card
+from amp_xla.export.model import comparable, compare
 from tests.support import run_folders as folders
 
 pytestmark = pytest.mark.once
@@ -37,29 +34,6 @@ def test_outputs_of_all_kinds_are_compared():
     np.testing.assert_allclose(comparable({"logits": OUTPUTS}), chances)
     np.testing.assert_array_equal(comparable({"probabilities": chances, "logits": 0}), chances)
     np.testing.assert_allclose(comparable({"scores": OUTPUTS}), 1 / (1 + np.exp(-OUTPUTS)))
-
-
-@pytest.mark.parametrize("kind", ["ForSequenceClassification", None])
-def test_a_hugging_face_folder_names_labels_and_has_linear_layers_by_rows(tmp_path, kind):
-    config = {**google_folder.CONFIG, "model_type": "bert", "layer_norm_eps": 1e-5}
-    draw = np.random.RandomState(0)
-    shapes = google_folder.tensors(config, language_model=False)
-    tensors = {name: draw.randn(*shape).astype(np.float32) for name, shape in shapes.items()}
-    head = {"classifier.weight": draw.randn(3, 16).astype(np.float32)}
-    labels, tokenizer = ("no", "yes", "maybe"), Tokenizer(google_folder.VOCABULARY)
-    files = (tokenizer, head, kind, "a formula", labels, 24)
-    model = Exportable(config, tensors, comparable, lambda folder: comparable, *files)
-    hugging_face.write(model, tmp_path / "hf", "fp32")
-    written = json.loads((tmp_path / "hf" / "config.json").read_text())
-    assert written["id2label"] == dict(zip("012", labels))
-    assert written["label2id"] == {"no": 0, "yes": 1, "maybe": 2}
-    stored = load_file(str(tmp_path / "hf" / "model.safetensors"))
-    prefix, heads = ("bert.", stored) if kind else ("", load_file(str(tmp_path / "hf" / HEAD)))
-    np.testing.assert_array_equal(heads["classifier.weight"], head["classifier.weight"])
-    for part in ("query", "key", "value"):
-        weight = stored[f"{prefix}encoder.layer.1.attention.self.{part}.weight"]
-        kernel = tensors[f"bert/encoder/layer_1/attention/self/{part}/kernel"]
-        np.testing.assert_array_equal(weight, kernel.T)
 
 
 USE = ['load: from transformers import pipeline; pipeline("text-classification", "FOLDER")']

@@ -96,18 +96,13 @@ def cross_encoder(job):
 
 def transformers(job):
     import torch
-    import transformers as hf
+    from transformers import AutoModelForMaskedLM
 
-    with open(job["folder"] + "/config.json") as file:
-        kind = json.load(file)["architectures"][0]
-    model = getattr(hf, "AutoModel" + kind[len("Bert") :].replace("Model", ""))
     ids, segments = (torch.tensor(x).long() for x in by_transformers(job))
+    model = AutoModelForMaskedLM.from_pretrained(job["folder"])
     with torch.no_grad():
-        out = model.from_pretrained(job["folder"])(
-            ids, attention_mask=(ids > 0).long(), token_type_ids=segments
-        )
-    found = {"ids": ids.numpy(), "out": out[0].numpy()}
-    return masked(job, found)
+        out = model(ids, attention_mask=(ids > 0).long(), token_type_ids=segments)
+    return masked(job, {"ids": ids.numpy(), "logits": out[0].numpy()})
 
 
 def onnx(job):
@@ -130,9 +125,6 @@ def savedmodel(job):
 
     tf.compat.v1.enable_eager_execution()
     served = tf.compat.v2.saved_model.load(job["folder"]).signatures["serving_default"]
-    if "arrays" in job:
-        out = served(**{name: tf.constant(x) for name, x in np.load(job["arrays"]).items()})
-        return {name: value.numpy() for name, value in out.items()}
     names = sorted(served.structured_outputs)
 
     def run(ids, segments):
@@ -140,26 +132,6 @@ def savedmodel(job):
         return [out[name].numpy() for name in names]
 
     return answers(job, run, names, by_bert4keras(job))
-
-
-def google(job):
-    import tensorflow as tf
-
-    tf.compat.v1.disable_eager_execution()
-    from bert4keras.backend import K
-    from bert4keras.models import build_transformer_model
-
-    folder, options = job["folder"], job["options"]
-    with open(folder + "/bert_config.json") as file:
-        config = json.load(file)
-    K.clear_session()
-    K.set_epsilon(config["layer_norm_eps"])
-    model = build_transformer_model(
-        folder + "/bert_config.json", folder + "/bert_model.ckpt", config["model_type"], **options
-    )
-    return answers(
-        job, lambda *inputs: [model.predict(list(inputs))], ["out"], by_bert4keras(job)
-    )  # fmt: skip
 
 
 def answers(job, run, names, inputs):

@@ -6,15 +6,12 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from safetensors.numpy import load_file
 
-from amp_xla import backend
-from amp_xla.backend import K, keras
 from amp_xla.data.alignment import AlignedTexts
 from amp_xla.data.text import corpora
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.export import onnx_model
-from amp_xla.export.model import ANSWERS, HEAD
+from amp_xla.export.model import ANSWERS
 from amp_xla.tasks.relations import scores as relations
 from amp_xla.tasks.seq2seq.answers import writer
 from amp_xla.tasks.tagging import spans
@@ -34,27 +31,26 @@ SMALL = ("--layers", "2", "--hidden", "64", "--max-length", str(LENGTH), "--prec
 SHORT = (*SMALL, "--train-fraction", "0.2", "--epochs", "4")
 PAIRED = ("similarity", *SHORT, "--method")
 TAGGED = ("tagging", *SMALL, "--epochs", "4", "--head")
-POOLER, WITH_POOL = ("--pooling", "pooler"), {"with_pool": "tanh"}
-# Name -> recipe and flags; the library that answers; options of bert4keras in the format google
+POOLER = ("--pooling", "pooler")
+# Name -> recipe and flags; the library that answers from the format hf, if it has the whole model.
 ROWS = {
-    "mean": (("classification", *SHORT), "documented", {}),
-    "cls": (("classification", *SHORT, "--pooling", "cls"), "transformers", {}),
-    "pooler": (("classification", *SHORT, *POOLER), "pipeline", WITH_POOL),
+    "mean": (("classification", *SHORT), "documented"),
+    "cls": (("classification", *SHORT, "--pooling", "cls"), ""),
+    "pooler": (("classification", *SHORT, *POOLER), "pipeline"),
     "several": (("classification", *SMALL, "--epochs", "1", *POOLER, "--train", "several.tsv",
-                 "--dev", "several.tsv", "--multilabel", "|"), "pipeline", WITH_POOL),
-    "softmax": ((*TAGGED, "softmax"), "tagger", {}),
-    "crf": ((*TAGGED, "crf"), "tagger", {}),
-    "global_pointer": ((*TAGGED, "global_pointer"), "transformers", {}),
-    "efficient_global_pointer": ((*TAGGED, "efficient_global_pointer"), "transformers", {}),
-    "relations": (("relations", *SMALL, "--epochs", "6"), "transformers", {}),
-    "cross-encoder": ((*PAIRED, "cross-encoder"), "transformers", {}),
-    "cross-encoder-cls": ((*PAIRED, "cross-encoder", "--pooling", "cls"), "transformers", {}),
-    "cross-encoder-pooler": ((*PAIRED, "cross-encoder", *POOLER), "cross_encoder", WITH_POOL),
-    "cosent": ((*PAIRED, "cosent"), "sentence_transformers", {}),
+                 "--dev", "several.tsv", "--multilabel", "|"), "pipeline"),
+    "softmax": ((*TAGGED, "softmax"), "tagger"),
+    "crf": ((*TAGGED, "crf"), "tagger"),
+    "global_pointer": ((*TAGGED, "global_pointer"), ""),
+    "efficient_global_pointer": ((*TAGGED, "efficient_global_pointer"), ""),
+    "relations": (("relations", *SMALL, "--epochs", "6"), ""),
+    "cross-encoder": ((*PAIRED, "cross-encoder"), ""),
+    "cross-encoder-cls": ((*PAIRED, "cross-encoder", "--pooling", "cls"), ""),
+    "cross-encoder-pooler": ((*PAIRED, "cross-encoder", *POOLER), "cross_encoder"),
+    "cosent": ((*PAIRED, "cosent"), "sentence_transformers"),
     "mlm": (("pretraining", "--precision", "fp32", "--model", "tiny", "--steps", "20",
-             "--global-batch", "16", "--micro-batch", "16", "--heldout", "16"),
-            "transformers", {"with_mlm": True}),
-    "seq2seq": (("seq2seq", *SHORT, "--max-target", str(TARGET)), "", {"application": "unilm"}),
+             "--global-batch", "16", "--micro-batch", "16", "--heldout", "16"), "transformers"),
+    "seq2seq": (("seq2seq", *SHORT, "--max-target", str(TARGET)), ""),
 }  # fmt: skip
 WHOLE = ("--train-fraction", "1")
 TEXTS = ["snow and wind", "salt the soup", "rain soup", "a the with storm pan oven sun"]
@@ -141,18 +137,17 @@ class Place(Commands):
 
     def answered(self, job):
         """Let a program answer that runs in an empty folder, without this project on its path."""
-        here = job["call"] in ("savedmodel", "google") or self.few
+        here = job["call"] == "savedmodel" or self.few
         job = {"length": LENGTH, **job, "out": f"{job['folder']}.npz"}
         if here:
             job["packages"] = self.packages
-        key = (here, job["call"] == "google")  # which needs TensorFlow without eager execution
-        if key not in self.programs:
-            self.programs[key] = subprocess.Popen(
+        if here not in self.programs:
+            self.programs[here] = subprocess.Popen(
                 [sys.executable if here else self.elsewhere, "-I", str(PROGRAM)],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=str(self.folder / "empty"),
                 env=shell_environment(PYTHONNOUSERSITE="1", CUDA_VISIBLE_DEVICES=""),
             )  # fmt: skip
-        program = self.programs[key]
+        program = self.programs[here]
         program.stdin.write(json.dumps(job).encode() + b"\n")
         program.stdin.flush()
         assert any(
@@ -162,10 +157,10 @@ class Place(Commands):
 
     def check(self, name, call, dtype="fp32"):
         """Export a run and compare another program's answers with those of predict or fill."""
-        (recipe, *_), library, options = ROWS[name]
+        (recipe, *_), library = ROWS[name]
         folder = self.exported(name, "hf" if call == library else call, dtype)
         texts = self.asked[name]
-        job = {"call": call, "folder": str(folder), "options": options, "texts": texts}
+        job = {"call": call, "folder": str(folder), "texts": texts}
         if call == "documented":
             page = (ROOT / "docs" / "export.md").read_text(encoding="utf-8")
             job["code"] = page.split("<!-- run: transformers -->\n```python\n")[1].split("```")[0]
@@ -173,74 +168,13 @@ class Place(Commands):
             job.update(target=TARGET, length=LENGTH - TARGET)
         if name == "cosent" and call != library:
             job["texts"] = [text for side in zip(*(x.split("\t") for x in texts)) for text in side]
-        found = self.answered(job)
-        if "out" in found:
-            finish(name, call, folder, found)
         most = {"fp32": 1e-4, "fp16": 1e-2}[dtype]
-        return compared(name, folder, found, self.expected[name], texts, most)
-
-
-def sigmoid(x):
-    return 1.0 / (1.0 + np.exp(-x))
+        return compared(name, folder, self.answered(job), self.expected[name], texts, most)
 
 
 def softmax(x):
     powers = np.exp(x - x.max(-1, keepdims=True))
     return powers / powers.sum(-1, keepdims=True)
-
-
-def pointers(vectors, head, name, rope):
-    """Return the scores of bert4keras' layer on an encoder's vectors."""
-    parts = sorted({key.split(".")[-2] for key in head if key.startswith(name)})
-    weights = [head[f"{name}{part}.{x}"].T for part in parts for x in ("weight", "bias")]
-    kind = "EfficientGlobalPointer" if "p_dense" in parts else "GlobalPointer"
-    last = weights[-1] if "q_dense" in parts else weights[1]
-    heads = len(last) // (2 if "q_dense" in parts else 128)
-    K.clear_session()
-    layer = getattr(backend.bert4keras("layers"), kind)(heads, 64, RoPE=rope, tril_mask=False)
-    inputs = keras.layers.Input((None, vectors.shape[-1]))
-    model = keras.models.Model(inputs, layer(inputs))
-    layer.set_weights(weights)
-    return model.predict(vectors)
-
-
-def by_formula(name, out, ids, head):
-    """Compute what the printed formula says from the encoder's output: scores or logits."""
-    if name == "relations":
-        return np.concatenate([
-            pointers(out, head, f"{part}.", part == "entities")
-            for part in ("entities", "heads", "tails")
-        ], 1)  # fmt: skip
-    if "pointer" in name:
-        return pointers(out, head, "", True)
-    real = (ids > 0)[..., None]
-    if name == "cosent":
-        mean = (out * real).sum(1) / real.sum(1)
-        return mean / np.linalg.norm(mean, axis=1, keepdims=True)
-    if "classifier.weight" not in head:
-        return out
-    if out.ndim == 3 and name not in ("softmax", "crf"):
-        out = out[:, 0] if "cls" in name else (out * real).sum(1) / real.sum(1)
-    return out @ head["classifier.weight"].T + head["classifier.bias"]
-
-
-def finish(name, call, folder, found):
-    """Add what the whole model computes to the encoder's output."""
-    recipe = ROWS[name][0][0]
-    head = load_file(str(folder / HEAD)) if (folder / HEAD).exists() else {}
-    value = by_formula(name, found["out"], found["ids"], head)
-    if recipe == "relations" or "pointer" in name:
-        found["scores"] = value
-    elif name == "cosent":
-        found["vectors"] = value
-    elif recipe == "tagging":
-        found["logits"] = value
-    elif recipe == "pretraining":
-        found["logits"] = np.log(value) if call == "google" else value
-    elif recipe == "similarity":
-        found["similarity"] = sigmoid(value[:, 0])
-    else:
-        found["probabilities"] = (sigmoid if name == "several" else softmax)(value)
 
 
 def compared(name, folder, found, expected, texts, most):
@@ -303,6 +237,7 @@ def aligned(name, folder, found, numbers, texts):
         found.update(
             scores=found["logits"], transitions=np.array(numbers.get("transitions", zeros))
         )
+        assert labels[0] == "O" and all(tag.startswith("B-") for tag in labels[1::2])
         labels = [tag[2:] for tag in labels[1::2]]
     rows = spans.decode(name, found, found["ids"])
     return [list(map(list, places.entities(i, x, labels))) for i, x in enumerate(rows)]

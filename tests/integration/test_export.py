@@ -1,7 +1,7 @@
 """Exported runs, answered by other programs as by predict and fill: the rows of docs/export.md.
 
 In CI some rows, by small runs: few texts, in SavedModels and ONNX Runtime. ``-m long``: all rows,
-200 real texts, and in each format.
+200 real texts, also in the libraries that docs/export.md names.
 """
 
 import json
@@ -12,25 +12,17 @@ import numpy as np
 import pytest
 
 from amp_xla import backend
+from amp_xla.commands import export
 from amp_xla.data.text import corpora
+from amp_xla.errors import AmpXlaError
 from amp_xla.export.model import HEAD
 from amp_xla.export.quantized import REPORT
 from amp_xla.models.weights import google
-from amp_xla.tasks.recommendation.data import Columns, batch_of, parse_line, two_packages
 from scripts.environment.uv import uv
-from tests.integration.exports import (
-    COUNT,
-    ELSEWHERE,
-    ROWS,
-    SMALL,
-    Place,
-    compared,
-    finish,
-    texts_of,
-)
+from tests.integration.exports import COUNT, ELSEWHERE, ROWS, Place
 from tests.support.commands import CLI, bytes_of
 from tests.support.grammar import prepared
-from tests.support.running import ROOT, run
+from tests.support.running import ROOT
 from tests.tasks.classification.test_recipe import write_corpus
 from tests.tasks.relations import test_recipe as test_relations
 from tests.tasks.similarity import test_recipe as test_similarity
@@ -138,6 +130,40 @@ def test_what_cannot_be_exported_is_one_line(place):
     assert "--query needs a similarity run" in said
 
 
+@pytest.mark.once
+def test_of_two_exports_into_one_folder_one_is_refused(tmp_path):
+    def write(folder):
+        folder.mkdir()
+        (folder / "model").touch()
+
+    def late(folder):
+        write(folder)
+        export.all_or_nothing(tmp_path / "out", write)
+
+    with pytest.raises(AmpXlaError, match="out exists: another command wrote it meanwhile"):
+        export.all_or_nothing(tmp_path / "out", late)
+    assert sorted(bytes_of(tmp_path)) == ["out", "out/model"]
+
+
+@pytest.mark.once
+def test_an_export_that_is_ended_leaves_nothing(place):
+    for name, code in (("SIGKILL", -9), ("SIGTERM", 143)):  # the second one deletes both folders
+        ending = f"""
+import os, signal
+from amp_xla.export import hugging_face
+def write(model, folder, dtype, written=hugging_face.write):
+    written(model, folder, dtype)
+    os.kill(os.getpid(), signal.{name})
+hugging_face.write = write
+"""
+        done = place(
+            CLI, "export", place.trained("mean"), "--format", "hf", "--to", "ended", code=ending
+        )
+        assert done.code == code, done.err
+        left = [path.name for path in place.folder.glob(".tmp-ended-*")]
+        assert len(left) == (name == "SIGKILL"), left
+
+
 def long(test):
     """Mark a test of the whole table."""
     for mark in (pytest.mark.once, pytest.mark.long, pytest.mark.network):
@@ -166,47 +192,6 @@ def whole(server, tmp_path_factory):
 @pytest.mark.parametrize("name", ROWS)
 def test_a_row(whole, name):
     library = ROWS[name][1]
-    for call in [*[library] * bool(library), "savedmodel", "onnx", "google"]:
+    for call in [*[library] * bool(library), "savedmodel", "onnx"]:
         print(f"{name}: {call}: {whole.check(name, call)}")
         assert len(whole.asked[name]) == COUNT
-
-
-@long
-def test_jax(whole):
-    """Trained in JAX's environment: the encoder in transformers, the head by its formula."""
-    python = ROOT / ".venvs" / "jax" / "bin" / "python"
-    if not python.exists():
-        pytest.skip("needs .venvs/jax")
-    texts, mine = texts_of("classification"), "runs/jax_classification/jax"
-    (whole.folder / "texts.txt").write_text("".join(f"{text}\n" for text in texts))
-    said = ""
-    for words in (
-        ("train", "jax_classification", *SMALL[:-2], "--epochs", "1", "--name", "jax"),
-        ("export", mine, "--format", "hf"), ("predict", mine, "texts.txt", "--json"),
-    ):  # fmt: skip
-        done = run([str(python), "-m", "amp_xla", *words], whole.folder, PYTHONPATH=str(ROOT))
-        assert done.returncode == 0, done.stderr
-        said = done.stdout
-    expected, folder = list(map(json.loads, said.splitlines())), whole.folder / mine / "export-hf"
-    found = whole.answered({"call": "transformers", "folder": str(folder), "texts": texts})
-    finish("mean", "transformers", folder, found)
-    print(f"jax: transformers: {compared('mean', folder, found, expected, texts, 1e-4)}")
-
-
-@long
-def test_recommendation(whole):
-    lines = two_packages()[1].decode().splitlines()[:COUNT]
-    whole.command("train", "recommendation", "--epochs", "1", "--precision", "fp32", "--name", "it")
-    run = "runs/recommendation/it"
-    (whole.folder / "texts.txt").write_text("".join(f"{line}\n" for line in lines))
-    said = whole.command("predict", run, "texts.txt", "--json")
-    whole.command("export", run)
-    parsed = [parse_line(line.encode(), Columns(0, 2), 64) for line in lines]
-    batch = batch_of(parsed, Columns(0, 2), 100_000, 64, np.arange(COUNT), COUNT)
-    folder = str(whole.folder / run / "export")
-    np.savez(f"{folder}/arrays.npz", numbers=batch["numbers"], ids=batch["ids"])
-    job = {"call": "savedmodel", "folder": folder, "arrays": f"{folder}/arrays.npz"}
-    chances = whole.answered(job)["probability"]
-    wanted = [json.loads(line)["probabilities"]["1"] for line in said.splitlines()]
-    np.testing.assert_allclose(chances, wanted, atol=1e-4)
-    print(f"recommendation: savedmodel: {np.abs(chances - wanted).max():.1e}")

@@ -13,9 +13,10 @@ from pathlib import Path
 
 import numpy as np
 
+from amp_xla import backend
 from tests.support.killing import Run, Server
 
-HERE = Path(__file__).parent
+HERE, VERSION = Path(__file__).parent, backend.tensorflow().__version__
 CONFIG = dict(epochs=13, log_every=1, accumulate=1, overflow_at=[30])
 
 
@@ -30,17 +31,10 @@ def processor():
     return " ".join([*(" ".join(known.get(name, ["?"])) for name in names), unit])
 
 
-def tensorflow_version():
-    from amp_xla import backend
-
-    version = backend.tensorflow().__version__
-    return version
-
-
-def golden_file(version):
+def golden_file():
     """Return this version's file, else another patch release's."""
-    exact = HERE / f"golden-{version}.json"
-    minor = ".".join(version.split(".")[:2])
+    exact = HERE / f"golden-{VERSION}.json"
+    minor = ".".join(VERSION.split(".")[:2])
     return exact if exact.exists() else next(iter(sorted(HERE.glob(f"golden-{minor}.*.json"))))
 
 
@@ -51,10 +45,9 @@ def losses(server, folder):
 
 
 def test_a_hundred_losses(server, tmp_path):
-    version = tensorflow_version()
-    path = golden_file(version)
+    path = golden_file()
     golden = json.loads(path.read_text())
-    expected = golden.get(processor()) if path.name == f"golden-{version}.json" else None
+    expected = golden.get(processor()) if path.name == f"golden-{VERSION}.json" else None
     found = losses(server, tmp_path)
     assert len(found) == 100 and found[30] == "nan"  # the step that overflows has no loss
     if expected is not None:
@@ -67,7 +60,7 @@ def test_a_hundred_losses(server, tmp_path):
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as made:
         found_now = losses(Server(), Path(made))
-    target = HERE / f"golden-{tensorflow_version()}.json"
+    target = HERE / f"golden-{VERSION}.json"
     document = json.loads(target.read_text()) if "--add" in sys.argv else {}
     document[processor()] = found_now
     target.write_text(json.dumps(document, indent=1) + "\n")

@@ -3,7 +3,7 @@
 Each chain is one run that several processes work on: every one but the last is killed at a
 chosen point, the next resumes. The points are every file operation of writing a first and a
 later checkpoint, every one of resuming, and the moments in training that have a state of their
-own. Processes are real and so is the signal; see ``forkserver``.
+own. Processes are real and so is the signal; see ``tests/support/killing.py``.
 """
 
 import itertools
@@ -15,6 +15,7 @@ from amp_xla.training.options import PrecisionOptions
 from tests.integration.test_refused import forged
 from tests.support.killing import Run
 
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 FIRST, LATER = "step-00000005", "step-00000016"
 # Steps 3 and 12 overflow; each has two micro-batches, an epoch eight steps.
 MOMENTS = [
@@ -85,8 +86,6 @@ PARTS = {  # of the chains, and of the faults in each; files are those of any Te
 MARKS = {"writing": pytest.mark.once, "resuming": pytest.mark.once, "all": pytest.mark.long}
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize("part", [pytest.param(x, marks=MARKS.get(x, ())) for x in PARTS])
 def test_a_run_killed_anywhere_ends_as_if_it_had_not_been(reference, tmp_path, part):
     expected, samples = reference.state(), reference.samples()
@@ -106,8 +105,6 @@ def test_a_run_killed_anywhere_ends_as_if_it_had_not_been(reference, tmp_path, p
 OLDER = "from amp_xla.backend import configuring; configuring.compiles = lambda: False"
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "code, kind", [("", "hash"), pytest.param(OLDER, "random", marks=pytest.mark.once)]
 )

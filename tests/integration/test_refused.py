@@ -1,33 +1,29 @@
 """Refusals leave a run as it was, copies in a run folder decide nothing, old runs go on.
 
 Each row of REFUSED is a command as a user types it: what was done to the folder before, words of
-the one line on stderr; not a byte of the folder may have changed. CASES are runs that somebody made
-up to do harm: a command needs less than 2 GB more than it starts with, and neither reads nor writes
-outside of the folder. `report` and `runs` are in tests/report, folders of weights in tests/models.
+the one line on stderr; not a byte of the folder may have changed; WRONG are mistakes of `predict`.
+CASES are runs that somebody made up to do harm: a command needs less than 2 GB more than it starts
+with, and reads and writes nothing outside. Folders of weights are in tests/models.
 """
-
-from __future__ import annotations
 
 import gzip
 import json
 import os
+import re
 import shutil
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Tuple
 
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from amp_xla.commands import export
 from amp_xla.data.text.vocabulary import SPECIAL_TOKENS
-from amp_xla.errors import AmpXlaError
 from amp_xla.process import durable
 from amp_xla.training import checkpoint
 from amp_xla.training.recipe import own_recipes
+from tests.integration.test_fuzz import LIMITS, SECRET, signed_again
 from tests.support import google_folder
 from tests.support.commands import PREDICT, RECIPE, VERIFY, Commands, bytes_of
-from tests.support.hostile import LIMITS, SECRET, signed_again
 from tests.tasks.classification.test_recipe import WORDS, write_corpus
 
 TINY = (
@@ -36,13 +32,13 @@ TINY = (
     "--precision", "fp32",
 )  # fmt: skip
 RUN = Path("runs/classification/mine")
-pytestmark = [pytest.mark.once, pytest.mark.slow]
+pytestmark = pytest.mark.once
 
 
 @pytest.fixture(scope="module")
 def trained(server, tmp_path_factory):
     """A folder with data, a run ``mine`` of two epochs and its answers."""
-    folder: Path = tmp_path_factory.mktemp("trained")
+    folder = tmp_path_factory.mktemp("trained")
     write_corpus(folder / "train.tsv", 64, 1)
     write_corpus(folder / "other.tsv", 64, 7)
     write_corpus(folder / "dev.tsv", 16, 2)
@@ -67,8 +63,8 @@ def train(command, *flags, data="train.tsv", epochs=2):
     return command(RECIPE, *words, *flags)
 
 
-def predict(command, *flags):
-    return command(PREDICT, "--run", str(RUN), "--file", "new.txt", *flags)
+def predict(command, *flags, **job):
+    return command(PREDICT, "--run", str(RUN), *(flags or ("--file", "new.txt")), **job)
 
 
 def answers(command):
@@ -85,12 +81,13 @@ def remove(*names):
 
 def damaged(run):
     for path in checkpoint.steps(run / "checkpoints"):
-        (path / checkpoint.TENSORS).write_bytes(b"")
+        data = (path / checkpoint.TENSORS).read_bytes()
+        (path / checkpoint.TENSORS).write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
 
 
 MINE, WARM = ("--name", "mine"), ("--name", "warm", "--warm-start", str(RUN))
 RESUMED = (*MINE, "--resume")
-REFUSED: Dict[str, Tuple[Any, Tuple[str, ...], str, List[str]]] = {
+REFUSED = {
     "other data": (None, RESUMED, "other.tsv", ["data train", "file vocab.txt"]),
     "another model, forced": (None, (*RESUMED, "--force-resume", "--hidden", "16"), "train.tsv",
                               ["of another model and cannot be used: tensor ",
@@ -124,6 +121,57 @@ def test_what_is_refused_leaves_every_byte(command, name):
     error = train(command, *flags, data=data).error
     assert all(word in error for word in words), error
     assert bytes_of(command.folder) == before
+
+
+# Blank lines, and characters at which str.splitlines cuts though no file of lines ends one there.
+LINES = [
+    "rain wind", "", "salt\u2028soup", " \x0c", "snow\x0csun", "pan\x85oven", "sun\rrain", "中文",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("start", "break_", "encoding"), [
+    ("", "\n", "ascii"), ("\ufeff", "\r\n", "latin-1"),
+])  # fmt: skip
+def test_each_line_has_its_answer_whatever_the_locale(command, start, break_, encoding):
+    (command.folder / "lines.txt").write_bytes((start + break_.join(LINES)).encode())
+    result = predict(command, "--file", "lines.txt", encoding=encoding)
+    assert result.code == 0, result.err
+    answers = result.out.split("\n")
+    assert answers.pop() == "" and len(answers) == len(LINES)
+    for line, answer in zip(LINES, answers):
+        if line.strip():
+            label, chance, text = answer.split("\t")
+            assert label in WORDS and 0.5 <= float(chance) <= 1
+            assert text == re.sub("[\x0c\r\x85]", lambda c: ascii(c.group())[1:-1], line)
+        else:
+            assert answer == ""
+
+
+WRONG = {
+    "no such file": (("--file", "nowhere.txt"), {}, 2, "error: nowhere.txt: no such file"),
+    "a folder": (("--file", "runs"), {}, 2, "error: runs: cannot be read"),
+    "not UTF-8": (("--file", "utf8.txt"), {}, 2, "error: utf8.txt, line 2: is not UTF-8"),
+    "nothing": (("--file", "-"), {"stdin": "/dev/null"}, 0, "warning: standard input has no text"),
+    "JSON": (("--file", "a.jsonl"), {}, 0, 'columns: text = "text" (JSON); "label" unused'),
+    "closed input": (("--file", "-"), {}, 2, "error: standard input is closed"),
+    "full": ((), {"stdout": "/dev/full"}, 2, "error: cannot write to stand"),
+    "unread": (("--file", "many.txt"), {"stdout": "unread"}, 141, "standard output was closed"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_predict_reports_errors_in_one_line(command, name):
+    flags, job, code, line = WRONG[name]
+    (command.folder / "utf8.txt").write_bytes(b"rain\nsn\xffow\n")
+    (command.folder / "many.txt").write_text("rain sun\n" * 1000)
+    (command.folder / "a.jsonl").write_text('{"text": "rain", "label": "weather"}\n')
+    unchanged = bytes_of(command.folder / "runs")
+    result = predict(command, *flags, **job)
+    assert result.code == code, result.err
+    lines = [text for text in result.err.splitlines() if not text.endswith(" ...")]
+    (said,) = [text for text in lines if not text.startswith("settings:")]
+    assert said.startswith(line) and "Traceback" not in result.err
+    assert bytes_of(command.folder / "runs") == unchanged
 
 
 def changed(run):
@@ -218,7 +266,7 @@ def pipe(run):
 
 BOMB, LIST = gzip.compress(bytes(1 << 30)), "labels.json"
 RANKS = ("size", "first_size", "micro_batches")
-CASES: Dict[str, Tuple[Callable[[Path], Any], str, str]] = {
+CASES = {
     "checkpoints": (elsewhere, "predict resume verify", "checkpoints: is a link"),
     "lock": (pipe, "resume", ".lock: not a regular file"),
     "layers": (setting(layers=10**6), "resume", "a model with layers 1000000, hidden 8"),
@@ -247,6 +295,7 @@ CASES: Dict[str, Tuple[Callable[[Path], Any], str, str]] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_a_forged_run_is_refused_in_one_line(command, name):
     change, words, message = CASES[name]
@@ -255,7 +304,7 @@ def test_a_forged_run_is_refused_in_one_line(command, name):
     change(command.folder / RUN)
     before = bytes_of(command.folder / "outside")
     flags = ("--train", "train.tsv", "--dev", "dev.tsv", "--epochs", "3", *TINY[4:])
-    arguments: Dict[str, Tuple[Any, ...]] = {
+    arguments = {
         "predict": (PREDICT, "--run", RUN, "--file", "new.txt"), "verify": (VERIFY, "--run", RUN),
         "export": (EXPORT, "--run", RUN, "--format", "hf"), "resume": (RECIPE, *flags, *RESUMED),
     }  # fmt: skip
@@ -313,36 +362,6 @@ def test_a_place_that_cannot_be_written_is_refused_first(command, name, words, p
     assert bytes_of(command.folder) == before
 
 
-def test_of_two_exports_into_one_folder_one_is_refused(tmp_path):
-    def write(folder):
-        folder.mkdir()
-        (folder / "model").touch()
-
-    def late(folder):
-        write(folder)
-        export.all_or_nothing(tmp_path / "out", write)
-
-    with pytest.raises(AmpXlaError, match="out exists: another command wrote it meanwhile"):
-        export.all_or_nothing(tmp_path / "out", late)
-    assert sorted(bytes_of(tmp_path)) == ["out", "out/model"]
-
-
-def test_an_export_that_is_ended_leaves_nothing(command):
-    for name, code in (("SIGKILL", -9), ("SIGTERM", 143)):  # the second one deletes both folders
-        ending = f"""
-import os, signal
-from amp_xla.export import hugging_face
-def write(model, folder, dtype, written=hugging_face.write):
-    written(model, folder, dtype)
-    os.kill(os.getpid(), signal.{name})
-hugging_face.write = write
-"""
-        done = command(EXPORT, "--run", RUN, "--format", "hf", "--to", "ended", code=ending)
-        assert done.code == code, done.err
-        left = [path.name for path in command.folder.glob(".tmp-ended-*")]
-        assert len(left) == (name == "SIGKILL"), left
-
-
 def test_a_finished_run_is_extended_without_force(command):
     result = train(command, "--name", "mine", "--resume", epochs=3)
     assert result.code == 0, result.err
@@ -355,6 +374,7 @@ def test_a_finished_run_is_extended_without_force(command):
     assert "setting epochs: 3 in the checkpoint, 1 now" in shorter.error
 
 
+@pytest.mark.slow
 def test_a_fine_tuned_run_does_not_need_its_bert_again(command, tmp_path):
     tokens = [*SPECIAL_TOKENS, "the", "a", "with", *WORDS["weather"], *WORDS["kitchen"]]
     bert = google_folder.write(tmp_path / "bert", vocabulary=tokens)

@@ -14,7 +14,13 @@ import pytest
 
 from amp_xla.training import checkpoint
 from tests.support.killing import Run
-from tests.support.running import run_python
+
+pytestmark = pytest.mark.once
+
+
+@pytest.fixture
+def run(server, tmp_path):
+    return Run(server, tmp_path)
 
 
 def whole(run):
@@ -24,10 +30,8 @@ def whole(run):
     return [path.name for path in found]
 
 
-@pytest.mark.once
 @pytest.mark.slow
-def test_signals_in_every_phase_end_in_good_order(server, reference, tmp_path):
-    run = Run(server, tmp_path)
+def test_signals_in_every_phase_end_in_good_order(run, reference):
     phases = [
         ({"main": 7}, "SIGTERM", 143, "before the first step"),
         ({"step": [2, "inside"]}, "SIGTERM", 143, "after step 3"),  # between micro-batches
@@ -53,50 +57,14 @@ def test_signals_in_every_phase_end_in_good_order(server, reference, tmp_path):
     assert (run.state(), run.samples()) == (reference.state(), reference.samples())
 
 
-@pytest.mark.once
-def test_an_evaluation_that_is_repeated_leaves_one_line(server, reference, tmp_path):
-    run = Run(server, tmp_path)
+def test_an_evaluation_that_is_repeated_leaves_one_line(run, reference):
     assert run({"evaluate": [0, 1], "signal": "SIGTERM"}) == 143
     assert run({"checkpoint": ["step-00000008.1", 1]}) == -9  # its line is written before
     assert run() == 0, run.text()
     assert run.state() == reference.state()
 
 
-EVALUATIONS = """
-import os, random, signal
-import numpy as np
-import amp_xla.setup
-from amp_xla.backend import tf
-from amp_xla.process.stopping import SignalWatch, Stopped
-from amp_xla.training import distributed, evaluation
-from amp_xla.training.step import Inference
-x = tf.placeholder(tf.float32, [None, 64])
-infer = Inference({"x": x}, {"y": tf.matmul(x, x, transpose_b=True), "sum": tf.reduce_sum(x)})
-class Batches:
-    def epoch(self, number):
-        while True:
-            yield {"x": np.ones((16, 64), "f4")}
-names = [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1]
-signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), random.choice(names)))
-for _ in range(200):
-    with SignalWatch() as watch:
-        distributed.current().ask = lambda: watch.check("")
-        signal.setitimer(signal.ITIMER_REAL, random.uniform(0.0003, 0.006))
-        try:
-            for batch in evaluation.shards(Batches()):
-                infer(batch)
-        except Stopped:
-            pass
-"""
-
-
-def test_signals_at_any_moment_of_an_evaluation_crash_nothing():
-    run_python("-c", EVALUATIONS)
-
-
-@pytest.mark.once
-def test_a_second_signal_ends_at_once(server, tmp_path):
-    run = Run(server, tmp_path)
+def test_a_second_signal_ends_at_once(run):
     pid = run.start({"pause": 9})
     before = whole(run)
     os.kill(pid, signal.SIGTERM)
@@ -108,7 +76,6 @@ def test_a_second_signal_ends_at_once(server, tmp_path):
     assert "second signal: ended at once" in run.text() and whole(run) == before
 
 
-@pytest.mark.once
 def test_a_second_process_is_refused(servers, tmp_path):
     run = Run(servers[0], tmp_path)
     pid = run.start({"pause": 6})
@@ -130,7 +97,6 @@ def small_disk(tmp_path):
     subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
-@pytest.mark.once
 def test_a_full_disk(server, small_disk, tmp_path):
     run = Run(server, small_disk)
     run.log, run.out = tmp_path / "log.jsonl", tmp_path / "out.txt"
@@ -146,9 +112,7 @@ def test_a_full_disk(server, small_disk, tmp_path):
     assert run() == 0, run.text()
 
 
-@pytest.mark.once
-def test_a_bug_is_a_traceback_and_the_run_can_be_resumed(server, reference, tmp_path):
-    run = Run(server, tmp_path)
+def test_a_bug_is_a_traceback_and_the_run_can_be_resumed(run, reference):
     assert run({"step": [13, "after"], "raise": "ValueError"}, checkpoint_every=0) == 1
     assert "Traceback (most recent call last)" in run.text() and "ValueError" in run.text()
     assert whole(run)[-1] == "step-00000008"
@@ -160,7 +124,6 @@ def test_a_bug_is_a_traceback_and_the_run_can_be_resumed(server, reference, tmp_
 TROUBLE = dict(accumulate=1, nonfinite_limit=3, overflow_at=[9, 10, 11], first_scale=1024.0)
 
 
-@pytest.mark.once
 def test_rolls_back_once_and_goes_on_with_the_next_batches(server, tmp_path):
     run = Run(server, tmp_path / "a", **TROUBLE)
     assert run() == 0, run.text()
@@ -179,7 +142,6 @@ def test_rolls_back_once_and_goes_on_with_the_next_batches(server, tmp_path):
     assert again.state() == run.state()
 
 
-@pytest.mark.once
 def test_stops_when_the_trouble_comes_back_or_cannot_be_rolled_back(server, tmp_path):
     run = Run(server, tmp_path / "again", **{**TROUBLE, "overflow_from": 9})
     assert run() == 2
@@ -190,7 +152,6 @@ def test_stops_when_the_trouble_comes_back_or_cannot_be_rolled_back(server, tmp_
     assert "at its smallest, and there is no earlier checkpoint" in run.text()
 
 
-@pytest.mark.once
 def test_nan_evaluations_stop_a_run_early_and_each_window_has_a_line(server, tmp_path):
     run = Run(server, tmp_path, epochs=9, patience=2, nan_evaluations=True, log_every=5)
     assert run() == 0, run.text()
@@ -203,25 +164,19 @@ def test_nan_evaluations_stop_a_run_early_and_each_window_has_a_line(server, tmp
         assert datetime.datetime.strptime(line["time"], "%Y-%m-%dT%H:%M:%S+00:00")
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("policy", ["stop", "report"])
-def test_policies(server, tmp_path, policy):
-    run = Run(server, tmp_path)
+def test_policies(run, policy):
     assert run(on_nonfinite=policy) == (2 if policy == "stop" else 0)
     assert run.text().count("step 3: loss inf at loss scale 128, not finite") == 1
 
 
-@pytest.mark.once
-def test_a_forced_resume_names_what_differs(server, tmp_path):
-    run = Run(server, tmp_path)
+def test_a_forced_resume_names_what_differs(run):
     assert run({"step": [9, "before"]}) == -9
     assert run(config={"learning_rate": 0.01}, force_resume=True) == 0
     assert "resuming although this differs: setting learning_rate: 0.02" in run.text()
 
 
-@pytest.mark.once
-def test_a_run_that_starts_over_describes_itself_again(server, tmp_path):
-    run = Run(server, tmp_path)
+def test_a_run_that_starts_over_describes_itself_again(run):
     for step, recipe in ((2, "tiny"), (9, "tiny"), (10, "before")):  # step-00000005 continues
         assert run({"step": [step, "before"]}) == -9
         process = run.path / "run.json"
@@ -229,15 +184,13 @@ def test_a_run_that_starts_over_describes_itself_again(server, tmp_path):
         process.write_text('{"recipe": "before"}')
 
 
-@pytest.mark.once
-def test_warm_start_takes_weights_only(server, reference, tmp_path):
-    new = Run(server, tmp_path)
-    assert new(resume=False, warm_start=str(reference.path)) == 0
-    assert "warm start: weights of" in new.text()
-    first, second = (run.metrics()[0] for run in (reference, new))
+def test_warm_start_takes_weights_only(run, reference):
+    assert run(resume=False, warm_start=str(reference.path)) == 0
+    assert "warm start: weights of" in run.text()
+    first, second = (each.metrics()[0] for each in (reference, run))
     assert second["step"] == first["step"] and second["loss"] < first["loss"]
     # The same command again, as a queue gives it: its own checkpoint counts.
-    said, lines = len(new.text()), new.metrics()
-    assert new(warm_start=str(reference.path)) == 0
-    assert "resumed from" in new.text()[said:] and "warm start" not in new.text()[said:]
-    assert new.metrics() == lines
+    said, lines = len(run.text()), run.metrics()
+    assert run(warm_start=str(reference.path)) == 0
+    assert "resumed from" in run.text()[said:] and "warm start" not in run.text()[said:]
+    assert run.metrics() == lines

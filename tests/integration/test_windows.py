@@ -1,7 +1,5 @@
 """Texts longer than a row, in windows: what is learned, predicted, scored and resumed."""
 
-from __future__ import annotations
-
 import json
 import random
 
@@ -83,8 +81,7 @@ CASES = {  # recipe, samples, metric and its minimum, flags
 
 
 @pytest.mark.parametrize(
-    "case",
-    [pytest.param(c, marks=[pytest.mark.once] * (c in ("packed", "tagging"))) for c in CASES],
+    "case", [pytest.param(c, marks=[pytest.mark.once] * (c != "classification")) for c in CASES]
 )
 def test_it_learns_what_stands_behind_the_first_row(case, command):
     recipe, write, metric, least, words = CASES[case]

@@ -1,7 +1,5 @@
 """The model: hidden states equal bert4keras'; dropout, damaged weights."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from pathlib import Path

@@ -1,11 +1,12 @@
 """recipes/jax_classification.py: training, kill and resume, answers, processes, packages."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib.metadata
 import json
+import random
 import re
+import socket
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -17,21 +18,78 @@ from amp_xla.process.exits import exit_code
 from amp_xla.training import checkpoint
 from recipes import jax_classification as recipe
 from tests.jax.test_bert import loaded
-from tests.support import small_jax as small
 from tests.support.killing import repeatable, state
-from tests.support.running import ROOT
+from tests.support.running import ROOT, run_python, start_python
 
 pytestmark = [pytest.mark.jax, pytest.mark.slow]
+CPU = {"JAX_PLATFORMS": "cpu"}  # several devices or processes, also where there is one GPU
+RUNS = Path("runs") / "jax_classification"
+WORDS = {"a": ["x", "y", "zed"], "b": ["p", "q", "r"]}
+FLAGS = (
+    "--train train.tsv --dev dev.tsv --layers 1 --hidden 16 --vocab-size 60 --max-length 16 "
+    "--shapes 1 --batch-size 8 --epochs 3 --log-every 5"
+).split()
+# Lets a run kill itself after step 20, with all checkpoints on disk.
+KILLED = """
+import importlib, os, signal, sys
+from amp_xla.process.exits import exit_code
+from amp_xla.training.loop import Loop
+def killed(self, *args, after_step=Loop.after_step, os=os, signal=signal):
+    after_step(self, *args)
+    if self.state.step == 20:
+        self.checkpoints.wait()
+        os.kill(os.getpid(), signal.SIGKILL)
+Loop.after_step = killed
+sys.exit(exit_code(importlib.import_module(sys.argv[1]).main, sys.argv[2:]))
+"""
 
 # Two programs, one per shape, are compiled in these runs only: it takes most of their time.
 HALF = ("--policy", "p=f32,c=f16,o=f32", "--loss-scale", "dynamic", "--shapes", "2")
+
+
+def corpus(folder):
+    """Write 120 and 40 texts; the label is the set from which most words come."""
+    numbers = random.Random(0)
+    for name, count in (("train", 120), ("dev", 40)):
+        lines = []
+        for i in range(count):
+            label = "ab"[i % 2]
+            words = [numbers.choice(WORDS[label] + ["w"]) for _ in range(numbers.randint(3, 12))]
+            lines.append(f"{' '.join(words)}\t{label}\n")
+        (folder / f"{name}.tsv").write_text("".join(lines))
+
+
+def caches(folder):
+    """Return variables with which all runs have the same programs, which are compiled once."""
+    least = "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"
+    return {"JAX_COMPILATION_CACHE_DIR": str(folder / "compiled"), least: "0"}
+
+
+def run_in(folder, *words, code=0, **environ):
+    """Run Python in ``folder``; return its output."""
+    env = {**caches(folder), **environ}
+    done = run_python(*words, env=env, timeout=280, cwd=folder, code=code)
+    return done.out + done.err
+
+
+def together(folder, words):
+    """Run two connected JAX processes; return the output of each."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    environ = {"JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{port}", "JAX_NUM_PROCESSES": "2", **CPU}
+    environ.update(caches(folder))
+    both = [start_python(*words, cwd=folder, JAX_PROCESS_ID=str(i), **environ) for i in range(2)]
+    said = [b"".join(process.communicate(timeout=280)).decode() for process in both]
+    assert [process.returncode for process in both] == [0, 0], said
+    return said
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """The current folder, with a small corpus; all runs have the programs that one compiled."""
     found = tmp_path_factory.mktemp("runs")
-    small.corpus(found)
+    corpus(found)
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(found)
         jax.config.update("jax_compilation_cache_dir", str(found / "compiled"))
@@ -44,14 +102,14 @@ def folder(tmp_path_factory):
 
 def train(name, *words):
     """Train in this process; return the exit code."""
-    return exit_code(recipe.main, [*small.FLAGS, "--name", name, *words])
+    return exit_code(recipe.main, [*FLAGS, "--name", name, *words])
 
 
 @pytest.fixture(scope="module")
 def whole(folder):
     """A run in float16 with a dynamic loss scale."""
     assert train("whole", *HALF) == 0
-    return folder / small.RUNS / "whole"
+    return folder / RUNS / "whole"
 
 
 def test_it_learns_and_leaves_a_run_folder(whole):
@@ -83,11 +141,11 @@ def test_commands_for_its_run(whole, folder, capsys):
 
 
 def test_killed_and_resumed_bitwise(folder, whole, capsys):
-    words = [*small.FLAGS, "--name", "killed", *HALF, "--checkpoint-every", "7"]
-    small.run(folder, "-c", small.KILLED, recipe.__name__, *words, code=-9)
+    words = [*FLAGS, "--name", "killed", *HALF, "--checkpoint-every", "7"]
+    run_in(folder, "-c", KILLED, recipe.__name__, *words, code=-9)
     assert train("killed", *HALF, "--resume") == 0
     assert "resumed from step-" in capsys.readouterr().err
-    assert state(folder / small.RUNS / "killed") == state(whole)
+    assert state(folder / RUNS / "killed") == state(whole)
 
 
 def test_what_is_refused(whole, capsys, monkeypatch):
@@ -110,7 +168,7 @@ def test_a_skipped_step_is_reported_once(folder, capsys):
     said = capsys.readouterr().err
     assert said.count("not finite, skipped;") == 1
     assert "step 0: loss " in said and "gradients overflow at loss scale 1e+30" in said
-    run = folder / small.RUNS / "overflow"
+    run = folder / RUNS / "overflow"
     report = run / "nonfinite-00000000"
     assert json.loads((report / "report.json").read_text())["step"] == 0
     assert np.load(str(report / "batch.npz"))["token_ids"].shape[0] == 8
@@ -142,20 +200,20 @@ def test_few_packages_are_enough_and_two_processes_are_one(folder, tmp_path):
     assert {"jinja2", "pytest", "jmp"} <= set(absent)
     code = f"import sys\nsys.modules.update(dict.fromkeys({absent + ['tensorflow']}))\n"
     (tmp_path / "sitecustomize.py").write_text(code)  # also in the processes of the benchmark
-    paths = {"PYTHONPATH": f"{tmp_path}:{ROOT}", **small.CPU}
-    words = ["-m", "recipes.jax_classification", *small.FLAGS, "--epochs", "1", "--name"]
-    small.run(folder, *words, "few", **paths)
+    paths = {"PYTHONPATH": f"{tmp_path}:{ROOT}", **CPU}
+    words = ["-m", "recipes.jax_classification", *FLAGS, "--epochs", "1", "--name"]
+    run_in(folder, *words, "few", **paths)
     (folder / "few.txt").write_text("x y zed x\n")
-    few = str(small.RUNS / "few")
-    said = small.run(folder, "-m", "amp_xla", "predict", few, "few.txt", **paths)
+    few = str(RUNS / "few")
+    said = run_in(folder, "-m", "amp_xla", "predict", few, "few.txt", **paths)
     assert re.search("^[ab]\t", said, re.MULTILINE)
     benchmark = ("-m", "benchmarks.gpu", "--trial", "--steps", "2", "--out", "few/gpu", "--only")
-    said = small.run(folder, *benchmark, "JAX bf16, cuDNN", **paths)
+    said = run_in(folder, *benchmark, "JAX bf16, cuDNN", **paths)
     assert "JAX bf16, cuDNN attention, batch 4: ok" in said
 
-    first, second = small.together(folder, [*words, "two"])
+    first, second = together(folder, [*words, "two"])
     assert "processes: 2" in first and "step 5/" not in second  # one speaks
-    runs = [folder / small.RUNS / name for name in ("few", "two")]
+    runs = [folder / RUNS / name for name in ("few", "two")]
     one, two = (checkpoint.find(run).tensors() for run in runs)
     worst = max(np.abs(np.float64(one[n]) - np.float64(two[n])).max() for n in one)
     assert worst < 1e-5

@@ -1,4 +1,4 @@
-"""``amp-xla convert`` between Google's and Hugging Face's format, of each family of encoders."""
+"""``amp-xla convert`` of each family of encoders; weights that a language model starts from."""
 
 import json
 import shutil
@@ -11,8 +11,9 @@ from amp_xla.backend import K
 from amp_xla.commands import convert
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.errors import AmpXlaError, DataError
-from amp_xla.models import dropout
+from amp_xla.models.language_model import LanguageModel
 from amp_xla.models.weights import google
+from amp_xla.training.step import initialize_variables
 from tests.models.test_hugging_face import FAMILIES, FOLDERS, VOCABULARY
 from tests.support import google_folder
 
@@ -39,21 +40,6 @@ def converted(source, to, kind, capsys):
 def tensors(folder):
     opened = google.pretrained(str(folder)).stored()
     return {name: np.asarray(tensor.read()) for name, tensor in opened.items()}
-
-
-def hidden(folder, asked, **heads):
-    """Return what bert4keras alone computes from a folder in Google's format."""
-    K.clear_session()
-    config = json.loads((folder / "bert_config.json").read_text())
-    epsilon = K.epsilon()
-    K.set_epsilon(config["layer_norm_eps"])
-    with dropout.inference():
-        model = backend.bert4keras("models").build_transformer_model(
-            str(folder / "bert_config.json"), str(folder / "bert_model.ckpt"),
-            config["model_type"], **heads,
-        )  # fmt: skip
-    K.set_epsilon(epsilon)
-    return model.predict([asked["tokens"], asked["segments"]])
 
 
 @pytest.mark.parametrize("family", [*ON_BOTH, *CASES])
@@ -94,7 +80,7 @@ def test_there_and_back_all_bits_are_the_same(family, tmp_path, capsys):
         assert "bert4keras fixes layer_norm_eps to 1e-12, here 0.001" in said
         return
     real = asked["tokens"] > 0
-    states = hidden(tmp_path / "google", asked)
+    states = google_folder.answers(tmp_path / "google", asked["tokens"], asked["segments"])
     np.testing.assert_allclose(states[real], asked["hidden"][real], rtol=0, atol=1e-5)
 
 
@@ -120,15 +106,15 @@ def test_of_a_checkpoint_heads_come_along_and_optimizers_do_not(tmp_path, capsys
     said = converted(tmp_path / "hf", tmp_path / "b", "google", capsys)
     assert "answers differ: bert4keras fixes layer_norm_eps" in said
     random_ids = random.randint(5, 20, [2, 6])
-    asked = {"tokens": random_ids, "segments": random_ids * 0}
-    answers = hidden(tmp_path / "b", asked, with_mlm=True, with_nsp=True)
+    inputs = (random_ids, random_ids * 0)
+    answers = google_folder.answers(tmp_path / "b", *inputs, with_mlm=True, with_nsp=True)
     models = backend.bert4keras("models")
     K.clear_session()
     model = models.build_transformer_model(
         str(tmp_path / "b/bert_config.json"), str(tmp_path / "a/bert_model.ckpt"),
         with_mlm=True, with_nsp=True, return_keras_model=False,
     )  # fmt: skip
-    for found, expected in zip(answers, model.model.predict([random_ids, random_ids * 0])):
+    for found, expected in zip(answers, model.model.predict(list(inputs))):
         np.testing.assert_allclose(found, expected, atol=1e-5)
     if backend.kind() == "tf2":
         return  # bert4keras writes checkpoints on TensorFlow 1 only
@@ -157,3 +143,30 @@ def test_what_cannot_be_converted_is_refused_and_nothing_is_written(tmp_path, ca
         with pytest.raises(AmpXlaError, match=problem):
             converted(source, tmp_path / to, "hf", capsys)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["half", "whole"]
+
+
+@pytest.mark.usefixtures("cleared")
+def test_an_encoder_gets_a_new_head(tmp_path, capfd):
+    shapes = google_folder.tensors(google_folder.CONFIG, language_model=True)
+    head = {name: None for name in shapes if name.startswith("cls/")}
+    folder = google_folder.write(tmp_path / "encoder", head)
+    lm = LanguageModel(google_folder.CONFIG, 16, "unilm", str(folder))
+    assert "has no head that predicts tokens: a new one is trained" in capfd.readouterr().err
+    initialize_variables()
+    name = "bert/embeddings/word_embeddings"
+    stored = google.pretrained(str(folder)).take({name: shapes[name]})[name]
+    table = K.get_value(lm.transformer.layers["Embedding-Token"].embeddings)
+    np.testing.assert_array_equal(table[:20], stored)
+
+
+@pytest.mark.usefixtures("cleared")
+def test_weights_may_have_more_rows_than_the_vocabulary_has_tokens(tmp_path):
+    """As ERNIE 3.0: 40,000 rows, 39,979 tokens."""
+    folder = google_folder.write(tmp_path / "ernie")
+    lm = LanguageModel({**google_folder.CONFIG, "vocab_size": 18}, 16, "unilm", str(folder))
+    initialize_variables()
+    name = "bert/embeddings/word_embeddings"
+    stored = google.pretrained(str(folder)).take({name: (20, 16)})[name]
+    table = K.get_value(lm.transformer.layers["Embedding-Token"].embeddings)
+    np.testing.assert_array_equal(table[:18], stored[:18])
+    assert not table[18:].any() and lm.config["vocab_size"] == 18

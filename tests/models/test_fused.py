@@ -1,7 +1,5 @@
 """Attention by cuDNN: all around XLA's call, which TensorFlow's operations replace on a CPU."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -3,6 +3,7 @@
 Classifiers are read by ``--bert`` with the pooler and exported again.
 """
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -15,6 +16,7 @@ from safetensors.numpy import load_file, save_file
 from amp_xla.backend import K
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.export import google, graph, hugging_face, saved_model, text_models
+from amp_xla.export.model import HEAD
 from amp_xla.models import dropout, encoders, packed
 from amp_xla.models.options import EncoderOptions
 from recipes.classification import recipe
@@ -139,7 +141,18 @@ def test_a_classifier_of_transformers_has_its_logits_and_names(family, tmp_path,
     (name,) = json.loads((CLASSIFIERS / family / "config.json").read_text())["architectures"]
     assert config["architectures"] == [name.replace("Ernie", "Bert")]
     assert config["problem_type"] == "single_label_classification"
+    assert config["id2label"] == {"0": "a", "1": "b", "2": "c"}
+    assert config["label2id"] == {"a": 0, "b": 1, "c": 2}
     assert "with_pool" in google.describe(model, folder)[0] or family == "electra"
+    # Without a class for the whole model: the encoder, and the head in its own file.
+    encoder = dataclasses.replace(model, kind=None, formula="a formula")
+    hugging_face.write(encoder, tmp_path / "encoder", "fp32")
+    parts = load_file(str(tmp_path / "encoder" / "model.safetensors"))
+    prefix = f"{config['model_type']}."
+    parts = {prefix * ("classifier" not in name) + name: value for name, value in parts.items()}
+    parts.update(load_file(str(tmp_path / "encoder" / HEAD)))
+    assert set(parts) == set(again)
+    assert all(np.array_equal(parts[name], again[name]) for name in again)
 
 
 @pytest.mark.once

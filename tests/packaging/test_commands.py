@@ -3,8 +3,7 @@
 import pytest
 
 from amp_xla.commands import COMMANDS
-from tests.support.commands import CLI, Commands
-from tests.support.killing import Server
+from tests.support.commands import CLI
 
 pytestmark = [pytest.mark.slow, pytest.mark.once, pytest.mark.timeout(900)]
 
@@ -45,19 +44,19 @@ def test_each_command_is_run():
     assert {words.split()[0] for words in DAY} == set(COMMANDS)
 
 
-def test_all_commands(tmp_path):
+def test_all_commands(command):
     """Run the commands in processes forked from one with TensorFlow."""
-    command = Commands(Server(), tmp_path)
+    folder = command.folder
     lines = [f"salt {n} soup\tcook\nbolt {n} nut\tbuild\n" for n in range(64)]
-    (tmp_path / "train.tsv").write_text("".join(lines))
-    (tmp_path / "other.tsv").write_text("salt 3 soup\tbake\n")
-    (tmp_path / "texts.txt").write_text("salt 3 soup\n")
+    (folder / "train.tsv").write_text("".join(lines))
+    (folder / "other.tsv").write_text("salt 3 soup\tbake\n")
+    (folder / "texts.txt").write_text("salt 3 soup\n")
     words = [f"{word} is a word. So is {word}s.\n\n" for word in dir(str) * 5]
-    (tmp_path / "text.txt").write_text("".join(words))
+    (folder / "text.txt").write_text("".join(words))
     for line, (code, text) in DAY.items():
         done = command(CLI, *line.split())
         output = done.out + done.err
         assert (done.code, text in output) == (code, True), f"{line}\n{output}"
         assert "Traceback" not in output, output
         assert (" predicts " in output) == line.endswith("--file train.tsv"), output
-    assert '"recipe": "classification"' in (tmp_path / RUN / "run.json").read_text()
+    assert '"recipe": "classification"' in (folder / RUN / "run.json").read_text()

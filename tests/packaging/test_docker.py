@@ -106,7 +106,8 @@ def test_the_command_lines(docker, tmp_path, name):
     places = {"runs": docker.runs, "odd": odd, "out": out}
     calls = docker.make(*(word.format(**places) for word in variables), **environment)
     assert docker.status == 0, docker.stderr
-    revision = revision_of(docker.make("docker-build"))
+    built = docker.make("docker-build")[-1]
+    (revision,) = [word[len("REVISION=") :] for word in built if word.startswith("REVISION=")]
     user = f"--user {os.getuid()}:{os.getgid()}"
     if "podman" in name and os.getuid():
         user = f"--userns keep-id {user}"
@@ -117,11 +118,6 @@ def test_the_command_lines(docker, tmp_path, name):
     ]
     # Otherwise the daemon would create it, as root.
     assert docker.runs.is_dir() == (variables[0] != "docker-build")
-
-
-def revision_of(calls):
-    """Return the revision that is given to the build."""
-    return next(word for word in calls[-1] if word.startswith("REVISION=")).partition("=")[2]
 
 
 def test_the_exit_code_of_training_is_a_failure_of_make(docker):

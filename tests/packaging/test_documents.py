@@ -11,6 +11,7 @@ import pytest
 
 from amp_xla.commands import COMMANDS
 from amp_xla.config import flat
+from benchmarks import record
 from scripts.environment.__main__ import HERE
 from tests.packaging.test_program import MAKEFILE, TARGETS
 from tests.support.running import RECIPES, ROOT
@@ -59,7 +60,11 @@ def check(line):
     except ValueError:  # a block that continues in the next line
         words = line.replace('"', "").split()
     if words[0] == "make":
-        check_make(words[1:])
+        values = dict(word.split("=", 1) for word in words[1:] if "=" in word)
+        targets = {word for word in words[1:] if "=" not in word}
+        assert targets <= {*TARGETS, "docker-*"} and set(values) <= VARIABLES, line
+        if targets == {"train"}:
+            recipe_flags(values.get("RECIPE", "classification"), values.get("ARGS", "").split())
     elif "python" not in words[:2]:
         check_command(words[1], words[2:])
     elif "-m" in words[:3]:
@@ -68,15 +73,6 @@ def check(line):
             check_command(words[0], words[1:])
         elif re.match(r"benchmarks\.(?!VALUE)|recipes\.(?!jax_|VALUE|<)", module):
             check_flags(words, flags_of(module))
-
-
-def check_make(words):
-    targets = [word for word in words if "=" not in word]
-    values = dict(word.split("=", 1) for word in words if "=" in word)
-    assert set(targets) <= {*TARGETS, "docker-*"}, targets
-    assert set(values) <= VARIABLES, values
-    if targets == ["train"]:
-        recipe_flags(values.get("RECIPE", "classification"), shlex.split(values.get("ARGS", "")))
 
 
 def check_command(name, words):
@@ -225,12 +221,7 @@ def test_named_programs_files_and_flags_exist():
     names |= {path.name for path in ROOT.iterdir()}
     found = {place: missing(text, known, names) for place, text in sources()}
     assert not {place: words for place, words in found.items() if words}
-    wrong = (
-        "`benchmarks/tf_idf.py`",
-        "python -m scripts.bench_jax",
-        "`--kills 9`",
-        "test_shape.py",
-    )
+    wrong = ("`benchmarks/tf_idf.py`", "python -m scripts.none", "`--kills 9`", "test_shape.py")
     assert all(missing(text, known, names) for text in wrong)
 
 
@@ -261,3 +252,31 @@ def test_the_workflow_runs_every_part_of_ci():
     script = (ROOT / ".ci/run").read_text(encoding="utf-8")
     parts = re.findall(r"parts=\(([a-z].*)\)", script)[0].split()
     assert f"part: [{', '.join(parts)}]" in workflow
+
+
+RECORDS = record.load()
+IDS = [f"{r['recipe']}-{r['runtime']}" for r in RECORDS]
+
+
+def test_the_recipes_of_readme_have_a_record_of_each_runtime():
+    for name in ("classification", "pretraining"):
+        assert {f"{name}-tf1", f"{name}-tf2"} <= set(IDS)
+    assert {recorded["recipe"] for recorded in RECORDS} <= set(RECIPES)
+
+
+@pytest.mark.parametrize("recorded", RECORDS, ids=IDS)
+def test_what_is_stated_was_recorded(recorded):
+    doc = importlib.import_module(f"recipes.{recorded['recipe']}").__doc__
+    assert recorded["command"] in doc
+    assert record.stated(recorded) in " ".join(doc.split())
+    row = next(
+        line
+        for line in (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+        if line.startswith(f"| `{recorded['command']}` |")
+    )
+    assert row.split(" | ")[{"tf1": 1, "tf2": 2}[recorded["runtime"]]].rstrip(" |") == record.cell(
+        recorded
+    )
+    if "page" in recorded:  # the page of results has it
+        page = (ROOT / "docs" / "results" / recorded["page"]).read_text(encoding="utf-8")
+        assert recorded["command"] in page and f"**{recorded['result']}**" in page

@@ -1,16 +1,19 @@
-"""An environment is built once, updated if its lock changes, and never left half built.
+"""An environment is built once, updated if its lock changes, and never left half built; locks.
 
 A program named `uv`, first on PATH, writes down its calls and creates folders.
 """
 
 import os
+import re
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from scripts.environment import SetupError, build
+from scripts.environment.installed import canonical
 from scripts.environment.runtimes import Choice, Runtime
+from tests.support.running import ROOT
 
 pytestmark = pytest.mark.once
 
@@ -101,3 +104,50 @@ def test_two_builders_wait_for_each_other(root, monkeypatch):
     with ThreadPoolExecutor(2) as builders:
         paths = set(builders.map(lambda _: build.ensure(choice(), root), range(2)))
     assert len(paths) == 1 and calls(root) == BUILT
+
+
+REQUIREMENTS = ROOT / "requirements"
+LOCKS = [*(path.stem for path in sorted(REQUIREMENTS.glob("*.in"))), "container-tf2-py310"]
+
+
+def asked(path):
+    """Return canonical name -> line of an .in file."""
+    lines = [line.split("#")[0].strip() for line in path.read_text().splitlines()]
+    return {canonical(re.split(r"[=<> \[]", line)[0]): line for line in lines if line}
+
+
+def locked(path):
+    """Return canonical name -> version; the first one if markers choose between two."""
+    versions = {}
+    for line in path.read_text().splitlines():
+        match = re.match(r"^([A-Za-z0-9._-]+)==(\S+)", line)
+        if match:
+            versions.setdefault(canonical(match.group(1)), match.group(2))
+    return versions
+
+
+# An image's TensorFlow was built against these packages, so no lock for containers may have them.
+OF_THE_IMAGE = re.compile(
+    r"(nvidia-)?(tensor(flow|board|rt).*|numpy|h5py|protobuf|keras.*|grpcio|horovod|jax.*|nvidia-.*)"
+)
+
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_a_lock_has_all_requirements_and_its_command(name):
+    lock, source = REQUIREMENTS / f"{name}.txt", REQUIREMENTS / f"{name.replace('-py310', '')}.in"
+    pins = locked(lock)
+    for package, line in asked(source).items():
+        if package == "tf-keras" and name.endswith("py310"):
+            continue  # the one that fits the image's TensorFlow is chosen at the installation
+        if package == "nvidia-tensorflow" and lock.read_text().startswith("# NOT WHOLE"):
+            continue  # only on NVIDIA's index, which was not reachable
+        assert package in pins, f"{line} is not in {lock.name}: run the command in its head"
+        exact = re.search(r"==(\S+)", line)
+        assert exact is None or pins[package] == exact.group(1), line
+    lines = lock.read_text().splitlines()
+    assert "uv pip compile" in lines[1] and f"{source.name} -o {lock.name}" in lines[1]
+    if name.startswith("container"):
+        assert not list(filter(OF_THE_IMAGE.fullmatch, pins))
+    if name.startswith(("container", "tf2-cuda", "nvtf1")):  # for servers
+        places = [i for i, line in enumerate(lines) if re.match(r"\S+==", line)]
+        assert all(lines[i + 1].startswith("    --hash=sha256:") for i in places)

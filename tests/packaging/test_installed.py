@@ -163,11 +163,8 @@ def test_the_script_in_a_container_that_keeps_its_own_packages(tmp_path, checkou
 
 @pytest.mark.skipif(RUNTIME != "jax", reason="for the runtime jax")
 def test_jax_alone(own):
-    page = (ROOT / "docs" / "precision.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"<!-- run: jax -->\n```python\n(import jax\n.*?)```", page, re.DOTALL)
-    assert blocks
-    for block in blocks:
-        own.run([str(own.python), "-c", block])
+    for code in blocks("jax"):
+        own.run([str(own.python), "-c", code])
 
 
 @pytest.mark.skipif(RUNTIME != "jax", reason="the other runtimes have TensorFlow")

@@ -1,4 +1,4 @@
-"""The choice of the runtime by machine, request, recipe and run.
+"""The choice of the runtime by machine, request, recipe and run; what doctor says of a machine.
 
 The kernel's files, nvidia-smi and the Pythons are faked.
 """
@@ -12,6 +12,7 @@ from unittest.mock import Mock
 import pytest
 
 from amp_xla.backend import nvidia
+from amp_xla.commands import doctor
 from scripts.environment import SetupError, installed, runtimes
 from scripts.environment.__main__ import main, runtime_for
 from tests.support.commands import CLI, Commands
@@ -178,6 +179,34 @@ def test_a_run_decides(tmp_path, monkeypatch):
         with pytest.raises(SetupError, match="runs/tagging/x: a script trained this run"):
             runtime_for(command, ["runs/tagging/x"], "auto", ROOT)
     assert runtime_for("report", ["--run", "runs/tagging/x"], "auto", ROOT) == "auto"
+
+
+OLD_SMI = """case "$*" in *compute_cap*) echo 'compute_cap is not a valid field'; exit 2;; esac
+echo 'Tesla T4, 440.64.00, 15109'
+"""
+
+
+@pytest.mark.parametrize("smi, level, words", [
+    ("echo 'NVIDIA Thing, 470.82.01, 24576, 6.1'", "warning", "no tensor cores"),
+    ("echo 'NVIDIA Thing, 470.82.01, 24576, 8.6'", "ok", "bfloat16 and TF32"),
+    (f"echo '{BROKEN}'; exit 9", "error", BROKEN),
+    (OLD_SMI, "note", "compute capability unknown"),
+])  # fmt: skip
+def test_doctor_says_what_a_gpu_can_compute(machine, smi, level, words):
+    machine.program("nvidia-smi", f"#!/bin/sh\n{smi}\n")
+    findings = doctor.graphics(nvidia.look())
+    assert findings[0].level == level and words in str(findings[0])
+
+
+@pytest.mark.parametrize("name, version, level", [
+    ("NVIDIA GeForce RTX 3090", "530.30.02", "ok"),
+    ("NVIDIA GeForce RTX 3090", "470.82.01", "error"),
+    # The same driver on a data-center GPU goes through the compatibility package.
+    ("NVIDIA A100-SXM4-40GB", "470.82.01", "ok"),
+    ("Tesla T4", "440.64.00", "error"),
+])  # fmt: skip
+def test_doctor_compares_the_driver_with_the_container(name, version, level):
+    assert doctor.driver(doctor.Gpu(name, version)).level == level
 
 
 def test_training_refuses_a_gpu_that_tensorflow_does_not_see(server, tmp_path, machine):

@@ -1,10 +1,6 @@
 """Small checkpoints for tests, written without TensorFlow."""
 
-from __future__ import annotations
-
 import dataclasses
-from pathlib import Path
-from typing import Any, Dict
 
 import numpy as np
 
@@ -12,7 +8,7 @@ from amp_xla.training import checkpoint
 from amp_xla.training.state import LoopState
 
 
-def state(step: int) -> Dict[str, Any]:
+def state(step):
     """Return the state of a checkpoint."""
     parts = ("data", "assets", "config", "settings", "versions", "defaults")
     return {
@@ -23,13 +19,13 @@ def state(step: int) -> Dict[str, Any]:
     }
 
 
-def tensors(step: int) -> Dict[str, np.ndarray]:
+def tensors(step):
     """Return tensors that differ from step to step."""
     weight = np.arange(12, dtype=np.float32).reshape(3, 4) + step
     return {"weight": weight, "count": np.array(step, np.int64), "slot": np.ones(5)}
 
 
-def write(folder: Path, step: int) -> Path:
+def write(folder, step):
     """Write a checkpoint and return its path."""
     folder.mkdir(parents=True, exist_ok=True)
     files = {"vocab.txt": b"[PAD]\n"}

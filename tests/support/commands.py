@@ -1,16 +1,13 @@
 """Commands as users type them, each a process of its own, forked from one that has TensorFlow."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil
 import tempfile
 from pathlib import Path
-from typing import Any, Dict, List
 
 from amp_xla.training import checkpoint
-from tests.support.killing import Server, metrics
+from tests.support.killing import metrics
 from tests.support.running import Result
 
 RECIPE, CLI = "recipes.classification", "amp_xla.commands.cli"
@@ -26,27 +23,22 @@ configuring.configure()
 
 
 class Commands:
-    """Runs commands in ``folder``.
+    """Runs commands of a fork server in ``folder``."""
 
-    Args:
-      server: a fork server.
-      folder: the working directory.
-    """
-
-    def __init__(self, server: Server, folder: Path) -> None:
+    def __init__(self, server, folder):
         self._server, self.folder = server, folder
         self._scratch = tempfile.TemporaryDirectory()  # for their output
 
-    def __call__(self, module: str, *argv: Any, **job: Any) -> Result:
+    def __call__(self, module, *argv, **job):
         return self.job({"module": module, "argv": [str(word) for word in argv], **job})
 
-    def done(self, module: str, *argv: Any, **job: Any) -> Result:
+    def done(self, module, *argv, **job):
         """Run a command that must succeed."""
         result = self(module, *argv, **job)
         assert result.code == 0, result.out + result.err
         return result
 
-    def job(self, job: Dict[str, Any]) -> Result:
+    def job(self, job):
         """Any job of the fork server's."""
         paths = [Path(self._scratch.name, name) for name in ("out.txt", "err.txt")]
         for path in paths:
@@ -57,11 +49,11 @@ class Commands:
         # Bytes: reading as text would turn a carriage return into the end of a line.
         return Result(code, *(path.read_bytes().decode("utf-8", "replace") for path in paths))
 
-    def metrics(self, recipe: str, run: str) -> List[Dict[str, Any]]:
+    def metrics(self, recipe, run):
         """Return the lines of a run's metrics.jsonl."""
         return metrics(self.folder / "runs" / recipe / run)
 
-    def resumed(self, recipe: str, whole: Path, step: int, *words: str, **job: Any) -> Path:
+    def resumed(self, recipe, whole, step, *words, **job):
         """Resume a copy of a run as if it had been killed after a step; return the copy."""
         copy = whole.with_name(f"{whole.name}-resumed")
         shutil.copytree(str(whole), str(copy), symlinks=True)
@@ -73,7 +65,7 @@ class Commands:
         return copy
 
 
-def served(folder: Path, **arrays: Any) -> Dict[str, Any]:
+def served(folder, **arrays):
     """Return what a SavedModel computes."""
     from amp_xla.backend import tf
 
@@ -82,13 +74,12 @@ def served(folder: Path, **arrays: Any) -> Dict[str, Any]:
         signature = loaded.signature_def["serving_default"]
         feed = {signature.inputs[name].name: array for name, array in arrays.items()}
         outputs = {name: output.name for name, output in signature.outputs.items()}
-        found: Dict[str, Any] = session.run(outputs, feed)
-        return found
+        return session.run(outputs, feed)
 
 
-def bytes_of(folder: Path) -> Dict[str, str]:
+def bytes_of(folder):
     """Every file, link and folder under ``folder`` with a hash of what it holds."""
-    found: Dict[str, str] = {}
+    found = {}
     for place, folders, files in os.walk(str(folder)):
         for name in folders + files:
             path = Path(place) / name

@@ -1,11 +1,12 @@
 """A tiny BERT in Google's format, to be damaged."""
 
 import json
-from pathlib import Path
-from typing import Any, Callable, Tuple
 
 import numpy as np
 
+from amp_xla import backend
+from amp_xla.backend import K
+from amp_xla.models import dropout
 from amp_xla.models.weights import google
 
 CONFIG = {
@@ -15,7 +16,6 @@ CONFIG = {
     "hidden_act": "gelu",
 }  # fmt: skip
 NAME = "bert_config.json"
-Shape = Tuple[int, ...]
 VOCABULARY = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmno"]
 
 
@@ -34,6 +34,20 @@ def write(folder, replaced=None, vocabulary=tuple(VOCABULARY)):
     kept = {name: value for name, value in values.items() if value is not None}
     google.write_tensors(str(folder / "bert_model.ckpt"), kept)
     return folder
+
+
+def answers(folder, *inputs, **options):
+    """Return what bert4keras alone computes from token and segment ids."""
+    config = json.loads((folder / NAME).read_text())
+    epsilon = K.epsilon()
+    K.clear_session()
+    K.set_epsilon(config["layer_norm_eps"])
+    with dropout.inference():
+        model = backend.bert4keras("models").build_transformer_model(
+            str(folder / NAME), str(folder / "bert_model.ckpt"), config["model_type"], **options
+        )
+    K.set_epsilon(epsilon)
+    return model.predict(list(inputs))
 
 
 def tensors(config, language_model):
@@ -61,9 +75,6 @@ def tensors(config, language_model):
     for name in norms:
         shapes.update({f"{name}/LayerNorm/{part}": (hidden,) for part in ("beta", "gamma")})
     return shapes
-
-
-Change = Callable[[Path], Any]
 
 
 def cut(name, keep):

@@ -1,15 +1,11 @@
 """A small prepared corpus whose grammar can be learned in a minute."""
 
-from __future__ import annotations
-
-from pathlib import Path
-
 import numpy as np
 
 from amp_xla.tasks.pretraining.data import prepare
 
 
-def prepared(folder: Path) -> None:
+def prepared(folder):
     """Write ``corpus.txt`` into ``folder``, and sequences of 32 tokens into its ``data``."""
     rng = np.random.RandomState(0)
     pairs = [(f"north{i}", f"south{i}") for i in range(12)]

@@ -1,7 +1,5 @@
 """Small compiled bert4keras models, one per kind of head, and a batch for each."""
 
-from __future__ import annotations
-
 from typing import Any, List, NamedTuple
 
 import numpy as np

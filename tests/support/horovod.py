@@ -1,7 +1,5 @@
 """Horovod for the tests that start ranks. `.ci/run` builds it before, which takes minutes."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import sys
@@ -13,14 +11,14 @@ from amp_xla import backend
 from tests.support.running import run_python
 
 
-def need_horovod() -> None:
+def need_horovod():
     """Skip the test if Horovod is missing; in CI that is a failure."""
     if importlib.util.find_spec("horovod") is None:
         missing = f"Horovod is not built; next: scripts/build_horovod.sh {backend.kind()}"
         (pytest.fail if os.environ.get("CI") else pytest.skip)(missing)
 
 
-def on_two_ranks(module: str, folder: Path, *words: str, **env: str) -> str:
+def on_two_ranks(module, folder, *words, **env):
     """Run a module with FOLDER and ``words`` on two ranks over Gloo; return its output."""
     need_horovod()
     runner = str(Path(sys.executable).parent / "horovodrun")

@@ -5,7 +5,6 @@ Each case writes the results of a rank to FOLDER/CASE-RANK.json; test_horovod.py
 
 import json
 import sys
-from typing import Any, Dict, List
 
 import numpy as np
 
@@ -20,41 +19,19 @@ import horovod.tensorflow as hvd  # isort: skip  # after the backend has chosen 
 
 VOCABULARY, WIDTH = 20, 4
 HEIGHT, COLUMNS, SCALE = 1000, 8, 2.0**15
-Seen = List[Dict[str, Any]]
-
-
-def model_variables():
-    """Return two shared variables, and between them a table that belongs to this rank."""
-    rng = np.random.RandomState(0)
-    table = np.random.RandomState(10 + hvd.rank()).randn(VOCABULARY, WIDTH)
-    return [
-        tf.get_variable("kernel", initializer=tf.constant(rng.randn(WIDTH, 1), tf.float32)),
-        tf.get_variable("embedding/embeddings", initializer=tf.constant(table, tf.float32)),
-        tf.get_variable("bias", initializer=tf.zeros([1])),
-    ]
-
-
-def run(steps, operation, factor, optimizer, variables):
-    """Run one step per factor; return weights and state after each."""
-    with tf.Session() as session:
-        session.run(tf.global_variables_initializer())
-        seen = []
-        for value in steps:
-            session.run(operation, {factor: value})
-            weights = session.run(variables)
-            state = session.run(optimizer.state_variables)
-            seen.append({
-                "shared": [w.tolist() for w in (weights[0], weights[2])],
-                "own": weights[1].tolist(), "state": [float(v) for v in state if np.ndim(v) == 0],
-            })  # fmt: skip
-        return seen
-
 
 STEPS = [1.0, np.nan, 1.0, np.inf, 1.0, 1.0]  # of rank 1; those of rank 0 are 1
 
 
 def _problem():
-    variables = model_variables()
+    """Return two shared variables and between them a table of this rank, a factor, a loss."""
+    rng = np.random.RandomState(0)
+    table = np.random.RandomState(10 + hvd.rank()).randn(VOCABULARY, WIDTH)
+    variables = [
+        tf.get_variable("kernel", initializer=tf.constant(rng.randn(WIDTH, 1), tf.float32)),
+        tf.get_variable("embedding/embeddings", initializer=tf.constant(table, tf.float32)),
+        tf.get_variable("bias", initializer=tf.zeros([1])),
+    ]
     factor = tf.placeholder(tf.float32, [])
     rows = tf.nn.embedding_lookup(variables[1], tf.constant([1 + hvd.rank(), 5]))
     loss = tf.reduce_mean(tf.square(tf.matmul(rows, variables[0]) + variables[2] - 1.0))
@@ -63,8 +40,19 @@ def _problem():
 
 
 def _trained(operation, optimizer, variables, factor):
-    steps = STEPS if hvd.rank() == 1 else [1.0] * len(STEPS)
-    return run(steps, operation, factor, optimizer, variables)
+    """Return weights and state after each step."""
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        seen = []
+        for value in STEPS if hvd.rank() == 1 else [1.0] * len(STEPS):
+            session.run(operation, {factor: value})
+            weights = session.run(variables)
+            state = session.run(optimizer.state_variables)
+            seen.append({
+                "shared": [w.tolist() for w in (weights[0], weights[2])],
+                "own": weights[1].tolist(), "state": [float(v) for v in state if np.ndim(v) == 0],
+            })  # fmt: skip
+        return seen
 
 
 def _minimized(make, kind=LossScaleOptimizer, **options):

@@ -6,8 +6,6 @@ It downloads them. The exit code is 1 if the failures are not exactly those that
 explains.
 """
 
-from __future__ import annotations
-
 import importlib
 import re
 import sys
@@ -40,7 +38,7 @@ DIFFERENCES = {
 }
 
 
-def adapted(source: str) -> str:
+def adapted(source):
     """Return the tests' source with the wheel's module names, the class taken from this file."""
     source = source.replace(
         "from tf_keras.mixed_precision import loss_scale_optimizer\n",
@@ -55,7 +53,7 @@ for name in ("BaseLossScaleOptimizer", "LossScaleOptimizer", "LossScaleOptimizer
     setattr(replaced, name, LossScaleOptimizer)
 
 
-def main() -> int:
+def main():
     """Run the tests and compare the failures with the explained ones."""
     with urllib.request.urlopen(URL, timeout=60) as answer:
         source = answer.read().decode()

@@ -1,7 +1,5 @@
 """A small training problem in a v1 graph, and the kinds of optimizers it is trained with."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np

@@ -1,13 +1,11 @@
 """Run commands as a user's shell would: TensorFlow's switches are read once by each process."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPES = sorted(path.stem for path in (ROOT / "recipes").glob("[!_]*.py"))
@@ -27,7 +25,7 @@ class Result(NamedTuple):
     err: str
 
     @property
-    def error(self) -> str:
+    def error(self):
         """The one line that says what is wrong; there is no traceback and no second one."""
         assert self.code == 2 and "Traceback" not in self.err, self.err
         lines = [line for line in self.err.splitlines() if line.startswith("error: ")]
@@ -36,7 +34,7 @@ class Result(NamedTuple):
         return lines[0]
 
 
-def until(true: Callable[[], Any], seconds: float = 120) -> None:
+def until(true, seconds=120):
     """Wait until something is true."""
     end = time.monotonic() + seconds
     while not true():
@@ -44,7 +42,7 @@ def until(true: Callable[[], Any], seconds: float = 120) -> None:
         time.sleep(0.02)
 
 
-def shell_environment(**changes: str) -> Dict[str, str]:
+def shell_environment(**changes):
     """Return the environment without the variables of make and of this project."""
     return {
         **{k: v for k, v in os.environ.items() if k not in _FROM_MAKE and not k.startswith(_OURS)},
@@ -52,12 +50,12 @@ def shell_environment(**changes: str) -> Dict[str, str]:
     }
 
 
-def environment(env: Optional[Mapping[str, str]] = None) -> Dict[str, str]:
+def environment(env=None):
     """Return the same, with this checkout on Python's path, and ``env``."""
     return {**shell_environment(PYTHONPATH=str(ROOT)), **(env or {})}
 
 
-def run(command: List[str], root: Path = ROOT, **changes: str) -> subprocess.CompletedProcess:
+def run(command, root=ROOT, **changes):
     """Run a command in ``root``; the result has stdout and stderr as text."""
     return subprocess.run(
         command, cwd=str(root), env=shell_environment(**changes), stdin=subprocess.DEVNULL,
@@ -65,7 +63,7 @@ def run(command: List[str], root: Path = ROOT, **changes: str) -> subprocess.Com
     )  # fmt: skip
 
 
-def start_python(*arguments: str, cwd: Path = ROOT, **env: str) -> subprocess.Popen:
+def start_python(*arguments, cwd=ROOT, **env):
     """Start this Python with pipes."""
     return subprocess.Popen(
         [sys.executable, *arguments], cwd=str(cwd), env=environment(env), stdin=subprocess.PIPE,
@@ -74,13 +72,13 @@ def start_python(*arguments: str, cwd: Path = ROOT, **env: str) -> subprocess.Po
 
 
 def run_python(
-    *arguments: str,
-    env: Optional[Mapping[str, str]] = None,
-    stdin: str = "",
-    timeout: float = 240,
-    cwd: Path = ROOT,
-    code: Optional[int] = 0,
-) -> Result:
+    *arguments,
+    env=None,
+    stdin="",
+    timeout=240,
+    cwd=ROOT,
+    code=0,
+):
     """Run this Python with ``arguments``; it must end with ``code``, None = any."""
     done = subprocess.run(
         [sys.executable, *arguments], input=stdin.encode(), capture_output=True,

@@ -1,7 +1,5 @@
 """Dynamic loss scaling in plain Python, and sequences on which implementations are compared."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any, Dict, NamedTuple, Tuple

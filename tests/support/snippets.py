@@ -5,10 +5,7 @@ names that the block does not define; ``script`` as a program; ``notebook`` as a
 ``transformers`` beside an export; ``recipe`` is a recipe; ``elsewhere`` needs other packages.
 """
 
-from __future__ import annotations
-
 import re
-from typing import Any, Dict, List
 
 from tests.support.running import ROOT
 
@@ -21,7 +18,7 @@ BLOCK = re.compile(
 UNMARKED = re.compile(r"^ {4}(?:import|from) \w+|^ {4}def ", re.MULTILINE)
 
 
-def blocks(where: str) -> List[str]:
+def blocks(where):
     """Return the blocks with a mark; every block of Python has one."""
     found = []
     for page in PAGES:
@@ -36,7 +33,7 @@ def blocks(where: str) -> List[str]:
     return list(dict.fromkeys(found))  # a translated page has the same
 
 
-def run(code: str, **names: Any) -> None:
+def run(code, **names):
     """Run a block in a separate module that has ``names``."""
-    module: Dict[str, Any] = {"__name__": "snippet", **names}
+    module = {"__name__": "snippet", **names}
     exec(compile(code, "a page", "exec"), module)

@@ -1,4 +1,4 @@
-"""Train tables over ranks, and the same tables whole in TensorFlow's operations.
+"""Train tables over ranks; in cases named ``plain_...`` the same tables in TensorFlow's operations.
 
 `python -m tests.support.sok_worker FOLDER CASE...`, alone or under horovodrun; each rank writes its
 results to FOLDER/CASE-RANKS-RANK.json.
@@ -33,107 +33,87 @@ def sparse(keys, dtype=tf.int64):
 
 
 class Table:
-    """A layer and its reference, which are trained on the same samples."""
+    """A table, whose rows are ones, and how its ids come."""
 
-    def __init__(self, name, heights, width, slots, nnz, **more):
-        self.slots, self.nnz, self.width = slots, nnz, width
+    def __init__(self, name, height, width, slots, nnz, plain=False, **more):
+        self.height, self.width, self.slots, self.nnz, self.plain = height, width, slots, nnz, plain
         self.kind, self.keys = more.pop("kind", "sparse"), more.pop("keys", tf.int64)
         self.combiner = more.pop("combiner", "mean")
+        self.rows = slots * (nnz if self.kind == "dense" else 1)  # per sample
+        if plain:
+            self.variable = tf.Variable(np.ones((height, width), np.float32), name=name)
+            return
+        sizes, more = (0, width, slots, nnz), {"vocabulary_size": height, "name": name, **more}
         if self.kind == "dense":
-            self.layer = sok.All2AllDenseEmbedding(heights, width, slots, nnz, name=name, **more)
+            self.layer = sok.All2AllDenseEmbedding(*sizes, **more)
         else:
-            self.layer = sok.DistributedEmbedding(
-                self.combiner, heights, width, slots, nnz, name=name, **more
-            )
+            self.layer = sok.DistributedEmbedding(self.combiner, *sizes, **more)
         self.variable = self.layer.embedding_variable
-        self.height = self.layer.rows.height
-        self.whole = tf.Variable(np.ones((self.height, width), np.float32), name=f"{name}_whole")
 
     def ones(self):
         return sok.Saver().load_embedding_values(self.variable, tf.ones([self.height, self.width]))
 
-    def mine(self, keys):
-        """Look up this rank's ids, [batch, slots, nnz]."""
-        if self.kind != "dense":
-            keys = sparse(tf.reshape(keys, [-1, self.nnz]), self.keys)
-        if self.kind == "ragged":
-            keys = tf.RaggedTensor.from_value_rowids(
-                keys.values, keys.indices[:, 0], keys.dense_shape[0]
+    def vectors(self, keys):
+        """Look up ids, int64 [batch, slots, nnz], and return float32 [batch, numbers]."""
+        if self.kind == "dense":
+            found = tf.gather(self.variable, keys) if self.plain else self.layer(keys)
+        else:
+            keys = sparse(tf.reshape(keys, [-1, self.nnz]), tf.int64 if self.plain else self.keys)
+            if self.kind == "ragged" and not self.plain:
+                keys = tf.RaggedTensor.from_value_rowids(
+                    keys.values, keys.indices[:, 0], keys.dense_shape[0]
+                )
+            found = (
+                tf.nn.embedding_lookup_sparse(self.variable, keys, None, combiner=self.combiner)
+                if self.plain
+                else self.layer(keys)
             )
-        return tf.cast(self.layer(keys), tf.float32)
-
-    def reference(self, keys):
-        if self.kind != "dense":
-            vectors = tf.nn.embedding_lookup_sparse(
-                self.whole, sparse(tf.reshape(keys, [-1, self.nnz])), None, combiner=self.combiner
-            )
-            return tf.reshape(vectors, [-1, self.slots, self.width])
-        return tf.gather(self.whole, keys)
+        return tf.reshape(tf.cast(found, tf.float32), [-1, self.rows * self.width])
 
 
 class Job:
-    """Tables below a dense layer, trained by Adam; and their reference."""
+    """Tables below a dense layer, trained by Adam."""
 
     def __init__(self, tables, scale=None, rate=0.1):
         self.tables = tables
-        size = sum(t.slots * t.width * (t.nnz if t.kind == "dense" else 1) for t in tables)
+        size = sum(table.rows * table.width for table in tables)
         start = np.linspace(-1, 1, size, dtype=np.float32)[:, None] / np.sqrt(size)
-        self.kernel, self.other = (tf.Variable(start, name=n) for n in ("kernel", "kernel_whole"))
-        self.adams = [sok.optimizers.Adam(rate), legacy.Adam(rate), legacy.Adam(rate)]
-        self.scaled = None
+        self.kernel = tf.Variable(start, name="kernel")
+        self.adams, self.scaled = [sok.optimizers.Adam(rate), legacy.Adam(rate)], None
         if scale is not None:
             wrap = sok.tf.keras.mixed_precision.LossScaleOptimizer
             self.scaled = wrap(legacy.Adam(rate), scale)
 
-    def _loss(self, vectors, kernel, labels):
-        flat = tf.concat([tf.reshape(v, [tf.shape(labels)[0], -1]) for v in vectors], 1)
-        flat = tf.reshape(flat, [-1, int(kernel.shape[0])])
-        logits = tf.matmul(flat, kernel)
-        return tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logits))
-
     def step(self, keys, labels, factor):
+        """Train on this rank's share of a batch."""
         rank, size = ranks.place()
         count = tf.shape(labels)[0] // size
         share = slice(rank * count, (rank + 1) * count)
-        variables = [t.variable for t in self.tables]
         with tf.GradientTape() as tape:
-            mine = [t.mine(k[share]) for t, k in zip(self.tables, keys)]
-            loss = self._loss(mine, self.kernel, labels[share]) * factor
+            vectors = [t.vectors(k[share]) for t, k in zip(self.tables, keys)]
+            logits = tf.matmul(tf.concat(vectors, 1), self.kernel)
+            each = tf.nn.sigmoid_cross_entropy_with_logits(labels=labels[share], logits=logits)
+            loss = target = tf.reduce_mean(each) * factor
             if self.scaled is not None:
-                scaled = self.scaled.get_scaled_loss(loss)
-        with tf.GradientTape() as tape_whole:
-            whole = [t.reference(k) for t, k in zip(self.tables, keys)]
-            loss_whole = self._loss(whole, self.other, labels)
-        seen = {
-            "apart": tf.reduce_max(
-                [tf.reduce_max(tf.abs(a - b[share])) for a, b in zip(mine, whole)]
-            ),
-            "loss": _mean(loss), "loss_whole": loss_whole,
-            "kernel": self.kernel + 0.0,
-        }  # fmt: skip
+                target = self.scaled.get_scaled_loss(loss)
+        seen = {"loss": _mean(loss), "kernel": self.kernel + 0.0}
+        variables = [table.variable for table in self.tables]
         tables, others = sok.split_embedding_variable_from_others([self.kernel, *variables])
-        assert [v.name for v in tables] == [v.name for v in variables] and len(others) == 1
-        target = loss if self.scaled is None else scaled
+        assert len(tables) == sum(not table.plain for table in self.tables)
         of_tables, of_others = tape.gradient(target, [tables, others])
-        references = [t.whole for t in self.tables]
-        of_whole, of_kernel = tape_whole.gradient(loss_whole, [references, self.other])
+        # Averaged while scaled: float16's small gradients must not be lost on the way.
+        means = [_mean(gradient) for gradient in of_others]
         if self.scaled is None:
-            means = [(_mean(g), v) for g, v in zip(of_others, others)]
+            done = [self.adams[1].apply_gradients(zip(means, others))]
             with sok.OptimizerScope(tables):
-                done = [self.adams[0].apply_gradients(zip(of_tables, tables))]
-            done.append(self.adams[1].apply_gradients(means))
+                done += [self.adams[0].apply_gradients(zip(of_tables, tables))] if tables else []
         else:
-            # Averaged while scaled: float16's small gradients must not be lost on the way.
-            every = of_tables + [_mean(gradient) for gradient in of_others]
-            gradients = self.scaled.get_unscaled_gradients(every)
+            gradients = self.scaled.get_unscaled_gradients(of_tables + means)
             done = [self.scaled.apply_gradients(list(zip(gradients, tables + others)))]
-        pairs = list(zip([*of_whole, of_kernel], [*references, self.other]))
-        done.append(self.adams[2].apply_gradients(pairs))
-        if not EAGER:
-            with tf.control_dependencies([seen[name] for name in seen]):
-                seen["done"] = tf.group(*done)
-        if self.scaled is not None:
             seen["scale"] = tf.cast(self.scaled.loss_scale, tf.float32)
+        if not EAGER:
+            with tf.control_dependencies([seen["loss"], seen["kernel"]]):
+                seen["done"] = tf.group(*done)
         return seen
 
 
@@ -156,54 +136,47 @@ def keys_for(table, batch, step):
 
 
 def train(job, batch, steps, factors=None):
-    """Return the results of each step."""
-
-    def data(step):
-        labels = np.random.RandomState(1000 + step).randint(0, 2, (batch, 1)).astype(np.float32)
-        factor = np.float32(1 if factors is None else factors(step, ranks.place()[0]))
-        return [keys_for(t, batch, step) for t in job.tables], labels, factor
-
-    results = []
+    """Return the results of each step, and this rank's rows of the tables after them."""
     if EAGER:
-        for table in job.tables:
-            table.ones()
-        function = tf.function(job.step)
-        for step in range(steps):
-            keys, labels, factor = data(step)
-            out = function([tf.constant(k) for k in keys], tf.constant(labels), factor)
-            results.append({k: np.asarray(v).tolist() for k, v in out.items()})
-        return results
-    inputs = (
-        [tf.compat.v1.placeholder(tf.int64, [None, t.slots, t.nnz]) for t in job.tables],
-        tf.compat.v1.placeholder(tf.float32, [None, 1]),
-        tf.compat.v1.placeholder(tf.float32, []),
-    )
-    out = job.step(*inputs)
-    ones = [table.ones() for table in job.tables]
-    session = tf.compat.v1.Session()
-    session.run(tf.compat.v1.global_variables_initializer())
-    session.run(ones)
-    for step in range(steps):
-        keys, labels, factor = data(step)
-        feed = {**dict(zip(inputs[0], keys)), inputs[1]: labels, inputs[2]: factor}
-        seen = session.run(out, feed)
-        results.append({k: np.asarray(v).tolist() for k, v in seen.items() if v is not None})
-    return results
+        step = tf.function(job.step)
+    else:
+        inputs = [tf.compat.v1.placeholder(tf.int64, [None, t.slots, t.nnz]) for t in job.tables]
+        labels = tf.compat.v1.placeholder(tf.float32, [None, 1])
+        factor = tf.compat.v1.placeholder(tf.float32, [])
+        out = job.step(inputs, labels, factor)
+        value(tf.compat.v1.global_variables_initializer())
+
+        def step(*arrays):
+            feed = dict(zip([*inputs, labels, factor], [*arrays[0], *arrays[1:]]))
+            return tf.compat.v1.keras.backend.get_session().run(out, feed)
+
+    for table in job.tables:
+        if not table.plain:
+            value(table.ones())
+    results = []
+    for number in range(steps):
+        targets = np.random.RandomState(1000 + number).randint(0, 2, (batch, 1))
+        scaled = np.float32(1 if factors is None else factors(number, ranks.place()[0]))
+        keys = [keys_for(table, batch, number) for table in job.tables]
+        found = step(keys, targets.astype(np.float32), scaled)
+        results.append({k: np.asarray(v).tolist() for k, v in found.items() if v is not None})
+    return {"steps": results, "tables": [value(t.variable).tolist() for t in job.tables]}
 
 
-def figures(name):
+def figures(case):
     """Return the results of a case of SparseOperationKit's unit tests, with fewer samples."""
+    plain, name = case.startswith("plain_"), case.replace("plain_", "")
     if name == "two_tables":
-        first = Table("first", 8192, 4, 20, 10, combiner="sum", keys=tf.uint32)
-        second = Table("second", 8192, 8, 10, 10, kind="ragged")
+        first = Table("first", 8192, 4, 20, 10, plain, combiner="sum", keys=tf.uint32)
+        second = Table("second", 8192, 8, 10, 10, plain, kind="ragged")
         return train(Job([first, second]), 256, 5)
     options = {}
     if name == "dense_odd_mixed":  # a height that no number of ranks divides
         module = getattr(tf.keras.mixed_precision, "experimental", tf.keras.mixed_precision)
-        policy = module.Policy("mixed_float16")
-        options = {"kind": "dense", "vocabulary_size": 1021, "dtype": policy}
+        options = {"kind": "dense", "dtype": module.Policy("mixed_float16")}
     poison = (lambda step, rank: np.nan if (step, rank) == (3, 1) else 1) if name == "nan" else None
-    return train(Job([Table(name, 1024, 4, 10, 4, **options)], "dynamic", 1e-3), 512, 7, poison)
+    table = Table(name, 1021, 4, 10, 4, plain, **options)
+    return train(Job([table], None if plain else "dynamic", 1e-3), 512, 7, poison)
 
 
 def tutorial():
@@ -221,7 +194,7 @@ def value(tensor):
 
 def saved(folder):
     """Return a table's rows, written to a folder and read again."""
-    table = Table("kept", 0, 3, 1, 1, vocabulary_size=101)
+    table = Table("kept", 101, 3, 1, 1)
     value(table.variable)
     whole = np.arange(303, dtype=np.float32).reshape(101, 3)
     value(sok.Saver().load_embedding_values(table.variable, whole))

@@ -4,10 +4,8 @@ Dropout, AdamW, a dynamic loss scale that grows and overflows, accumulation over
 micro-batches, bucketed batches, evaluations that promote a best checkpoint.
 """
 
-from __future__ import annotations
-
 import dataclasses
-from typing import Any, Tuple
+from typing import Tuple
 
 import numpy as np
 from typing_extensions import Annotated
@@ -44,7 +42,7 @@ class Config:
     run: RunOptions = RunOptions()
 
 
-def options(config: Config) -> LoopOptions:
+def options(config):
     return LoopOptions(
         epochs=config.epochs,
         log_every=config.log_every,
@@ -55,7 +53,7 @@ def options(config: Config) -> LoopOptions:
     )
 
 
-def corpus(count: int, seed: int) -> Tuple[Any, Any]:
+def corpus(count, seed):
     """Sequences of 3 to 12 of 40 tokens; the label says which half of them is in the majority."""
     from amp_xla.data.text.tokenizer import Encoded
 
@@ -67,7 +65,7 @@ def corpus(count: int, seed: int) -> Tuple[Any, Any]:
     return Encoded(tokens, offsets, lengths.astype(np.int32)), np.array(labels, np.int32)
 
 
-def build_model(config: Config) -> Any:
+def build_model(config):
     from amp_xla.backend import keras
 
     tokens = keras.layers.Input((None,), dtype="int32")
@@ -78,7 +76,7 @@ def build_model(config: Config) -> Any:
     return keras.models.Model(tokens, keras.layers.Dense(2, name="Logits")(x))
 
 
-def build(config: Config, context: Any) -> Any:
+def build(config, context):
     from amp_xla.backend import tf
     from amp_xla.data.batches.buckets import Batches
     from amp_xla.data.text.labels import Labels

@@ -1,8 +1,6 @@
 """Random sequences of micro-batches, and in NumPy what training by them gives."""
 
-from __future__ import annotations
-
-from typing import Any, Callable, Dict, List, NamedTuple, Tuple
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -35,7 +33,7 @@ class Micro(NamedTuple):
     abandoned: bool
 
     @property
-    def gradients(self) -> Dict[str, Any]:
+    def gradients(self):
         """Gradients by variable; NaN if they must not be applied."""
         scaled = self.kind not in ("by hand", "plain")
         bad = not np.isfinite(self.factor) or not np.isfinite(self.after)
@@ -49,11 +47,11 @@ class Micro(NamedTuple):
         return dict.fromkeys(HEADS[self.kind], slope)
 
 
-def sequences(kinds: Tuple[str, ...], abandon: bool, afters: bool = True) -> Any:
+def sequences(kinds, abandon, afters=True):
     """Return a strategy of (micro-batches, micro-batches per update)."""
     good, bad = [0.5, 1.0, -1.0, 2.0], [np.inf, np.nan, TOO_LARGE]
 
-    def micro(kind: str) -> Any:
+    def micro(kind):
         others = {"plain": [np.nan], "clipped": [*bad, 1e25]}
         factors = good * 4 + others.get(kind, bad)
         after = afters and kind in ("head", "clipped")
@@ -67,16 +65,16 @@ def sequences(kinds: Tuple[str, ...], abandon: bool, afters: bool = True) -> Any
     return st.tuples(batches, st.integers(1, 3))
 
 
-def checked(strategy: Any, check: Callable[[Any], None]) -> Tuple[Any, Any]:
+def checked(strategy, check):
     """Return two tests of ``check``: 25 examples of the strategy, and a thousand, for ``long``."""
 
-    def test(examples: int) -> Any:
+    def test(examples):
         phases = (Phase.explicit, Phase.generate)  # shrinking would take minutes
         options = settings(
             max_examples=examples, phases=phases, suppress_health_check=list(HealthCheck)
         )
 
-        def random_sequences(case: Any) -> None:
+        def random_sequences(case):
             check(case)
 
         return options(given(case=strategy)(random_sequences))
@@ -84,7 +82,7 @@ def checked(strategy: Any, check: Callable[[Any], None]) -> Tuple[Any, Any]:
     return test(25), pytest.mark.long(test(1000))
 
 
-def scale() -> DynamicLossScale:
+def scale():
     """Return the loss scale of all sequences."""
     return DynamicLossScale(8.0, growth_interval=2, minimum=2.0, maximum=64.0)
 
@@ -92,15 +90,15 @@ def scale() -> DynamicLossScale:
 class Reference:
     """State after each micro-batch; ``pending`` are those since the last update."""
 
-    def __init__(self, window: int, clips_always: bool = False) -> None:
+    def __init__(self, window, clips_always=False):
         self.window, self.scale, self._clips_always = window, scale(), clips_always
         self.weights = {name: np.ones(2, np.float32) for name in "eab"}
         self.slots = {name: np.zeros(2, np.float32) for name in "eab"}
         self.averages = self._before = dict.fromkeys(HEADS, np.float32(0.0))
         self.applied = self.skipped = 0
-        self.pending: List[Micro] = []
+        self.pending = []
 
-    def step(self, micro: Micro) -> bool:
+    def step(self, micro):
         """Add a micro-batch; return the decision, True within a window."""
         if micro.abandoned:
             return True
@@ -112,7 +110,7 @@ class Reference:
             self.averages[micro.kind] = np.float32(0.5) * (average + np.float32(micro.factor))
         if len(self.pending) < self.window:
             return True
-        means: Dict[str, Any] = {}
+        means = {}
         for gradients in (each.gradients for each in self.pending):
             for name, gradient in gradients.items():
                 means[name] = means.get(name, 0.0) + gradient / self.window
@@ -131,7 +129,7 @@ class Reference:
         return True
 
 
-def follow(case: Any, train: Callable[[Micro], Any], clips_always: bool = False) -> bool:
+def follow(case, train, clips_always=False):
     """Compare training with ``Reference`` after each micro-batch.
 
     Args:
