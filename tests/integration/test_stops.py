@@ -14,6 +14,7 @@ import pytest
 
 from amp_xla.training import checkpoint
 from tests.support.killing import Run
+from tests.support.running import run_python
 
 pytestmark = pytest.mark.once
 
@@ -62,6 +63,38 @@ def test_an_evaluation_that_is_repeated_leaves_one_line(run, reference):
     assert run({"checkpoint": ["step-00000008.1", 1]}) == -9  # its line is written before
     assert run() == 0, run.text()
     assert run.state() == reference.state()
+
+
+EVALUATIONS = """
+import os, random, signal
+import numpy as np
+import amp_xla.setup
+from amp_xla.backend import tf
+from amp_xla.process.stopping import SignalWatch, Stopped
+from amp_xla.training import distributed, evaluation
+from amp_xla.training.step import Inference
+x = tf.placeholder(tf.float32, [None, 64])
+infer = Inference({"x": x}, {"y": tf.matmul(x, x, transpose_b=True), "sum": tf.reduce_sum(x)})
+class Batches:
+    def epoch(self, number):
+        while True:
+            yield {"x": np.ones((16, 64), "f4")}
+names = [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1]
+signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), random.choice(names)))
+for _ in range(200):
+    with SignalWatch() as watch:
+        distributed.current().ask = lambda: watch.check("")
+        signal.setitimer(signal.ITIMER_REAL, random.uniform(0.0003, 0.006))
+        try:
+            for batch in evaluation.shards(Batches()):
+                infer(batch)
+        except Stopped:
+            pass
+"""
+
+
+def test_signals_at_any_moment_of_an_evaluation_crash_nothing():
+    run_python("-c", EVALUATIONS)
 
 
 def test_a_second_signal_ends_at_once(run):
