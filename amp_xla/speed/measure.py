@@ -65,8 +65,10 @@ class Outcome:
       status: ``ok``, ``out of memory``, ``not finite``, ``crashed``, ``timed out``, ``refused`` or
         ``not measured`` (the time budget was spent).
       why: reason if the status is not ``ok``.
-      samples_per_second, step_seconds: one number per round, and per timed step.
-      steps, loss: of the last run; the last finite loss, None if there is none.
+      samples_per_second: one number per round.
+      step_seconds: one number per timed step.
+      steps: training steps of the last run.
+      loss: of the last of them that was finite; None if there is none.
       warm_seconds: compilation and other first-time work, in the first round.
     """
 
@@ -93,7 +95,9 @@ class Outcome:
     def add(self, lines: Sequence[Dict[str, Any]], steps: int) -> None:
         """Add a round: the last ``steps`` steps of a run, without steps that compiled.
 
-        ``lines`` are those of metrics.jsonl, one per step.
+        Args:
+          lines: the run's lines of metrics.jsonl, one per step.
+          steps: number of timed steps.
 
         Raises:
           ChildEnded: most steps were not finite.
@@ -138,7 +142,9 @@ def ended(code: int, errors: bytes) -> ChildEnded:
 def turn(request: Request, steps: int, timeout: float, folder: Path) -> List[Dict[str, Any]]:
     """Train in a new process for ``steps`` steps; return its lines of metrics.jsonl, one per step.
 
-    ``folder`` gets the run, and the programs that XLA of TensorFlow 2 compiles, for the next round.
+    Args:
+      timeout: maximum seconds.
+      folder: gets the run, and the programs that XLA of TensorFlow 2 compiles, for the next round.
 
     Raises:
       ChildEnded: the run failed, or took longer.
@@ -189,7 +195,8 @@ def measure(
     """Train each combination on the same batches, in a new process each time.
 
     Args:
-      steps, timeout: timed steps and most seconds per process.
+      steps: timed steps per run.
+      timeout: maximum seconds per process.
       budget: maximum seconds for all rounds, 0 = no limit. In the first round, combinations whose
         turn comes after 70% of the budget are ``not measured``. No round starts once it is spent.
     """

@@ -112,7 +112,12 @@ def program(name: str, constants: Optional[Mapping[str, Any]] = None) -> Dict[st
 
 
 def seconds(work: Work, gpu: Gpu, mode: Mode, c: Mapping[str, float]) -> Seconds:
-    """Return the seconds of a micro-batch on one GPU; ``c`` as ``program`` returns them."""
+    """Return the seconds of a micro-batch.
+
+    Args:
+      work: of one micro-batch on one GPU.
+      c: constants, as ``program`` returns them.
+    """
     amp = mode.precision == "amp"
     bandwidth = MEMORY_SHARE * gpu.bandwidth * 1e9
     # A GPU with few watts for its peak runs at a lower clock under load.
