@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import array
 import collections
+import dataclasses
 import itertools
 import multiprocessing
 import os
@@ -275,6 +276,58 @@ def test_a_signal_in_an_evaluation_saves_what_came_before_it(hook, epoch, tmp_pa
     assert trained(folder, 99, resume=True) == expected
     for path in (tmp_path / "whole", folder):
         assert (path / "metrics.jsonl").read_text().count('"dev"') == EPOCHS
+
+
+class Views(Batches):
+    """Batches that are views of the data; the last one is kept."""
+
+    def __init__(self):
+        super().__init__(4)
+        self.x = X[:24].copy()
+        self.last = self.x[:4]
+
+    def __len__(self):
+        return 6
+
+    def __getitem__(self, index):
+        self.last = self.x[4 * index : 4 * index + 4]
+        return self.last, Y[4 * index : 4 * index + 4]
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    held: Any
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("stop", [KilledAfter(14), KilledAfter(epoch=2)], ids=["within", "between"])
+def test_another_object_in_place_of_one_leaves_that_as_it_is(stop, tmp_path):
+    class Keeps(keras.callbacks.Callback):
+        def __init__(self, names, last):
+            super().__init__()
+            self.names, self.last, self.frozen, self.kept = names, last, Frozen([]), []
+
+        def on_epoch_begin(self, epoch, logs=None):
+            self.frozen = Frozen([])
+
+        def on_train_batch_end(self, batch, logs=None):
+            self.frozen.held.append(batch)
+
+        def on_epoch_end(self, epoch, logs=None):
+            self.names, self.last = [str(epoch)], collections.deque([epoch])
+            self.kept.append(list(self.frozen.held))
+
+    def trained(folder, *more, **options):
+        model, rows, names, last = build(), Views(), ["a"], collections.deque()
+        keeps = Keeps(names, last)
+        run = Run(tmp_path / folder, checkpoint_every=1, **options)
+        fit(model, run, keeps, *more, x=rows, y=None, batch_size=None, workers=0)
+        return states(model), keeps.kept, names, last, rows.x.tobytes()
+
+    whole = trained("whole")
+    with pytest.raises(Killed):
+        trained("killed", stop)
+    assert trained("killed", resume=True) == whole
 
 
 class Rows(Batches):
