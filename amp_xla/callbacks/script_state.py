@@ -49,8 +49,9 @@ class ScriptState:
         self._first = {name: value for name, (value, _) in found.items()}
         now = self._read(found)
         self._initial = {name: text for name, (text, _) in now.items()}
-        self._before = {**now, **{name: (text, arrays) for name, text in saved["state"].items()}}
-        self._before = {name: each for name, each in self._before.items() if each[0]}
+        before = {name: (text, copies(found)) for name, (text, found) in now.items()}
+        before.update((name, (text, arrays)) for name, text in saved["state"].items())
+        self._before = {name: each for name, each in before.items() if each[0]}
         self._anew = {*saved.get("anew", saved["state"])}
 
     def silence(self) -> None:
@@ -81,7 +82,7 @@ class ScriptState:
         names = {name for name, (text, _) in now.items() if self._initial.get(name) != text}
         names.update([owner for name in names for owner in shared(now[name][0])])
         for name in names:
-            arrays.update(now[name][1])
+            arrays.update(copies(now[name][1]))
         gone = dict.fromkeys(self._initial.keys() - now.keys(), "")
         return {
             "state": {**gone, **{name: text for name, (text, _) in now.items() if name in names}},
@@ -199,7 +200,8 @@ class ScriptState:
         """Return whether a value looks like state: a container, or an object of unknown kind.
 
         Args:
-          first: the value at the start; a number or a path is state only if it was replaced.
+          first: the value at the start; a number, path or tuple of these is state only if it was
+            replaced.
           depth: how many containers are searched for state.
         """
         roots = self._roots.values()
@@ -212,9 +214,12 @@ class ScriptState:
             items = value.values() if isinstance(value, dict) else value
             if not items or not depth:
                 return True
-            numbers = (int, float, str, np.generic)
+            fixed = isinstance(value, tuple) and value is first
+            numbers: Any = () if fixed else (int, float, str, np.generic)
+            starts = [None if isinstance(each, tuple) and not fixed else each for each in items]
             return any(
-                isinstance(item, numbers) or self._is_state(item, item, depth - 1) for item in items
+                isinstance(item, numbers) or self._is_state(item, start, depth - 1)
+                for item, start in zip(items, starts)
             )
         if isinstance(value, (keras.metrics.Metric, *script_walk.CONTAINERS)):
             return True
@@ -226,6 +231,11 @@ class ScriptState:
             return False
         changes = script_walk.is_drawn(value) or type(value).__hash__ is None
         return changes or hasattr(value, "__dict__") or value is not first
+
+
+def copies(arrays: Arrays) -> Arrays:
+    """Return a copy of each array, by name."""
+    return {name: np.array(array) for name, array in arrays.items()}
 
 
 def numbered(pairs: Iterable[Tuple[str, Any]]) -> Dict[str, Any]:

@@ -28,7 +28,7 @@ _FUNCTIONS: Any = (
 _VALUES = (keras.layers.Layer, tuple, enum.Enum)
 _LIBRARIES = (
     "amp_xla", "bert4keras", "keras", "tensorflow", "tensorflow_core", "tf_keras",
-    "_csv", "_io", "csv",
+    "_csv", "_io", "_thread", "concurrent", "csv", "logging", "queue", "threading",
 )  # fmt: skip
 _LARGE = 10_000  # items of a container
 SMALL = 100  # items of a container of objects, and of a dictionary of the data
@@ -211,5 +211,5 @@ def _is_scripts(module: str) -> bool:
 
 
 def is_library(module: Any) -> bool:
-    """Return whether a module belongs to Keras and others whose state is saved apart."""
+    """Return whether a module belongs to Keras and others whose state is saved apart or none."""
     return str(module).partition(".")[0] in _LIBRARIES

@@ -6,13 +6,16 @@ import array
 import collections
 import dataclasses
 import itertools
+import logging
 import multiprocessing
 import os
 import pathlib
+import queue
 import re
 import shutil
 import signal
-from typing import Any, ClassVar, Dict, List
+import threading
+from typing import Any, ClassVar, Dict, List, NamedTuple
 
 import numpy as np
 import pytest
@@ -147,6 +150,11 @@ def test_state_of_callbacks_is_restored_as_it_was(stop, tmp_path):
     assert again.lists.default_factory is list and again.last.maxlen == 2
 
 
+class Pair(NamedTuple):
+    first: Any
+    second: Any
+
+
 @pytest.mark.once
 def test_state_that_cannot_be_restored_is_named_at_the_start(tmp_path, capfd):
     class Meter:
@@ -161,19 +169,25 @@ def test_state_that_cannot_be_restored_is_named_at_the_start(tmp_path, capfd):
             self.drawn, self.codes = np.random.MT19937(1), array.array("b", [1])
             self.folder, self.pattern = pathlib.Path("here"), re.compile("a")
             self.joined, self.big = b"", 1
+            self.queue, self.thread, self.log = queue.Queue(), threading.Thread(), logging.root
+            self.fixed, self.pair, self.pairs = Pair(1, ("a", 2)), Pair(1, 2), [Pair(1, 2)]
 
         def on_train_batch_end(self, batch, logs=None):
             self.joined, self.big = self.joined + b"x", self.big << 20
+            self.pair = Pair(batch, 2)
 
     odd = Odd()
     fit(build(), odd, Run(tmp_path / "run"), epochs=1)
     printed = capfd.readouterr().err
     said = (
         "checkpoints do not hold Odd.parts (list), Odd.random (RandomState), "
-        "Odd.rows (list_iterator), Odd.bits (bytearray), Odd.drawn (MT19937), Odd.codes (array): "
+        "Odd.rows (list_iterator), Odd.bits (bytearray), Odd.drawn (MT19937), Odd.codes (array), "
+        "Odd.pairs (list): "
     )
     assert printed.count(said) == 1
-    for name, count in (("joined", 1), ("big", 1), ("folder", 0), ("pattern", 0)):
+    later = {"joined": 1, "big": 1, "pair": 1}
+    for name in (*later, "folder", "pattern", "queue", "thread", "log", "fixed"):
+        count = later.get(name, 0)
         assert printed.count(f"Odd.{name} (") == count, name
 
 
