@@ -168,7 +168,7 @@ def longest(batches: Optional[Iterator[Any]]) -> Tuple[Optional[Sequence[Any]], 
 
 
 def _size(batch: Any) -> int:
-    """Return the size of the first array that is not empty, as one without columns is."""
+    """Return the size of the first array with elements; one without columns has none."""
     parts = list(batch.values()) if isinstance(batch, dict) else batch
     if not isinstance(parts, (list, tuple)):
         return int(np.size(parts))
