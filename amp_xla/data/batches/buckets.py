@@ -155,13 +155,12 @@ class Batches:
     def _gather(self, sample_ids: np.ndarray, length: int) -> Batch:
         """Return the arrays of a batch of rows of ``length`` = L tokens.
 
-        ``sample_ids`` are int64 [R], or [R, S] for packed rows; -1 = an empty place, after the
-        others of a row. Returns ``token_ids``, ``segment_ids``: int32 [R, L], or [R, 2, L] if the
-        texts of a pair are encoded separately; 0 for padding. ``labels`` (int32 or float32) and
-        ``weights`` (float32) have the shape of ``sample_ids``, 0 in empty places; multi-label
-        targets have one more axis. Packed rows also have ``position_ids``, int32 [R, L], counted
-        from 0 in each sample, and ``slots``, int32 [R, L], for each token the number of its sample
-        in the row, -1 for padding.
+        ``sample_ids`` are int64 [R], or [R, S] for packed rows; -1 = empty, last in a row. Returns
+        ``token_ids``, ``segment_ids``: int32 [R, L], or [R, 2, L] if the texts of a pair are
+        encoded separately; 0 for padding. ``labels`` (int32 or float32) and ``weights`` (float32)
+        have the shape of ``sample_ids``, 0 in empty places; multi-label targets have one more axis.
+        Packed rows also have ``position_ids``, int32 [R, L], counted from 0 in each sample, and
+        ``slots``, int32 [R, L], the number of a token's sample in its row, -1 for padding.
         """
         grid, texts = sample_ids.reshape(len(sample_ids), -1), self.encoded.texts
         shape = (len(grid), *[texts] * (texts > 1), length)
