@@ -72,10 +72,10 @@ class ScriptState:
             vars(callback).update(hooks)
 
     def changed(self, arrays: Dict[str, np.ndarray]) -> Dict[str, Any]:
-        """Return what changed since ``fit`` began; add to ``arrays``.
+        """Return what changed since ``fit`` began; its arrays go into ``arrays``.
 
-        ``state`` is name -> JSON; the text of a name that does not exist any more is empty.
-        ``anew`` has the names whose object is not the same one as then.
+        ``state`` is name -> JSON; a name that does not exist any more has an empty text. ``anew``
+        has the names whose object is not the same one as then.
         """
         found, _ = self._found()
         now = self._read(found)
@@ -97,7 +97,7 @@ class ScriptState:
         such as a batch that is a view of the data.
 
         Args:
-          last: name in a line what cannot be restored.
+          last: no other call follows; print what cannot be restored.
         """
         found, holders = self._found()
         now = {name: text for name, (text, _) in self._read(found).items()}
@@ -144,7 +144,7 @@ class ScriptState:
             lost.sort(key=len)
             note(
                 f"warning: this script has no place for {', '.join(lost[:3])} of the checkpoint: "
-                f"a resume is not exact there"
+                f"they are not restored, so the resume is not exact"
             )
 
     def _found(self) -> Tuple[Dict[str, script_walk.Slot], Dict[str, Any]]:
@@ -157,7 +157,7 @@ class ScriptState:
         return slots, holders
 
     def _read(self, found: Mapping[str, script_walk.Slot]) -> Dict[str, Tuple[str, Arrays]]:
-        """Return name -> JSON and arrays of what can be restored; name the rest in a line."""
+        """Return name -> JSON and arrays of what can be restored; print the rest."""
         values: Dict[str, Tuple[str, Arrays]] = {}
         owners: Dict[int, str] = {}
         lost = []
@@ -180,7 +180,7 @@ class ScriptState:
         lost = [label for label in lost if label not in self._named]
         if lost:
             self._named += lost
-            note(f"warning: checkpoints do not hold {', '.join(lost)}: a resume is not exact there")
+            note(f"warning: checkpoints do not hold {', '.join(lost)}: a resume is not exact")
         return values
 
     def _is_left_out(self, name: str, value: Any) -> bool:
