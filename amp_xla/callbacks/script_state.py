@@ -7,6 +7,7 @@ evaluator's scores.
 from __future__ import annotations
 
 import collections
+import copy
 import enum
 import itertools
 import json
@@ -47,11 +48,10 @@ class ScriptState:
         self._initial: Dict[str, str] = {}
         found, _ = self._found()
         self._first = {name: value for name, (value, _) in found.items()}
-        now = self._read(found)
+        now = copy.deepcopy(self._read(found))
         self._initial = {name: text for name, (text, _) in now.items()}
-        before = {name: (text, copies(found)) for name, (text, found) in now.items()}
-        before.update((name, (text, arrays)) for name, text in saved["state"].items())
-        self._before = {name: each for name, each in before.items() if each[0]}
+        self._before = {**now, **{name: (text, arrays) for name, text in saved["state"].items()}}
+        self._before = {name: each for name, each in self._before.items() if each[0]}
         self._anew = {*saved.get("anew", saved["state"])}
 
     def silence(self) -> None:
@@ -82,7 +82,7 @@ class ScriptState:
         names = {name for name, (text, _) in now.items() if self._initial.get(name) != text}
         names.update([owner for name in names for owner in shared(now[name][0])])
         for name in names:
-            arrays.update(copies(now[name][1]))
+            arrays.update(copy.deepcopy(now[name][1]))
         gone = dict.fromkeys(self._initial.keys() - now.keys(), "")
         return {
             "state": {**gone, **{name: text for name, (text, _) in now.items() if name in names}},
@@ -129,10 +129,8 @@ class ScriptState:
         lost = []
         for name in sorted(differ):
             holder, _, attribute = name.rpartition(".")
-            old, change = found.get(name) or (
-                None,
-                script_walk.setter(holders.get(holder), attribute),
-            )
+            new = None, script_walk.setter(holders.get(holder), attribute)
+            old, change = found.get(name, new)
             value = value_of(name)
             if old is not value and change is not None:
                 change(value)
@@ -231,11 +229,6 @@ class ScriptState:
             return False
         changes = script_walk.is_drawn(value) or type(value).__hash__ is None
         return changes or hasattr(value, "__dict__") or value is not first
-
-
-def copies(arrays: Arrays) -> Arrays:
-    """Return a copy of each array, by name."""
-    return {name: np.array(array) for name, array in arrays.items()}
 
 
 def numbered(pairs: Iterable[Tuple[str, Any]]) -> Dict[str, Any]:

@@ -41,13 +41,7 @@ def setter(thing: Any, name: str) -> Any:
     if isinstance(thing, dict):
         return functools.partial(thing.__setitem__, name)
     fixed = isinstance(thing, (list, tuple, type(None)))
-    return None if fixed else _attribute(thing, name)
-
-
-def _attribute(thing: Any, name: str) -> Any:
-    """Return a function that sets an attribute, also one of a frozen data class."""
-    is_frozen = getattr(getattr(type(thing), "__dataclass_params__", None), "frozen", False)
-    return functools.partial(object.__setattr__ if is_frozen else setattr, thing, name)
+    return None if fixed else functools.partial(setattr, thing, name)
 
 
 def walk(
@@ -102,12 +96,12 @@ def _parts(thing: Any) -> Iterator[Tuple[str, Any, Any]]:
             for name, value in own:
                 if isinstance(value, types.MemberDescriptorType):  # of __slots__
                     value = getattr(thing, name, MISSING)
-                    yield name, value, _attribute(thing, name)
+                    yield name, value, functools.partial(object.__setattr__, thing, name)
                 elif not name.startswith("__") or isinstance(value, _FUNCTIONS):
                     yield name, value, functools.partial(setattr, kind, name)
         attributes = {} if isinstance(thing, type) else getattr(thing, "__dict__", {})
         for name, value in list(attributes.items()):  # a thread may add some
-            yield name, value, _attribute(thing, name)
+            yield name, value, functools.partial(object.__setattr__, thing, name)  # also if frozen
         if isinstance(thing, dict):
             for name, value in thing.items():
                 yield str(name), value, functools.partial(thing.__setitem__, name)
