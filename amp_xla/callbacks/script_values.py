@@ -44,11 +44,11 @@ def encoded(
         return value
     if kind is np.ndarray and value.dtype.kind in "biuf":
         arrays[name], owners[id(value)] = value, name
-        return {"array": name, "crc": zlib.crc32(np.ascontiguousarray(value))}
+        return {"array": name, "crc": zlib.crc32(np.ascontiguousarray(value).data)}
     if isinstance(value, np.generic) and kind.__module__ == "numpy" and value.dtype.kind in "biuf":
         return {"scalar": value.dtype.name, "value": value.item()}
-    items = list(value.items()) if kind in _MAPPINGS else value
     if kind in _MAPPINGS or kind in _SEQUENCES:
+        items = list(value.items() if kind in _MAPPINGS else value)  # a thread may change it
         items = [encoded(item, f"{name}|{i}", arrays, owners) for i, item in enumerate(items)]
         factory = getattr(value, "default_factory", None)
         factory_name = getattr(factory, "__name__", "")

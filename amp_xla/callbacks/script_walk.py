@@ -103,7 +103,7 @@ def _parts(thing: Any) -> Iterator[Tuple[str, Any, Any]]:
         for name, value in list(attributes.items()):  # a thread may add some
             yield name, value, functools.partial(object.__setattr__, thing, name)  # also if frozen
         if isinstance(thing, dict):
-            for name, value in thing.items():
+            for name, value in list(thing.items()):
                 yield str(name), value, functools.partial(thing.__setitem__, name)
         elif isinstance(thing, (list, tuple)):
             yield "len", len(thing), None
