@@ -259,6 +259,7 @@ class Run(keras.callbacks.Callback):
     def _others_began(self, others: Sequence[Any]) -> None:
         """Restore the state of the other callbacks, after their ``on_train_begin``."""
         data_read = [getattr(self._source, "sequence", None), self._validating]
+        data_read = data_read if self._ranks.first else []  # other ranks may have other rows
         objects = description.objects(self.model, self._step, data_read)
         self._others = ScriptState(
             others, objects, self._loop.engine.variables.shapes(), self._saved, self._arrays

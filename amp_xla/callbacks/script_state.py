@@ -92,9 +92,8 @@ class ScriptState:
     def restore(self, last: bool = True) -> None:
         """Restore what the checkpoint has, and the rest as it was when ``fit`` began.
 
-        An object with several names, such as a list that data and a callback share, stays one. An
-        object gets another content only if it had that in the run before: it may be part of others,
-        such as a batch that is a view of the data.
+        An object with several names, such as a list that data and a callback share, stays one. One
+        that the script replaced by another keeps its content: it may be a view of the data.
 
         Args:
           last: no other call follows; print what cannot be restored.
