@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from typing import Any, Dict, Mapping, NamedTuple, Optional, Tuple
 
 from typing_extensions import Annotated, Literal
 
 from amp_xla.config import MAY_CHANGE, within
 from amp_xla.errors import SettingsError
+from amp_xla.models.weights import pretrained
 
 # The vector of a text: the mean of its tokens' vectors, the vector of the first token ([CLS]), or
 # that through the dense layer which the family's classifier in transformers has (BERT's pooler).
@@ -145,12 +145,7 @@ class EncoderOptions:
         config = self.config(vocab_size, max_length)
         if self.bert is not None:
             config = google.pretrained(self.bert).config
-        return encoded(config)
-
-
-def encoded(config: Mapping[str, Any]) -> bytes:
-    """Return the content of a ``bert_config.json``; a resumed run must have the same bytes."""
-    return json.dumps(config, indent=2).encode() + b"\n"
+        return pretrained.encoded(config)
 
 
 def bert_config(

@@ -14,7 +14,8 @@ import pytest
 from amp_xla.commands import verify
 from amp_xla.data.text.labels import Labels, Scale
 from amp_xla.data.text.tokenizer import Tokenizer
-from amp_xla.models.options import EncoderOptions, encoded
+from amp_xla.models.options import EncoderOptions
+from amp_xla.models.weights.pretrained import encoded
 from amp_xla.training import checkpoint
 from amp_xla.training.checkpoint import CheckpointError
 from amp_xla.training.manifest import manifest_of, read_manifest
