@@ -131,16 +131,15 @@ def _quoted(path: str, lines: Sequence[str], mark: str) -> Tuple[List[Line], Lis
     """
     spaces = any(map(_SPACED.search, lines[:2]))
     how: Dict[str, Any] = {"delimiter": mark, "skipinitialspace": spaces}
-    each = [_csv(path, lines, **how)]
+    each = [_csv(path, [*lines], **how)]
     if any('\\"' in line for line in lines):
         escaped = [_BACKSLASH.sub(lambda m: m[1] or r"\\", line) for line in lines]
         each.append(_csv(path, escaped, escapechar="\\", **how))
     return min(each, key=lambda rows: len(rows[1]))
 
 
-def _csv(path: str, lines: Sequence[str], **how: Any) -> Tuple[List[Line], List[BadLine]]:
+def _csv(path: str, lines: List[str], **how: Any) -> Tuple[List[Line], List[BadLine]]:
     rows: List[Line] = []
-    lines = list(lines)
     bad: List[BadLine] = []
     begin = end = 0
     while begin < len(lines):
