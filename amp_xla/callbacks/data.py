@@ -21,6 +21,7 @@ from amp_xla import backend
 from amp_xla.backend import keras
 from amp_xla.errors import DataError, UnsupportedError
 from amp_xla.process.progress import note
+from amp_xla.process.world import world
 
 
 def source(model: Any, given: Mapping[str, Any]) -> Any:
@@ -366,7 +367,8 @@ class Feed:
             note(
                 f"warning: batch {self._position} of the data differs from the one before the "
                 f"checkpoint: a resume is exact only if data depend on nothing but their files, "
-                f"numpy.random and random"
+                f"numpy.random and random",
+                ranks=world().size,
             )
         if not self._trained:
             self._keep(batch)

@@ -259,11 +259,11 @@ class Run(keras.callbacks.Callback):
     def _others_began(self, others: Sequence[Any]) -> None:
         """Restore the state of the other callbacks, after their ``on_train_begin``."""
         data_read = [getattr(self._source, "sequence", None), self._validating]
+        data_read = data_read if self._ranks.first else []  # other ranks may have other rows
         objects = description.objects(self.model, self._step, data_read)
         self._others = ScriptState(
-            others, objects, self._loop.engine.variables.shapes(), self._saved["state"],
-            self._arrays,
-        )  # fmt: skip
+            others, objects, self._loop.engine.variables.shapes(), self._saved, self._arrays
+        )
         self._others.restore(last=not self._step.skip)
         if self._resume_from:
             engine, built, self._built = self._loop.engine, self._built, {}
@@ -366,7 +366,7 @@ class Run(keras.callbacks.Callback):
             "losses": self._losses if within else [0.0, 0],
             "metrics": [value.tolist() for value in metrics],
             "callbacks": self._classes,
-            "state": self._others.changed(arrays),
+            **self._others.changed(arrays),
             "ended": self._ended,
             "ranks": self._ranks.gather(
                 {"random": data.random_state(), "validation": self._validated.read, **read}

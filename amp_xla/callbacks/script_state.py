@@ -7,6 +7,7 @@ evaluator's scores.
 from __future__ import annotations
 
 import collections
+import copy
 import enum
 import itertools
 import json
@@ -38,7 +39,7 @@ class ScriptState:
 
     def __init__(
         self, callbacks: Sequence[Any], objects: Sequence[Any], variables: Container[str],
-        saved: Mapping[str, str], arrays: Arrays,
+        saved: Mapping[str, Any], arrays: Arrays,
     ) -> None:  # fmt: skip
         self._callbacks, self._variables = list(callbacks), variables
         self._roots = numbered((type(each).__name__, each) for each in (*callbacks, *objects))
@@ -47,10 +48,11 @@ class ScriptState:
         self._initial: Dict[str, str] = {}
         found, _ = self._found()
         self._first = {name: value for name, (value, _) in found.items()}
-        now = self._read(found)
+        now = copy.deepcopy(self._read(found))
         self._initial = {name: text for name, (text, _) in now.items()}
-        self._before = {**now, **{name: (text, arrays) for name, text in saved.items()}}
+        self._before = {**now, **{name: (text, arrays) for name, text in saved["state"].items()}}
         self._before = {name: each for name, each in self._before.items() if each[0]}
+        self._anew = {*saved.get("anew", saved["state"])}
 
     def silence(self) -> None:
         """Do not call the callbacks for batches, until ``rejoin``: these were trained before."""
@@ -69,23 +71,29 @@ class ScriptState:
                 delattr(callback, hook)
             vars(callback).update(hooks)
 
-    def changed(self, arrays: Dict[str, np.ndarray]) -> Dict[str, str]:
-        """Return what changed since ``fit`` began, name -> JSON; its arrays go into ``arrays``.
+    def changed(self, arrays: Dict[str, np.ndarray]) -> Dict[str, Any]:
+        """Return what changed since ``fit`` began; its arrays go into ``arrays``.
 
-        A name that does not exist any more has an empty text.
+        ``state`` is name -> JSON; a name that does not exist any more has an empty text. ``anew``
+        has the names whose object is not the same one as then.
         """
-        now = self._read(self._found()[0])
+        found, _ = self._found()
+        now = self._read(found)
         names = {name for name, (text, _) in now.items() if self._initial.get(name) != text}
         names.update([owner for name in names for owner in shared(now[name][0])])
         for name in names:
-            arrays.update(now[name][1])
+            arrays.update(copy.deepcopy(now[name][1]))
         gone = dict.fromkeys(self._initial.keys() - now.keys(), "")
-        return {**gone, **{name: text for name, (text, _) in now.items() if name in names}}
+        return {
+            "state": {**gone, **{name: text for name, (text, _) in now.items() if name in names}},
+            "anew": sorted(n for n in names if found[n][0] is not self._first.get(n)),
+        }
 
     def restore(self, last: bool = True) -> None:
         """Restore what the checkpoint has, and the rest as it was when ``fit`` began.
 
-        An object with several names, such as a list that data and a callback share, stays one.
+        An object with several names, such as a list that data and a callback share, stays one. One
+        that the script replaced by another keeps its content: it may be a view of the data.
 
         Args:
           last: no other call follows; print what cannot be restored.
@@ -93,9 +101,6 @@ class ScriptState:
         found, holders = self._found()
         now = {name: text for name, (text, _) in self._read(found).items()}
         differ = {name for name, (text, _) in self._before.items() if now.get(name) != text}
-        names = collections.defaultdict(set)  # by object
-        for name, (value, _) in found.items():
-            names[id(value)].add(name)
         group = collections.defaultdict(set)  # names of one object, by the first of them
         linked: Set[str] = set()
         for name, (text, _) in self._before.items():
@@ -113,8 +118,9 @@ class ScriptState:
                 made[slot] = decoded(json.loads(text), slot, arrays, made, value_of)
                 is_other = text.startswith('{"same"')
                 for each in set() if is_other else group[slot] & found.keys():
-                    old = found[each][0]
-                    if names[id(old)] <= group[slot] and fill(old, made[slot]):
+                    old, change = found[each]
+                    same = old is self._first.get(each) and each not in self._anew
+                    if (same or change is None) and fill(old, made[slot]):
                         made[slot] = old
                         break
             return made.get(name)
@@ -122,10 +128,8 @@ class ScriptState:
         lost = []
         for name in sorted(differ):
             holder, _, attribute = name.rpartition(".")
-            old, change = found.get(name) or (
-                None,
-                script_walk.setter(holders.get(holder), attribute),
-            )
+            new = None, script_walk.setter(holders.get(holder), attribute)
+            old, change = found.get(name, new)
             value = value_of(name)
             if old is not value and change is not None:
                 change(value)
@@ -193,7 +197,8 @@ class ScriptState:
         """Return whether a value looks like state: a container, or an object of unknown kind.
 
         Args:
-          first: the value at the start; a number or a path is state only if it was replaced.
+          first: the value at the start; a number, path or tuple of these is state only if it was
+            replaced.
           depth: how many containers are searched for state.
         """
         roots = self._roots.values()
@@ -206,9 +211,12 @@ class ScriptState:
             items = value.values() if isinstance(value, dict) else value
             if not items or not depth:
                 return True
-            numbers = (int, float, str, np.generic)
+            fixed = isinstance(value, tuple) and value is first
+            numbers: Any = () if fixed else (int, float, str, np.generic)
+            starts = [None if isinstance(each, tuple) and not fixed else each for each in items]
             return any(
-                isinstance(item, numbers) or self._is_state(item, item, depth - 1) for item in items
+                isinstance(item, numbers) or self._is_state(item, start, depth - 1)
+                for item, start in zip(items, starts)
             )
         if isinstance(value, (keras.metrics.Metric, *script_walk.CONTAINERS)):
             return True

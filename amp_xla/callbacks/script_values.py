@@ -31,7 +31,7 @@ def encoded(
 
     Args:
       name: name of the array if the value is one, and start of the names of those in it.
-      arrays: gets copies of the arrays in the value.
+      arrays: gets the arrays in the value, not copies.
       owners: id -> name of lists, dictionaries, sets and arrays that have been encoded.
     """
     if type(value).__name__ in ("ListWrapper", "_DictWrapper"):  # Keras' form of attributes
@@ -43,12 +43,12 @@ def encoded(
     if value is None or kind in (bool, float, str) or (kind is int and abs(value) < 2**63):
         return value
     if kind is np.ndarray and value.dtype.kind in "biuf":
-        arrays[name], owners[id(value)] = np.array(value), name
-        return {"array": name, "crc": zlib.crc32(np.ascontiguousarray(value).tobytes())}
+        arrays[name], owners[id(value)] = value, name
+        return {"array": name, "crc": zlib.crc32(np.ascontiguousarray(value).data)}
     if isinstance(value, np.generic) and kind.__module__ == "numpy" and value.dtype.kind in "biuf":
         return {"scalar": value.dtype.name, "value": value.item()}
-    items = list(value.items()) if kind in _MAPPINGS else value
     if kind in _MAPPINGS or kind in _SEQUENCES:
+        items = list(value.items() if kind in _MAPPINGS else value)  # a thread may change it
         items = [encoded(item, f"{name}|{i}", arrays, owners) for i, item in enumerate(items)]
         factory = getattr(value, "default_factory", None)
         factory_name = getattr(factory, "__name__", "")

@@ -28,7 +28,7 @@ _FUNCTIONS: Any = (
 _VALUES = (keras.layers.Layer, tuple, enum.Enum)
 _LIBRARIES = (
     "amp_xla", "bert4keras", "keras", "tensorflow", "tensorflow_core", "tf_keras",
-    "_csv", "_io", "csv",
+    "_csv", "_io", "_thread", "concurrent", "csv", "logging", "queue", "threading",
 )  # fmt: skip
 _LARGE = 10_000  # items of a container
 SMALL = 100  # items of a container of objects, and of a dictionary of the data
@@ -96,14 +96,14 @@ def _parts(thing: Any) -> Iterator[Tuple[str, Any, Any]]:
             for name, value in own:
                 if isinstance(value, types.MemberDescriptorType):  # of __slots__
                     value = getattr(thing, name, MISSING)
-                    yield name, value, functools.partial(setattr, thing, name)
+                    yield name, value, functools.partial(object.__setattr__, thing, name)
                 elif not name.startswith("__") or isinstance(value, _FUNCTIONS):
                     yield name, value, functools.partial(setattr, kind, name)
         attributes = {} if isinstance(thing, type) else getattr(thing, "__dict__", {})
         for name, value in list(attributes.items()):  # a thread may add some
-            yield name, value, functools.partial(setattr, thing, name)
+            yield name, value, functools.partial(object.__setattr__, thing, name)  # also if frozen
         if isinstance(thing, dict):
-            for name, value in thing.items():
+            for name, value in list(thing.items()):
                 yield str(name), value, functools.partial(thing.__setitem__, name)
         elif isinstance(thing, (list, tuple)):
             yield "len", len(thing), None
@@ -205,5 +205,5 @@ def _is_scripts(module: str) -> bool:
 
 
 def is_library(module: Any) -> bool:
-    """Return whether a module belongs to Keras and others whose state is saved apart."""
+    """Return whether a module belongs to Keras and others whose state is saved apart or none."""
     return str(module).partition(".")[0] in _LIBRARIES

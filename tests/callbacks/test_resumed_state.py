@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import array
 import collections
+import dataclasses
 import itertools
+import logging
 import multiprocessing
 import os
 import pathlib
+import queue
 import re
 import shutil
 import signal
-from typing import Any, ClassVar, Dict, List
+import threading
+from typing import Any, ClassVar, Dict, List, NamedTuple
 
 import numpy as np
 import pytest
@@ -146,6 +150,11 @@ def test_state_of_callbacks_is_restored_as_it_was(stop, tmp_path):
     assert again.lists.default_factory is list and again.last.maxlen == 2
 
 
+class Pair(NamedTuple):
+    first: Any
+    second: Any
+
+
 @pytest.mark.once
 def test_state_that_cannot_be_restored_is_named_at_the_start(tmp_path, capfd):
     class Meter:
@@ -160,19 +169,25 @@ def test_state_that_cannot_be_restored_is_named_at_the_start(tmp_path, capfd):
             self.drawn, self.codes = np.random.MT19937(1), array.array("b", [1])
             self.folder, self.pattern = pathlib.Path("here"), re.compile("a")
             self.joined, self.big = b"", 1
+            self.queue, self.thread, self.log = queue.Queue(), threading.Thread(), logging.root
+            self.fixed, self.pair, self.pairs = Pair(1, ("a", 2)), Pair(1, 2), [Pair(1, 2)]
 
         def on_train_batch_end(self, batch, logs=None):
             self.joined, self.big = self.joined + b"x", self.big << 20
+            self.pair = Pair(batch, 2)
 
     odd = Odd()
     fit(build(), odd, Run(tmp_path / "run"), epochs=1)
     printed = capfd.readouterr().err
     said = (
         "checkpoints do not hold Odd.parts (list), Odd.random (RandomState), "
-        "Odd.rows (list_iterator), Odd.bits (bytearray), Odd.drawn (MT19937), Odd.codes (array): "
+        "Odd.rows (list_iterator), Odd.bits (bytearray), Odd.drawn (MT19937), Odd.codes (array), "
+        "Odd.pairs (list): "
     )
     assert printed.count(said) == 1
-    for name, count in (("joined", 1), ("big", 1), ("folder", 0), ("pattern", 0)):
+    later = {"joined": 1, "big": 1, "pair": 1}
+    for name in (*later, "folder", "pattern", "queue", "thread", "log", "fixed"):
+        count = later.get(name, 0)
         assert printed.count(f"Odd.{name} (") == count, name
 
 
@@ -275,6 +290,58 @@ def test_a_signal_in_an_evaluation_saves_what_came_before_it(hook, epoch, tmp_pa
     assert trained(folder, 99, resume=True) == expected
     for path in (tmp_path / "whole", folder):
         assert (path / "metrics.jsonl").read_text().count('"dev"') == EPOCHS
+
+
+class Views(Batches):
+    """Batches that are views of the data; the last one is kept."""
+
+    def __init__(self):
+        super().__init__(4)
+        self.x = X[:24].copy()
+        self.last = self.x[:4]
+
+    def __len__(self):
+        return 6
+
+    def __getitem__(self, index):
+        self.last = self.x[4 * index : 4 * index + 4]
+        return self.last, Y[4 * index : 4 * index + 4]
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    held: Any
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("stop", [KilledAfter(14), KilledAfter(epoch=2)], ids=["within", "between"])
+def test_another_object_in_place_of_one_leaves_that_as_it_is(stop, tmp_path):
+    class Keeps(keras.callbacks.Callback):
+        def __init__(self, names, last):
+            super().__init__()
+            self.names, self.last, self.frozen, self.kept = names, last, Frozen([]), []
+
+        def on_epoch_begin(self, epoch, logs=None):
+            self.frozen = Frozen([])
+
+        def on_train_batch_end(self, batch, logs=None):
+            self.frozen.held.append(batch)
+
+        def on_epoch_end(self, epoch, logs=None):
+            self.names, self.last = [str(epoch)], collections.deque([epoch])
+            self.kept.append(list(self.frozen.held))
+
+    def trained(folder, *more, **options):
+        model, rows, names, last = build(), Views(), ["a"], collections.deque()
+        keeps = Keeps(names, last)
+        run = Run(tmp_path / folder, checkpoint_every=1, **options)
+        fit(model, run, keeps, *more, x=rows, y=None, batch_size=None, workers=0)
+        return states(model), keeps.kept, names, last, rows.x.tobytes()
+
+    whole = trained("whole")
+    with pytest.raises(Killed):
+        trained("killed", stop)
+    assert trained("killed", resume=True) == whole
 
 
 class Rows(Batches):
