@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Set
 
-from amp_xla.graph.nodes import upstream
+from amp_xla.graph.nodes import closure, upstream
 from amp_xla.precision.tensorflow import Pairs, Window, all_finite, in_v1_graph, tf
 
 ASSIGNS = ("Assign", "ResourceScatter", "Scatter")
@@ -25,16 +25,13 @@ class Updates(list):
 
     def __init__(self, operations: Iterable[Any], gate: Callable[[Sequence[Any]], List[Any]]):
         super().__init__(operations)
-        self._gate = gate
+        self._own, self._gate, self._others = list(operations), gate, []
 
     def __iadd__(self, others: Any) -> Any:
-        self.extend(self._gate(list(others)))
+        self._others += others
+        # Replace all of them: what several depend on runs once.
+        self[:] = [*self._own, *self._gate(self._others)]
         return self
-
-    def __add__(self, others: Any) -> Any:
-        both = Updates(self, self._gate)
-        both += others
-        return both
 
 
 def if_applied(
@@ -72,7 +69,7 @@ def if_applied(
         window.keep([v for v in tf.global_variables() + tf.local_variables() if v.op in changed])
 
     def run() -> Any:
-        copies = _copies(sorted(gated, key=lambda op: op._id))
+        copies = _copies(gated)
         with tf.control_dependencies([copies[op] for op in roots]):
             return tf.constant(True)
 
@@ -109,7 +106,7 @@ def _assigned(operations: Iterable[Any]) -> Set[Any]:
     for op in operations:
         if op.type.startswith(ASSIGNS):
             source = op.inputs[0].op
-            while source.type.endswith("Switch"):  # RefSwitch, too
+            while source.type.endswith(("Switch", "Enter")):  # RefSwitch, too
                 source = source.inputs[0].op
             found.add(source)
     return found
@@ -120,28 +117,50 @@ def _changing(forward: Set[Any]) -> Set[Any]:
 
     Of the forward pass, return those in a branch and those that assign.
     """
+    from tensorflow.python.ops import control_flow_util
+
+    def follows(op: Any) -> List[Any]:
+        readers = [user for tensor in op.outputs for user in tensor.consumers()]
+        return [user for user in [*readers, *op._control_outputs] if user not in forward]
+
     branches: Set[Any] = set()
-    changed: Set[Any] = set()
-    for op in tf.get_default_graph().get_operations():  # each after those that it depends on
-        sources = [t.op for t in op.inputs]
-        switched = op.type == "Identity" and sources[0].type.endswith("Switch")
-        if switched or op.type.endswith("Switch") or op._get_control_flow_context() is not None:
+    assigning: Set[Any] = set()
+    for op in tf.get_default_graph().get_operations():
+        switched = op.type == "Identity" and op.inputs[0].op.type.endswith("Switch")
+        inside = control_flow_util.GetOutputContext(op) is not None  # not the results of a loop
+        if switched or inside or op.type.endswith("Switch"):
             branches.add(op)
-        follows = op not in forward and not changed.isdisjoint([*sources, *op.control_inputs])
-        if follows or op.type.startswith(ASSIGNS):
-            changed.add(op)
-    return branches | changed
+        if op.type.startswith(ASSIGNS):
+            assigning.add(op)
+    return branches | closure(assigning, follows)
 
 
-def _copies(operations: Sequence[Any]) -> Dict[Any, Any]:
-    """Return operation -> copy; each operation is listed after those that it depends on."""
-    copies: Dict[Any, Any] = {}
+def _copies(operations: Iterable[Any]) -> Dict[Any, Any]:
+    """Return operation -> copy; each is copied after those that it depends on."""
     graph = tf.get_default_graph()
-    for op in operations:
-        inputs = [copies[t.op].outputs[t.value_index] if t.op in copies else t for t in op.inputs]
-        attributes = {k: v for k, v in op.node_def.attr.items() if k != "_class"}
-        with tf.control_dependencies([copies.get(each, each) for each in op.control_inputs]):
-            copies[op] = graph.create_op(
-                op.type, inputs, [t.dtype for t in op.outputs], attrs=attributes
-            )
+    copies: Dict[Any, Any] = {}
+    frames = graph.unique_name("frame").encode()
+    pending = sorted(operations, key=lambda op: op._id)
+    while pending:
+        left = set(pending)
+        for op in pending:
+            # The end of a loop's body is an input of its beginning; it is copied later.
+            ends = [t.op.type.endswith("NextIteration") for t in op.inputs]
+            sources = [op.inputs[0] if end else t for t, end in zip(op.inputs, ends)]
+            if not left.isdisjoint([*(t.op for t in sources), *op.control_inputs]):
+                continue
+            inputs = [copies[t.op].outputs[t.value_index] if t.op in copies else t for t in sources]
+            attributes = {k: v for k, v in op.node_def.attr.items() if k != "_class"}
+            if "frame_name" in attributes:
+                attributes["frame_name"].s += frames
+            with tf.control_dependencies([copies.get(each, each) for each in op.control_inputs]):
+                copies[op] = graph.create_op(
+                    op.type, inputs, [t.dtype for t in op.outputs], attrs=attributes
+                )
+            left.remove(op)
+        pending = [op for op in pending if op in left]
+    for op, copy in copies.items():
+        for number, source in enumerate(op.inputs):
+            if source.op.type.endswith("NextIteration"):
+                copy._update_input(number, copies[source.op].outputs[0])
     return copies

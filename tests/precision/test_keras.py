@@ -137,6 +137,27 @@ class Tracking(keras.layers.Layer):
         return x
 
 
+class Branching(Tracking):
+    """Counts in a loop, and in nested branches assigns what depends on both."""
+
+    def call(self, x):
+        def count(i):
+            with tf.control_dependencies([self.batches.assign_add(1.0)]):
+                return i + 1.0
+
+        last = tf.while_loop(lambda i: i < 3.0, count, [tf.constant(0.0)])
+        self.add_update(last)
+        training = tf.cast(keras.backend.learning_phase(), tf.bool)
+        mean = keras.backend.update(self.mean, tf.reduce_mean(x, [0, 1, 2]))
+        mean = tf.cond(training, lambda: mean * last, lambda: mean - last)
+
+        def assign():
+            return tf.cond(last > 1.0, lambda: self.twice.assign(mean * 2.0), lambda: mean + 0.0)
+
+        self.add_update(tf.cond(training, assign, lambda: tf.identity(self.twice)))
+        return x
+
+
 @pytest.mark.parametrize("wrap, equal", [
     (LossScaleOptimizer, (2, 3, 4)), (DropIn, (2, 3, 4)),
     (lambda inner: LossScaleOptimizer(inner, 8.0, accumulate=2), (1, 3, 5)),
@@ -145,6 +166,7 @@ class Tracking(keras.layers.Layer):
 @pytest.mark.parametrize("layer", [
     lambda: keras.layers.BatchNormalization(fused=True),
     lambda: keras.layers.BatchNormalization(fused=False), Tracking,
+    lambda: keras.layers.BatchNormalization(renorm=True), Branching,
 ])  # fmt: skip
 def test_layers_update_their_variables_in_applied_steps_only(cleared, wrap, equal, layer):
     layers = [keras.layers.Reshape([2, 2, 1], input_shape=[4]), layer(), keras.layers.Flatten()]
@@ -160,6 +182,10 @@ def test_layers_update_their_variables_in_applied_steps_only(cleared, wrap, equa
     assert all(same(seen[equal[0]], seen[number]) for number in equal)
     assert not any(map(np.array_equal, seen[0], seen[-1]))
     assert all(np.isfinite(weight).all() for weight in seen[-1])
+    if isinstance(layers[1], Tracking):  # what two updates depend on has run once per batch
+        batches, mean, twice = keras.backend.batch_get_value(layers[1].weights)
+        each = 3 if isinstance(layers[1], Branching) else 1
+        assert batches % each == 0 and batches < 8 * each and np.allclose(twice, 2 * each * mean)
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
