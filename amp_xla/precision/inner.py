@@ -10,6 +10,7 @@ import inspect
 from typing import Any, ClassVar, Dict, Iterator, List, Optional, Sequence
 
 from amp_xla.errors import UnsupportedError
+from amp_xla.precision import arrays
 from amp_xla.precision.tensorflow import Pairs, in_v1_graph, tf
 
 CLIPS = ("clipnorm", "clipvalue", "global_clipnorm")
@@ -21,12 +22,12 @@ class Inner:
 
     Attributes:
       optimizer: the user's object.
-      clips_itself: whether its ``apply_gradients`` clips; it then clips unscaled gradients.
+      clipping: name of the Keras method by which its ``apply_gradients`` clips.
       aggregation: name of the Keras method that sums gradients over replicas.
       aggregated: argument that tells ``apply_gradients`` not to sum them again.
     """
 
-    clips_itself = False
+    clipping = ""
     aggregation = ""
     aggregated: ClassVar[Dict[str, bool]] = {}
 
@@ -91,10 +92,28 @@ class Inner:
             elif build is not None and not getattr(self.optimizer, "built", False):
                 build(list(variables))
 
+    def clip(self, pairs: Pairs) -> Pairs:
+        """Clip unscaled gradients, before they are cast, as the optimizer is configured."""
+        clips = self.clips
+
+        def one(values: Any) -> Any:
+            if "clipnorm" in clips:
+                values = tf.clip_by_norm(values, clips["clipnorm"])
+            if "clipvalue" in clips:
+                values = tf.clip_by_value(values, -clips["clipvalue"], clips["clipvalue"])
+            return values
+
+        return [(arrays.map_floats(one, gradient), variable) for gradient, variable in pairs]
+
     def apply(self, pairs: Pairs) -> Any:
-        """Apply gradients that are already summed over replicas and ranks."""
+        """Apply gradients that are already clipped and summed over replicas and ranks."""
         known = {n: v for n, v in self.aggregated.items() if _takes(self.optimizer, n)}
-        return self.optimizer.apply_gradients(pairs, **known)
+        fields = vars(self.optimizer) if self.clipping else {}
+        fields[self.clipping] = lambda gradients: gradients  # ``clip`` has clipped them
+        try:
+            return self.optimizer.apply_gradients(pairs, **known)
+        finally:
+            fields.pop(self.clipping, None)  # once for all replicas
 
     def count_skipped(self) -> Any:
         """Advance the optimizer's step without an update."""
@@ -108,9 +127,15 @@ class KerasInner(Inner):
 
     aggregation, aggregated = "_aggregate_gradients", {"experimental_aggregate_gradients": False}
 
-    @property
-    def clips_itself(self) -> bool:  # type: ignore[override]
-        return hasattr(self.optimizer, "_transform_gradients")
+    def __init__(self, optimizer: Any) -> None:
+        super().__init__(optimizer)
+        # Keras of TensorFlow 1.15 clips where it computes gradients.
+        self.clipping = "_transform_gradients" if hasattr(optimizer, "_transform_gradients") else ""
+
+    def clip(self, pairs: Pairs) -> Pairs:
+        if not self.clipping:
+            return super().clip(pairs)
+        return list(self.optimizer._transform_gradients(pairs))
 
     def gradients(self, loss: Any, variables: Sequence[Any], tape: Any = None) -> Pairs:
         if is_keras_own(self.optimizer, "get_gradients" if tape is None else "_compute_gradients"):
@@ -144,7 +169,7 @@ class KerasInner(Inner):
 class NewKerasInner(Inner):
     """The Keras optimizer of TensorFlow 2.11 and later."""
 
-    clips_itself = True
+    clipping = "_clip_gradients"
     aggregation, aggregated = "aggregate_gradients", {"skip_gradients_aggregation": True}
 
     @property
@@ -155,6 +180,10 @@ class NewKerasInner(Inner):
         if tape is None or is_keras_own(self.optimizer, "compute_gradients"):
             return derived(loss, variables, tape)
         return list(self.optimizer.compute_gradients(loss, variables, tape))
+
+    def clip(self, pairs: Pairs) -> Pairs:
+        clipped = self.optimizer._clip_gradients([gradient for gradient, _ in pairs])
+        return list(zip(clipped, [variable for _, variable in pairs]))
 
     def prepare(self, variables: Sequence[Any]) -> None:
         super().prepare(variables)

@@ -7,12 +7,14 @@ stay as they are, and the step runs copies of them, in a branch that depends on 
 from __future__ import annotations
 
 import contextlib
+import warnings
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Set
 
 from amp_xla.graph.nodes import closure, upstream
+from amp_xla.precision.loss_scale import LossScaleWarning
 from amp_xla.precision.tensorflow import Pairs, Window, all_finite, in_v1_graph, tf
 
-ASSIGNS = ("Assign", "ResourceScatter", "Scatter")
+ASSIGNS = ("Assign", "ResourceScatter", "Scatter", "StatefulPartitionedCall")
 
 
 class Updates(list):
@@ -56,7 +58,14 @@ def if_applied(
     for update in updates:
         op = getattr(update, "op", update)
         found = upstream([op], changing | {op}) if isinstance(op, tf.Operation) else set()
-        if _assigned(found) and not _assigned(found & forward):
+        before = ", ".join(sorted(each.name for each in _assigned(found & forward)))
+        if before:
+            warnings.warn(
+                f"a skipped step updates {before}, too, because the loss depends on the update",
+                LossScaleWarning,
+                stacklevel=2,
+            )
+        if _assigned(found) and not before:
             gated |= found
             roots.append(op)
         else:
@@ -105,10 +114,11 @@ def _assigned(operations: Iterable[Any]) -> Set[Any]:
     found = set()
     for op in operations:
         if op.type.startswith(ASSIGNS):
-            source = op.inputs[0].op
-            while source.type.endswith(("Switch", "Enter")):  # RefSwitch, too
-                source = source.inputs[0].op
-            found.add(source)
+            # A tf.function may assign all variables that it uses.
+            for source in op.inputs if op.type.endswith("Call") else op.inputs[:1]:
+                while source.op.type.endswith(("Switch", "Enter")):  # RefSwitch, too
+                    source = source.op.inputs[0]
+                found.add(source.op)
     return found
 
 
@@ -130,37 +140,44 @@ def _changing(forward: Set[Any]) -> Set[Any]:
         inside = control_flow_util.GetOutputContext(op) is not None  # not the results of a loop
         if switched or inside or op.type.endswith("Switch"):
             branches.add(op)
-        if op.type.startswith(ASSIGNS):
+        if op.type.startswith(ASSIGNS) and not (op.type.endswith("Call") and op in forward):
             assigning.add(op)
     return branches | closure(assigning, follows)
 
 
-def _copies(operations: Iterable[Any]) -> Dict[Any, Any]:
-    """Return operation -> copy; each is copied after those that it depends on."""
+def _copies(operations: Set[Any]) -> Dict[Any, Any]:
+    """Return operation -> copy."""
     graph = tf.get_default_graph()
     copies: Dict[Any, Any] = {}
-    frames = graph.unique_name("frame").encode()
-    pending = sorted(operations, key=lambda op: op._id)
-    while pending:
-        left = set(pending)
-        for op in pending:
-            # The end of a loop's body is an input of its beginning; it is copied later.
-            ends = [t.op.type.endswith("NextIteration") for t in op.inputs]
-            sources = [op.inputs[0] if end else t for t, end in zip(op.inputs, ends)]
-            if not left.isdisjoint([*(t.op for t in sources), *op.control_inputs]):
-                continue
-            inputs = [copies[t.op].outputs[t.value_index] if t.op in copies else t for t in sources]
-            attributes = {k: v for k, v in op.node_def.attr.items() if k != "_class"}
-            if "frame_name" in attributes:
-                attributes["frame_name"].s += frames
-            with tf.control_dependencies([copies.get(each, each) for each in op.control_inputs]):
-                copies[op] = graph.create_op(
-                    op.type, inputs, [t.dtype for t in op.outputs], attrs=attributes
-                )
-            left.remove(op)
-        pending = [op for op in pending if op in left]
-    for op, copy in copies.items():
-        for number, source in enumerate(op.inputs):
-            if source.op.type.endswith("NextIteration"):
-                copy._update_input(number, copies[source.op].outputs[0])
+    frame = graph.unique_name("frame").encode()
+
+    def copied(tensor: Any) -> Any:
+        return copy(tensor.op).outputs[tensor.value_index]
+
+    def copy(op: Any) -> Any:
+        if op in copies or op not in operations:
+            return copies.get(op, op)
+        # The end of a loop's body is an input of its beginning, which is copied first.
+        inputs = [copied(op.inputs[0] if _is_loop_end(t) else t) for t in op.inputs]
+        controls = [copy(each) for each in op.control_inputs]
+        attributes = {k: v for k, v in op.node_def.attr.items() if k != "_class"}
+        if "frame_name" in attributes:
+            attributes["frame_name"].s += frame
+        with tf.control_dependencies(controls):
+            copies[op] = graph.create_op(
+                op.type, inputs, [t.dtype for t in op.outputs], attrs=attributes
+            )
+        return copies[op]
+
+    # Most are created after those that they depend on; inputs of a branch are created later.
+    for op in sorted(operations, key=lambda op: op._id):
+        copy(op)
+    for op in operations:
+        for number, tensor in enumerate(op.inputs):
+            if _is_loop_end(tensor):
+                copies[op]._update_input(number, copied(tensor))
     return copies
+
+
+def _is_loop_end(tensor: Any) -> bool:
+    return tensor.op.type.endswith("NextIteration")
