@@ -115,7 +115,7 @@ def _assigned(operations: Iterable[Any]) -> Set[Any]:
     for op in operations:
         if op.type.startswith(ASSIGNS):
             # A tf.function may assign all variables that it uses.
-            for source in op.inputs if op.type.endswith("Call") else op.inputs[:1]:
+            for source in op.inputs[: None if op.type.endswith("Call") else 1]:
                 while source.op.type.endswith(("Switch", "Enter")):  # RefSwitch, too
                     source = source.op.inputs[0]
                 found.add(source.op)
@@ -136,9 +136,10 @@ def _changing(forward: Set[Any]) -> Set[Any]:
     branches: Set[Any] = set()
     assigning: Set[Any] = set()
     for op in tf.get_default_graph().get_operations():
-        switched = op.type == "Identity" and op.inputs[0].op.type.endswith("Switch")
-        inside = control_flow_util.GetOutputContext(op) is not None  # not the results of a loop
-        if switched or inside or op.type.endswith("Switch"):
+        switch = op.inputs[0].op if op.type == "Identity" else op
+        # The results of a branch or a loop are outside of it.
+        inside = control_flow_util.GetOutputContext(op) is not None
+        if inside or switch.type.endswith("Switch"):
             branches.add(op)
         if op.type.startswith(ASSIGNS) and not (op.type.endswith("Call") and op in forward):
             assigning.add(op)
@@ -147,37 +148,18 @@ def _changing(forward: Set[Any]) -> Set[Any]:
 
 def _copies(operations: Set[Any]) -> Dict[Any, Any]:
     """Return operation -> copy."""
-    graph = tf.get_default_graph()
-    copies: Dict[Any, Any] = {}
-    frame = graph.unique_name("frame").encode()
-
-    def copied(tensor: Any) -> Any:
-        return copy(tensor.op).outputs[tensor.value_index]
-
-    def copy(op: Any) -> Any:
-        if op in copies or op not in operations:
-            return copies.get(op, op)
-        # The end of a loop's body is an input of its beginning, which is copied first.
-        inputs = [copied(op.inputs[0] if _is_loop_end(t) else t) for t in op.inputs]
-        controls = [copy(each) for each in op.control_inputs]
-        attributes = {k: v for k, v in op.node_def.attr.items() if k != "_class"}
-        if "frame_name" in attributes:
-            attributes["frame_name"].s += frame
-        with tf.control_dependencies(controls):
-            copies[op] = graph.create_op(
-                op.type, inputs, [t.dtype for t in op.outputs], attrs=attributes
-            )
-        return copies[op]
-
-    # Most are created after those that they depend on; inputs of a branch are created later.
-    for op in sorted(operations, key=lambda op: op._id):
-        copy(op)
+    scope = tf.get_default_graph().unique_name("if_applied")
+    names, graph_def, outside = [op.name for op in operations], tf.GraphDef(), {}
     for op in operations:
-        for number, tensor in enumerate(op.inputs):
-            if _is_loop_end(tensor):
-                copies[op]._update_input(number, copied(tensor))
+        node = graph_def.node.add()
+        node.CopyFrom(op.node_def)
+        others = {f"^{each.name}" for each in op.control_inputs if each not in operations}
+        node.input[:] = [name for name in node.input if name not in others]
+        node.attr["_class"].Clear()
+        if "frame_name" in node.attr:  # of a loop
+            node.attr["frame_name"].s += scope.encode()
+        outside.update({t.name: t for t in op.inputs if t.op not in operations})
+    copies = dict(zip(operations, tf.import_graph_def(graph_def, outside, names, name=scope)))
+    for op, copy in copies.items():
+        copy._add_control_inputs([each for each in op.control_inputs if each not in operations])
     return copies
-
-
-def _is_loop_end(tensor: Any) -> bool:
-    return tensor.op.type.endswith("NextIteration")
