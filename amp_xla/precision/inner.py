@@ -94,6 +94,9 @@ class Inner:
 
     def clip(self, pairs: Pairs) -> Pairs:
         """Clip unscaled gradients, before they are cast, as the optimizer is configured."""
+        own = getattr(type(self.optimizer), self.clipping, None)  # another replica may apply now
+        if own is not None:
+            return list(own(self.optimizer, pairs))
         clips = self.clips
 
         def one(values: Any) -> Any:
@@ -125,17 +128,8 @@ class Inner:
 class KerasInner(Inner):
     """A Keras OptimizerV2, including bert4keras' optimizers."""
 
+    clipping = "_transform_gradients"  # 1.15 clips where it computes gradients
     aggregation, aggregated = "_aggregate_gradients", {"experimental_aggregate_gradients": False}
-
-    def __init__(self, optimizer: Any) -> None:
-        super().__init__(optimizer)
-        # Keras of TensorFlow 1.15 clips where it computes gradients.
-        self.clipping = "_transform_gradients" if hasattr(optimizer, "_transform_gradients") else ""
-
-    def clip(self, pairs: Pairs) -> Pairs:
-        if not self.clipping:
-            return super().clip(pairs)
-        return list(self.optimizer._transform_gradients(pairs))
 
     def gradients(self, loss: Any, variables: Sequence[Any], tape: Any = None) -> Pairs:
         if is_keras_own(self.optimizer, "get_gradients" if tape is None else "_compute_gradients"):
@@ -182,8 +176,9 @@ class NewKerasInner(Inner):
         return list(self.optimizer.compute_gradients(loss, variables, tape))
 
     def clip(self, pairs: Pairs) -> Pairs:
-        clipped = self.optimizer._clip_gradients([gradient for gradient, _ in pairs])
-        return list(zip(clipped, [variable for _, variable in pairs]))
+        gradients, variables = zip(*pairs)
+        own = type(self.optimizer)._clip_gradients
+        return list(zip(own(self.optimizer, list(gradients)), variables))
 
     def prepare(self, variables: Sequence[Any]) -> None:
         super().prepare(variables)

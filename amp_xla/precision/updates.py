@@ -149,17 +149,19 @@ def _changing(forward: Set[Any]) -> Set[Any]:
 def _copies(operations: Set[Any]) -> Dict[Any, Any]:
     """Return operation -> copy."""
     scope = tf.get_default_graph().unique_name("if_applied")
-    names, graph_def, outside = [op.name for op in operations], tf.GraphDef(), {}
-    for op in operations:
+    graph_def, outside = tf.GraphDef(), {}
+    originals = sorted(operations, key=lambda op: op._id)
+    for op in originals:
         node = graph_def.node.add()
         node.CopyFrom(op.node_def)
         others = {f"^{each.name}" for each in op.control_inputs if each not in operations}
         node.input[:] = [name for name in node.input if name not in others]
-        node.attr["_class"].Clear()
+        node.attr.pop("_class", None)
         if "frame_name" in node.attr:  # of a loop
             node.attr["frame_name"].s += scope.encode()
         outside.update({t.name: t for t in op.inputs if t.op not in operations})
-    copies = dict(zip(operations, tf.import_graph_def(graph_def, outside, names, name=scope)))
+    names = [op.name for op in originals]
+    copies = dict(zip(originals, tf.import_graph_def(graph_def, outside, names, name=scope)))
     for op, copy in copies.items():
         copy._add_control_inputs([each for each in op.control_inputs if each not in operations])
     return copies
