@@ -66,7 +66,7 @@ class Config:
 
 
 def build(config: Config, context: RunContext) -> Any:
-    """Build the job up to the first step."""
+    """Build the job: data, model and training step."""
     from amp_xla.models import encoders, losses
     from amp_xla.models.packed import over_windows
 

@@ -52,7 +52,7 @@ class Config:
 
 
 def build(config: Config, context: RunContext) -> Any:
-    """Build the job up to the first step."""
+    """Build the job: data, model and training step."""
     from amp_xla.jax import processes, step
     from amp_xla.jax.engine import JaxJob
     from amp_xla.process.progress import note

@@ -58,7 +58,7 @@ class Config:
 
 
 def build(config: Config, context: RunContext) -> Any:
-    """Build the job up to the first step."""
+    """Build the job: data, model and training step."""
     from amp_xla.training.evaluation import held_out
     from amp_xla.training.optimizers.average import in_place
 

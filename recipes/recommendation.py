@@ -2,7 +2,7 @@
 
     make train RECIPE=recommendation NP=2
 
-trains on a built-in task, evaluated by AUC: from which of two packages are two docstrings?
+trains on a built-in task, evaluated by AUC: which of two packages is a pair of docstrings from?
 
     make train RECIPE=recommendation NP=8 ARGS="--train day_0.gz --dev day_1.gz --rows 50000000 --batch-size 65536"
 
@@ -50,7 +50,7 @@ class Config:
 
 
 def build(config: Config, context: RunContext) -> Any:
-    """Build the job up to the first step."""
+    """Build the job: data, model and training step."""
     from amp_xla.backend import tf
     from amp_xla.process.progress import note
     from amp_xla.sok import optimizers

@@ -65,7 +65,7 @@ class Config:
 
 
 def build(config: Config, context: RunContext) -> Any:
-    """Build the job up to the first step."""
+    """Build the job: data, model and training step."""
     from amp_xla.tasks.seq2seq import answers
 
     # sources and targets -> batches

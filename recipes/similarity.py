@@ -71,7 +71,7 @@ class Config:
 
 
 def build(config: Config, context: RunContext) -> Any:
-    """Build the job up to the first step."""
+    """Build the job: data, model and training step."""
     from amp_xla.models import dropout, losses
     from amp_xla.tasks.similarity import model as similarity
     from amp_xla.training.step import Inference

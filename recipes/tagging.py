@@ -64,7 +64,7 @@ class Config:
 
 
 def build(config: Config, context: RunContext) -> Any:
-    """Build the job up to the first step."""
+    """Build the job: data, model and training step."""
     from amp_xla.models import dropout
     from amp_xla.tasks.tagging import answers, model
     from amp_xla.training.step import Inference

@@ -39,7 +39,7 @@ def _with_run(method: Any) -> Any:
         if not runs or runs[0].in_fit:
             return method(self, *args, **kwargs)
         if runs[1:]:
-            raise AmpXlaError(f"callbacks has {len(runs)} Run; allowed is one, for one run folder")
+            raise AmpXlaError(f"callbacks has {len(runs)} Run callbacks; allowed: one")
         run = runs[0]
         bound.apply_defaults()
         arguments = {**bound.arguments, "callbacks": list(callbacks)}

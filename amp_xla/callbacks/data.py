@@ -364,7 +364,7 @@ class Feed:
         batch = self._next()
         if self._source.hashed(False) != self._before:
             note(
-                f"warning: batch {self._position} of the data is not the one before the "
+                f"warning: batch {self._position} of the data differs from the one before the "
                 f"checkpoint: a resume is exact only if data depend on nothing but their files, "
                 f"numpy.random and random"
             )

@@ -133,8 +133,8 @@ def name_late(known: int) -> int:
     if every[known:]:
         names = f"{', '.join(every[known:][:3])}{' ...' if every[known:][3:] else ''}"
         note(
-            f"warning: checkpoints do not hold {names}, made after fit began: a resume is not "
-            f"exact there; train such a model once before fit"
+            f"warning: checkpoints do not hold the variables {names}, because they were created "
+            f"after fit began: a resume is not exact; train their model for one step before fit"
         )
     return len(every)
 

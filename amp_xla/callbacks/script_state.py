@@ -70,9 +70,9 @@ class ScriptState:
             vars(callback).update(hooks)
 
     def changed(self, arrays: Dict[str, np.ndarray]) -> Dict[str, str]:
-        """Return what changed since ``fit`` began, name -> JSON; add to ``arrays``.
+        """Return what changed since ``fit`` began, name -> JSON; its arrays go into ``arrays``.
 
-        The text of a name that does not exist any more is empty.
+        A name that does not exist any more has an empty text.
         """
         now = self._read(self._found()[0])
         names = {name for name, (text, _) in now.items() if self._initial.get(name) != text}
@@ -88,7 +88,7 @@ class ScriptState:
         An object with several names, such as a list that data and a callback share, stays one.
 
         Args:
-          last: name in a line what cannot be restored.
+          last: no other call follows; print what cannot be restored.
         """
         found, holders = self._found()
         now = {name: text for name, (text, _) in self._read(found).items()}
@@ -137,7 +137,7 @@ class ScriptState:
             lost.sort(key=len)
             note(
                 f"warning: this script has no place for {', '.join(lost[:3])} of the checkpoint: "
-                f"a resume is not exact there"
+                f"they are not restored, so the resume is not exact"
             )
 
     def _found(self) -> Tuple[Dict[str, script_walk.Slot], Dict[str, Any]]:
@@ -150,7 +150,7 @@ class ScriptState:
         return slots, holders
 
     def _read(self, found: Mapping[str, script_walk.Slot]) -> Dict[str, Tuple[str, Arrays]]:
-        """Return name -> JSON and arrays of what can be restored; name the rest in a line."""
+        """Return name -> JSON and arrays of what can be restored; print the rest."""
         values: Dict[str, Tuple[str, Arrays]] = {}
         owners: Dict[int, str] = {}
         lost = []
@@ -173,7 +173,7 @@ class ScriptState:
         lost = [label for label in lost if label not in self._named]
         if lost:
             self._named += lost
-            note(f"warning: checkpoints do not hold {', '.join(lost)}: a resume is not exact there")
+            note(f"warning: checkpoints do not hold {', '.join(lost)}: a resume is not exact")
         return values
 
     def _is_left_out(self, name: str, value: Any) -> bool:

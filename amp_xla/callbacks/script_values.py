@@ -19,7 +19,7 @@ Arrays = Mapping[str, np.ndarray]
 
 
 def shared(text: str) -> List[str]:
-    """Return the names of values in which a value has objects that it shares with them."""
+    """Return the names of the values with which an encoded value shares objects."""
     names = re.findall(r'"same": ("(?:[^"\\]|\\.)*")', text)
     return [str(json.loads(name)).partition("|")[0] for name in names]
 
@@ -93,7 +93,7 @@ def decoded(
 
 
 def fill(old: Any, value: Any) -> bool:
-    """Return whether an object can have the content of ``value``; then it has it now."""
+    """Give an object the content of ``value``; return False if that is impossible."""
     if type(old) is not type(value) or not isinstance(old, CONTAINERS):
         return False
     if isinstance(old, np.ndarray):

@@ -140,7 +140,7 @@ def _outside(function: Any) -> Iterator[Tuple[str, Any, Any]]:
 
 @functools.lru_cache(maxsize=None)
 def _names(code: Any) -> Tuple[Set[str], Set[str]]:
-    """Return the names that code and the functions in it use, and those outside they assign."""
+    """Return the names that code and the functions in it use, and the outer ones they assign."""
     stores = ("STORE_GLOBAL", "STORE_DEREF")
     assigned = {each.argval for each in dis.get_instructions(code) if each.opname in stores}
     used = {*code.co_names}

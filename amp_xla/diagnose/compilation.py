@@ -109,7 +109,7 @@ def _figures(kernels: Sequence[KernelReport]) -> Tuple[str, str, str]:
 
 
 def _rows(report: CompiledReport, key: Callable[[KernelReport], Tuple[str, ...]]) -> List[Any]:
-    """Return a row for each group of kernels with the same key: key and figures, dearest first."""
+    """Return a row for each group of kernels with the same key: key and figures, slowest first."""
     groups: Dict[Any, List[KernelReport]] = {}
     for kernel in sorted(report.kernels, key=lambda k: -k.seconds):
         groups.setdefault(key(kernel), []).append(kernel)
@@ -123,7 +123,7 @@ def _dearest(report: CompiledReport) -> str:
         # Kernels of layers that differ in their number only share a row.
         return re.sub(r"-\d+", "-*", kernel.layer), kernel.phase, name, kernel.result
 
-    header = ("the ten dearest", "phase", "kernel", "result", "number", "moved", "ms")
+    header = ("the ten slowest", "phase", "kernel", "result", "number", "moved", "ms")
     return columns([header, *_rows(report, key)[:10]])
 
 

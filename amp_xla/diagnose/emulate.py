@@ -72,7 +72,7 @@ def _compute_in_float32(
 ) -> None:
     """Turn a half node into a float32 one; append to ``new`` the nodes that round its outputs.
 
-    ``types``: types of its outputs; empty = do not round them.
+    ``types``: types of its outputs, empty = do not round; ``moved`` gets names of rounded outputs.
     """
     for attr in node.attr.values():
         if attr.type == HALF:

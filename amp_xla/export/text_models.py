@@ -1,4 +1,4 @@
-"""Export of language models, and the parts of models on an encoder that tasks export."""
+"""Export of language models; parts of the export that tasks with an encoder share."""
 
 from __future__ import annotations
 

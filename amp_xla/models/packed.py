@@ -17,8 +17,8 @@ from amp_xla.models import derivatives
 def pooled(encoder_model: Any, slots: int, first: bool = False) -> Any:
     """Build the means of an encoder's vectors per text, float [R, slots, hidden].
 
-    The encoder is of a class that ``extended`` returned. The mean of an empty slot is 0. With
-    ``first``, take the vector of a text's first token instead.
+    The encoder is of a class that ``extended`` returned. A row has ``slots`` texts or fewer; the
+    mean of an empty slot is 0. With ``first``, take the vector of a text's first token instead.
     """
 
     def mean_per_text(pair: Any, mask: Any = None) -> Any:

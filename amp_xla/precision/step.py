@@ -108,8 +108,8 @@ class Steps:
         if in_v1_graph() and getattr(self.applied_steps, "graph", 0) is not tf.get_default_graph():
             raise RuntimeError(
                 "this LossScaleOptimizer belongs to another graph: after K.clear_session(), create "
-                "it and its inner optimizer again; in another thread, train in a `with` of the "
-                "graph's as_default() and of its session's"
+                "it and its inner optimizer again; in another thread, train inside "
+                "`with graph.as_default(), session.as_default():`"
             )
         steps, key = self._stored("_amp_xla_steps"), (self, agreement.replica_index())
         if key not in steps:

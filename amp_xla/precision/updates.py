@@ -87,7 +87,7 @@ def if_applied(
 
 @contextlib.contextmanager
 def apart() -> Iterator[List[Any]]:
-    """Build operations that do not wait for updates of layers; yield those that they would."""
+    """Build operations without control dependencies on updates of layers; yield these updates."""
     waits = tf.get_default_graph()._current_control_dependencies() if in_v1_graph() else []
     updates = _of_layers(list(waits))
     if not updates:
@@ -99,7 +99,7 @@ def apart() -> Iterator[List[Any]]:
 
 
 def _of_layers(operations: List[Any]) -> List[Any]:
-    """Return those that assign variables, but no optimizer's step, and not the global step only."""
+    """Return the layers' updates: not of an optimizer, and not of the global step only."""
     graph = tf.get_default_graph()
     if not operations or graph._get_control_flow_context() is not None:
         return []
@@ -123,9 +123,9 @@ def _assigned(operations: Iterable[Any]) -> Set[Any]:
 
 
 def _changing(forward: Set[Any]) -> Set[Any]:
-    """Return the operations that are in a branch, assign, or depend on one that does.
+    """Return the operations that are in a branch, assign, or depend on one that assigns.
 
-    Of the forward pass, return those in a branch and those that assign.
+    Those in ``forward`` are left out if they only depend on one that assigns.
     """
     from tensorflow.python.ops import control_flow_util
 

@@ -39,7 +39,7 @@ def sync(path: Path) -> None:
 
 
 def own(path: Path) -> None:
-    """Give a file that a library wrote the umask's mode, and wait until it is on the disk.
+    """Set the umask's mode on a file that a library wrote; wait until it is on the disk.
 
     safetensors writes files that only their owner can read.
     """

@@ -21,7 +21,7 @@ _CONTROLS = re.compile(
 def printable(text: Any, allowed: str = "") -> str:
     r"""Return text from files and folders with control characters escaped, e.g. ``\x1b``.
 
-    Terminals obey escape sequences, and a line break would split one line into two.
+    Those in ``allowed`` stay. Terminals obey escape sequences; a line break would split a line.
     """
     return "".join(
         c
@@ -32,7 +32,7 @@ def printable(text: Any, allowed: str = "") -> str:
 
 
 def message(text: str, allowed: str = "") -> str:
-    """Return the printable text of a message, without the middle of very long lines."""
+    """Return ``printable`` text of a message, without the middle of very long lines."""
     return printable(re.sub("(.{1000}).{500,}(.{500})", r"\1 ... \2", text), allowed)
 
 

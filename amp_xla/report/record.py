@@ -135,7 +135,7 @@ class Record:
 
 
 def read(path: Path, name: str = "") -> Record:
-    """Read a run folder; its ``name`` on the page is by default that of the folder."""
+    """Read a run folder; ``name`` is its name on the page, by default the folder's."""
     config, status = (_json(path / file) for file in ("config.json", STATUS))
     config.pop("run", None)
     train, dev = _metrics(path / "metrics.jsonl")

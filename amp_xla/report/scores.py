@@ -48,7 +48,7 @@ def classification(matrix: Any) -> Dict[str, float]:
 def per_label(confusion: np.ndarray) -> Dict[str, np.ndarray]:
     """Return precision, recall and F1, float64 [classes], and support, int64 [classes].
 
-    A ratio is 0 if its denominator is 0, e.g. the precision of a label that is never predicted.
+    Rows of ``confusion`` are labels, columns predictions. A ratio with the denominator 0 is 0.
     """
     return of_counts(np.stack([np.diag(confusion), confusion.sum(0), confusion.sum(1)], 1))
 
@@ -110,7 +110,7 @@ def auc(labels: np.ndarray, scores: np.ndarray) -> float:
     """Return the area under the ROC curve.
 
     This is the share of (positive, negative) pairs whose positive has the higher score; ties count
-    half. It is 0.5 if all labels, bool [N], are equal.
+    half. It is 0.5 if all labels are equal. Labels are bool [N], scores finite floats [N].
     """
     rank = ranks(scores)
     positive = int(labels.sum())
@@ -156,8 +156,8 @@ def mcnemar(first: int, second: int) -> float:
 def calibration(confidence: np.ndarray, right: np.ndarray) -> Tuple[float, List[Dict[str, float]]]:
     """Return the expected calibration error, and the bins from which it is computed.
 
-    The error is the mean distance between the probabilities of predicted labels, float [N], and
-    their accuracy. Bins without samples are left out; ten equal ones go from 0 to 1.
+    The error is the mean distance between the predicted labels' probabilities, float [N], and their
+    accuracy. Each of ten equal bins that has samples gets ``confidence``, ``accuracy``, ``count``.
     """
     place = np.minimum((confidence * _BINS).astype(int), _BINS - 1)
     bins = [

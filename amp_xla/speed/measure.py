@@ -68,7 +68,7 @@ class Outcome:
       samples_per_second: one number per round.
       step_seconds: one number per timed step.
       steps: training steps of the last run.
-      loss: of the last of them that was finite; None if there is none.
+      loss: loss of the last finite one of these steps; None if there is none.
       warm_seconds: compilation and other first-time work, in the first round.
     """
 

@@ -17,7 +17,7 @@ class Answers(NamedTuple):
     """Answers to lines of text, in their order; a recipe's ``predict`` returns them.
 
     Attributes:
-      rows: the answer to each line; those of a recipe's ``rank`` have a field ``score``.
+      rows: the answer to each line; a recipe's ``rank`` adds a field ``score``.
       blank: the JSON fields of a blank line.
     """
 

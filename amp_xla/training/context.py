@@ -79,7 +79,7 @@ class RunContext:
     # -- texts --------------------------------------------------------------------------------
 
     def preparation(self, packed: bool = False) -> Preparation:
-        """Return the settings that turn texts into batches of all micro-batches of an update."""
+        """Return the settings for batches of texts; a batch has all micro-batches of an update."""
         config = self.config
         if self._resume_from is None:
             self._defaults = config.defaults()  # counts the texts, which are read next

@@ -92,9 +92,9 @@ def _folder(recipe: str, run_options: RunOptions, ranks: Ranks) -> RunFolder:
 
 
 def _refuse_misspelt(run: RunFolder) -> None:
-    """Raise AmpXlaError if a run's name differs by one letter, or a date by some digits.
+    """Raise AmpXlaError if an existing run's name differs by one letter, or a date by some digits.
 
-    In names that people choose, other digits name another run.
+    In names that people choose, other digits mean another run.
     """
     dated = re.fullmatch(r"\d{8}-\d{6}", run.name)
     for other in checkpoint.runs_in(run.path.parent):

@@ -37,7 +37,7 @@ class MetricsLog:
       folder: the run folder.
       after: last step before the run continues. Lines of later steps are removed, because they
         will be written again; so is a line that a kill has cut off.
-      pending: ``train`` and ``dev`` if this step's lines of these kinds will be written again.
+      pending: kinds of lines, ``train`` or ``dev``, that step ``after`` will write again.
       events: also write TensorBoard's events, which needs TensorFlow.
     """
 

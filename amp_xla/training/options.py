@@ -97,7 +97,7 @@ class PrecisionOptions:
 
     @property
     def xla_mode(self) -> str:
-        """XLA mode, with the environment variable and the default."""
+        """XLA mode: that of the flag, else of the environment variable, else the default."""
         return self.xla or os.environ.get("AMP_XLA_XLA", "").strip() or AUTO
 
 

@@ -201,7 +201,7 @@ class TextScores(SampleScores):
 
     Attributes:
       found: predicted texts; the labels are texts, too.
-      each: the scores ``names`` of each text, float64 [N, names]; the metric is the last one.
+      each: scores of each text, float64 [N, len(names)]; the last column is the metric.
     """
 
     found: Sequence[str]

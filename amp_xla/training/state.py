@@ -169,8 +169,8 @@ def differences(
 ) -> Tuple[List[str], List[str]]:
     """Return the differences between a checkpoint's identity and that of the current job.
 
-    The first ones need ``--force-resume``, the others only make the run longer. A setting that only
-    one side has equals its default: it was added or removed since then.
+    Those of the first list need ``--force-resume``, those of the second only make the run longer. A
+    setting that only one side has equals its default: it was added or removed since then.
     """
     old, new = ({(p, key): v for p in _PARTS for key, v in side.get(p, {}).items()}
                 for side in (saved, current))  # fmt: skip

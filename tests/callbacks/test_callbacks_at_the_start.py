@@ -351,7 +351,7 @@ def test_random_numbers_of_callbacks_and_data_continue_after_a_kill(name, kill, 
         trained("killed", KilledAfter(**KILLS[kill]))
     capfd.readouterr()
     again = trained("killed", seed=4, resume=True)
-    said = "is not the one before the checkpoint: a resume is exact only if"
+    said = "differs from the one before the checkpoint: a resume is exact only if"
     assert capfd.readouterr().err.count(said) == (name == "counted")
     assert (again == whole) == (name != "counted")
 

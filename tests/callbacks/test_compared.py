@@ -159,7 +159,7 @@ def test_one_run_in_a_list(tmp_path):
     given = {"x": X, "y": Y, "verbose": 0}
     with pytest.raises(AmpXlaError, match=r"give a list, callbacks=\[Run\(\.\.\.\)\]"):
         model.fit(callbacks=run, **given)
-    with pytest.raises(AmpXlaError, match="callbacks has 2 Run; allowed is one"):
+    with pytest.raises(AmpXlaError, match="callbacks has 2 Run callbacks; allowed: one"):
         model.fit(callbacks=[run, Run(tmp_path / "other")], **given)
     model.fit(callbacks=(run,), **given)
     with pytest.raises(AmpXlaError, match="has ended; create a new Run for another fit"):

@@ -327,7 +327,7 @@ def test_data_that_depend_on_the_model_are_exact_or_named(how, named, exact, sto
         trained("killed", KilledAfter(stop._left, stop._epoch))
     capfd.readouterr()
     assert (trained("killed", resume=True) == whole) == exact
-    assert capfd.readouterr().err.count("is not the one before the checkpoint") in named
+    assert capfd.readouterr().err.count("differs from the one before the checkpoint") in named
 
 
 def held(rows):

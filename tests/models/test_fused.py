@@ -113,5 +113,5 @@ def test_a_machine_is_checked_before_the_first_step(monkeypatch, capsys, change,
         fused.verify(precision, derivatives.attention)
         assert "differs from plain attention by 0." in capsys.readouterr().err
         return
-    with pytest.raises(UnsupportedError, match=f"needs .*{found}[^\n]*; .* attention plain$"):
+    with pytest.raises(UnsupportedError, match=f"needs .*{found}[^\n]*; .* --attention plain$"):
         fused.verify(precision, derivatives.attention)

@@ -36,9 +36,9 @@ def filled(sample_ids: np.ndarray, rows: int) -> np.ndarray:
 def laid(grid: np.ndarray, sizes: np.ndarray, length: int) -> Tuple[np.ndarray, ...]:
     """Lay the items of each row end to end in ``length`` places.
 
-    ``grid`` has the numbers of items, int [R, S], -1 is none; ``sizes`` their places, with a last
-    0. The result is int [R, length], for each place: its item, the place within the item, and the
-    column in ``grid``, -1 after the last item.
+    ``grid`` has the items' numbers, int [R, S], -1 = no item. ``sizes[n]`` is the number of places
+    of item n; its last element is 0. Returns three arrays, int [R, length], for each place: the
+    item, the place within the item, and the item's column in ``grid``, -1 after the last item.
     """
     ends, columns = sizes[grid].cumsum(1), np.arange(length)
     slots = (columns[:, None] >= ends[:, None, :]).sum(2)
@@ -153,14 +153,14 @@ class Batches:
         return [plan[i] for i in source.permutation(len(plan))] if self._shuffle else plan
 
     def _gather(self, sample_ids: np.ndarray, length: int) -> Batch:
-        """Return the arrays of a batch of samples, int64 [R], or [R, S] for packed rows.
+        """Return the arrays of a batch of rows of ``length`` = L tokens.
 
-        -1 is an empty place, after the others of a row. Returns ``token_ids``, ``segment_ids``:
-        int32 [R, L], or [R, 2, L] if the texts of a pair are encoded separately; 0 for padding.
-        ``labels`` (int32 or float32) and ``weights`` (float32) have the shape of ``sample_ids`` and
-        are 0 in empty places; multi-label targets have one more axis. Packed rows also have
-        ``position_ids``, int32 [R, L], counted from 0 in each sample, and ``slots``, int32 [R, L],
-        for each token the number of its sample in the row, -1 for padding.
+        ``sample_ids`` are int64 [R], or [R, S] for packed rows; -1 = empty, last in a row. Returns
+        ``token_ids``, ``segment_ids``: int32 [R, L], or [R, 2, L] if the texts of a pair are
+        encoded separately; 0 for padding. ``labels`` (int32 or float32) and ``weights`` (float32)
+        have the shape of ``sample_ids``, 0 in empty places; multi-label targets have one more axis.
+        Packed rows also have ``position_ids``, int32 [R, L], counted from 0 in each sample, and
+        ``slots``, int32 [R, L], the number of a token's sample in its row, -1 for padding.
         """
         grid, texts = sample_ids.reshape(len(sample_ids), -1), self.encoded.texts
         shape = (len(grid), *[texts] * (texts > 1), length)
@@ -293,7 +293,7 @@ class PackedBatches(Batches):
 
 
 class Sharing:
-    """Which sizes share a row, for items in any order; ``patterns`` are those of ``pack``."""
+    """The sizes that share a row, for items in any order; ``patterns``: result of ``pack``."""
 
     def __init__(self, patterns: Sequence[Pattern], slots: int) -> None:
         sizes = np.zeros((len(patterns), slots), np.int64)

@@ -58,7 +58,7 @@ def sample_count(batch: Batch) -> int:
 
 
 class SharedBatch(NamedTuple):
-    """A batch of all ranks, and this rank's micro-batches, which also have the array ``SHARE``."""
+    """A batch of all ranks, and this rank's micro-batches, each with its share as ``SHARE``."""
 
     whole: Batch
     micro_batches: List[Batch]

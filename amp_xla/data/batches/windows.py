@@ -99,8 +99,8 @@ class WindowBatches(Batches):
     def _units(self, epoch: int) -> List[Tuple[np.ndarray, np.ndarray]]:
         """Return the units of each length, in the order of an epoch: rows that stay together.
 
-        They are the windows in the first row of each, int64 [units, slots], -1 is none; and the
-        number of rows of each, int64 [units].
+        A unit is given by the windows in its first row, int64 [units, slots], -1 = no window, and
+        by its number of rows, int64 [units].
         """
         plan = self._source._plan(epoch)
         rows = np.concatenate([ids.reshape(len(ids), self.slots) for _, ids in plan])

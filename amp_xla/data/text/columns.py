@@ -173,7 +173,7 @@ def _has_header(
 
 
 def _sign(cell: str, column: Sequence[str]) -> str:
-    """Return why the first cell of a column seems to be its name; empty if it does not."""
+    """Return why the first cell of a column looks like a header; empty if it does not."""
     numbers = set(map(_is_number, column))
     if cell and len(column) > 1 and numbers == {not _is_number(cell)}:
         return f"of its column, only {cell[:40]!r} is {'a' if _is_number(cell) else 'no'} number"

@@ -109,7 +109,7 @@ def read(path: str, nested: bool = True, on_bad_line: str = "error") -> Dataset:
         numbered = 2 * again > len(first) or all(map(str.isdigit, first))
         if len(cells) > 2 and numbered and table.format != "comma":
             raise DataError(
-                f"{called(path)}: column 0 numbers the tokens or texts; the token must be in "
+                f"{called(path)}: column 0 has numbers of tokens or texts; the token must be in "
                 f"column 0, and its tag in the last one (cut -f 2- removes a column)"
             )
         _refuse_two_tags(path, filled)

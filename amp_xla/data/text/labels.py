@@ -56,7 +56,7 @@ class Labels:
     def ids(self, labels: Sequence[str], share: float = 1.0) -> np.ndarray:
         """Return the ids of labels, int32 [len(labels)].
 
-        ``share`` of the training texts is used, for the message about an unseen label.
+        ``share``: part of the training texts in use, for the message about an unseen label.
         """
         index = {name: i for i, name in enumerate(self.names)}
         unseen = sorted(set(labels) - set(index), key=_order)

@@ -149,8 +149,8 @@ def collected(
 ) -> Dataset:
     """Return the samples of a file; raise ``DataError`` for bad lines, or if there are no samples.
 
-    ``sample`` makes the content of a place text, second text and label, or raises ``ValueError``
-    with the reason. ``bad`` are lines already known to be unusable.
+    ``places`` are line numbers and contents. ``sample`` turns a content into text, second text and
+    label, or raises ``ValueError`` with the reason. ``bad``: lines already known to be unusable.
     """
     samples: List[Sequence[Optional[str]]] = []
     for number, content in places:
@@ -186,7 +186,7 @@ def text_value(
             raise ValueError(f"{field} is {value[:40]}; commas between labels are needed") from None
     if kind == "label" and isinstance(value, list):
         if len(value) > 2 and all(part in (0, 1) for part in value):
-            raise ValueError(f"{field} is {value}; the names of the labels are needed, not flags")
+            raise ValueError(f"{field} is {value}; needed: label names, not 0 or 1 for each")
         value = value[0] if separator is None and len(value) == 1 else value
     if kind == "label" and separator is not None:
         parts = value if isinstance(value, list) else split(value, separator)

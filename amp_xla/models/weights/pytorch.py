@@ -90,8 +90,8 @@ _Interpreter: Any = pickle._Unpickler
 class _Unpickler(_Interpreter):
     """Unpickler of dictionaries of tensors, which refuses all other classes and functions.
 
-    It is the one in Python, of which it has the few instructions in PyTorch's files. The one in C
-    makes a list as long as the pickle says, and hashes any key.
+    It extends the unpickler written in Python, and runs only the instructions in PyTorch's files.
+    The one in C makes a list as long as the pickle says, and hashes any key.
 
     It adds the storages that it reads to ``storages``, by key; ``path`` is for messages.
     """

@@ -19,7 +19,7 @@ class Option:
     """A GPU in a mode. Ranges hold 80% of the residuals of such GPUs.
 
     Attributes:
-      step_ms: of a micro-batch; ``samples_per_s``: of all GPUs; ``speed``: the same without range.
+      step_ms: of a micro-batch; samples_per_s: of all GPUs; speed: one value instead of its range.
       memory_gib, verdict: needed memory, and whether it ``fits``.
       largest_batch: largest batch per GPU that fits.
       hours, cost: of the run; None if its length or the price is unknown.

@@ -70,7 +70,7 @@ def read(files: TextFiles, preparation: Preparation) -> Labelled:
 def _targets(files: Any, given: Sequence[List[str]]) -> Tuple[Any, List[np.ndarray], str, str]:
     """Return ``Labels`` or ``Scale``, both parts' labels as arrays, a description, warnings.
 
-    It is an error if labels are many different numbers, and no flag says what these are.
+    Raises ``DataError`` if labels are many different numbers, and no flag says how to read them.
     """
     names = sorted(set(given[0]))
     many = many_numbers(names) if files.multilabel is None else None

@@ -106,7 +106,7 @@ def _fields(text: str, chance: float, start: int, end: int) -> Dict[str, Any]:
 
 
 def exportable(config: Any, checkpoint: Checkpoint) -> Any:
-    """Return the reader to export; its outputs are the scores of first and last tokens."""
+    """Return the model to export, which scores each token as the answer's first and last one."""
     from amp_xla.export import graph, text_models
     from amp_xla.tasks.reading import model
 

@@ -79,8 +79,8 @@ class CachedDecoder:
     ) -> np.ndarray:
         """Return the probabilities of the next token, float32 [B, K, V].
 
-        ``number`` target tokens are before it; ``tokens``, int [B, K], are added to the beams
-        ``parents``, with the position ids ``positions``.
+        The beams have ``number`` target tokens so far. ``tokens`` are added to the beams with the
+        indices ``parents``, at the position ids ``positions``; all three are int [B, K].
         """
         rows = np.arange(self.rows)[:, None] * self.beams
         probabilities = self._run[1](self._ids, number, tokens, parents + rows, positions)[0]
@@ -189,7 +189,7 @@ class CachedDecoder:
 class TextGenerator:
     """Generation of one text per source, with the results of bert4keras' decoder.
 
-    The decoder's model has its weights, and as many beams as ``options``; ``end_id`` ends a text.
+    The decoder has the weights of a run and as many beams as ``options``; ``end_id`` ends a text.
     """
 
     def __init__(self, decoder: CachedDecoder, end_id: int, options: GenerationOptions) -> None:

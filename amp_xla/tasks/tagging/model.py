@@ -164,8 +164,8 @@ def crf_loss(labels: Any, scores: Any, weights: Any, transitions: Any, length: i
 def _all_paths(scores: Any, weights: Any, transitions: Any, length: int) -> Any:
     """Build log of the sum of exp(score) over all paths of a text, float32 [B], without a loop.
 
-    XLA would make a program of each token's step. Here steps are matrices of logarithms, and
-    neighbours are multiplied in log2(length) rounds, which is more arithmetic.
+    In a loop XLA would run one program per token. Here each step is a matrix of log scores, and
+    neighbouring matrices are multiplied in log2(length) rounds, which takes more arithmetic.
     """
     one = tf.eye(int(scores.shape[-1]), batch_shape=[tf.shape(scores)[0], 1])
     nothing = (one - 1.0) * 1e30  # its logarithm: a step that changes nothing

@@ -114,7 +114,7 @@ BAD = [
     (b'{"text": 7, "label": 1}', "text is 7"),
     (b'{"text": "x", "label": null}', "label is null"),
     (b'{"text": "x", "label": [1, 2]}', "several labels need --multilabel ,"),
-    (b'{"text": "x", "label": [1, 0, 0]}', "the names of the labels are needed, not flags"),
+    (b'{"text": "x", "label": [1, 0, 0]}', "needed: label names, not 0 or 1 for each"),
     (b'{"text": "x", "label": []}', "label is []"),
     (b'{"text": "x", "label": NaN}', "label is NaN"),
     (b'{"text": "", "label": 1}', "text is empty"),
@@ -317,7 +317,7 @@ def archive(name):
     return content.getvalue()
 
 
-PACKED = gzip.compress(rows(TEXTS, LABELS).encode() * 50, mtime=0)
+PACKED = gzip.compress(rows(TEXTS, LABELS).encode() * 50)
 FLIPPED = PACKED[:60] + bytes([PACKED[60] ^ 16]) + PACKED[61:]
 
 

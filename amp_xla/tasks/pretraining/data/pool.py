@@ -18,7 +18,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 class Pool:
-    """Worker processes that apply functions to items; 0 = one per CPU core, 1 = this process."""
+    """Worker ``processes`` that apply functions to items; 0 = one per core, 1 = this process."""
 
     def __init__(self, processes: int) -> None:
         count = processes or len(os.sched_getaffinity(0))

@@ -79,7 +79,7 @@ def write_stream(
 class Manifest:
     """The index of a prepared folder: the settings that decide the content, and its units.
 
-    A unit of the corpus, in order, has its files, and counts of what was left out.
+    Units are in the order of the corpus; each has its files, and counts of what was left out.
     """
 
     folder: str
@@ -280,7 +280,7 @@ def claim(folder: str, settings: Dict[str, Any]) -> None:
 
 
 def begun(folder: str) -> bool:
-    """Return whether a unit is finished, so that settings and vocabulary must not change."""
+    """Return whether a unit is finished; then settings and vocabulary must not change."""
     return any(Path(folder, UNITS).glob("*.json"))
 
 

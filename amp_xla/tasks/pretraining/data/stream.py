@@ -36,7 +36,7 @@ class Stream:
 
     Args:
       sequences: the prepared text.
-      masking: masks for ``mlm``; its tokenizer and seed are also those of other objectives.
+      masking: masks for ``mlm``; the other objectives use only its tokenizer and seed.
       batch_size: B.
       batches: number of batches.
       objective: ``mlm``, ``lm`` (predict every next token) or ``unilm`` (predict the second of two
