@@ -318,14 +318,15 @@ def clip(parts: Parts, norm: Any, limit: Optional[float]) -> Parts:
     def scaled(values: Any) -> Any:
         return values if factor is None else values * arrays.cast_like(factor, values)
 
-    def narrow(gradient: Any, variable: Any) -> Tuple[Any, Any]:
+    def narrow(gradient: Any, variable: Any) -> Any:
         dtype = arrays.dtype_name(variable) or "float32"
-        return arrays.map_floats(lambda values: arrays.cast(values, dtype), gradient), variable
+        return arrays.map_floats(lambda values: arrays.cast(values, dtype), gradient)
 
-    scaled_parts = [
-        (inner, [(arrays.map_floats(scaled, g), v) for g, v in pairs]) for inner, pairs in parts
-    ]
-    return [(inner, [narrow(*p) for p in inner.clip(pairs)]) for inner, pairs in scaled_parts]
+    result = []
+    for inner, pairs in parts:
+        clipped = inner.clip([(arrays.map_floats(scaled, g), v) for g, v in pairs])
+        result.append((inner, [(narrow(g, v), v) for g, v in clipped]))
+    return result
 
 
 class Monitor:

@@ -27,13 +27,19 @@ class Updates(list):
 
     def __init__(self, operations: Iterable[Any], gate: Callable[[Sequence[Any]], List[Any]]):
         super().__init__(operations)
-        self._own, self._gate, self._others = list(operations), gate, []
+        self._own, self._gate = list(operations), gate
+        self._others: List[Any] = []
 
     def __iadd__(self, others: Any) -> Any:
         self._others += others
         # Replace all of them: what several depend on runs once.
         self[:] = [*self._own, *self._gate(self._others)]
         return self
+
+    def __add__(self, others: Any) -> Any:
+        both = Updates(self._own, self._gate)
+        both += [*self._others, *others]
+        return both
 
 
 def if_applied(
@@ -60,11 +66,10 @@ def if_applied(
         found = upstream([op], changing | {op}) if isinstance(op, tf.Operation) else set()
         before = ", ".join(sorted(each.name for each in _assigned(found & forward)))
         if before:
-            warnings.warn(
-                f"a skipped step updates {before}, too, because the loss depends on the update",
-                LossScaleWarning,
-                stacklevel=2,
+            message = (
+                f"a skipped step updates {before}, too, because the loss depends on the update"
             )
+            warnings.warn(message, LossScaleWarning, stacklevel=2)
         if _assigned(found) and not before:
             gated |= found
             roots.append(op)
