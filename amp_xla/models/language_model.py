@@ -11,8 +11,7 @@ import numpy as np
 from amp_xla.backend import keras, tf
 from amp_xla.errors import AmpXlaError
 from amp_xla.models import encoders, losses
-from amp_xla.models.weights import google
-from amp_xla.process import json_files
+from amp_xla.models.weights import google, pretrained
 from amp_xla.process.progress import note
 
 VOCAB_MULTIPLE = 64
@@ -164,7 +163,7 @@ class LanguageModel:
 
     def architecture(self) -> bytes:
         """Return the content of ``bert_config.json``."""
-        return json_files.encode(self.config)
+        return pretrained.encoded(self.config)
 
     def write_checkpoint(self, folder: str) -> None:
         """Write the weights as ``bert_model.ckpt`` under Google's variable names."""

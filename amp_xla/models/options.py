@@ -9,7 +9,7 @@ from typing_extensions import Annotated, Literal
 
 from amp_xla.config import MAY_CHANGE, within
 from amp_xla.errors import SettingsError
-from amp_xla.process import json_files
+from amp_xla.models.weights import pretrained
 
 # The vector of a text: the mean of its tokens' vectors, the vector of the first token ([CLS]), or
 # that through the dense layer which the family's classifier in transformers has (BERT's pooler).
@@ -145,7 +145,7 @@ class EncoderOptions:
         config = self.config(vocab_size, max_length)
         if self.bert is not None:
             config = google.pretrained(self.bert).config
-        return json_files.encode(config)
+        return pretrained.encoded(config)
 
 
 def bert_config(

@@ -3,6 +3,7 @@
 import dataclasses
 import errno
 import functools
+import hashlib
 import math
 import os
 import shutil
@@ -11,6 +12,10 @@ import numpy as np
 import pytest
 
 from amp_xla.commands import verify
+from amp_xla.data.text.labels import Labels, Scale
+from amp_xla.data.text.tokenizer import Tokenizer
+from amp_xla.models.options import EncoderOptions
+from amp_xla.models.weights.pretrained import encoded
 from amp_xla.training import checkpoint
 from amp_xla.training.checkpoint import CheckpointError
 from amp_xla.training.manifest import manifest_of, read_manifest
@@ -191,3 +196,13 @@ def test_what_cannot_be_found_is_one_clear_line(tmp_path, run, name, words):
     (runs.write(tmp_path / "run" / "checkpoints", 2) / "state.json").write_text("")
     with pytest.raises(CheckpointError, match=words):
         checkpoint.find(tmp_path / run, name)
+
+
+def test_files_of_which_checkpoints_have_a_hash_keep_their_bytes():
+    """Otherwise runs of earlier versions cannot be resumed."""
+    tokenizer = Tokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "好", "a"])
+    model = EncoderOptions(layers=1, hidden=64).architecture(6, 16)
+    scale, labels = Scale(0.0, 5.0, False).encoded(), Labels(("好", "bad")).encoded()
+    files = [*tokenizer.assets.values(), labels, scale, model, encoded({"id2label": ["好"]})]
+    hashes = [hashlib.sha256(content).hexdigest()[:8] for content in files]
+    assert hashes == ["d0087f20", "6b777e42", "babf2e9b", "0159fe87", "1a99bf67", "db3cb55b"]

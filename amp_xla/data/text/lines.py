@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import csv
 import json
@@ -32,6 +33,8 @@ _BETWEEN = re.compile(r"[\s,\[\]]*")  # around the objects of an array
 # A row whose cells all have quotation marks, and a cell that has marks inside, as programs write
 _MARKED = re.compile('"[^"\t]*(""[^"\t]*)*"(\t"[^"\t]*(""[^"\t]*)*")+')
 _DOUBLED = re.compile('(^|\t)"[^"\t]*(""[^"\t]*)+"(\t|$)')
+_BACKSLASH = re.compile(r'(\\["\\])|\\(?=.)')  # pairs, and those that are text
+_BEHIND = re.compile('" +(,|\t|$)')
 _SPACED = re.compile('(^|,) +"[^"]*" *(,|$)')  # a space before a quotation mark, as people write
 csv.field_size_limit(1 << 27)  # characters of a cell: documents, but no file without its last quote
 
@@ -100,7 +103,8 @@ class Table(NamedTuple):
         if marked or (marks and fitting < len(rows)):  # line breaks inside, if that fits better
             table, wrong = _quoted(path, lines, "\t")
             misfits = len(table) + len(wrong) - _fitting(table)
-            if _fitting(table) >= fitting and misfits < len(rows) - fitting + marked:
+            usual = max(collections.Counter(line.count("\t") for _, line in rows).values())
+            if _fitting(table) >= fitting and misfits < len(rows) - usual + marked:
                 return cls(path, "quoted", table, [*bad, *wrong])
         return cls(path, "tab", rows, bad)
 
@@ -125,14 +129,16 @@ def _quoted(path: str, lines: Sequence[str], mark: str) -> Tuple[List[Line], Lis
     The number of a row is that of its last line. A mark inside is doubled; or behind a backslash,
     as in Spark and MySQL, if that leaves fewer bad lines.
     """
-    ways: List[Dict[str, Any]] = [{}, {"escapechar": "\\"}]
-    ways = ways[: 1 + any('\\"' in line for line in lines)]
     spaces = any(map(_SPACED.search, lines[:2]))
-    each = [_csv(path, lines, delimiter=mark, skipinitialspace=spaces, **way) for way in ways]
+    how: Dict[str, Any] = {"delimiter": mark, "skipinitialspace": spaces}
+    each = [_csv(path, [*lines], **how)]
+    if any('\\"' in line for line in lines):
+        escaped = [_BACKSLASH.sub(lambda m: m[1] or r"\\", line) for line in lines]
+        each.append(_csv(path, escaped, escapechar="\\", **how))
     return min(each, key=lambda rows: len(rows[1]))
 
 
-def _csv(path: str, lines: Sequence[str], **how: Any) -> Tuple[List[Line], List[BadLine]]:
+def _csv(path: str, lines: List[str], **how: Any) -> Tuple[List[Line], List[BadLine]]:
     rows: List[Line] = []
     bad: List[BadLine] = []
     begin = end = 0
@@ -144,8 +150,12 @@ def _csv(path: str, lines: Sequence[str], **how: Any) -> Tuple[List[Line], List[
                 if any(map(str.strip, row)):
                     rows.append((end, "\t".join(cell.replace("\t", " ") for cell in row)))
             break
-        except csv.Error as error:  # continue after the first line of this row
-            end = begin = end + 1
+        except csv.Error as error:
+            begin, line = end, _BEHIND.sub(r'"\1', lines[end])
+            if line != lines[end]:  # again, without spaces behind marks
+                lines[end] = line
+                continue
+            end = begin = end + 1  # continue after the first line of this row
             reason = f"{error}; is a quotation mark missing, or not doubled?"
             bad.append(BadLine(path, end, reason))
     return rows, bad

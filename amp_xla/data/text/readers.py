@@ -250,14 +250,16 @@ def questions(
         found = run.applied(commas, fields) if commas.rows else None
         table = commas if found is not None and found.header else table
     if table.bad:
-        raise DataError(str(table.bad[0]))
+        raise DataError(str(table.bad[0]._replace(path=called(path))))
     if not table.rows:
         return ([] if table.format == "json" else lines), None
     try:
         layout = decide(table, request, run)
     except DataError as error:
         raise DataError(f"{error}; the run has: {run}") from None
-    is_plain = len(layout.columns) == len(fields) and table.format == "tab" and not layout.header
+    quoted = table.format == run.format == "quoted" and not run.header
+    is_plain = len(layout.columns) == len(fields) and not (layout.named or quoted)
+    is_plain &= table.format != "comma"
     fits = is_plain or layout.named or (not run.named and layout == run.applied(table, fields))
     if not fits or (layout.pair is not None and run.pair is None):
         raise DataError(f"{called(path)} has other columns ({layout}); the run has: {run}")

@@ -392,3 +392,8 @@ def _finite(name: str, tensor: Stored) -> np.ndarray:
 
 def _layers(names: Iterable[str]) -> int:
     return len(set(re.findall(r"encoder[./]layer[._](\d+)[./]", "\n".join(names))))
+
+
+def encoded(config: Mapping[str, Any]) -> bytes:
+    """Return the content of a ``bert_config.json``; a resumed run must have the same bytes."""
+    return json.dumps(config, indent=2).encode() + b"\n"

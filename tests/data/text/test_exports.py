@@ -9,9 +9,10 @@ import pytest
 
 from amp_xla.data.labelled import BatchOptions, Preparation
 from amp_xla.data.text import entities
-from amp_xla.data.text.layout import LABELLED_PAIRS, TARGETS
+from amp_xla.data.text.layout import LABELLED_PAIRS, TARGETS, USUAL
+from amp_xla.data.text.lines import Table
 from amp_xla.data.text.options import TaggedFiles, TextFiles, VocabularyOptions
-from amp_xla.data.text.readers import read
+from amp_xla.data.text.readers import questions, read
 from amp_xla.errors import DataError
 from amp_xla.tasks.classification.data import read as read_labelled
 from amp_xla.tasks.relations.data import RelationFiles
@@ -99,6 +100,40 @@ def test_a_mark_that_is_not_closed_is_one_bad_line(file):
     assert read(file("a.tsv", stray)).texts == [f'"{text}' for text in TEXTS]
     with pytest.raises(DataError, match="a.tsv:13: 1 column, not 2"):
         read(file("a.tsv", f"{stray}no label\n"))
+
+
+@pytest.mark.parametrize("odd", [None, 0, 5])
+@pytest.mark.parametrize("shapes", [
+    ['"{}'], ['{}"'], ['"{}"'], ['""{}""'], ['"{}" sagte er'], ['{} "so"'], ['{} \\"so\\"'],
+    ['"{}', '{}"'], ['"{}', "{}", '"{}"', '{}"'], ['""{}""', '"{}'], ['"{}"', '"', '"{}" "so"'],
+])  # fmt: skip
+def test_marks_in_texts_stay_also_beside_a_line_with_other_columns(file, shapes, odd):
+    texts = [shapes[i % len(shapes)].format(text) for i, text in enumerate(TEXTS)]
+    rows = [f"{label}\t{text}" for label, text in zip(LABELS, texts)]
+    if odd is not None:
+        rows.insert(odd, '"Hotels"')
+    read_back = Table.read(file("a.tsv", "\n".join(rows)))
+    assert read_back.format == "tab" and [row for _, row in read_back.rows] == rows
+
+
+@pytest.mark.parametrize("header", [[], [["text", "pair", "label"]]])
+@pytest.mark.parametrize(
+    "line", ['"so ""so"" so"', '"so"', '"""so"""', '""""', '"so" he said', '"']
+)
+def test_plain_lines_to_predict_keep_their_marks(file, header, line):
+    rows = [*header, *((text, f"{text}!", label) for text, label in PLAIN)]
+    for name, mark in (("a.tsv", "\t"), ("a.csv", ",")):
+        pairs = read(file(name, table(rows, mark)), needs=LABELLED_PAIRS).columns
+        one = read(file(name, table([(a, c) for a, _, c in rows], mark))).columns
+        assert questions("-", [line, "so"], one, ("text",), USUAL) == ([line, "so"], None)
+        both = [f"{line}\t{line}"]
+        assert questions("-", both, pairs, ("text", "pair"), USUAL) == (both, None)
+
+
+def test_spaces_behind_marks_and_backslashes_before_other_letters(file):
+    content = 'text,label\n"C:\\new, \\"so\\"" , gut \n"a\\\\b, c" ,"gut" \n'
+    data = read(file("a.csv", content))
+    assert data.texts == ['C:\\new, "so"', "a\\b, c"] and data.labels == ["gut", "gut"]
 
 
 def test_a_mark_between_columns_is_named_though_texts_have_commas(file):
@@ -276,7 +311,7 @@ def test_a_constant_text_and_a_short_source_are_asked_for(file, name, rows, how,
     ("张\x02三\tO\x02B-PER\n", "2 tags in a line"),
     ("Uni\tB-ORG\tO\nRom\tI-ORG\tB-LOC\n\n", "columns 1 and 2 both have tags, such as of 'ORG'"),
     ("Uni B-ORG x O\nRom I-ORG y O\n\n", "columns 1 and 3 both have tags"),
-    ("#\tn-tv.de [2009]\n1\tUni\tB-ORG\tO\n2\tRom\tI-ORG\tB-LOC\n\n", "column 0 numbers the"),
+    ("#\tn-tv.de [2009]\n1\tUni\tB-ORG\tO\n2\tRom\tI-ORG\tB-LOC\n\n", "column 0 has numbers"),
     ("# id 5 domain=en\nUni _ _ B-ORG\nRom _ _ I-ORG\n\n", None),
     ("Uni NNP I-NP I-ORG\nRom NNP I-NP I-ORG\n\n", None),
     ("#\tO\n#\tB-creative work\n\n", None),
