@@ -10,6 +10,7 @@ import inspect
 from typing import Any, ClassVar, Dict, Iterator, List, Optional, Sequence
 
 from amp_xla.errors import UnsupportedError
+from amp_xla.precision import arrays
 from amp_xla.precision.tensorflow import Pairs, in_v1_graph, tf
 
 CLIPS = ("clipnorm", "clipvalue", "global_clipnorm")
@@ -21,12 +22,12 @@ class Inner:
 
     Attributes:
       optimizer: the user's object.
-      clips_itself: whether its ``apply_gradients`` clips; it then clips unscaled gradients.
+      clipping: name of the Keras method by which its ``apply_gradients`` clips.
       aggregation: name of the Keras method that sums gradients over replicas.
       aggregated: argument that tells ``apply_gradients`` not to sum them again.
     """
 
-    clips_itself = False
+    clipping = ""
     aggregation = ""
     aggregated: ClassVar[Dict[str, bool]] = {}
 
@@ -91,10 +92,31 @@ class Inner:
             elif build is not None and not getattr(self.optimizer, "built", False):
                 build(list(variables))
 
+    def clip(self, pairs: Pairs) -> Pairs:
+        """Clip unscaled gradients, before they are cast, as the optimizer is configured."""
+        own = getattr(type(self.optimizer), self.clipping, None)  # another replica may apply now
+        if own is not None:
+            return list(own(self.optimizer, pairs))
+        clips = self.clips
+
+        def one(values: Any) -> Any:
+            if "clipnorm" in clips:
+                values = tf.clip_by_norm(values, clips["clipnorm"])
+            if "clipvalue" in clips:
+                values = tf.clip_by_value(values, -clips["clipvalue"], clips["clipvalue"])
+            return values
+
+        return [(arrays.map_floats(one, gradient), variable) for gradient, variable in pairs]
+
     def apply(self, pairs: Pairs) -> Any:
-        """Apply gradients that are already summed over replicas and ranks."""
+        """Apply gradients that are already clipped and summed over replicas and ranks."""
         known = {n: v for n, v in self.aggregated.items() if _takes(self.optimizer, n)}
-        return self.optimizer.apply_gradients(pairs, **known)
+        fields = vars(self.optimizer) if self.clipping else {}
+        fields[self.clipping] = lambda gradients: gradients  # ``clip`` has clipped them
+        try:
+            return self.optimizer.apply_gradients(pairs, **known)
+        finally:
+            fields.pop(self.clipping, None)  # once for all replicas
 
     def count_skipped(self) -> Any:
         """Advance the optimizer's step without an update."""
@@ -106,11 +128,8 @@ class Inner:
 class KerasInner(Inner):
     """A Keras OptimizerV2, including bert4keras' optimizers."""
 
+    clipping = "_transform_gradients"  # 1.15 clips where it computes gradients
     aggregation, aggregated = "_aggregate_gradients", {"experimental_aggregate_gradients": False}
-
-    @property
-    def clips_itself(self) -> bool:  # type: ignore[override]
-        return hasattr(self.optimizer, "_transform_gradients")
 
     def gradients(self, loss: Any, variables: Sequence[Any], tape: Any = None) -> Pairs:
         if is_keras_own(self.optimizer, "get_gradients" if tape is None else "_compute_gradients"):
@@ -144,7 +163,7 @@ class KerasInner(Inner):
 class NewKerasInner(Inner):
     """The Keras optimizer of TensorFlow 2.11 and later."""
 
-    clips_itself = True
+    clipping = "_clip_gradients"
     aggregation, aggregated = "aggregate_gradients", {"skip_gradients_aggregation": True}
 
     @property
@@ -155,6 +174,11 @@ class NewKerasInner(Inner):
         if tape is None or is_keras_own(self.optimizer, "compute_gradients"):
             return derived(loss, variables, tape)
         return list(self.optimizer.compute_gradients(loss, variables, tape))
+
+    def clip(self, pairs: Pairs) -> Pairs:
+        gradients, variables = zip(*pairs)
+        own = type(self.optimizer)._clip_gradients
+        return list(zip(own(self.optimizer, list(gradients)), variables))
 
     def prepare(self, variables: Sequence[Any]) -> None:
         super().prepare(variables)

@@ -347,11 +347,8 @@ class LossScaleOptimizer(OptimizerFacade):
 
         What is added to the list, updates of layers, runs in applied steps only.
         """
-        operation, finite, pairs = (
-            self.minimize(loss, params),
-            self.gradients_finite,
-            self.gradients,
-        )
+        operation = self.minimize(loss, params)
+        finite, pairs = self.gradients_finite, self.gradients
         return Updates([operation], lambda others: if_applied(others, finite, pairs, self.window))
 
     def _accumulate(self, step: Step, pairs: Pairs, global_step: Any, aggregate: bool) -> None:

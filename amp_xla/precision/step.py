@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import warnings
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -315,21 +315,18 @@ def clip(parts: Parts, norm: Any, limit: Optional[float]) -> Parts:
     """
     factor = None if limit is None else limit / tf.maximum(norm, limit)
 
-    def clipped(gradient: Any, variable: Any, clips: Mapping[str, float]) -> Tuple[Any, Any]:
-        def one(values: Any) -> Any:
-            if factor is not None:
-                values = values * arrays.cast_like(factor, values)
-            if "clipnorm" in clips:
-                values = tf.clip_by_norm(values, clips["clipnorm"])
-            if "clipvalue" in clips:
-                values = tf.clip_by_value(values, -clips["clipvalue"], clips["clipvalue"])
-            return arrays.cast(values, arrays.dtype_name(variable) or "float32")
+    def scaled(values: Any) -> Any:
+        return values if factor is None else values * arrays.cast_like(factor, values)
 
-        return arrays.map_floats(one, gradient), variable
+    def narrow(gradient: Any, variable: Any) -> Any:
+        dtype = arrays.dtype_name(variable) or "float32"
+        return arrays.map_floats(lambda values: arrays.cast(values, dtype), gradient)
 
-    # Keras of TensorFlow 1.15 clips where it computes gradients.
-    clips = [{} if inner.clips_itself else inner.clips for inner, _ in parts]
-    return [(inner, [clipped(*p, c) for p in pairs]) for (inner, pairs), c in zip(parts, clips)]
+    result = []
+    for inner, pairs in parts:
+        clipped = inner.clip([(arrays.map_floats(scaled, g), v) for g, v in pairs])
+        result.append((inner, [(narrow(g, v), v) for g, v in clipped]))
+    return result
 
 
 class Monitor:

@@ -7,12 +7,14 @@ stay as they are, and the step runs copies of them, in a branch that depends on 
 from __future__ import annotations
 
 import contextlib
+import warnings
 from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Set
 
-from amp_xla.graph.nodes import upstream
+from amp_xla.graph.nodes import closure, upstream
+from amp_xla.precision.loss_scale import LossScaleWarning
 from amp_xla.precision.tensorflow import Pairs, Window, all_finite, in_v1_graph, tf
 
-ASSIGNS = ("Assign", "ResourceScatter", "Scatter")
+ASSIGNS = ("Assign", "ResourceScatter", "Scatter", "StatefulPartitionedCall")
 
 
 class Updates(list):
@@ -25,15 +27,18 @@ class Updates(list):
 
     def __init__(self, operations: Iterable[Any], gate: Callable[[Sequence[Any]], List[Any]]):
         super().__init__(operations)
-        self._gate = gate
+        self._own, self._gate = list(operations), gate
+        self._others: List[Any] = []
 
     def __iadd__(self, others: Any) -> Any:
-        self.extend(self._gate(list(others)))
+        self._others += others
+        # Replace all of them: what several depend on runs once.
+        self[:] = [*self._own, *self._gate(self._others)]
         return self
 
     def __add__(self, others: Any) -> Any:
-        both = Updates(self, self._gate)
-        both += others
+        both = Updates(self._own, self._gate)
+        both += [*self._others, *others]
         return both
 
 
@@ -59,7 +64,13 @@ def if_applied(
     for update in updates:
         op = getattr(update, "op", update)
         found = upstream([op], changing | {op}) if isinstance(op, tf.Operation) else set()
-        if _assigned(found) and not _assigned(found & forward):
+        before = ", ".join(sorted(each.name for each in _assigned(found & forward)))
+        if before:
+            message = (
+                f"a skipped step updates {before}, too, because the loss depends on the update"
+            )
+            warnings.warn(message, LossScaleWarning, stacklevel=2)
+        if _assigned(found) and not before:
             gated |= found
             roots.append(op)
         else:
@@ -72,7 +83,7 @@ def if_applied(
         window.keep([v for v in tf.global_variables() + tf.local_variables() if v.op in changed])
 
     def run() -> Any:
-        copies = _copies(sorted(gated, key=lambda op: op._id))
+        copies = _copies(gated)
         with tf.control_dependencies([copies[op] for op in roots]):
             return tf.constant(True)
 
@@ -108,10 +119,11 @@ def _assigned(operations: Iterable[Any]) -> Set[Any]:
     found = set()
     for op in operations:
         if op.type.startswith(ASSIGNS):
-            source = op.inputs[0].op
-            while source.type.endswith("Switch"):  # RefSwitch, too
-                source = source.inputs[0].op
-            found.add(source)
+            # A tf.function may assign all variables that it uses.
+            for source in op.inputs[: None if op.type.endswith("Call") else 1]:
+                while source.op.type.endswith(("Switch", "Enter")):  # RefSwitch, too
+                    source = source.op.inputs[0]
+                found.add(source.op)
     return found
 
 
@@ -120,28 +132,41 @@ def _changing(forward: Set[Any]) -> Set[Any]:
 
     Those in ``forward`` are left out if they only depend on one that assigns.
     """
+    from tensorflow.python.ops import control_flow_util
+
+    def follows(op: Any) -> List[Any]:
+        readers = [user for tensor in op.outputs for user in tensor.consumers()]
+        return [user for user in [*readers, *op._control_outputs] if user not in forward]
+
     branches: Set[Any] = set()
-    changed: Set[Any] = set()
-    for op in tf.get_default_graph().get_operations():  # each after those that it depends on
-        sources = [t.op for t in op.inputs]
-        switched = op.type == "Identity" and sources[0].type.endswith("Switch")
-        if switched or op.type.endswith("Switch") or op._get_control_flow_context() is not None:
+    assigning: Set[Any] = set()
+    for op in tf.get_default_graph().get_operations():
+        switch = op.inputs[0].op if op.type == "Identity" else op
+        # The results of a branch or a loop are outside of it.
+        inside = control_flow_util.GetOutputContext(op) is not None
+        if inside or switch.type.endswith("Switch"):
             branches.add(op)
-        follows = op not in forward and not changed.isdisjoint([*sources, *op.control_inputs])
-        if follows or op.type.startswith(ASSIGNS):
-            changed.add(op)
-    return branches | changed
+        if op.type.startswith(ASSIGNS) and not (op.type.endswith("Call") and op in forward):
+            assigning.add(op)
+    return branches | closure(assigning, follows)
 
 
-def _copies(operations: Sequence[Any]) -> Dict[Any, Any]:
-    """Return operation -> copy; each operation is listed after those that it depends on."""
-    copies: Dict[Any, Any] = {}
-    graph = tf.get_default_graph()
-    for op in operations:
-        inputs = [copies[t.op].outputs[t.value_index] if t.op in copies else t for t in op.inputs]
-        attributes = {k: v for k, v in op.node_def.attr.items() if k != "_class"}
-        with tf.control_dependencies([copies.get(each, each) for each in op.control_inputs]):
-            copies[op] = graph.create_op(
-                op.type, inputs, [t.dtype for t in op.outputs], attrs=attributes
-            )
+def _copies(operations: Set[Any]) -> Dict[Any, Any]:
+    """Return operation -> copy."""
+    scope = tf.get_default_graph().unique_name("if_applied")
+    graph_def, outside = tf.GraphDef(), {}
+    originals = sorted(operations, key=lambda op: op._id)
+    for op in originals:
+        node = graph_def.node.add()
+        node.CopyFrom(op.node_def)
+        others = {f"^{each.name}" for each in op.control_inputs if each not in operations}
+        node.input[:] = [name for name in node.input if name not in others]
+        node.attr.pop("_class", None)
+        if "frame_name" in node.attr:  # of a loop
+            node.attr["frame_name"].s += scope.encode()
+        outside.update({t.name: t for t in op.inputs if t.op not in operations})
+    names = [op.name for op in originals]
+    copies = dict(zip(originals, tf.import_graph_def(graph_def, outside, names, name=scope)))
+    for op, copy in copies.items():
+        copy._add_control_inputs([each for each in op.control_inputs if each not in operations])
     return copies

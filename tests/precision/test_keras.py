@@ -7,7 +7,7 @@ from amp_xla import backend
 from amp_xla.backend import K, keras, tf
 from amp_xla.callbacks import Run
 from amp_xla.errors import AmpXlaError, SettingsError
-from amp_xla.precision import Policy, PolicyRules, get_policy
+from amp_xla.precision import LossScaleWarning, Policy, PolicyRules, get_policy
 from amp_xla.precision.compat.keras import LossScaleOptimizer as DropIn
 from amp_xla.precision.compat.keras import (
     from_keras,
@@ -131,22 +131,24 @@ class Tracking(keras.layers.Layer):
         self.twice = self.add_weight("twice", [shape[-1]], initializer="zeros", trainable=False)
 
     def call(self, x):
-        self.add_update(self.batches.assign_add(1.0))
+        batches = keras.backend.update_add(self.batches, 1.0)
+        self.add_update(batches)
         mean = keras.backend.update(self.mean, tf.reduce_mean(x, [0, 1, 2]))
-        self.add_update(self.twice.assign(2.0 * mean))
+        self.add_update(self.twice.assign(2.0 * mean + 0.0 * batches))
         return x
 
 
-@pytest.mark.parametrize("wrap, equal", [
-    (LossScaleOptimizer, (2, 3, 4)), (DropIn, (2, 3, 4)),
-    (lambda inner: LossScaleOptimizer(inner, 8.0, accumulate=2), (1, 3, 5)),
-    (lambda inner: LossScaleOptimizer(inner, 8.0, accumulate=3), (2, 5)),
+@pytest.mark.parametrize("wrap, equal, batches", [
+    (LossScaleOptimizer, (2, 3, 4), 6), (DropIn, (2, 3, 4), 6),
+    (lambda inner: LossScaleOptimizer(inner, 8.0, accumulate=2), (1, 3, 5), 4),
+    (lambda inner: LossScaleOptimizer(inner, 8.0, accumulate=3), (2, 5), 5),
 ])  # fmt: skip
 @pytest.mark.parametrize("layer", [
     lambda: keras.layers.BatchNormalization(fused=True),
     lambda: keras.layers.BatchNormalization(fused=False), Tracking,
+    lambda: keras.layers.BatchNormalization(renorm=True),
 ])  # fmt: skip
-def test_layers_update_their_variables_in_applied_steps_only(cleared, wrap, equal, layer):
+def test_layers_update_their_variables_in_applied_steps_only(cleared, wrap, equal, batches, layer):
     layers = [keras.layers.Reshape([2, 2, 1], input_shape=[4]), layer(), keras.layers.Flatten()]
     model = keras.models.Sequential([*layers, keras.layers.Dense(1)])
     optimizers = getattr(keras.optimizers, "legacy", keras.optimizers)
@@ -160,14 +162,34 @@ def test_layers_update_their_variables_in_applied_steps_only(cleared, wrap, equa
     assert all(same(seen[equal[0]], seen[number]) for number in equal)
     assert not any(map(np.array_equal, seen[0], seen[-1]))
     assert all(np.isfinite(weight).all() for weight in seen[-1])
+    if layer is Tracking:  # another update depends on its count
+        assert layers[1].get_weights()[0] == batches
 
 
+def renormalized(mean, x):
+    tf.layers.batch_normalization(tf.reshape(x, [1, 1]), renorm=True, training=True)
+    return tf.group(mean.assign(0.5 * x), *tf.get_collection(tf.GraphKeys.UPDATE_OPS))
+
+
+def branching(mean, x):
+    return tf.cond(x < 0.0, lambda: mean + 0.0, lambda: mean.assign(0.5 * x))
+
+
+@pytest.mark.parametrize("update", [
+    lambda mean, x: mean.assign(0.5 * x), renormalized, branching,
+    lambda mean, x: tf.cond(x > 9.0, lambda: mean + 0.0, lambda: branching(mean, x)),
+    lambda m, x: tf.while_loop(lambda i: i < 1.0, lambda i: 1.0 + 0.0 * m.assign(0.5 * x), [0.0]),
+    lambda mean, x: backend.tensorflow().function(lambda y: mean.assign(0.5 * y))(x),
+])  # fmt: skip
+@pytest.mark.filterwarnings("ignore:.*batch_normalization. is deprecated")
 @pytest.mark.parametrize("accumulate", [1, 2])
-def test_minimize_runs_the_updates_that_it_waits_for_in_applied_steps_only(cleared, accumulate):
+def test_minimize_runs_what_it_waits_for_in_applied_steps_only(cleared, accumulate, update):
     with tf.Graph().as_default(), tf.Session() as session:
         x, zeros = tf.placeholder(tf.float32, []), tf.zeros_initializer()
-        weight, mean = (tf.get_variable(n, [], initializer=zeros) for n in ("weight", "mean"))
-        loss, updates = tf.square(weight - x), [mean.assign(0.5 * x)]
+        options = {"initializer": zeros, "use_resource": update is not branching}
+        weight, mean = (tf.get_variable(name, [], **options) for name in ("weight", "mean"))
+        loss, updates = tf.square(weight - x), [update(mean, x)]
+        averages = [v for v in tf.global_variables() if v is not weight]
         optimizer = LossScaleOptimizer(tf.train.AdamOptimizer(0.1), 8.0, accumulate=accumulate)
         with tf.control_dependencies([tf.group(*updates)]):
             operation = optimizer.minimize(loss, [weight])
@@ -175,8 +197,18 @@ def test_minimize_runs_the_updates_that_it_waits_for_in_applied_steps_only(clear
         seen = []
         for value in (1.0, 2.0, 3.0, np.nan, np.inf, 5.0, 6.0, 7.0):
             session.run(operation, {x: value})
-            seen.append(session.run([weight, mean]))
+            seen.append(session.run([weight, *averages]))
         applied = [0.5, 1, 1.5, 1.5, 1.5, 2.5, 3, 3.5]
         means = applied if accumulate == 1 else [0.5, 1, 1.5, 1, 1, 1, 3, 3.5]
-        assert [value for _, value in seen] == means
-        assert seen[-1][0] != seen[5][0] and np.isfinite(seen[-1]).all()
+        assert [value[1] for value in seen] == means
+        assert same(seen[3][1:], seen[2 if accumulate == 1 else 1][1:])
+        assert seen[-1][0] != seen[5][0] and all(np.isfinite(value).all() for value in seen[-1])
+
+
+def test_an_update_that_the_loss_depends_on_is_named(cleared):
+    with tf.Graph().as_default():
+        mean = tf.get_variable("mean", [], initializer=tf.zeros_initializer())
+        update = branching(mean, tf.placeholder(tf.float32, []))
+        optimizer = LossScaleOptimizer(tf.train.AdamOptimizer(0.1), 8.0)
+        with tf.control_dependencies([update]), pytest.warns(LossScaleWarning, match="s mean, too"):
+            optimizer.minimize(tf.get_variable("weight", []) * update)

@@ -152,6 +152,17 @@ def test_gradients_of_python_numbers_are_checked(bad, unscales):
     assert (int(optimizer.applied_steps), int(optimizer.skipped_steps)) == (1, 1)
 
 
+@pytest.mark.parametrize("clip", ["clipnorm", "clipvalue"] + ([] if TF1 else ["global_clipnorm"]))
+@pytest.mark.parametrize("kind", ["keras legacy"] + ([] if TF1 else ["keras", "keras 3"]))
+def test_half_precision_is_clipped_in_float32(kind, clip):
+    weights = [tf.Variable(tf.ones([10000], dtype)) for dtype in (tf.float16, tf.float32)]
+    inner = type(KINDS[kind]())(**{clip: 1.0})  # Adam, whose first step is 0 if its gradient is
+    pairs = [(tf.constant(300.0, w.dtype, [10000]), w) for w in weights]
+    LossScaleOptimizer(inner, 8.0).apply_gradients(pairs)
+    for weight in weights:
+        np.testing.assert_allclose(weight.numpy(), 0.999, rtol=5e-4)
+
+
 @pytest.mark.parametrize("mode", sorted(MODES))
 def test_a_layer_that_has_updated_in_a_skipped_step_is_named(mode):
     gamma = tf.Variable([1.0], name="batch_normalization/gamma")
