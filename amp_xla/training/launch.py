@@ -92,17 +92,12 @@ def _folder(recipe: str, run_options: RunOptions, ranks: Ranks) -> RunFolder:
 
 
 def _refuse_misspelt(run: RunFolder) -> None:
-    """Raise AmpXlaError if an existing run's name differs by one letter, or a date by some digits.
-
-    In names that people choose, other digits mean another run.
-    """
-    dated = re.fullmatch(r"\d{8}-\d{6}", run.name)
+    """Raise AmpXlaError if a run's name differs from an existing one by one letter; other digits are another run."""
     for other in checkpoint.runs_in(run.path.parent):
         one, two = (re.sub(r"[\W_]", "", name.lower()) for name in (run.name, other))
         slips = sum(((Counter(one) - Counter(two)) + (Counter(two) - Counter(one))).values())
-        alike = difflib.SequenceMatcher(None, one, two).ratio()
-        close = alike > 0.7 and slips <= 1 and re.sub(r"\D", "", one) == re.sub(r"\D", "", two)
-        if close or (dated and alike > 0.8):
+        close = difflib.SequenceMatcher(None, one, two).ratio() > 0.7 and slips <= 1
+        if close and re.sub(r"\D", "", one) == re.sub(r"\D", "", two):
             raise AmpXlaError(
                 f"--resume --name {run.name}: there is no such run, but {run.path.parent / other}; "
                 f"leave out --resume to start a new run of this name"
