@@ -67,7 +67,8 @@ def test_a_model_has_plain_gradients_and_plain_attention_outside_training(monkey
     tokens = REAL * np.random.RandomState(2).randint(1, 40, REAL.shape)
     feed = dict(zip(model.inputs, (tokens, tokens * 0)))
     (first, ours), (second, plain) = backend.session().run(list(zip(losses, gradients)), feed)
-    assert first != second and first == pytest.approx(second, rel=1e-3)
+    assert first == pytest.approx(second, rel=1e-3)
+    assert any((found != expected).any() for found, expected in zip(ours, plain))
     for found, expected in zip(ours, plain):
         assert np.abs(found - expected).max() <= 1e-2 * np.abs(expected).max() + 1e-5
 
