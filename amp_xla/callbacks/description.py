@@ -147,7 +147,7 @@ def name_emptied(callbacks: Iterable[Any]) -> None:
 
 
 def name_shortened(loop: Any, model: Any) -> None:
-    """Warn if a callback ended an epoch early, but training goes on."""
+    """Warn if a callback ended an epoch early, but training continues."""
     if loop.state.step_in_epoch and not model.stop_training:
         note(
             f"warning: a callback ended epoch {loop.epoch_number} after "

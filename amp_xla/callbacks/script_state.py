@@ -74,8 +74,8 @@ class ScriptState:
     def changed(self, arrays: Dict[str, np.ndarray]) -> Dict[str, Any]:
         """Return what changed since ``fit`` began; its arrays go into ``arrays``.
 
-        ``state`` is name -> JSON; a name that does not exist any more has an empty text. ``anew``
-        has the names whose object is not the same one as then.
+        ``state`` is name -> JSON; a name that is gone has an empty text. ``anew`` has the names
+        whose object is not the same one as then.
         """
         found, _ = self._found()
         now = self._read(found)
@@ -145,12 +145,12 @@ class ScriptState:
             )
 
     def _found(self) -> Tuple[Dict[str, script_walk.Slot], Dict[str, Any]]:
-        """Return what ``_walk`` finds from all roots."""
+        """Return what ``script_walk.walk`` finds from all roots."""
         slots: Dict[str, script_walk.Slot] = {}
         holders: Dict[str, Any] = {}
+        roots = {id(root): name for name, root in self._roots.items()}
         for name, root in self._roots.items():
-            roots = {id(each): other for other, each in self._roots.items()}
-            script_walk.walk(root, name, roots, slots, holders)
+            script_walk.walk(root, name, dict(roots), slots, holders)
         return slots, holders
 
     def _read(self, found: Mapping[str, script_walk.Slot]) -> Dict[str, Tuple[str, Arrays]]:

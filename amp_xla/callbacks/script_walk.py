@@ -72,7 +72,7 @@ def walk(
             if id(value) not in seen:
                 seen[id(value)] = full
                 queue.append((full, value))
-            # Another object there later is named, because it cannot be made anew.
+            # If another object is there later, a line names it: it cannot be created again.
             fixed = isinstance(value, (type, types.FunctionType))
             kind = value.__qualname__ if fixed else f"{type(value).__name__} {seen[id(value)]}"
             slots[f"{full}.is"] = kind, None
