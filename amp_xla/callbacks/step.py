@@ -106,6 +106,7 @@ class FitStep:
             self._add_figures()
         function.run_options = tf.RunOptions(output_partition_graphs=True)
         function.run_metadata = tf.RunMetadata()
+        vars(function)["_make_callable"] = self._make_callable
         model.train_function = self
         # Keras would build another function after each validation without sample weights.
         vars(model)["_make_train_function"] = self._check_model
@@ -233,7 +234,28 @@ class FitStep:
         fetches = [*function.outputs, *function.fetches, function.updates_op]
         self.executed = counted(function.run_metadata, backend.session(), fetches)
         function.run_options = function.run_metadata = None
-        function._callable_fn = None  # otherwise Keras would keep tracing
+
+    def _make_callable(self, feeds: List[Any], symbols: Any, values: Any, session: Any) -> None:
+        """Set Keras' callable to one that is traced as long as there are ``run_options``.
+
+        Keras would have another one for steps that are not traced, and XLA would compile it, too.
+        """
+        function = self.function
+        fetches = [*function.outputs, *function.fetches, function.updates_op]
+        fed = [*feeds, *sorted(function.feed_dict or {})]
+        traced = session.make_callable(fetches, fed, accept_options=True)
+        usual = session.make_callable(fetches, fed)
+
+        def run(*arrays: Any, run_metadata: Any = None) -> List[Any]:
+            options = function.run_options
+            if options is None:
+                return list(usual(*arrays)[:-1])
+            return list(traced(*arrays, options=options, run_metadata=run_metadata)[:-1])
+
+        vars(function).update(
+            _callable_fn=run, _feed_arrays=feeds, _feed_symbols=symbols, _symbol_vals=values,
+            _fetches=list(function.fetches), _session=session,
+        )  # fmt: skip
 
     def _check_model(self) -> None:
         if self.model.train_function is not self:
@@ -262,6 +284,7 @@ class FitStep:
         """Restore the model's original train function."""
         self.function.inputs, self.function.fetches = self._own
         self.function._callable_fn = None
+        vars(self.function).pop("_make_callable", None)
         vars(self.model).pop("_make_train_function", None)
         self.model.train_function = self.whole
 

@@ -94,12 +94,19 @@ def make_repeatable() -> None:
         if not self.rate or (isinstance(training, int) and not training):
             return tf.identity(inputs)
 
-        def dropped() -> Any:
+        def dropped(always: Any = True) -> Any:
             shape = self._get_noise_shape(inputs)
             keep = keep_mask(self.name, tf.shape(inputs) if shape is None else shape, self.rate)
-            return inputs * (tf.cast(keep, inputs.dtype) * (1.0 / (1.0 - self.rate)))
+            factor: Any = 1.0 / (1.0 - self.rate)
+            if always is not True:
+                keep, factor = tf.logical_or(keep, ~always), tf.where(always, factor, 1.0)
+            return inputs * (tf.cast(keep, inputs.dtype) * tf.cast(factor, inputs.dtype))
 
-        output = K.in_train_phase(dropped, lambda: tf.identity(inputs), training)
+        if configuring.compiles() and tf.is_tensor(training):
+            # XLA fuses operations around the choice of a mask, but not around a conditional.
+            output = dropped(tf.cast(training, tf.bool))
+        else:
+            output = K.in_train_phase(dropped, lambda: tf.identity(inputs), training)
         output.set_shape(inputs.shape)
         return output
 
@@ -137,8 +144,7 @@ def _stream() -> _Stream:
         with graph.as_default(), tf.control_dependencies(None), tf.name_scope(None):
             default = tf.random.uniform([], maxval=2**62, dtype=tf.int64, name=f"{DROPOUT_STEP}s")
             step = tf.placeholder_with_default(default, [], name=DROPOUT_STEP)
-            # In a script the graph is older than the checkpoint, whose kind it could not follow.
-            graph._amp_xla_dropout = _Stream(0, step, False, {})
+            graph._amp_xla_dropout = _Stream(0, step, None, {})
     stream: _Stream = graph._amp_xla_dropout
     return stream
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Dict, Iterator, List, Optional, Sequence
 
 from amp_xla.errors import UnsupportedError
 from amp_xla.precision import arrays
-from amp_xla.precision.tensorflow import Pairs, in_v1_graph, tf
+from amp_xla.precision.tensorflow import Pairs, dense, in_v1_graph, tf
 
 CLIPS = ("clipnorm", "clipvalue", "global_clipnorm")
 KERAS = ("tensorflow", "tensorflow_core", "tf_keras", "keras")
@@ -81,6 +81,17 @@ class Inner:
         if own and not tf.distribute.has_strategy() and (not custom or _is_of_keras(custom)):
             return pairs  # one replica: nothing to sum
         return list(getattr(self.optimizer, self.aggregation)(pairs))
+
+    def summed(self, pairs: Pairs) -> Pairs:
+        """Return sparse gradients as dense ones if the optimizer, as bert4keras' do, makes them so.
+
+        It would first look for the distinct rows. Their number differs between batches, and XLA
+        would compile the whole update for each.
+        """
+        owner = _owner(self.optimizer, "_resource_apply_sparse")
+        if owner is None or not owner.__module__.startswith("bert4keras"):
+            return pairs
+        return [(dense(gradient), variable) for gradient, variable in pairs]
 
     def prepare(self, variables: Sequence[Any]) -> None:
         """Create the optimizer's variables now, because a branch of the graph cannot."""
@@ -257,8 +268,13 @@ def _takes(optimizer: Any, argument: str) -> bool:
 
 def is_keras_own(optimizer: Any, method: str) -> bool:
     """Return whether the method is Keras', not that of a wrapper such as Horovod's."""
-    owner = next((c for c in type(optimizer).__mro__ if method in vars(c)), None)
+    owner = _owner(optimizer, method)
     return owner is None or _is_of_keras(owner)
+
+
+def _owner(optimizer: Any, method: str) -> Any:
+    """Return the class that defines a method of an optimizer, or None."""
+    return next((c for c in type(optimizer).__mro__ if method in vars(c)), None)
 
 
 def _is_of_keras(value: Any) -> bool:

@@ -12,7 +12,7 @@ from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 
-from amp_xla.precision import agreement, arrays
+from amp_xla.precision import agreement, arrays, assigned
 from amp_xla.precision.inner import Inner
 from amp_xla.precision.loss_scale import LossScaleWarning
 from amp_xla.precision.tensorflow import (
@@ -193,8 +193,9 @@ class Steps:
         """
         if aggregate:
             parts = [(inner, inner.aggregate(pairs)) for inner, pairs in parts]
+        step.test([g for _, pairs in parts for g, _ in pairs])
+        parts = [(inner, inner.summed(pairs)) for inner, pairs in parts]
         gradients = [g for _, pairs in parts for g, _ in pairs]
-        step.test(gradients)
         variables = [v for _, pairs in parts for _, v in pairs]
         if self.warn is not None and not in_v1_graph():
             names = (v.name for v in variables)
@@ -214,7 +215,7 @@ class Steps:
             remaining = iter(values)
             paired = [(inner, [(next(remaining), v) for _, v in pairs]) for inner, pairs in parts]
             clipped = clip(paired, values[-1], self.global_clipnorm)
-            return [inner.apply(pairs) for inner, pairs in clipped]
+            return assigned.forwarded(lambda: [inner.apply(pairs) for inner, pairs in clipped])
 
         def branch(each_replica: Callable[..., List[Any]], scalars: List[Any]) -> Any:
             finite, scale = scalars

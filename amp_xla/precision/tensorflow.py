@@ -73,6 +73,13 @@ def as_tensor(gradient: Any) -> Any:
     return arrays.map_floats(arrays.widen, gradient) if half else gradient
 
 
+def dense(gradient: Any) -> Any:
+    """Return the sum of an embedding's rows as a dense gradient, and dense ones unchanged."""
+    if not isinstance(gradient, tf.IndexedSlices):
+        return gradient
+    return tf.math.unsorted_segment_sum(gradient.values, gradient.indices, gradient.dense_shape[0])
+
+
 def distinct_rows(gradient: Any) -> Any:
     """Return ``IndexedSlices`` with each row once: rows that occurred several times are summed."""
     ids, positions = tf.unique(gradient.indices)

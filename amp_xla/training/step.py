@@ -11,7 +11,7 @@ from amp_xla import backend
 from amp_xla.backend import tf
 from amp_xla.data.batches.protocol import SHARE, Batch
 from amp_xla.graph import executed, optimized
-from amp_xla.precision.tensorflow import distinct_rows
+from amp_xla.precision.tensorflow import dense, distinct_rows
 from amp_xla.training import distributed
 from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.engine import StepResult, fitting, shape_of
@@ -138,11 +138,9 @@ def _summed(gradient: Any, sharded: bool) -> Any:
     compile the backward pass for each batch. Adam updates all of its moments in any case, and has a
     fused kernel for dense gradients. A ``sharded`` one stays sparse; several ranks may use a row.
     """
-    if not isinstance(gradient, tf.IndexedSlices):
-        return gradient
-    if sharded:
+    if sharded and isinstance(gradient, tf.IndexedSlices):
         return distinct_rows(gradient)
-    return tf.unsorted_segment_sum(gradient.values, gradient.indices, gradient.dense_shape[0])
+    return dense(gradient)
 
 
 def _sharing(

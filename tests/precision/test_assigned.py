@@ -1,0 +1,101 @@
+"""Updates in few programs of XLA, at the same bits."""
+
+import re
+
+import numpy as np
+import pytest
+
+from amp_xla import backend
+from amp_xla.backend import K, keras
+from amp_xla.precision import assigned
+from amp_xla.precision.inner import Inner
+from amp_xla.precision.optimizer import LossScaleOptimizer
+from tests.support.running import run_python
+
+OPTIMIZERS = backend.bert4keras("optimizers")
+DECAYING = {"weight_decay_rate": 0.1, "exclude_from_weight_decay": ["bias"]}
+EXTENDED = [
+    ((), {}),
+    (("weight_decay",), DECAYING),
+    (("weight_decay", "layer_adaptation"), DECAYING),
+    (("piecewise_linear_lr",), {"lr_schedule": {2: 1.0, 4: 0.1}}),
+    (("exponential_moving_average",), {"ema_momentum": 0.9}),
+    (("lazy_optimization",), {"include_in_lazy_optimization": ["Embedding"]}),
+]
+
+
+def trained(optimizer):
+    """Return all variables after a few steps of a model with an embedding; one overflows."""
+    tokens = keras.layers.Input([4], dtype="int32")
+    hidden = keras.layers.Embedding(9, 4, name="Embedding")(tokens)
+    hidden = keras.layers.Dense(3, activation="tanh")(keras.layers.Flatten()(hidden))
+    model = keras.models.Model(tokens, keras.layers.Dense(1)(hidden))
+    random = np.random.RandomState(0)
+    for variable in model.weights:
+        K.set_value(variable, random.randn(*K.int_shape(variable)))
+    model.compile(LossScaleOptimizer(optimizer, 1000), "mse")
+    for step in range(6):
+        targets = random.randn(8, 1) if step != 3 else np.full([8, 1], np.inf)
+        model.train_on_batch(random.randint(0, 9, [8, 4]), targets)
+    weights = K.batch_get_value(optimizer.variables() + model.weights)
+    K.clear_session()
+    return [np.asarray(weight).tobytes() for weight in weights]
+
+
+@pytest.mark.parametrize("make", [
+    *(lambda names=names, given=given: _extended(names)(0.01, **given) for names, given in EXTENDED),
+    lambda: keras.optimizers.Adam(0.01),
+    lambda: keras.optimizers.SGD(0.01, momentum=0.9),
+])  # fmt: skip
+def test_updates_give_the_bits_that_they_gave_before(make, cleared, monkeypatch):
+    after = trained(make())
+    monkeypatch.setattr(assigned, "forwarded", lambda build: build())
+    monkeypatch.setattr(Inner, "summed", lambda self, pairs: pairs)
+    assert trained(make()) == after
+
+
+def _extended(names):
+    cls = OPTIMIZERS.Adam
+    for name in names:
+        cls = getattr(OPTIMIZERS, f"extend_with_{name}")(cls)
+    return cls
+
+
+SCRIPT = """
+import amp_xla.setup, os, sys
+from amp_xla.callbacks import Run
+from amp_xla.precision.optimizer import LossScaleOptimizer
+import numpy as np
+from bert4keras.backend import keras
+from bert4keras.models import BERT
+from bert4keras.optimizers import Adam
+
+bert = BERT(vocab_size=50, hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
+            intermediate_size=32, max_position=8, hidden_act="gelu", with_pool=True)
+bert.build()
+model = keras.models.Model(bert.model.input, keras.layers.Dense(2)(bert.model.output))
+model.compile(LossScaleOptimizer(Adam(1e-3), 1000), "mse")
+
+
+class Count(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        files = [name for name in os.listdir("programs") if "before_opt" in name]
+        print("step", batch, "programs", len(files), flush=True)
+
+
+os.makedirs("programs")
+tokens = np.random.RandomState(0).randint(1, 50, [40, 8])
+inputs = [tokens, np.zeros_like(tokens)]
+model.fit(inputs, np.zeros([40, 2]), batch_size=8, verbose=0, callbacks=[Run("run"), Count()])
+model.predict([each[:8] for each in inputs])
+"""
+
+
+@pytest.mark.slow
+def test_a_script_is_a_few_programs_that_are_compiled_once(tmp_path):
+    env = {"AMP_XLA_XLA": "on", "XLA_FLAGS": "--xla_dump_to=programs --xla_dump_hlo_as_text"}
+    done = run_python("-c", SCRIPT, env=env, cwd=tmp_path)
+    clusters = int(re.search(r"(\d+) XLA clusters", done.err + done.out).group(1))
+    assert clusters <= 5, "before there were 150, 40 of them for each layer"
+    programs = re.findall(r"step (\d) programs (\d+)", done.out)
+    assert [step for step, _ in programs] == list("01234") and len({n for _, n in programs}) == 1
