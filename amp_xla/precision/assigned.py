@@ -2,13 +2,14 @@
 
 bert4keras' optimizers assign their moments, and then read them to compute new weights. A cluster of
 XLA reads its variables before it assigns any, so that each weight would have clusters of its own:
-hundreds for BERT-base. The results are the same bits.
+hundreds for BERT-base. The results are the same up to the rounding of what TensorFlow then shares.
 """
 
 from __future__ import annotations
 
 from typing import Any, Callable, Dict, List
 
+from amp_xla.backend import configuring
 from amp_xla.graph.nodes import upstream
 from amp_xla.precision.tensorflow import in_v1_graph, tf
 
@@ -20,19 +21,21 @@ UNCHANGED = (READ, "ResourceGather", "VariableShape", "VarIsInitializedOp", *PAS
 def forwarded(build: Callable[[], List[Any]]) -> List[Any]:
     """Call ``build``, which returns operations that update variables; return what to run.
 
-    In the v1 graph that it builds, a read after an assignment becomes the assigned value; other
-    reads, and constants, do not wait for assignments. Equal reads become one, which joins the
-    updates of all weights. Nothing changes if a variable is assigned more than once.
+    If XLA compiles the v1 graph that it builds, a read after an assignment becomes the assigned
+    value; other reads, and constants, do not wait for assignments. Equal reads become one, which
+    joins the updates of all weights. Nothing changes if a variable is assigned more than once.
     """
-    if not in_v1_graph():
+    if not (in_v1_graph() and configuring.compiles()):
         return build()
     graph = tf.get_default_graph()
     start = len(graph.get_operations())
     results = build()
-    built = graph.get_operations()[start:]
-    inside, branch = set(built), graph._get_control_flow_context()
+    built, branch = graph.get_operations()[start:], graph._get_control_flow_context()
+    # Others are there to be run apart, such as initializers.
+    needed = [getattr(each, "op", each) for each in results if each is not None]
+    inside = upstream(needed, set(built))
     changes: Dict[Any, List[Any]] = {}
-    for op in built:
+    for op in inside:
         for tensor in op.inputs if op.type not in UNCHANGED else ():
             if tensor.dtype == tf.resource:
                 changes.setdefault(_variable(tensor), []).append(op)
@@ -43,8 +46,7 @@ def forwarded(build: Callable[[], List[Any]]) -> List[Any]:
         begin = [branch.pivot.op]
         # TensorFlow uses a copy of the condition elsewhere; to XLA they are two conditions.
         begin[0].inputs[0].op._update_input(1, branch.pred)
-    ends = upstream([getattr(each, "op", each) for each in results if each is not None], inside)
-    here = [op for op in built if op._get_control_flow_context() is branch]
+    here = [op for op in built if op in inside and op._get_control_flow_context() is branch]
     changing = {op for operations in changes.values() for op in operations if op in here}
     reads: Dict[Any, Any] = {}
     for op in here:
@@ -62,7 +64,7 @@ def forwarded(build: Callable[[], List[Any]]) -> List[Any]:
         elif op.type == READ and change.type == ASSIGN and change in changing:
             _replace(op.outputs[0], change.inputs[1])
     # A change for which only constants and reads have waited would not run.
-    return [*results, *(op for op in here if op in changing and op in ends)]
+    return [*results, *(op for op in here if op in changing)]
 
 
 def _variable(tensor: Any) -> Any:

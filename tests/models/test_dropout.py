@@ -109,14 +109,32 @@ def test_hashed_masks_are_the_same_bits_everywhere_and_in_the_backward_pass(step
     assert abs(value.mean() - 1) < 5 * (rate / (1 - rate) / value.size) ** 0.5
 
 
-def test_masks_are_hashed_if_xla_is_on(monkeypatch):
+@pytest.mark.parametrize("prepare", [lambda: dropout.install(1), dropout.step_input])
+def test_masks_are_hashed_if_xla_is_on(prepare, monkeypatch):
     with tf.Graph().as_default():
-        dropout.install(1)
+        prepare()
         assert dropout.kind() == "random"
         monkeypatch.setattr(dropout.configuring, "compiles", lambda: True)
         assert dropout.kind() == "hash"
-    with tf.Graph().as_default():  # a script's, which may resume an older checkpoint
-        assert dropout.kind() == "random"
+
+
+def test_with_xla_a_script_has_the_same_dropout_without_a_conditional(monkeypatch):
+    def outputs(compiles):
+        monkeypatch.setattr(dropout.configuring, "compiles", lambda: compiles)
+        monkeypatch.setattr(dropout, "kind", lambda: "random")
+        with tf.Graph().as_default() as graph, tf.Session() as session:
+            phase = tf.placeholder(tf.bool, [])
+            x = tf.placeholder(tf.float32, [None, 7])
+            dropout.make_repeatable()
+            y = keras.layers.Dropout(0.3, name="drop")(x, training=phase)
+            slope = tf.gradients(y, x)[0]
+            feed = {x: np.random.RandomState(0).randn(20, 7), dropout.step_input(): 5}
+            values = [session.run([y, slope], {**feed, phase: on}) for on in (True, False)]
+            return np.array(values), "Switch" in {op.type for op in graph.get_operations()}
+
+    (compiled, one), (usual, other) = outputs(True), outputs(False)
+    np.testing.assert_array_equal(compiled, usual)
+    assert (one, other) == (False, True)
 
 
 @pytest.mark.parametrize("draws", [2**21, pytest.param(10**8, marks=pytest.mark.long)])
