@@ -62,41 +62,13 @@ def test_updates_are_those_without_xla(make, rounding, cleared, monkeypatch):
         np.testing.assert_allclose(one, other, rtol=rounding, atol=rounding)
 
 
-SCRIPT = """
-import amp_xla.setup, os, sys
-from amp_xla.callbacks import Run
-from amp_xla.precision.optimizer import LossScaleOptimizer
-import numpy as np
-from bert4keras.backend import keras
-from bert4keras.models import BERT
-from bert4keras.optimizers import Adam
-
-bert = BERT(vocab_size=50, hidden_size=16, num_hidden_layers=2, num_attention_heads=2,
-            intermediate_size=32, max_position=8, hidden_act="gelu", with_pool=True)
-bert.build()
-model = keras.models.Model(bert.model.input, keras.layers.Dense(2)(bert.model.output))
-model.compile(LossScaleOptimizer(Adam(1e-3), 1000), "mse")
-
-
-class Count(keras.callbacks.Callback):
-    def on_train_batch_end(self, batch, logs=None):
-        files = [name for name in os.listdir("programs") if "before_opt" in name]
-        print("step", batch, "programs", len(files), flush=True)
-
-
-os.makedirs("programs")
-tokens = np.random.RandomState(0).randint(1, 50, [40, 8])
-inputs = [tokens, np.zeros_like(tokens)]
-model.fit(inputs, np.zeros([40, 2]), batch_size=8, verbose=0, callbacks=[Run("run"), Count()])
-model.predict([each[:8] for each in inputs])
-"""
-
-
 @pytest.mark.slow
 def test_a_script_is_a_few_programs_that_are_compiled_once(tmp_path):
     env = {"AMP_XLA_XLA": "on", "XLA_FLAGS": "--xla_dump_to=programs --xla_dump_hlo_as_text"}
-    done = run_python("-c", SCRIPT, env=env, cwd=tmp_path)
+    done = run_python("-m", "tests.precision.compiled_script", "2", env=env, cwd=tmp_path)
     clusters = int(re.search(r"(\d+) XLA clusters", done.err + done.out).group(1))
-    assert clusters <= 5, "before there were 150, 40 of them for each layer"
-    programs = re.findall(r"step (\d) programs (\d+)", done.out)
+    assert clusters <= 5, (
+        "before, a model of two layers had 150, and each weight added two or three"
+    )
+    programs = re.findall(r"step (\d): .*, (\d+) programs", done.out)
     assert [step for step, _ in programs] == list("01234") and len({n for _, n in programs}) == 1
