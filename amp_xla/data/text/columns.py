@@ -9,6 +9,7 @@ import re
 import shlex
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
+from amp_xla.data.text.labels import as_number
 from amp_xla.data.text.layout import (
     LABELLED,
     LABELLED_PAIRS,
@@ -22,7 +23,7 @@ from amp_xla.data.text.layout import (
     keys,
     numbers,
 )
-from amp_xla.data.text.lines import EXAMINED, Table, json_object
+from amp_xla.data.text.lines import EXAMINED, Table, json_object, other_columns
 from amp_xla.data.text.unpacked import called
 from amp_xla.errors import DataError
 
@@ -71,9 +72,8 @@ def decide(table: Table, request: Request, run: Optional[Layout] = None) -> Layo
     Raises:
       DataError: a field is missing, or the file can be read in two ways.
     """
-    (_, head), *below = table.rows[:EXAMINED]
-    if run is None or run.header:
-        table = table.with_row_names()
+    if table.format != "json" and (run is None or run.header):
+        table = _with_row_names(table)
     layout = run.applied(table, request.needs) if run else None
     if layout is not None and layout.named:
         return layout
@@ -83,21 +83,7 @@ def decide(table: Table, request: Request, run: Optional[Layout] = None) -> Layo
         empty = [name.lower() in texts and not _has_values(table, name) for name in names]
         kinds = ["empty" if each else "text" for each in empty]
         return Layout("json", False, tuple(names), **_by_name(table, names, kinds, request))
-    for begin, (name, program) in _FORMATS.items():
-        if "label" in request.needs and all(re.match(begin, line) for _, line in table.rows):
-            raise DataError(
-                f"{called(table.path)}: looks like {name}: the label is before the text; "
-                f"sed -E '{program}' {table.path} > new-file converts it"
-            )
-    first, *others = (cells_of(line) for _, line in table.rows[:EXAMINED])
-    others = [row for row in others if len(row) == len(first)]
-    marks = [mark for mark in _MARKS if all(mark in line for _, line in table.rows)]
-    uneven = len(first) == 1 or 2 * len(others) < len(below)
-    if marks and uneven and len(request.needs) > 1:
-        raise DataError(
-            f"{called(table.path)}: {count(first)}, but every line has {marks[0]!r}; only "
-            f"tabs and, in a .csv file, commas separate columns. First line: {head[:80]!r}"
-        )
+    first, *others = _refuse_other_formats(table, request.needs)
     # If the training file has no header, an unknown label shows that this file has one.
     ask = request.ask and (run is None or run.header or run.label is None)
     header = _has_header(table, first, others, request._replace(ask=ask))
@@ -117,6 +103,42 @@ def decide(table: Table, request: Request, run: Optional[Layout] = None) -> Layo
     return Layout(table.format, header, tuple(names), **places)
 
 
+def _with_row_names(table: Table) -> Table:
+    """Return the table with an empty first cell in its header if that lacks one, as in R.
+
+    The first cells of the other rows must be numbers or ids: they may be parts of texts.
+    """
+    number, head = table.rows[0]
+    below = [row.split("\t") for _, row in table.rows[1:EXAMINED]]
+    names = [row[0] for row in below]
+    if "\t" in head and set(map(len, below)) == {head.count("\t") + 2}:
+        if len(set(names)) == len(names) and _kind(names) in ("id", "number"):
+            return table._replace(rows=[(number, f"\t{head}"), *table.rows[1:]])
+    return table
+
+
+def _refuse_other_formats(table: Table, needs: Sequence[str]) -> List[List[str]]:
+    """Return the cells of the first rows, without those that have other columns than the first.
+
+    Raises:
+      DataError: the file has another format.
+    """
+    for begin, (name, program) in _FORMATS.items():
+        if "label" in needs and all(re.match(begin, line) for _, line in table.rows):
+            raise DataError(
+                f"{called(table.path)}: looks like {name}: the label is before the text; "
+                f"sed -E '{program}' {table.path} > new-file converts it"
+            )
+    rows = [cells_of(line) for _, line in table.rows[:EXAMINED]]
+    even = [row for row in rows if len(row) == len(rows[0])]
+    marks = [mark for mark in _MARKS if all(mark in line for _, line in table.rows)]
+    uneven = len(rows[0]) == 1 or 2 * len(even) < len(rows) + 1
+    if marks and uneven and len(needs) > 1:
+        problem = f"{count(rows[0])}, but every line has {marks[0]!r}"
+        raise other_columns(table.path, problem, table.rows[0][1])
+    return even
+
+
 def _has_values(table: Table, name: str) -> bool:
     """Return whether a JSON field has a text in any row."""
     for _, content in table.rows:
@@ -127,9 +149,12 @@ def _has_values(table: Table, name: str) -> bool:
 
 
 def _is_number(cell: str) -> bool:
-    with contextlib.suppress(ValueError):
-        return math.isfinite(float(cell))
-    return False
+    return math.isfinite(as_number(cell))
+
+
+def _has_words(cell: str) -> bool:
+    """Return whether a cell has more letters than other characters; times and prices have not."""
+    return 2 * sum(map(str.isalpha, cell)) > len(cell)
 
 
 def _kind(cells: Sequence[str]) -> str:
@@ -142,7 +167,10 @@ def _kind(cells: Sequence[str]) -> str:
         return "id" if differ and all(map(str.isdigit, filled)) else "number"
     same_length = len(set(map(len, filled))) == 1 and len(filled[0]) >= ENOUGH
     coded = differ and all(map(_CODE.fullmatch, filled))
-    return "id" if coded and (same_length or all(map(_DIGIT.search, filled))) else "text"
+    if coded and (same_length or all(map(_DIGIT.search, filled))):
+        return "id"
+    numeric = all(map(_DIGIT.search, filled)) and not any(map(_has_words, filled))
+    return ("id" if differ else "number") if filled and numeric else "text"
 
 
 def _has_header(

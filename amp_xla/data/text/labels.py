@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import json
 import math
@@ -179,9 +180,13 @@ def _listed(names: Sequence[str]) -> str:
     return shown if len(names) <= SHOWN else f"{shown}, ... ({len(names):,} in all)"
 
 
+def as_number(text: str) -> float:
+    """Return the number that a text is; NaN if it is none, as 1_000, which only Python reads."""
+    with contextlib.suppress(ValueError):
+        return math.nan if "_" in text else float(text)
+    return math.nan
+
+
 def _order(name: str) -> Tuple[int, float, str]:
-    try:
-        value = float(name)
-    except ValueError:
-        return (1, 0.0, name)
+    value = as_number(name)
     return (1, 0.0, name) if math.isnan(value) else (0, value, name)

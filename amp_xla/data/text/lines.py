@@ -17,6 +17,9 @@ _NO_TEXT = {
     rb"PAR1": "Parquet that was compressed again: unpack it",
     rb"\xd0\xcf\x11\xe0": "Excel: save it as CSV (UTF-8)",
     rb"7z\xbc\xaf|Rar!|.{257}ustar": "an archive: unpack it",
+    rb"\x1f\x8b|BZh\d1AY|\xfd7zXZ|PK\x03\x04|\x28\xb5\x2f\xfd": "compressed twice: unpack it once",
+    rb"version https://git-lfs": "a pointer of Git LFS, without the data: `git lfs pull` fetches them",
+    rb"\s*<(!DOCTYPE html|!doctype html|html)": "HTML, perhaps an error page: download the file again",
     rb"\s*<(\?xml|sentences|Reviews)": "XML: a line per sample is needed. SemEval's: "
     "python -c \"import sys, xml.etree.ElementTree as E; [print(s.findtext('text'), "
     "a.get('polarity'), sep='\\t') for s in E.parse(sys.argv[1]).iter('sentence') "
@@ -35,6 +38,7 @@ _MARKED = re.compile('"[^"\t]*(""[^"\t]*)*"(\t"[^"\t]*(""[^"\t]*)*")+')
 _DOUBLED = re.compile('(^|\t)"[^"\t]*(""[^"\t]*)+"(\t|$)')
 _BACKSLASH = re.compile(r'(\\["\\])|\\(?=.)')  # pairs, and those that are text
 _BEHIND = re.compile('" +(,|\t|$)')
+_RETURN = "\udc0d"  # a carriage return, which ends no row; no UTF-8 has this character
 _SPACED = re.compile('(^|,) +"[^"]*" *(,|$)')  # a space before a quotation mark, as people write
 csv.field_size_limit(1 << 27)  # characters of a cell: documents, but no file without its last quote
 
@@ -95,6 +99,9 @@ class Table(NamedTuple):
         tabs, fitting = "\t" in first, _fitting(rows)
         if comma or (name.endswith(".csv") and not (tabs and 2 * fitting > len(rows))):
             rows, wrong = _quoted(path, lines, ",")
+            other = re.search("[;|]", first)
+            if wrong and other and "," not in first:
+                raise other_columns(path, f"no comma, but {other.group()!r} in its first line", first)
             rows = rows[bool(rows) and rows[0][1].lower() == "sep=\t" :]  # a line for Excel
             return cls(path, "comma", rows, [*bad, *wrong])
         marks = [line for _, line in rows if line[0] == '"' or '\t"' in line]
@@ -102,25 +109,29 @@ class Table(NamedTuple):
         marked = most or any(map(_DOUBLED.search, marks))
         if marked or (marks and fitting < len(rows)):  # line breaks inside, if that fits better
             table, wrong = _quoted(path, lines, "\t")
-            misfits = len(table) + len(wrong) - _fitting(table)
-            usual = max(collections.Counter(line.count("\t") for _, line in rows).values())
-            if _fitting(table) >= fitting and misfits < len(rows) - usual + marked:
+            misfits = len(wrong) + _misfits(table)
+            if _fitting(table) >= fitting and misfits < _misfits(rows) + marked:
                 return cls(path, "quoted", table, [*bad, *wrong])
         return cls(path, "tab", rows, bad)
-
-    def with_row_names(self) -> Table:
-        """Return the table with an empty first cell in its header if that lacks one, as in R."""
-        number, head = self.rows[0]
-        below = self.rows[1:EXAMINED]
-        may = self.format != "json" and "\t" in head
-        if may and {row.count("\t") for _, row in below} == {head.count("\t") + 1}:
-            return self._replace(rows=[(number, f"\t{head}"), *self.rows[1:]])
-        return self
 
 
 def _fitting(rows: Sequence[Line]) -> int:
     """Return the number of rows with as many tabs as the first."""
     return sum(line.count("\t") == rows[0][1].count("\t") for _, line in rows)
+
+
+def _misfits(rows: Sequence[Line]) -> int:
+    """Return the number of rows with more or fewer tabs than is usual in the file."""
+    times = collections.Counter(line.count("\t") for _, line in rows)
+    return len(rows) - max(times.values(), default=0)
+
+
+def other_columns(path: str, problem: str, first: str) -> DataError:
+    """Return the error for a file in which another character separates columns."""
+    return DataError(
+        f"{called(path)}: {problem}; only tabs and, in a .csv file, commas separate columns. "
+        f"First line: {first[:80]!r}"
+    )
 
 
 def _quoted(path: str, lines: Sequence[str], mark: str) -> Tuple[List[Line], List[BadLine]]:
@@ -143,12 +154,14 @@ def _csv(path: str, lines: List[str], **how: Any) -> Tuple[List[Line], List[BadL
     bad: List[BadLine] = []
     begin = end = 0
     while begin < len(lines):
-        reader = csv.reader((f"{lines[i]}\n" for i in range(begin, len(lines))), strict=True, **how)
+        rest = (f"{lines[i]}\n".replace("\r", _RETURN) for i in range(begin, len(lines)))
+        reader = csv.reader(rest, strict=True, **how)
         try:
             for row in reader:
                 end = begin + reader.line_num
                 if any(map(str.strip, row)):
-                    rows.append((end, "\t".join(cell.replace("\t", " ") for cell in row)))
+                    line = "\t".join(cell.replace("\t", " ") for cell in row)
+                    rows.append((end, line.replace(_RETURN, "\r")))
             break
         except csv.Error as error:
             begin, line = end, _BEHIND.sub(r'"\1', lines[end])
