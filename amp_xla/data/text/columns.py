@@ -111,9 +111,9 @@ def _with_row_names(table: Table) -> Table:
     number, head = table.rows[0]
     below = [row.split("\t") for _, row in table.rows[1:EXAMINED]]
     names = [row[0] for row in below]
-    if "\t" in head and set(map(len, below)) == {head.count("\t") + 2}:
-        if len(set(names)) == len(names) and _kind(names) in ("id", "number"):
-            return table._replace(rows=[(number, f"\t{head}"), *table.rows[1:]])
+    one_more = "\t" in head and set(map(len, below)) == {head.count("\t") + 2}
+    if one_more and len(set(names)) == len(names) and _kind(names) in ("id", "number"):
+        return table._replace(rows=[(number, f"\t{head}"), *table.rows[1:]])
     return table
 
 
@@ -225,7 +225,8 @@ def _by_name(
     """Return the columns that flags or known names choose; else the only columns left."""
     wanted, needs, known = request.fields, request.needs, request.known
     is_json, places = table.format == "json", {}
-    listed = ", ".join(map(repr, columns))[:300]
+    shown = (f"{name!r}{' (empty)' * (k == 'empty')}" for name, k in zip(columns, kinds))
+    listed = f"found: {', '.join(shown)[:300]}"
 
     def error(problem: str) -> DataError:
         return DataError(f"{called(table.path)}: {problem}")
@@ -236,18 +237,17 @@ def _by_name(
         elif name and name.isdigit() and int(name) < len(columns) and not is_json:
             places[field] = int(name)
         elif name is not None:
-            raise error(f"no field {name!r} for --{field}-field; found: {listed}")
+            raise error(f"no field {name!r} for --{field}-field; {listed}")
     free = [i for i, k in enumerate(kinds) if i not in places.values() and k != "empty"]
     lower = {columns[i].lower(): i for i in reversed(free) if columns[i]}
     pairs = [(a, b) for a, b in known.texts if a in lower and (not b or b in lower)]
     if "text" not in places and pairs:
-        found = {"text": lower[pairs[0][0]], "pair": lower.get(pairs[0][1])}
-        places = {**{field: i for field, i in found.items() if i is not None}, **places}
+        places = {**{f: lower[n] for f, n in zip(Fields._fields, pairs[0]) if n}, **places}
     # XLSum has a title and a summary of a text; Alpaca an instruction and its input.
     whole = [pair for pair in pairs if pair[1] and set(pair) & set(pairs[0])]
     if len(whole) > 1 and "pair" in needs and not any(wanted):
         ways = ", or ".join(_flags(Fields._fields, [columns[lower[n]] for n in p]) for p in whole)
-        raise error(f"found: {listed}; which are the texts? Name them: {ways}")
+        raise error(f"{listed}; which are the texts? Name them: {ways}")
     labels = [name for name in known.labels if name in lower]
     if "label" not in places and labels:
         if len(labels) > 1:
@@ -257,22 +257,31 @@ def _by_name(
     free = [i for i in free if columns[i].lower() not in KNOWN_OTHERS]
     texts = [i for i in free if kinds[i] == "text"]
     if not is_json and not any(wanted):
-        alike = len({re.sub("[12ab]$", "", columns[i].lower()) for i in texts}) == 1
-        if "text" not in places and ("label" in places or "label" not in needs):
-            if len(texts) == 1 or (len(texts) == 2 and (alike or "pair" in needs)):
-                places.update(zip(("text", "pair"), texts))
-        elif known.labels and "text" in places and "label" not in places and len(free) == 1:
-            places["label"] = free[0]
+        places.update(_only_left(columns, free, texts, places, request))
     rivals = [columns[i] for i in texts if columns[i].lower() in known.of_texts()]
     if rivals and pairs and "pair" not in places and wanted.text is None:
         text = columns[places["text"]]
         both = _flags(("text", "pair"), (rivals[0], text))
-        raise error(f"found: {listed}; name the text: {_flags(['text'], [text])}, or both: {both}")
-    for field in Fields._fields:
-        if field in needs and field not in places:
-            kind = "second text" if field == "pair" else field
-            raise error(f"which field is the {kind}? found: {listed}; name it with --{field}-field")
+        raise error(f"{listed}; name the text: {_flags(['text'], [text])}, or both: {both}")
+    for field in filter(lambda field: field not in places, needs):
+        kind = "second text" if field == "pair" else field
+        raise error(f"which field is the {kind}? {listed}; name it with --{field}-field")
     return places
+
+
+def _only_left(
+    columns: Sequence[str], free: Sequence[int], texts: Sequence[int], places: Dict[str, int],
+    request: Request,
+) -> Dict[str, int]:  # fmt: skip
+    """Return the columns of missing fields, if only these are ``free``, or free and ``texts``."""
+    needs = request.needs
+    if "text" not in places and ("label" in places or "label" not in needs):
+        alike = len({re.sub("[12ab]$", "", columns[i].lower()) for i in texts}) == 1
+        if len(texts) == 1 or (len(texts) == 2 and (alike or "pair" in needs)):
+            return dict(zip(("text", "pair"), texts))
+    elif request.known.labels and "text" in places and "label" not in places and len(free) == 1:
+        return {"label": free[0]}
+    return {}
 
 
 def doubt(layout: Layout, known: Known, data: Dict[str, List[str]]) -> str:
@@ -339,11 +348,9 @@ def _by_number(
     places = dict(zip(usual, free))
     texts = [places[field] for field in ("text", "pair") if field in places]
     doubtful = _doubtful(places, columns, kinds)
-    words = [i for i in free if all(map(_WORD.fullmatch, columns[i]))]
     if "pair" in places and "pair" not in needs:
-        sizes = {i: (len(columns[i]), len(set(columns[i]))) for i in texts}
-        few = [i for i, (n, k) in sizes.items() if k <= min(n // 2, max(2, n // 10))]
-        doubtful += [i for i in texts if i in words] + few + [last] * ids
+        doubtful += _doubtful_pair(texts, columns) + [last] * ids
+    words = [i for i in free if all(map(_WORD.fullmatch, columns[i]))]
     if "label" in places and kinds[last] == "text":
         label = places["label"]
         doubtful += [label] * _differ(columns[label])
@@ -357,3 +364,12 @@ def _by_number(
             f"such as {_flags(usual, free)}, or {_flags(needs, other)}"
         )
     return places
+
+
+def _doubtful_pair(texts: Sequence[int], columns: Sequence[Sequence[str]]) -> List[int]:
+    """Return those of two columns of texts that seem to be words, or have few values."""
+    doubtful = [i for i in texts if all(map(_WORD.fullmatch, columns[i]))]
+    for i in texts:
+        samples, values = len(columns[i]), len(set(columns[i]))
+        doubtful += [i] * (values <= min(samples // 2, max(2, samples // 10)))
+    return doubtful

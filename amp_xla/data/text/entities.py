@@ -168,7 +168,7 @@ def _positions(tokens: Sequence[str]) -> str:
 
 def _from_json(content: Any) -> Tuple[str, List[Entity]]:
     record = json_object(content)
-    text = text_value(record, "text", "text")
+    text = text_value(record, "text")
     refuse_rejected(record)
     given = next((record[name] for name in FIELDS if name in record), None)
     with contextlib.suppress(AttributeError, TypeError, ValueError):
@@ -220,7 +220,7 @@ def _tagged(table: Table, name: str) -> Iterator[Tuple[int, List[str]]]:
                 raise ValueError(
                     f"tokens and {name} are {both}; needed: equally long lists of strings"
                 )
-            text_value({"tokens": "".join(tokens + tags)}, "tokens", "text")
+            text_value({"tokens": "".join(tokens + tags)}, "tokens")
         except ValueError as reason:
             table.bad.append(BadLine(table.path, number, str(reason)))
         else:

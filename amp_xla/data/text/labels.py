@@ -8,8 +8,9 @@ import dataclasses
 import json
 import math
 import shlex
+import unicodedata
 from pathlib import Path
-from typing import Any, Optional, Sequence, Tuple
+from typing import Any, Dict, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -18,7 +19,16 @@ from amp_xla.process import json_files
 
 SHOWN = 20  # maximum number of labels listed in a message
 MANY = 100  # with this many samples, mostly different labels are an error
-ABSENT = ("-", "nan", "null", "n/a", "#n/a", "<na>", "\\n")  # in SNLI, pandas, databases, Excel
+ABSENT = (
+    "-",
+    "na",
+    "nan",
+    "null",
+    "n/a",
+    "#n/a",
+    "<na>",
+    "\\n",
+)  # in SNLI, pandas, databases, Excel
 MANY_NUMBERS = 20  # more different numbers than this are probably values, not names of classes
 
 
@@ -67,7 +77,8 @@ class Labels:
             advice = "add such samples to the training data, or remove them from the dev data"
             if share < 1.0:
                 advice = f"did --train-fraction {share:g} leave them out? Give a larger one"
-            advice = several(sorted({*self.names, *unseen})) or advice
+            both = sorted({*self.names, *unseen})
+            advice = alike(both) or several(both) or advice
             raise DataError(
                 f"labels never seen in training: {counts}; known: {_listed(self.names)}; {advice}"
             )
@@ -97,8 +108,8 @@ class Labels:
         for name in self.names:
             if name == "None" or name.lower() in ABSENT:
                 lines += f"\nwarning: {name!r} is a class here; in many files it means: no label"
-        hint = several(self.names)
-        return lines + (f"\nwarning: {hint}" if hint else "")
+        hints = filter(None, (alike(self.names), several(self.names)))
+        return lines + "".join(f"\nwarning: {hint}" for hint in hints)
 
     def encoded(self) -> bytes:
         """Return the names as a JSON list, the content of ``labels.json``."""
@@ -161,6 +172,19 @@ def many_numbers(names: Sequence[str]) -> Optional[bool]:
     if not all(kind == 0 and math.isfinite(number) for kind, number, _ in orders):
         return None
     return len(orders) > MANY_NUMBERS or any(number % 1 for _, number, _ in orders)
+
+
+def alike(names: Sequence[str]) -> str:
+    """Return a hint if names differ only in case, in characters that nobody sees, or as numbers."""
+    known: Dict[Any, str] = {}
+    for name in names:
+        text = unicodedata.normalize("NFKC", name).lower()
+        text = "".join(c for c in text if unicodedata.category(c) != "Cf")
+        value = as_number({"true": "1", "false": "0"}.get(text, text))
+        other = known.setdefault(" ".join(text.split()) if math.isnan(value) else value, name)
+        if other != name:
+            return f"{other!r} and {name!r} are two labels; if they mean one, write them alike"
+    return ""
 
 
 def several(names: Sequence[str]) -> str:

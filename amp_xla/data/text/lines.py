@@ -18,8 +18,8 @@ _NO_TEXT = {
     rb"\xd0\xcf\x11\xe0": "Excel: save it as CSV (UTF-8)",
     rb"7z\xbc\xaf|Rar!|.{257}ustar": "an archive: unpack it",
     rb"\x1f\x8b|BZh\d1AY|\xfd7zXZ|PK\x03\x04|\x28\xb5\x2f\xfd": "compressed twice: unpack it once",
-    rb"version https://git-lfs": "a pointer of Git LFS, without the data: `git lfs pull` fetches them",
-    rb"\s*<(!DOCTYPE html|!doctype html|html)": "HTML, perhaps an error page: download the file again",
+    rb"version https://git-lfs": "a pointer of Git LFS: `git lfs pull` fetches the data",
+    rb"\s*<(!DOCTYPE html|!doctype html|html)": "HTML, perhaps an error page: download it again",
     rb"\s*<(\?xml|sentences|Reviews)": "XML: a line per sample is needed. SemEval's: "
     "python -c \"import sys, xml.etree.ElementTree as E; [print(s.findtext('text'), "
     "a.get('polarity'), sep='\\t') for s in E.parse(sys.argv[1]).iter('sentence') "
@@ -100,8 +100,10 @@ class Table(NamedTuple):
         if comma or (name.endswith(".csv") and not (tabs and 2 * fitting > len(rows))):
             rows, wrong = _quoted(path, lines, ",")
             other = re.search("[;|]", first)
-            if wrong and other and "," not in first:
-                raise other_columns(path, f"no comma, but {other.group()!r} in its first line", first)
+            if wrong and other and not (comma or "," in first):
+                raise other_columns(
+                    path, f"no comma, but {other.group()!r} in its first line", first
+                )
             rows = rows[bool(rows) and rows[0][1].lower() == "sep=\t" :]  # a line for Excel
             return cls(path, "comma", rows, [*bad, *wrong])
         marks = [line for _, line in rows if line[0] == '"' or '\t"' in line]

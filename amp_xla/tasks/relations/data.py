@@ -81,7 +81,7 @@ class RelationFiles(TaggedFiles):
 
 def _sample(content: Any) -> Tuple[str, None, str]:
     record = json_object(content)
-    text = text_value(record, "text", "text")
+    text = text_value(record, "text")
     given = next((record[name] for name in FIELDS if name in record), None)
     if not isinstance(given, list):
         raise ValueError(f"no list {' or '.join(FIELDS)}; found: {', '.join(record)[:60]!r}")
