@@ -84,14 +84,9 @@ def read(path: str, nested: bool = True, on_bad_line: str = "error") -> Dataset:
       The texts; the label of a text is its entities as ``pack`` writes them.
     """
     lines, bad = every_line(path)
-    table = Table.of(path, lines, bad)
+    table, remark = Table.of(path, lines, bad), ""
     read_one: Callable[[Any], Tuple[str, List[Entity]]] = _joined
-    rows = [] if table.format == "json" else list(map(split, lines))
-    for before, row in zip([[], *rows], rows):
-        if row[:1] == ["#"] and not before and not TAG.fullmatch(row[-1]):
-            row.clear()  # a comment before a text, as in GermEval and MultiCoNER
-    places: Iterable[Tuple[int, Any]] = _texts(path, enumerate(rows, 1), bad)
-    layout, remark = None, ""
+    places: Iterable[Tuple[int, Any]]
     if table.format == "json":
         names = keys(table)
         tags = [name for name in TAGS if name in names and "tokens" in names]
@@ -101,24 +96,13 @@ def read(path: str, nested: bool = True, on_bad_line: str = "error") -> Dataset:
         else:
             layout = Layout.of_objects(names, FIELDS)
             read_one, places = _from_json, table.rows
-    elif any(rows):
-        filled = [row for row in rows if row and row[0] != DOCUMENT] or [["", ""]]
-        cells, first = numbers(filled[0]), [row[0] for row in filled]
-        layout = Layout("conll", False, cells, 0, label=len(cells) - 1)
-        again = sum(a == b for a, b in zip(first, first[1:]))
-        numbered = 2 * again > len(first) or all(map(str.isdigit, first))
-        if len(cells) > 2 and numbered and table.format != "comma":
-            raise DataError(
-                f"{called(path)}: column 0 has numbers of tokens or texts; the token must be in "
-                f"column 0, and its tag in the last one (cut -f 2- removes a column)"
-            )
-        _refuse_two_tags(path, filled)
-        remark = _positions(first)
-        filled_lines = [number for number, row in enumerate(rows) if row]
-        if 512 < len(first) == filled_lines[-1] - filled_lines[0] + 1:  # several texts
-            remark += (
-                f"\nwarning: no blank line ends a text: all {len(first):,} tokens are one text"
-            )
+    else:
+        rows = list(map(split, lines))
+        for before, row in zip([[], *rows], rows):
+            if row[:1] == ["#"] and not before and not TAG.fullmatch(row[-1]):
+                row.clear()  # a comment before a text, as in GermEval and MultiCoNER
+        layout, remark = _columns(path, rows, numbered=table.format != "comma")
+        places = _texts(path, enumerate(rows, 1), bad)
 
     def sample(content: Any) -> Tuple[str, None, str]:
         text, entities = read_one(content)
@@ -133,6 +117,28 @@ def read(path: str, nested: bool = True, on_bad_line: str = "error") -> Dataset:
 
     data = collected(path, places, sample, bad, on_bad_line)
     return dataclasses.replace(data, layout=layout, remark=remark)
+
+
+def _columns(path: str, rows: Sequence[List[str]], numbered: bool) -> Tuple[Layout, str]:
+    """Return the layout of tokens and tags, and warnings; raise ``DataError`` for other columns.
+
+    ``numbered``: tokens may have numbers before them.
+    """
+    filled = [row for row in rows if row and row[0] != DOCUMENT] or [["", ""]]
+    cells, first = numbers(filled[0]), [row[0] for row in filled]
+    again = sum(a == b for a, b in zip(first, first[1:]))
+    numbered &= len(cells) > 2 and (2 * again > len(first) or all(map(str.isdigit, first)))
+    if numbered:
+        raise DataError(
+            f"{called(path)}: column 0 has numbers of tokens or texts; the token must be in "
+            f"column 0, and its tag in the last one (cut -f 2- removes a column)"
+        )
+    _refuse_two_tags(path, filled)
+    remark = _positions(first)
+    filled_lines = [number for number, row in enumerate(rows) if row]
+    if 512 < len(first) == filled_lines[-1] - filled_lines[0] + 1:  # several texts
+        remark += f"\nwarning: no blank line ends a text: all {len(first):,} tokens are one text"
+    return Layout("conll", False, cells, 0, label=len(cells) - 1), remark
 
 
 def _refuse_two_tags(path: str, rows: Sequence[List[str]]) -> None:
