@@ -108,11 +108,11 @@ def _with_row_names(table: Table) -> Table:
 
     The first cells of the other rows must be numbers or ids: they may be parts of texts.
     """
-    number, head = table.rows[0]
-    below = [row.split("\t") for _, row in table.rows[1:EXAMINED]]
-    names = [row[0] for row in below]
-    one_more = "\t" in head and set(map(len, below)) == {head.count("\t") + 2}
-    if one_more and len(set(names)) == len(names) and _kind(names) in ("id", "number"):
+    (number, head), *below = table.rows[:EXAMINED]
+    names = [row.partition("\t")[0] for _, row in below]
+    columns = {row.count("\t") for _, row in below}
+    named = len(set(names)) == len(names) and _kind(names) in ("id", "number")
+    if "\t" in head and columns == {head.count("\t") + 1} and named:
         return table._replace(rows=[(number, f"\t{head}"), *table.rows[1:]])
     return table
 
@@ -160,17 +160,17 @@ def _has_words(cell: str) -> bool:
 def _kind(cells: Sequence[str]) -> str:
     """Return what the values of a column are: empty, number, id or text."""
     filled = [cell for cell in cells if cell]
-    if cells and not filled:
-        return "empty"
+    if not filled:
+        return "empty" if cells else "text"
     differ = len(set(cells)) == len(cells) >= ENOUGH
-    if filled and all(map(_is_number, filled)):
+    if all(map(_is_number, filled)):
         return "id" if differ and all(map(str.isdigit, filled)) else "number"
+    digits, codes = (all(map(each, filled)) for each in (_DIGIT.search, _CODE.fullmatch))
+    numeric = digits and not any(map(_has_words, filled))
     same_length = len(set(map(len, filled))) == 1 and len(filled[0]) >= ENOUGH
-    coded = differ and all(map(_CODE.fullmatch, filled))
-    if coded and (same_length or all(map(_DIGIT.search, filled))):
+    if differ and (numeric or (codes and (digits or same_length))):
         return "id"
-    numeric = all(map(_DIGIT.search, filled)) and not any(map(_has_words, filled))
-    return ("id" if differ else "number") if filled and numeric else "text"
+    return "number" if numeric else "text"
 
 
 def _has_header(

@@ -132,15 +132,15 @@ def entities() -> Parts:
     """
     kinds = (*DEFINITION, ast.Assign)
     nodes = [node for node in _statements(_library()) if isinstance(node, kinds)]
-    classes = {name for name, value in vars(builtins).items() if isinstance(value, type)}
-    classes = {name for name in classes if name[0].isupper()}
+    names = vars(builtins).items()
+    classes = {name for name, value in names if isinstance(value, type) and name[0].isupper()}
     constants = {"None", "True", "False"}
     for node in nodes:
         if isinstance(node, ast.ClassDef) and re.match("_*[A-Z]", node.name):
             classes.add(node.name)
         elif isinstance(node, ast.Assign):
-            names = [t.id for t in node.targets if isinstance(t, ast.Name)]
-            constants.update(name for name in names if re.fullmatch("[A-Z][A-Z_0-9]+", name))
+            targets = [t.id for t in node.targets if isinstance(t, ast.Name)]
+            constants.update(filter(re.compile("[A-Z][A-Z_0-9]+").fullmatch, targets))
     labels: Dict[str, Set[str]] = {}
     for node in nodes:
         for paragraph, parameters in _paragraphs(node):
@@ -178,8 +178,7 @@ def _heads(node: Any, triples: List[Any]) -> Iterator[Tuple[str, List[Any]]]:
     if isinstance(node, ast.ClassDef):
         word, verb, names = "class", "extends", [getattr(b, "id", "") for b in node.bases]
     else:
-        word, verb = "def", "takes"
-        names = [part.arg for part in ast.walk(node.args) if isinstance(part, ast.arg)]
+        word, verb, names = "def", "takes", _arguments(node)
     of_names = [(node.name, verb, name) for name in names if name and name not in NO_NAMES]
     yield f"{word} {node.name}({', '.join(filter(None, names))}):", triples + of_names
     for child in node.body:
@@ -197,8 +196,7 @@ def names() -> Parts:
     targets: Dict[str, Set[str]] = {}
     for node in _statements(_library()):
         if isinstance(node, DEFINITION) and not node.name.startswith("__"):
-            paragraph = PARAGRAPHS.split(ast.get_docstring(node) or "")[0]
-            text = " ".join(MARKUP.sub("", paragraph).split())
+            text = _first_paragraph(node)
             words = " ".join(WORD_OF_NAME.findall(node.name)).lower()
             if len(text.split()) in DESCRIPTION and words and not text_problem(text):
                 targets.setdefault(text, set()).add(words)
@@ -215,10 +213,8 @@ def questions() -> Parts:
     passages: Dict[str, Tuple[str, str]] = {}
     for node in _statements(_library()):
         if isinstance(node, FUNCTION):
-            paragraph = PARAGRAPHS.split(ast.get_docstring(node) or "")[0]
-            text = " ".join(MARKUP.sub("", paragraph).split())
-            names = [part.arg for part in ast.walk(node.args) if isinstance(part, ast.arg)]
-            taken = ", ".join(name for name in names if name not in NO_NAMES)
+            text = _first_paragraph(node)
+            taken = ", ".join(name for name in _arguments(node) if name not in NO_NAMES)
             if len(text.split()) in SENTENCES and not text_problem(text):
                 passages[f"{node.name}({taken}): {text}"] = (node.name, taken)
     parts: Any = ([], [])
@@ -251,22 +247,32 @@ def _paragraphs(node: Any) -> Iterator[Tuple[str, Set[str]]]:
                 yield " ".join(paragraph.split()), names - NO_NAMES
 
 
+def _first_paragraph(node: Any) -> str:
+    """Return the first paragraph of a node's docstring, without markup."""
+    return _without_markup(PARAGRAPHS.split(ast.get_docstring(node) or "")[0])
+
+
+def _without_markup(text: str) -> str:
+    return " ".join(MARKUP.sub("", text).split())
+
+
+def _arguments(function: Any) -> List[str]:
+    return [part.arg for part in ast.walk(function.args) if isinstance(part, ast.arg)]
+
+
 def _marked(
     paragraph: str, parameters: Set[str], classes: Set[str], constants: Set[str]
 ) -> Tuple[str, List[Entity]]:
     """Return a paragraph without markup, and its entities."""
-    plain = " ".join(MARKUP.sub("", paragraph).split())
+    plain = _without_markup(paragraph)
     text, end, entities = "", 0, []
     for match in NAME.finditer(plain):
         name = match.group().rstrip("()")
         text += plain[end : match.start()]
-        label = None
-        if name in parameters:
-            label = "parameter"
-        elif match.group(1):
+        groups = {"parameter": parameters, "class": classes, "constant": constants}
+        label = next((label for label, names in groups.items() if name in names), None)
+        if match.group(1) and label != "parameter":
             label = "function"
-        elif name in classes or name in constants:
-            label = "class" if name in classes else "constant"
         if label:
             entities.append(Entity(len(text), len(text) + len(name), label))
         text += name
