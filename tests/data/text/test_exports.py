@@ -47,6 +47,7 @@ NUMBERED = [(i + 1, *row) for i, row in enumerate(PLAIN)]
 @pytest.mark.parametrize("name, content", [
     ("r.tsv", "text\tlabel\n" + table(NUMBERED, "\t")),  # write.table: no name for the row names
     ("r.csv", "text,label\n" + table(NUMBERED)),
+    ("r.tsv", '"text"\t"label"\n' + "".join('"{}"\t"{}"\t"{}"\n'.format(*r) for r in NUMBERED)),
     ("r.tsv", "Kommentar\tlabel\n" + table(NUMBERED, "\t")),
     ("sep.csv", "\ufeffsep=,\n" + table([("text", "label"), *PLAIN])),
     ("sep.csv", "SEP=,\n" + table([("Kommentar", "label"), *PLAIN])),
@@ -130,6 +131,18 @@ def test_plain_lines_to_predict_keep_their_marks(file, header, line):
         assert questions("-", both, pairs, ("text", "pair"), USUAL) == (both, None)
 
 
+@pytest.mark.parametrize("head", ["text,label", "label,text", "Satz,Note"])
+@pytest.mark.parametrize("line", ["gut{}, aber klein,x", "‘gut{}, klein’,x", "很{}好,但是小,x"])
+def test_a_part_of_a_text_is_no_name_of_a_row(file, head, line):
+    with pytest.raises(DataError, match="12 of 12 lines .*a.csv:2: 3 columns, not 2|a header"):
+        read(file("a.csv", "\n".join([head, *map(line.format, range(12))])))
+
+
+def test_a_carriage_return_in_a_cell_stays(file):
+    path = file("a.csv", 'text,label\r\none\rtwo,0\r\n"four, ""five\r""",1\r\n\rsix,0\r\n')
+    assert read(path).texts == ["one\rtwo", 'four, "five\r"', "\rsix"]
+
+
 def test_spaces_behind_marks_and_backslashes_before_other_letters(file):
     content = 'text,label\n"C:\\new, \\"so\\"" , gut \n"a\\\\b, c" ,"gut" \n'
     data = read(file("a.csv", content))
@@ -170,7 +183,8 @@ def test_missing_labels_as_text_are_named(file, absent):
 
 @pytest.mark.parametrize("labels, numbers", [
     (["True", "False"], ["1", "0"]), ([True, False], ["1", "0"]), (["0.50", 4], ["0.5", "4"]),
-    (["1,5", "2"], None), (["yes", "no"], None),
+    (["1,5", "2"], None), (["yes", "no"], None), (["1_0", "2"], None),
+    (["1e-3", "+2E1"], ["0.001", "20"]),
 ])  # fmt: skip
 def test_scores_of_pairs(file, labels, numbers):
     rows = [("a b", "c d", labels[0]), ("e f", "g h", labels[1])]

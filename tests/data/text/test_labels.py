@@ -5,7 +5,7 @@ import shlex
 import numpy as np
 import pytest
 
-from amp_xla.data.text.labels import Labels
+from amp_xla.data.text.labels import Labels, many_numbers
 from amp_xla.errors import DataError
 
 pytestmark = pytest.mark.once
@@ -45,6 +45,23 @@ def test_a_hint_if_the_cause_is_a_flag():
     assert "'-' is a class here" in Labels.fit(["-", "neutral"]).warnings(["-", "neutral"])
     for names in (["yes, of course", "no"], ["a", "b"], ["hotel, bar", "inn, pub"], ["1,5", "2,5"]):
         assert "--multilabel" not in Labels.fit(names).warnings(names)
+
+
+@pytest.mark.parametrize("one, other", [
+    ("1", "1.0"), ("true", "1"), ("01", "1"), ("good", "Good"), ("a  b", "a b"), ("b", "b\u200b"),
+    ("scho\u0308n", "schön"), ("\ufeffb", "b"), ("ｂ", "b"),
+])  # fmt: skip
+def test_labels_that_differ_only_in_their_form_are_named(one, other):
+    assert "are two labels; if they mean one" in Labels.fit([one, other, "c"]).warnings([])
+    with pytest.raises(DataError, match="are two labels; if they mean one"):
+        Labels.fit([one, "c"]).ids([other])
+
+
+def test_labels_that_look_alike_to_python_only_are_others():
+    names = ["1_1", "1_2", "11", "a b", "ab", "a-b", "NA"]
+    warnings = Labels.fit(names).warnings(names)
+    assert "two labels" not in warnings and "'NA' is a class here" in warnings
+    assert many_numbers([f"1_{i}" for i in range(99)]) is None
 
 
 def test_one_class_or_swapped_columns_are_errors():

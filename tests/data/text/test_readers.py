@@ -204,6 +204,17 @@ def test_parquet_is_read_as_the_json_lines_that_it_would_be(tmp_path):
     data = read(path)
     assert (data.texts, data.pairs, data.labels) == (TEXTS, PAIRS, LABELS)
     assert every_line(path) == (objects(**columns).split("\n")[:-1], [])
+    arrow = sys.modules["pyarrow"]
+    times = {
+        "at": arrow.array([1, 2, 3], arrow.timestamp("ns")), "image": [b"\xff", None, b"x"],
+        "zone": arrow.array([0] * 3, arrow.timestamp("us", "Mars/Phobos")), "day": [2**30] * 3,
+    }  # fmt: skip
+    times["day"] = arrow.array(times["day"], arrow.date32())
+    text = arrow.array([text.encode() for text in TEXTS]).dictionary_encode()
+    parquet.write_table(arrow.table({**times, "text": text, "label": LABELS}), path)
+    assert read(path).texts == TEXTS
+    assert json.loads(every_line(path)[0][0])["image"] is None
+    parquet.write_table(table, path, row_group_size=2)
     with open(path, "rb") as whole:
         content = whole.read()
     for damaged in (content[:-20], content[:200] + bytes(200) + content[400:]):
@@ -283,6 +294,7 @@ COMMAS = "text,label\n" + "".join(f'"{text}, {i}",{i % 2}\n' for i, text in enum
     ("a.csv.xz", lzma.compress(COMMAS.encode())), ("a.csv", lzma.compress(COMMAS.encode())),
     ("a.csv", bz2.compress(COMMAS.encode())), ("a.csv.zip", zipped(**{"a.csv": COMMAS})),
     ("archive.zip", zipped(**{"IMDB Dataset.csv": COMMAS, "__MACOSX/._IMDB": "x"})),
+    ("archive.zip", zipped(**{"a/a.csv": COMMAS, "a/.DS_Store": "x"})),
     ("a.csv", zipped(**{"data/": "", "data/train.txt": COMMAS})),
 ])  # fmt: skip
 def test_compressed_files_are_known_by_content(file, name, content):
@@ -330,6 +342,10 @@ FLIPPED = PACKED[:60] + bytes([PACKED[60] ^ 16]) + PACKED[61:]
     ("a.parquet.gz", gzip.compress(b"PAR1\x15\x04"), "is Parquet that was compressed again"),
     ("a.xls", b"\xd0\xcf\x11\xe0\xa1\xb1", "is Excel: save it as CSV"),
     ("a.tar.gz", gzip.compress(archive("train.csv")), "is an archive: unpack it"),
+    ("a.csv", b"version https://git-lfs.github.com/spec/v1\n", "a pointer of Git LFS: `git lfs"),
+    ("a.tsv", b"\n<!DOCTYPE html>\n<html>", "is HTML"), ("a.tsv", b"<html>\n", "is HTML"),
+    ("a.gz", gzip.compress(PACKED), "compressed twice"),
+    ("a.zip", zipped(x=lzma.compress(PACKED)), "compressed twice"),
     ("a.txt", b"%PDF-1.4\n%\xc4\xe5", "is no text; text, CSV or JSON lines are needed"),
     ("a.bin", bytes(range(256)) * 2 + bytes(400), "no text: 402 of its first bytes are 0"),
 ])  # fmt: skip
