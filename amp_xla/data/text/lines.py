@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import csv
+import io
 import json
 import re
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
@@ -90,8 +91,7 @@ class Table(NamedTuple):
         cls, path: str, lines: Sequence[str], bad: List[BadLine], comma: bool = False
     ) -> Table:  # fmt: skip
         """Return the table in ``lines``; ``comma``: commas separate them, whatever the name."""
-        rows: List[Tuple[int, Any]]
-        rows = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
+        rows: Any = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
         name, first = plain_name(path).lower(), rows[0][1] if rows else ""
         if rows and (name.endswith(JSON_SUFFIXES) or JSON.match(first)):
             return cls(path, "json", _inside(_json_rows(path, lines, rows, bad)), bad)
@@ -99,11 +99,9 @@ class Table(NamedTuple):
         tabs, fitting = "\t" in first, _fitting(rows)
         if comma or (name.endswith(".csv") and not (tabs and 2 * fitting > len(rows))):
             rows, wrong = _quoted(path, lines, ",")
-            other = re.search("[;|]", first)
-            if wrong and other and not (comma or "," in first):
-                raise other_columns(
-                    path, f"no comma, but {other.group()!r} in its first line", first
-                )
+            other = "," not in first and not comma and re.search("[;|]", first)
+            if wrong and other:
+                raise other_columns(path, f"no comma, but {other[0]!r} in its first line", first)
             rows = rows[bool(rows) and rows[0][1].lower() == "sep=\t" :]  # a line for Excel
             return cls(path, "comma", rows, [*bad, *wrong])
         marks = [line for _, line in rows if line[0] == '"' or '\t"' in line]
@@ -111,8 +109,8 @@ class Table(NamedTuple):
         marked = most or any(map(_DOUBLED.search, marks))
         if marked or (marks and fitting < len(rows)):  # line breaks inside, if that fits better
             table, wrong = _quoted(path, lines, "\t")
-            misfits = len(wrong) + _misfits(table)
-            if _fitting(table) >= fitting and misfits < _misfits(rows) + marked:
+            fewer = len(wrong) + _misfits(table) < _misfits(rows) + marked
+            if fewer and _fitting(table) >= fitting:
                 return cls(path, "quoted", table, [*bad, *wrong])
         return cls(path, "tab", rows, bad)
 
@@ -237,13 +235,10 @@ def every_line(path: str) -> Tuple[List[str], List[BadLine]]:
     lines: List[str] = []
     bad: List[BadLine] = []
     # str.splitlines would also cut at U+2028, \x0b and others inside a text.
-    pieces = data.split(b"\n")
-    if not pieces[-1]:
-        pieces.pop()
-    for number, raw in enumerate(pieces, start=1):
+    for number, raw in enumerate(io.BytesIO(data), start=1):
         try:
             # Files that were appended to each other have a mark inside.
-            lines.append(decoded(raw).lstrip("\ufeff").rstrip("\r"))
+            lines.append(decoded(raw.rstrip(b"\n")).lstrip("\ufeff").rstrip("\r"))
         except ValueError as reason:
             lines.append("")
             bad.append(BadLine(path, number, str(reason)))
