@@ -348,9 +348,11 @@ def _by_number(
     places = dict(zip(usual, free))
     texts = [places[field] for field in ("text", "pair") if field in places]
     doubtful = _doubtful(places, columns, kinds)
-    if "pair" in places and "pair" not in needs:
-        doubtful += _doubtful_pair(texts, columns) + [last] * ids
     words = [i for i in free if all(map(_WORD.fullmatch, columns[i]))]
+    if "pair" in places and "pair" not in needs:
+        sizes = {i: (len(columns[i]), len(set(columns[i]))) for i in texts}
+        few = [i for i, (n, k) in sizes.items() if k <= min(n // 2, max(2, n // 10))]
+        doubtful += [i for i in texts if i in words] + few + [last] * ids
     if "label" in places and kinds[last] == "text":
         label = places["label"]
         doubtful += [label] * _differ(columns[label])
@@ -364,12 +366,3 @@ def _by_number(
             f"such as {_flags(usual, free)}, or {_flags(needs, other)}"
         )
     return places
-
-
-def _doubtful_pair(texts: Sequence[int], columns: Sequence[Sequence[str]]) -> List[int]:
-    """Return those of two columns of texts that seem to be words, or have few values."""
-    doubtful = [i for i in texts if all(map(_WORD.fullmatch, columns[i]))]
-    for i in texts:
-        samples, values = len(columns[i]), len(set(columns[i]))
-        doubtful += [i] * (values <= min(samples // 2, max(2, samples // 10)))
-    return doubtful

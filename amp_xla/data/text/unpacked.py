@@ -193,13 +193,8 @@ def _whole(file: Any, path: str, most: int = MEMORY) -> bytes:
     return content.getvalue()
 
 
-def extra(module: str, use: str, packages: Optional[str] = None) -> Any:
-    """Import a module of an optional package.
-
-    Args:
-      module: name of the module.
-      use: what needs it, for the message.
-      packages: packages to install; None = the package of the module.
+def extra(module: str, use: str) -> Any:
+    """Import a module of an optional package; ``use``: what needs it, for the message.
 
     Raises:
       DataError: the package is missing, or cannot be imported.
@@ -209,10 +204,8 @@ def extra(module: str, use: str, packages: Optional[str] = None) -> Any:
     except ImportError as error:
         # The package may be installed, without one that it imports.
         package = str(error.name or module).split(".")[0]
-        if not module.startswith(package):
-            packages = None
         raise DataError(
-            f"{use} needs the package {package} ({error}): pip install {packages or package}"
+            f"{use} needs the package {package} ({error}): pip install {package}"
         ) from None
 
 
