@@ -224,10 +224,8 @@ def _repeated(train: Dataset, dev: Dataset) -> str:
     """Return a warning if dev texts are training texts, too; empty if none is."""
 
     def samples(data: Dataset) -> Iterator[Tuple[Any, str]]:
-        pairs = data.pairs or [""] * len(data)
-        if data.labels is None:  # the second texts are the targets
-            return zip(data.texts, pairs)
-        return zip(zip(data.texts, pairs), data.labels)
+        *texts, answers = data.fields.values()  # without labels, the second texts are targets
+        return zip(zip(*texts), answers)
 
     if (train.labels is None) != (dev.labels is None):
         return ""

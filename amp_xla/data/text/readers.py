@@ -77,10 +77,8 @@ class Dataset:
     def take(self, indices: Iterable[int]) -> Dataset:
         """Return the samples at ``indices``, in that order."""
         chosen = [int(i) for i in indices]
-        each: Any = {name: [values[i] for i in chosen] for name, values in self.fields.items()}
-        return dataclasses.replace(
-            self, texts=each["text"], pairs=each.get("pair"), labels=each.get("label")
-        )
+        each: Any = {f"{f}s": [values[i] for i in chosen] for f, values in self.fields.items()}
+        return dataclasses.replace(self, **each)
 
 
 def read(
