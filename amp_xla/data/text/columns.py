@@ -23,7 +23,7 @@ from amp_xla.data.text.layout import (
     keys,
     numbers,
 )
-from amp_xla.data.text.lines import EXAMINED, Table, json_object, other_columns
+from amp_xla.data.text.lines import EXAMINED, Table, json_object
 from amp_xla.data.text.unpacked import called
 from amp_xla.errors import DataError
 
@@ -118,11 +118,7 @@ def _with_row_names(table: Table) -> Table:
 
 
 def _refuse_other_formats(table: Table, needs: Sequence[str]) -> List[List[str]]:
-    """Return the cells of the first rows, without those that have other columns than the first.
-
-    Raises:
-      DataError: the file has another format.
-    """
+    """Return the cells of the rows with as many columns as the first; refuse other formats."""
     for begin, (name, program) in _FORMATS.items():
         if "label" in needs and all(re.match(begin, line) for _, line in table.rows):
             raise DataError(
@@ -134,8 +130,10 @@ def _refuse_other_formats(table: Table, needs: Sequence[str]) -> List[List[str]]
     marks = [mark for mark in _MARKS if all(mark in line for _, line in table.rows)]
     uneven = len(rows[0]) == 1 or 2 * len(even) < len(rows) + 1
     if marks and uneven and len(needs) > 1:
-        problem = f"{count(rows[0])}, but every line has {marks[0]!r}"
-        raise other_columns(table.path, problem, table.rows[0][1])
+        raise DataError(
+            f"{called(table.path)}: {count(rows[0])}, but every line has {marks[0]!r}; only tabs "
+            f"and, in a .csv file, commas separate columns. First line: {table.rows[0][1][:80]!r}"
+        )
     return even
 
 

@@ -99,9 +99,12 @@ class Table(NamedTuple):
         tabs, fitting = "\t" in first, _fitting(rows)
         if comma or (name.endswith(".csv") and not (tabs and 2 * fitting > len(rows))):
             rows, wrong = _quoted(path, lines, ",")
-            other = "," not in first and not comma and re.search("[;|]", first)
-            if wrong and other:
-                raise other_columns(path, f"no comma, but {other[0]!r} in its first line", first)
+            other = re.search("[;|]", first)
+            if wrong and other and not comma and "," not in first:
+                raise DataError(
+                    f"{called(path)}: no comma, but {other[0]!r} in its first line; only tabs and, "
+                    f"in a .csv file, commas separate columns. First line: {first[:80]!r}"
+                )
             rows = rows[bool(rows) and rows[0][1].lower() == "sep=\t" :]  # a line for Excel
             return cls(path, "comma", rows, [*bad, *wrong])
         marks = [line for _, line in rows if line[0] == '"' or '\t"' in line]
@@ -124,14 +127,6 @@ def _misfits(rows: Sequence[Line]) -> int:
     """Return the number of rows with more or fewer tabs than is usual in the file."""
     times = collections.Counter(line.count("\t") for _, line in rows)
     return len(rows) - max(times.values(), default=0)
-
-
-def other_columns(path: str, problem: str, first: str) -> DataError:
-    """Return the error for a file in which another character separates columns."""
-    return DataError(
-        f"{called(path)}: {problem}; only tabs and, in a .csv file, commas separate columns. "
-        f"First line: {first[:80]!r}"
-    )
 
 
 def _quoted(path: str, lines: Sequence[str], mark: str) -> Tuple[List[Line], List[BadLine]]:

@@ -122,10 +122,9 @@ def test_dev_batches_have_the_same_shapes_and_the_order_of_the_corpus(options):
         train.like(*encoded([41]))
 
 
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [(dict(lengths=[16, 24, 40]), "01b8380de5c5"), (dict(shape=None), "e1699741f381")],
-)
+@pytest.mark.parametrize("options, expected", [
+    (dict(lengths=[16, 24, 40]), "01b8380de5c5"), (dict(shape=None), "e1699741f381"),
+])  # fmt: skip
 def test_the_order_is_the_same_in_every_version(options, expected):
     """Resumed runs depend on it, in every Python and NumPy."""
     lengths = [2 + i * 7 % 39 for i in range(500)]

@@ -161,9 +161,6 @@ def test_a_reason_is_given_once(file):
         lines = "".join(f"some text\t{label}\n" for label in labels.split())
         with pytest.raises(DataError, match=f"a number is needed, .*; {advice}"):
             read(file("a.tsv", lines), numbers=True, header="no")
-    gbk = "味道很好\t1\n送餐太慢\t0\n".encode("gbk")
-    with pytest.raises(DataError, match="not UTF-8.* UTF-8 is needed .iconv -f GB18030"):
-        read(file("b.tsv", gbk))
 
 
 UNUSABLE = [
@@ -199,22 +196,18 @@ def test_parquet_is_read_as_the_json_lines_that_it_would_be(tmp_path):
     parquet = pytest.importorskip("pyarrow.parquet", reason="reading Parquet is an extra")
     path = str(tmp_path / "train-00000-of-00001")  # any name
     columns = {"idx": [3, 1, 2], "sentence1": TEXTS, "sentence2": PAIRS, "label": LABELS}
-    table = sys.modules["pyarrow"].table(columns)
-    parquet.write_table(table, path, row_group_size=2)
+    arrow = sys.modules["pyarrow"]
+    parquet.write_table(arrow.table(columns), path, row_group_size=2)
     data = read(path)
     assert (data.texts, data.pairs, data.labels) == (TEXTS, PAIRS, LABELS)
     assert every_line(path) == (objects(**columns).split("\n")[:-1], [])
-    arrow = sys.modules["pyarrow"]
-    times = {
+    odd = {
         "at": arrow.array([1, 2, 3], arrow.timestamp("ns")), "image": [b"\xff", None, b"x"],
-        "zone": arrow.array([0] * 3, arrow.timestamp("us", "Mars/Phobos")), "day": [2**30] * 3,
+        "zone": arrow.array([0] * 3, arrow.timestamp("us", "Mars/Phobos")), "label": LABELS,
+        "day": arrow.array([2**30] * 3, arrow.date32()), "text": [text.encode() for text in TEXTS],
     }  # fmt: skip
-    times["day"] = arrow.array(times["day"], arrow.date32())
-    text = arrow.array([text.encode() for text in TEXTS]).dictionary_encode()
-    parquet.write_table(arrow.table({**times, "text": text, "label": LABELS}), path)
-    assert read(path).texts == TEXTS
-    assert json.loads(every_line(path)[0][0])["image"] is None
-    parquet.write_table(table, path, row_group_size=2)
+    parquet.write_table(arrow.table(odd), str(tmp_path / "odd"))
+    assert read(str(tmp_path / "odd")).texts == TEXTS
     with open(path, "rb") as whole:
         content = whole.read()
     for damaged in (content[:-20], content[:200] + bytes(200) + content[400:]):
@@ -223,25 +216,13 @@ def test_parquet_is_read_as_the_json_lines_that_it_would_be(tmp_path):
             read(str(tmp_path / "damaged.parquet"))
 
 
-def test_a_pipe_is_read():
-    reading, writing = os.pipe()
-    os.write(writing, rows(TEXTS, LABELS).encode())
-    os.close(writing)
-    path = f"/dev/fd/{reading}"
-    assert TextFiles(train=path).count() == 0 and read(path).texts == TEXTS
-    os.close(reading)
-
-
-@pytest.mark.parametrize(
-    ("kind", "how", "train", "dev"),
-    [
-        (TextFiles, {}, rows(TEXTS, LABELS), "good\t1\n"),
-        (PairFiles, {"needs": ("text",)}, "one\ntwo\n三\n", "a\tb\t1\n"),
-        (TargetFiles, {}, rows(TEXTS, PAIRS), "good\tyes\n"),
-        (TaggedFiles, {"nested": False}, "a B-x\n\nb O\n\nc O\n", "a B-x\n"),
-        (RelationFiles, {}, 3 * '{"text": "a", "spo_list": []}\n', '{"text": "b", "spo_list": []}'),
-    ],
-)
+@pytest.mark.parametrize("kind, how, train, dev", [
+    (TextFiles, {}, rows(TEXTS, LABELS), "good\t1\n"),
+    (PairFiles, {"needs": ("text",)}, "one\ntwo\n三\n", "a\tb\t1\n"),
+    (TargetFiles, {}, rows(TEXTS, PAIRS), "good\tyes\n"),
+    (TaggedFiles, {"nested": False}, "a B-x\n\nb O\n\nc O\n", "a B-x\n"),
+    (RelationFiles, {}, 3 * '{"text": "a", "spo_list": []}\n', '{"text": "b", "spo_list": []}'),
+])  # fmt: skip
 def test_counted_files_are_not_read_again(kind, how, train, dev, file, monkeypatch):
     """``--bert`` has defaults that depend on the number of texts."""
     names = file("a.txt", train), file("b.txt", dev)
@@ -265,14 +246,9 @@ def test_counted_files_are_not_read_again(kind, how, train, dev, file, monkeypat
 
 
 def test_fingerprint_sees_where_a_text_ends():
-    values = [
-        Dataset(["ab"], None, ["c"]),
-        Dataset(["a", "b"], None, ["c", "c"]),
-        Dataset(["abc"]),
-        Dataset(["ab"], ["c"]),
-        Dataset(["ab"], ["c"], ["c"]),
-        *(Dataset([]), Dataset([], [], [])),
-    ]
+    values = [Dataset(["ab"], None, ["c"]), Dataset(["a", "b"], None, ["c", "c"]), Dataset(["abc"])]
+    values += [Dataset(["ab"], ["c"]), Dataset(["ab"], ["c"], ["c"])]
+    values += [Dataset([]), Dataset([], [], [])]
     assert len({value.fingerprint() for value in values}) == len(values)
     # Runs are recognised by it: it must not change from version to version.
     expected = "8e0f2228adeb9a751df661f56f2837817f662a6f8f01f2d59d119fccca6baf27"
@@ -292,6 +268,7 @@ COMMAS = "text,label\n" + "".join(f'"{text}, {i}",{i % 2}\n' for i, text in enum
 
 @pytest.mark.parametrize("name, content", [
     ("a.csv.xz", lzma.compress(COMMAS.encode())), ("a.csv", lzma.compress(COMMAS.encode())),
+    ("a.csv", COMMAS.encode()),
     ("a.csv", bz2.compress(COMMAS.encode())), ("a.csv.zip", zipped(**{"a.csv": COMMAS})),
     ("archive.zip", zipped(**{"IMDB Dataset.csv": COMMAS, "__MACOSX/._IMDB": "x"})),
     ("archive.zip", zipped(**{"a/a.csv": COMMAS, "a/.DS_Store": "x"})),
@@ -303,6 +280,7 @@ def test_compressed_files_are_known_by_content(file, name, content):
     reading, writing = os.pipe()
     os.write(writing, content)
     os.close(writing)
+    assert TextFiles(train=f"/dev/fd/{reading}").count() == 0  # it can be read only once
     assert unpacked.read_bytes(f"/dev/fd/{reading}").decode() == COMMAS
     os.close(reading)
 
