@@ -183,7 +183,7 @@ class Preparation(NamedTuple):
 
         of_rows = None if most else answers[0]
         if self.packed:
-            batches = grouped(PackedBatches(encoded[0], of_rows, length, size, self.seed))
+            batches = grouped(PackedBatches(encoded[0], of_rows, [length], size, self.seed))
         else:
             # A dev text may be longer than every training text.
             sizes = np.concatenate([part.lengths for part in encoded])

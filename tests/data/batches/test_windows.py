@@ -30,7 +30,7 @@ def texts(sizes, stride):
 def make(encoded, packed, **options):
     labels = 100 + np.arange(len(encoded.windows.counts))
     if packed:
-        rows = PackedBatches(encoded, None, LENGTH, 16, seed=3)
+        rows = PackedBatches(encoded, None, [LENGTH], 16, seed=3)
     else:
         rows = Batches(encoded, None, [6, LENGTH], 16, seed=3)
     most = int(encoded.windows.counts.max())
