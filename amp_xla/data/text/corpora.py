@@ -25,6 +25,7 @@ from amp_xla.data.text.lines import text_problem
 from amp_xla.data.text.readers import Dataset
 from amp_xla.errors import DataError
 
+LIBRARY = sysconfig.get_paths()["stdlib"]
 PACKAGES = 12  # labels: the packages with most docstrings
 DEV_SHARE = 0.15
 MIN_WORDS = 3  # shorter texts, such as "See also", occur in every package
@@ -58,17 +59,16 @@ def pydoc() -> Parts:
     removed from its texts, and white space becomes single spaces. Copies within a package count
     once. Texts that occur in several packages are left out.
     """
-    root = _library()
     by_package: Dict[str, List[str]] = {}
-    for name in sorted(os.listdir(root)):
-        folder = os.path.join(root, name)
+    for name in sorted(os.listdir(LIBRARY)):
+        folder = os.path.join(LIBRARY, name)
         if name not in SKIPPED and os.path.isfile(os.path.join(folder, "__init__.py")):
             by_package[name] = sorted({t for tree in trees(folder) for t in _documents(tree, True)})
     largest = sorted(by_package, key=lambda name: (-len(by_package[name]), name))[:PACKAGES]
     labels = sorted(name for name in largest if by_package[name])
     if len(labels) < 2:
         raise DataError(
-            f"{root}: only these packages have docstrings: {', '.join(labels) or 'none'}. The "
+            f"{LIBRARY}: only these packages have docstrings: {', '.join(labels) or 'none'}. The "
             "built-in corpus needs a Python with the .py files of its standard library; or give "
             "--train FILE and --dev FILE"
         )
@@ -131,7 +131,7 @@ def entities() -> Parts:
     with different entities is left out.
     """
     kinds = (*DEFINITION, ast.Assign)
-    nodes = [node for node in _statements(_library()) if isinstance(node, kinds)]
+    nodes = [node for node in _statements(LIBRARY) if isinstance(node, kinds)]
     names = vars(builtins).items()
     classes = {name for name, value in names if isinstance(value, type) and name[0].isupper()}
     constants = {"None", "True", "False"}
@@ -159,7 +159,7 @@ def relations() -> Parts:
     parameter. Texts are left out if a name of a triple occurs twice.
     """
     labels: Dict[str, Set[str]] = {}
-    for tree in trees(_library()):
+    for tree in trees(LIBRARY):
         for node in tree.body:
             heads = ""
             triples: List[Any] = []
@@ -194,7 +194,7 @@ def names() -> Parts:
     name in words: ``get_payload`` is "get payload". A text with several names is left out.
     """
     targets: Dict[str, Set[str]] = {}
-    for node in _statements(_library()):
+    for node in _statements(LIBRARY):
         if isinstance(node, DEFINITION) and not node.name.startswith("__"):
             text = _first_paragraph(node)
             words = " ".join(WORD_OF_NAME.findall(node.name)).lower()
@@ -211,7 +211,7 @@ def questions() -> Parts:
     docstring. The questions are what it takes, does and returns; some have no answer.
     """
     passages: Dict[str, Tuple[str, str]] = {}
-    for node in _statements(_library()):
+    for node in _statements(LIBRARY):
         if isinstance(node, FUNCTION):
             text = _first_paragraph(node)
             taken = ", ".join(name for name in _arguments(node) if name not in NO_NAMES)
@@ -284,10 +284,6 @@ def is_dev(text: str) -> bool:
     """Return whether a text is a dev text; this depends on the text alone."""
     digest = hashlib.sha256(text.encode("utf-8")).digest()
     return int.from_bytes(digest[:8], "big") < DEV_SHARE * 2**64
-
-
-def _library() -> str:
-    return sysconfig.get_paths()["stdlib"]
 
 
 def python_files(folder: str) -> Iterator[str]:
