@@ -69,8 +69,7 @@ def pydoc() -> Parts:
     if len(labels) < 2:
         raise DataError(
             f"{LIBRARY}: only these packages have docstrings: {', '.join(labels) or 'none'}. The "
-            "built-in corpus needs a Python with the .py files of its standard library; or give "
-            "--train FILE and --dev FILE"
+            "built-in corpus needs the library's .py files; or give --train FILE and --dev FILE"
         )
 
     owners: Dict[str, Set[str]] = collections.defaultdict(set)

@@ -101,7 +101,7 @@ def read(path: str, nested: bool = True, on_bad_line: str = "error") -> Dataset:
         for before, row in zip([[], *rows], rows):
             if row[:1] == ["#"] and not before and not TAG.fullmatch(row[-1]):
                 row.clear()  # a comment before a text, as in GermEval and MultiCoNER
-        layout, remark = _columns(path, rows, numbered=table.format != "comma")
+        layout, remark = _columns(path, rows, table.format)
         places = _texts(path, enumerate(rows, 1), bad)
 
     def sample(content: Any) -> Tuple[str, None, str]:
@@ -119,16 +119,13 @@ def read(path: str, nested: bool = True, on_bad_line: str = "error") -> Dataset:
     return dataclasses.replace(data, layout=layout, remark=remark)
 
 
-def _columns(path: str, rows: Sequence[List[str]], numbered: bool) -> Tuple[Layout, str]:
-    """Return the layout of tokens and tags, and warnings; raise ``DataError`` for other columns.
-
-    ``numbered``: tokens may have numbers before them.
-    """
+def _columns(path: str, rows: Sequence[List[str]], kind: str) -> Tuple[Layout, str]:
+    """Return the layout of tokens and tags, and warnings; raise ``DataError`` for other columns."""
     filled = [row for row in rows if row and row[0] != DOCUMENT] or [["", ""]]
     cells, first = numbers(filled[0]), [row[0] for row in filled]
     again = sum(a == b for a, b in zip(first, first[1:]))
-    numbered &= len(cells) > 2 and (2 * again > len(first) or all(map(str.isdigit, first)))
-    if numbered:
+    numbered = 2 * again > len(first) or all(map(str.isdigit, first))
+    if len(cells) > 2 and numbered and kind != "comma":
         raise DataError(
             f"{called(path)}: column 0 has numbers of tokens or texts; the token must be in "
             f"column 0, and its tag in the last one (cut -f 2- removes a column)"

@@ -59,8 +59,7 @@ class Labels:
         if len(labels) >= MANY and len(names) > len(labels) / 2:
             raise DataError(
                 f"training data: {len(names):,} different labels in {len(labels):,} samples, such "
-                f"as {min(names)[:60]!r}: are text and label swapped? --text-field and "
-                "--label-field name them"
+                f"as {min(names)[:60]!r}: are text and label swapped (--text-field, --label-field)?"
             )
         return cls(tuple(sorted(names, key=_order)))
 

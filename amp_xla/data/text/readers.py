@@ -186,11 +186,7 @@ def text_value(record: Dict[str, Any], field: str, allowed: str = "a text is a s
 
 
 def label_value(record: Dict[str, Any], field: str, separator: Optional[str] = None) -> str:
-    """Return the label in a field, which may be a number or a boolean in JSON.
-
-    With ``separator``, it may be several labels, also as a list. Raises ``ValueError`` as
-    ``text_value`` does.
-    """
+    """Return the label in a field, or several with ``separator``; else as ``text_value``."""
     value = record.get(field)
     if isinstance(value, str) and LISTED.fullmatch(value):
         try:  # as pandas writes lists; numpy writes them without commas

@@ -145,8 +145,7 @@ class Tokenizer:
             )
         if self._ids["[PAD]"] != 0:
             raise DataError(
-                f"{source}: [PAD] is line {self._ids['[PAD]'] + 1}; it must be line 1, because "
-                "bert4keras uses id 0 for padding"
+                f"{source}: [PAD] is line {self._ids['[PAD]'] + 1}; it must be line 1, for id 0"
             )
         self.vocab_size = len(self.tokens)
         self.pad_id, self.unk_id, self.cls_id, self.sep_id = (self._ids[t] for t in REQUIRED)
