@@ -248,7 +248,6 @@ def token_dropout(batches: Any, rate: float, tokenizer: Tokenizer, seed: int = 0
     choice of tokens depends on (seed, epoch, step).
 
     Args:
-      batches: ``Batches``.
       rate: share of the tokens, 0 <= rate < 1.
       tokenizer: the tokenizer of ``batches``; its special tokens are never hidden.
     """

@@ -19,9 +19,8 @@ TF2_IMAGE = "nvcr.io/nvidia/tensorflow:25.02-tf2-py3"
 
 def checkout() -> Optional[str]:
     """Return the path of the checkout that runs, as typed here; None if it is installed."""
-    if not (ROOT / "Makefile").is_file() or _SCRIPT.is_file():
-        return None
-    return shortest(ROOT)
+    runs = (ROOT / "Makefile").is_file() and not _SCRIPT.is_file()
+    return shortest(ROOT) if runs else None
 
 
 def shortest(path: Path) -> str:

@@ -27,7 +27,6 @@ _NO_TEXT = {
     "for a in s.iter() if a.get('polarity')]\" FILE > new-file",
     rb"%PDF-|ARROW1|SQLite format 3|\x80[\x02-\x05]": "no text; text, CSV or JSON lines are needed",
 }
-UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 EXAMINED = 10_000  # rows that decide what the columns are
 JSON_SUFFIXES = (".json", ".jsonl", ".ndjson")
 JSON = re.compile(r"\s*([{]\s*(\"|$)|\[\s*([{]|$))")  # how JSON begins in a file of any name
@@ -274,7 +273,7 @@ def refuse_encoding(path: str, data: bytes) -> None:
             raise DataError(f"{called(path)}: the file is {other}")
     few, zeros = sorted((begin[0::2].count(0), begin[1::2].count(0)))
     is_utf16 = len(begin) > 3 and 4 * zeros > len(begin) and 4 * few < zeros
-    if data[:2] in UTF16_MARKS or is_utf16:
+    if data[:2] in (b"\xff\xfe", b"\xfe\xff") or is_utf16:
         name = "UTF-32" if 2 * (few + zeros) > len(begin) else "UTF-16"
         raise DataError(
             f"{called(path)}: the file is {name}; UTF-8 is needed "

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import hashlib
+import io
 import os
 import string
 import unicodedata
@@ -65,11 +66,6 @@ class Rules(NamedTuple):
     hugging_face: bool = False
     strip_accents: Optional[bool] = None
     chinese: bool = True
-
-    @property
-    def word_max_chars(self) -> int:
-        """Maximum characters of a word that is cut into pieces."""
-        return 100 if self.hugging_face else WORD_MAX_CHARS
 
     def splitter(self) -> Callable[[str], List[str]]:
         """Return a function from a text to its words."""
@@ -133,11 +129,8 @@ def load_vocab(path: str) -> List[str]:
         text = read_bytes(path, regular.LARGEST).decode("utf-8").lstrip("\ufeff")
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: not a UTF-8 vocabulary: {error}") from None
-    lines = text.replace("\r\n", "\n").split("\n")
-    if lines[-1] == "":
-        lines.pop()
     # Only the first word of a line, as in bert4keras: some files have counts after the token.
-    return [line.split()[0] if line.split() else line.strip() for line in lines]
+    return [(line.split() or [""])[0] for line in io.StringIO(text)]
 
 
 def path(folder: str) -> str:
