@@ -118,9 +118,7 @@ def test_marks_in_texts_stay_also_beside_a_line_with_other_columns(file, shapes,
 
 
 @pytest.mark.parametrize("header", [[], [["text", "pair", "label"]]])
-@pytest.mark.parametrize(
-    "line", ['"so ""so"" so"', '"so"', '"""so"""', '""""', '"so" he said', '"']
-)
+@pytest.mark.parametrize("line", '"so ""so"" so"|"so"|"""so"""|""""|"so" he said|"'.split("|"))
 def test_plain_lines_to_predict_keep_their_marks(file, header, line):
     rows = [*header, *((text, f"{text}!", label) for text, label in PLAIN)]
     for name, mark in (("a.tsv", "\t"), ("a.csv", ",")):

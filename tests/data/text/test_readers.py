@@ -194,22 +194,22 @@ def test_unusable_files(file, name, content, options, message):
 
 def test_parquet_is_read_as_the_json_lines_that_it_would_be(tmp_path):
     parquet = pytest.importorskip("pyarrow.parquet", reason="reading Parquet is an extra")
-    path = str(tmp_path / "train-00000-of-00001")  # any name
+    file = tmp_path / "train-00000-of-00001"  # any name
+    path = str(file)
     columns = {"idx": [3, 1, 2], "sentence1": TEXTS, "sentence2": PAIRS, "label": LABELS}
     arrow = sys.modules["pyarrow"]
     parquet.write_table(arrow.table(columns), path, row_group_size=2)
     data = read(path)
     assert (data.texts, data.pairs, data.labels) == (TEXTS, PAIRS, LABELS)
     assert every_line(path) == (objects(**columns).split("\n")[:-1], [])
+    content = file.read_bytes()
     odd = {
         "at": arrow.array([1, 2, 3], arrow.timestamp("ns")), "image": [b"\xff", None, b"x"],
         "zone": arrow.array([0] * 3, arrow.timestamp("us", "Mars/Phobos")), "label": LABELS,
         "day": arrow.array([2**30] * 3, arrow.date32()), "text": [text.encode() for text in TEXTS],
     }  # fmt: skip
-    parquet.write_table(arrow.table(odd), str(tmp_path / "odd"))
-    assert read(str(tmp_path / "odd")).texts == TEXTS
-    with open(path, "rb") as whole:
-        content = whole.read()
+    parquet.write_table(arrow.table(odd), path)
+    assert read(path).texts == TEXTS
     for damaged in (content[:-20], content[:200] + bytes(200) + content[400:]):
         (tmp_path / "damaged.parquet").write_bytes(damaged)
         with pytest.raises(DataError, match="damaged Parquet file"):
