@@ -10,20 +10,8 @@ import shlex
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 from amp_xla.data.text.labels import as_number
-from amp_xla.data.text.layout import (
-    LABELLED,
-    LABELLED_PAIRS,
-    TARGETS,
-    USUAL,
-    Fields,
-    Known,
-    Layout,
-    cells_of,
-    count,
-    keys,
-    numbers,
-)
-from amp_xla.data.text.lines import EXAMINED, Table, json_object
+from amp_xla.data.text.layout import LABELLED, LABELLED_PAIRS, TARGETS, USUAL, Fields, Known, Layout
+from amp_xla.data.text.lines import EXAMINED, Table, cells_of, count, json_object, keys, numbers
 from amp_xla.data.text.unpacked import called
 from amp_xla.errors import DataError
 

@@ -9,8 +9,8 @@ import json
 import re
 from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Sequence, Tuple
 
-from amp_xla.data.text.layout import Layout, keys, numbers
-from amp_xla.data.text.lines import TAG, BadLine, Table, every_line, json_object
+from amp_xla.data.text.layout import Layout
+from amp_xla.data.text.lines import TAG, BadLine, Table, every_line, json_object, keys, numbers
 from amp_xla.data.text.readers import Dataset, collected, joined, refuse_rejected, text_value
 from amp_xla.data.text.unpacked import called
 from amp_xla.errors import DataError

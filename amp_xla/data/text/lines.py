@@ -28,6 +28,7 @@ _NO_TEXT = {
     rb"%PDF-|ARROW1|SQLite format 3|\x80[\x02-\x05]": "no text; text, CSV or JSON lines are needed",
 }
 EXAMINED = 10_000  # rows that decide what the columns are
+OBJECTS = 100  # JSON objects whose keys are collected: the first may lack a key
 JSON_SUFFIXES = (".json", ".jsonl", ".ndjson")
 JSON = re.compile(r"\s*([{]\s*(\"|$)|\[\s*([{]|$))")  # how JSON begins in a file of any name
 # Behind a token, as in CoNLL; several tags are none.
@@ -216,6 +217,36 @@ def json_object(content: Any) -> Dict[str, Any]:
     if not isinstance(record, dict):
         raise ValueError(f"JSON, but not an object: {json.dumps(record, ensure_ascii=False)[:40]}")
     return record
+
+
+def cells_of(line: str) -> List[str]:
+    """Return the cells of a row."""
+    return [cell.strip() for cell in line.split("\t")]
+
+
+def numbers(cells: Sequence[Any]) -> Tuple[str, ...]:
+    """Return the numbers of columns, which are their names without a header."""
+    return tuple(map(str, range(len(cells))))
+
+
+def count(cells: Sequence[Any]) -> str:
+    """Return the number of columns as words."""
+    return "1 column" if len(cells) == 1 else f"{len(cells)} columns"
+
+
+def keys(table: Table) -> List[str]:
+    """Return the keys of the first JSON objects."""
+    found: Dict[str, None] = {}
+    for _, content in table.rows[:OBJECTS]:
+        with contextlib.suppress(ValueError):  # reported later, with the line number
+            found.update(dict.fromkeys(json_object(content)))
+    if table.rows and not found:
+        number, content = table.rows[0]
+        raise DataError(
+            f"{called(table.path)}:{number}: not a JSON object: {str(content)[:60]!r}; objects are "
+            "needed, one per line or in an array"
+        )
+    return list(found)
 
 
 def every_line(path: str) -> Tuple[List[str], List[BadLine]]:

@@ -12,8 +12,8 @@ from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tupl
 
 from amp_xla.data.text.columns import Request, decide, doubt
 from amp_xla.data.text.labels import as_number
-from amp_xla.data.text.layout import LABELLED, USUAL, Fields, Known, Layout, numbers
-from amp_xla.data.text.lines import BadLine, LineError, Table, text_problem
+from amp_xla.data.text.layout import LABELLED, USUAL, Fields, Known, Layout
+from amp_xla.data.text.lines import BadLine, LineError, Table, numbers, text_problem
 from amp_xla.data.text.unpacked import called
 from amp_xla.errors import DataError
 
