@@ -324,11 +324,6 @@ def test_another_separator_is_named(file, name, mark, header):
     path = file(name, rows("t"))
     with pytest.raises(DataError, match="1 column between"):
         read(path)
-    if name == "a.csv":
-        content = header.format(mark) + rows("tl", separator=mark)
-        marked = "".join(f'"{line}"\n' for line in content.replace(mark, f'"{mark}"').split("\n"))
-        with pytest.raises(DataError, match="no comma, but ';' in its first line; only tabs"):
-            read(file(name, marked[:-3]), on_bad_line="skip")
 
 
 @pytest.mark.parametrize("name, header", [
