@@ -139,8 +139,8 @@ def _is_number(cell: str) -> bool:
 
 
 def _has_words(cell: str) -> bool:
-    """Return whether a cell has more letters than other characters; times and prices have not."""
-    return 2 * sum(map(str.isalpha, cell)) > len(cell)
+    """Return whether a cell has more letters than digits; times and prices have not."""
+    return sum(map(str.isalpha, cell)) > sum(map(str.isdigit, cell))
 
 
 def _kind(cells: Sequence[str]) -> str:
@@ -343,7 +343,7 @@ def _by_number(
         label = places["label"]
         doubtful += [label] * _differ(columns[label])
         doubtful += [i for i in texts[:1] if i in words and label not in words]
-    if doubtful and len(free) > 1:
+    if doubtful and len(free) > 1 and columns[0]:  # else there is no row below the header
         other = [i for i in free if i != doubtful[0]] + doubtful[:1]
         other = free[::-1] if len(free) == 2 else other
         raise DataError(

@@ -100,7 +100,7 @@ class Table(NamedTuple):
         if comma or (name.endswith(".csv") and not (tabs and 2 * fitting > len(rows))):
             rows, wrong = _quoted(path, lines, ",")
             other = re.search("[;|]", first)
-            if wrong and other and not comma and "," not in first:
+            if wrong and other and not (comma or re.search("[,\t]", first)):
                 raise DataError(
                     f"{called(path)}: no comma, but {other[0]!r} in its first line; only tabs and, "
                     f"in a .csv file, commas separate columns. First line: {first[:80]!r}"

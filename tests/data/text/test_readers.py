@@ -166,6 +166,8 @@ def test_a_reason_is_given_once(file):
 UNUSABLE = [
     ("a.tsv", b"", {}, "empty"),
     ("a.tsv", "text\tlabel\n", {}, "no sample below"),
+    ("a.csv", 'gut,"so, ""so""",1\n', {"header": "yes"}, "no sample below"),
+    ("a.tsv", "gut\t7 x\n", {"header": "yes"}, "no sample below"),
     ("a.tsv", "text\t1\n".encode("utf-16-le"), {}, "UTF-16"),
     ("a.tsv.gz", "text\t1\n".encode("utf-16-be"), {}, "UTF-16"),
     ("a.tsv", "text\t1\n".encode("utf-32"), {}, "is UTF-32; .* -f UTF-32"),
