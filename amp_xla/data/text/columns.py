@@ -94,13 +94,13 @@ def decide(table: Table, request: Request, run: Optional[Layout] = None) -> Layo
 def _with_row_names(table: Table) -> Table:
     """Return the table with an empty first cell in its header if that lacks one, as in R.
 
-    The first cells of the other rows must be numbers or ids: they may be parts of texts.
+    The first cells of the other rows must be different numbers: they may be parts of texts.
     """
     (number, head), *below = table.rows[:EXAMINED]
     names = [row.partition("\t")[0] for _, row in below]
+    numbered = len(set(names)) == len(names) and all(map(str.isdigit, names))
     columns = {row.count("\t") for _, row in below}
-    named = len(set(names)) == len(names) and _kind(names) in ("id", "number")
-    if "\t" in head and columns == {head.count("\t") + 1} and named:
+    if numbered and "\t" in head and columns == {head.count("\t") + 1}:
         return table._replace(rows=[(number, f"\t{head}"), *table.rows[1:]])
     return table
 

@@ -132,7 +132,7 @@ def test_plain_lines_to_predict_keep_their_marks(file, header, line):
 @pytest.mark.parametrize("head", ["text,label", "label,text", "Satz,Note"])
 @pytest.mark.parametrize("line", ["gut{}, aber klein,x", "‘gut{}, klein’,x", "很{}好,但是小,x"])
 def test_a_part_of_a_text_is_no_name_of_a_row(file, head, line):
-    with pytest.raises(DataError, match="12 of 12 lines .*a.csv:2: 3 columns, not 2|a header"):
+    with pytest.raises(DataError, match="12 of 1[23] lines .*a.csv:2: 3 columns, not 2"):
         read(file("a.csv", "\n".join([head, *map(line.format, range(12))])))
 
 
