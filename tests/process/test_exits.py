@@ -52,7 +52,7 @@ def test_packages_are_added_as_it_is_typed_here(monkeypatch):
 
 
 @pytest.mark.parametrize(("error", "line"), [
-    (ImportError("broken"), "ONNX needs the package tf2onnx (broken): pip install tf2onnx"),
+    (ImportError("broken"), "ONNX needs the package tf2onnx (broken): pip install a b"),
     (ModuleNotFoundError("no", name="packaging.v"), "packaging (no): pip install packaging"),
 ])  # fmt: skip
 def test_a_missing_package_is_named(monkeypatch, error, line):
@@ -61,7 +61,7 @@ def test_a_missing_package_is_named(monkeypatch, error, line):
 
     monkeypatch.setattr(unpacked.importlib, "import_module", missing)
     with pytest.raises(DataError, match=re.escape(line)):
-        unpacked.extra("tf2onnx.convert", "ONNX")
+        unpacked.extra("tf2onnx.convert", "ONNX", "a b")
 
 
 PROGRAM = """

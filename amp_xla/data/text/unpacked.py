@@ -193,8 +193,13 @@ def _whole(file: Any, path: str, most: int = MEMORY) -> bytes:
     return content.getvalue()
 
 
-def extra(module: str, use: str) -> Any:
-    """Import a module of an optional package; ``use``: what needs it, for the message.
+def extra(module: str, use: str, packages: Optional[str] = None) -> Any:
+    """Import a module of an optional package.
+
+    Args:
+      module: name of the module.
+      use: what needs it, for the message.
+      packages: packages to install; None = the package of the module.
 
     Raises:
       DataError: the package is missing, or cannot be imported.
@@ -204,8 +209,10 @@ def extra(module: str, use: str) -> Any:
     except ImportError as error:
         # The package may be installed, without one that it imports.
         package = str(error.name or module).split(".")[0]
+        if not module.startswith(package):
+            packages = None
         raise DataError(
-            f"{use} needs the package {package} ({error}): pip install {package}"
+            f"{use} needs the package {package} ({error}): pip install {packages or package}"
         ) from None
 
 
