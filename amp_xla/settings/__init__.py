@@ -169,9 +169,8 @@ def plain(value: Union[float, str]) -> str:
     if isinstance(value, str):
         return value
     exponent = math.log10(value)
-    if exponent.is_integer() and abs(exponent) >= 4:
-        return f"1e{int(exponent)}"
-    return f"{value:g}"
+    power = exponent.is_integer() and abs(exponent) >= 4
+    return f"1e{int(exponent)}" if power else f"{value:g}"
 
 
 def _hint(name: str, known: Any) -> str:

@@ -241,10 +241,10 @@ def _by_name(
         places["label"] = lower[labels[0]]
     free = [i for i in free if i not in places.values() and kinds[i] != "id"]
     free = [i for i in free if columns[i].lower() not in KNOWN_OTHERS]
-    texts = [i for i in free if kinds[i] == "text"]
+    texts = {i: columns[i].lower() for i in free if kinds[i] == "text"}
     if not is_json and not any(wanted):
-        places.update(_only_left(columns, free, texts, places, request))
-    rivals = [columns[i] for i in texts if columns[i].lower() in known.of_texts()]
+        places.update(_only_left(texts, free, places, request))
+    rivals = [columns[i] for i, name in texts.items() if name in known.of_texts()]
     if rivals and pairs and "pair" not in places and wanted.text is None:
         text = columns[places["text"]]
         both = _flags(("text", "pair"), (rivals[0], text))
@@ -256,14 +256,12 @@ def _by_name(
 
 
 def _only_left(
-    columns: Sequence[str], free: Sequence[int], texts: Sequence[int], places: Dict[str, int],
-    request: Request,
-) -> Dict[str, int]:  # fmt: skip
+    texts: Dict[int, str], free: Sequence[int], places: Dict[str, int], request: Request
+) -> Dict[str, int]:
     """Return the columns of missing fields, if only these are ``free``, or free and ``texts``."""
-    needs = request.needs
-    if "text" not in places and ("label" in places or "label" not in needs):
-        alike = len({re.sub("[12ab]$", "", columns[i].lower()) for i in texts}) == 1
-        if len(texts) == 1 or (len(texts) == 2 and (alike or "pair" in needs)):
+    if "text" not in places and ("label" in places or "label" not in request.needs):
+        alike = len({re.sub("[12ab]$", "", name) for name in texts.values()}) == 1
+        if len(texts) == 1 or (len(texts) == 2 and (alike or "pair" in request.needs)):
             return dict(zip(("text", "pair"), texts))
     elif request.known.labels and "text" in places and "label" not in places and len(free) == 1:
         return {"label": free[0]}

@@ -86,7 +86,6 @@ def read(path: str, nested: bool = True, on_bad_line: str = "error") -> Dataset:
     lines, bad = every_line(path)
     table, remark = Table.of(path, lines, bad), ""
     read_one: Callable[[Any], Tuple[str, List[Entity]]] = _joined
-    places: Iterable[Tuple[int, Any]]
     if table.format == "json":
         names = keys(table)
         tags = [name for name in TAGS if name in names and "tokens" in names]
@@ -232,7 +231,7 @@ def _tagged(table: Table, name: str) -> Iterator[Tuple[int, List[str]]]:
 
 def _texts(
     path: str, rows: Iterable[Tuple[int, List[str]]], bad: List[BadLine]
-) -> Iterator[Tuple[int, Any]]:  # fmt: skip
+) -> Iterable[Tuple[int, Any]]:  # fmt: skip
     """Yield (first line's number, (tokens, tags)) of each text; append bad lines to ``bad``.
 
     ``rows`` are number and cells of each line; a line without cells ends a text.

@@ -140,10 +140,8 @@ def _as_json(column: Any) -> Iterator[str]:
 
 def _plain(value: Any) -> Optional[str]:
     """Return a value of Arrow as text, such as a date; None if it is bytes that are no text."""
-    if not isinstance(value, bytes):
-        return str(value)
     with contextlib.suppress(UnicodeDecodeError):
-        return value.decode()
+        return value.decode() if isinstance(value, bytes) else str(value)
     return None
 
 
