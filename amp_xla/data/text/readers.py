@@ -166,7 +166,8 @@ def collected(
     if not samples:
         raise DataError(f"{called(path)}: the file is empty, or has no sample below its header")
     columns: Any = [None if values[0] is None else list(values) for values in zip(*samples)]
-    return Dataset(*columns, bad_lines=bad)
+    texts, pairs, labels = columns
+    return Dataset(texts, pairs, labels, bad)
 
 
 def text_value(record: Dict[str, Any], field: str, allowed: str = "a text is a string") -> str:
