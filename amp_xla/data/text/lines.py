@@ -20,7 +20,6 @@ _NO_TEXT = {
     rb"7z\xbc\xaf|Rar!|.{257}ustar": "an archive: unpack it",
     rb"\x1f\x8b|BZh\d1AY|\xfd7zXZ|PK\x03\x04|\x28\xb5\x2f\xfd": "compressed twice: unpack it once",
     rb"version https://git-lfs": "a pointer of Git LFS: `git lfs pull` fetches the data",
-    rb"\s*<(!DOCTYPE html|!doctype html|html)": "HTML, perhaps an error page: download it again",
     rb"\s*<(\?xml|sentences|Reviews)": "XML: a line per sample is needed. SemEval's: "
     "python -c \"import sys, xml.etree.ElementTree as E; [print(s.findtext('text'), "
     "a.get('polarity'), sep='\\t') for s in E.parse(sys.argv[1]).iter('sentence') "

@@ -323,7 +323,6 @@ FLIPPED = PACKED[:60] + bytes([PACKED[60] ^ 16]) + PACKED[61:]
     ("a.xls", b"\xd0\xcf\x11\xe0\xa1\xb1", "is Excel: save it as CSV"),
     ("a.tar.gz", gzip.compress(archive("train.csv")), "is an archive: unpack it"),
     ("a.csv", b"version https://git-lfs.github.com/spec/v1\n", "a pointer of Git LFS: `git lfs"),
-    ("a.tsv", b"\n<!DOCTYPE html>\n<html>", "is HTML"), ("a.tsv", b"<html>\n", "is HTML"),
     ("a.gz", gzip.compress(PACKED), "compressed twice"),
     ("a.zip", zipped(x=lzma.compress(PACKED)), "compressed twice"),
     ("a.txt", b"%PDF-1.4\n%\xc4\xe5", "is no text; text, CSV or JSON lines are needed"),
