@@ -174,7 +174,7 @@ def many_numbers(names: Sequence[str]) -> Optional[bool]:
 
 
 def alike(names: Sequence[str]) -> str:
-    """Return a hint if names differ only in case, in characters that nobody sees, or as numbers."""
+    """Return a hint if names differ only in case, in invisible characters, or as numbers."""
     known: Dict[Any, str] = {}
     for name in names:
         text = unicodedata.normalize("NFKC", name).lower()
