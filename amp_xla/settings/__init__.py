@@ -97,14 +97,14 @@ class Settings:
           SettingsError: an unknown ``AMP_XLA_`` name, or a value that is not allowed.
         """
         names = {PREFIX + f.name.upper(): f.name for f in dataclasses.fields(cls)}
-        variables = {key: value.strip() for key, value in environ.items() if key.startswith(PREFIX)}
+        chosen = {key: value.strip() for key, value in environ.items() if key.startswith(PREFIX)}
         for kind, keys, known in (
-            ("environment variable", variables, [*names]), ("setting", overrides, [*names.values()]),
+            ("environment variable", chosen, [*names]), ("setting", overrides, [*names.values()]),
         ):  # fmt: skip
             for key in sorted(set(keys) - set(known)):
                 hint = _hint(key, known)
                 raise SettingsError(f"unknown {kind} {key}{hint}; known are {', '.join(known)}")
-        values: Dict[str, Any] = {names[key]: value for key, value in variables.items() if value}
+        values: Dict[str, Any] = {names[key]: value for key, value in chosen.items() if value}
         values.update({k: v for k, v in overrides.items() if v is not None})
         return cls(**values)
 
