@@ -275,8 +275,9 @@ def questions(
 def _inputs(table: Table, layout: Layout, fields: Sequence[str], count: int) -> List[str]:
     """Return the input of each of ``count`` lines, or of each object of a JSON array."""
     rows, inputs = table.rows[layout.header :], dict.fromkeys(range(1, count + 1), "")
+    unit = "line"
     if not isinstance(table.rows[0][1], str):  # of an array, several objects may be in a line
-        rows, inputs = [(i, row) for i, (_, row) in enumerate(rows)], {}
+        rows, inputs, unit = [(i, row) for i, (_, row) in enumerate(rows, 1)], {}, "object"
     names = [layout.names[field] for field in fields]
     for number, content in rows:
         try:
@@ -289,7 +290,7 @@ def _inputs(table: Table, layout: Layout, fields: Sequence[str], count: int) -> 
             texts = [text_value(record, name) for name in names if filled]
             inputs[number] = "\t".join(map(one_line, texts))
         except ValueError as reason:
-            raise DataError(f"{called(table.path)}, line {number}: {reason}") from None
+            raise DataError(f"{called(table.path)}, {unit} {number}: {reason}") from None
     return list(inputs.values())
 
 

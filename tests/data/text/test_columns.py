@@ -238,6 +238,7 @@ QUESTIONS = [
     ("label,review", "lt", "x.jsonl", '{"text": "x"}\n{"text": null}\n', ["x", ""]),
     ("label,review", "lt", "x.jsonl", '{"text": "x"}\n{"id": 3}\n', "line 2: no field 'text'"),
     ("label,review", "lt", "x.jsonl", '{"text": "x"}\n{"text": 0}\n', "line 2: text is 0"),
+    ("label,review", "lt", "x.json", '[{"text": "x"}, {"text": 0}]\n', "object 2: text is 0"),
     (GLUE, "ittl", "x.tsv", "index\tsentence1\tsentence2\n0\ta\tb\n", ["", "a\tb"]),
     (GLUE, "ittl", "x.tsv", "a\tb\n", ["a\tb"]),
     ("", "ttl", "x.tsv", "a\tb\tgood\n", ["a\tb"]),
