@@ -234,7 +234,7 @@ QUESTIONS = [
     ("label,review", "lt", "x.csv", ',review\n0,"a\nb"\n1,\n', ["", "", "a b", ""]),
     ("label,review", "lt", "x.txt", "a, b\n2023\n", ["a, b", "2023"]),
     ("label,review", "lt", "x.json", '[{"review": "x"}, {"review": ""}]', ["x", ""]),
-    ("label,review", "lt", "x.jsonl", '{"id": 3, "text": "x"}\n\n{"text": null}', ["x", "", ""]),
+    ("label,review", "lt", "x.jsonl", '{"id": 3, "text": "x"}\n\n{"text":null}\n', ["x", "", ""]),
     ("label,review", "lt", "x.jsonl", '{"text": "x"}\n{"id": 3}\n', "line 2: no field 'text'"),
     ("label,review", "lt", "x.jsonl", '{"text": "x"}\n{"text": 0}\n', "line 2: text is 0"),
     ("label,review", "lt", "x.json", '[{"text": "x"}, {"text": 0}]\n', "object 2: text is 0"),
