@@ -210,7 +210,7 @@ def test_parquet_is_read_as_the_json_lines_that_it_would_be(tmp_path):
         "zone": arrow.array([0] * 3, arrow.timestamp("us", "Mars/Phobos")), "label": LABELS,
         "day": arrow.array([2**30] * 3, arrow.date32()), "text": [text.encode() for text in TEXTS],
     }  # fmt: skip
-    parquet.write_table(arrow.table(odd), path)
+    parquet.write_table(arrow.table(odd), path, version="2.6")
     assert read(path).texts == TEXTS
     for damaged in (content[:-20], content[:200] + bytes(200) + content[400:]):
         (tmp_path / "damaged.parquet").write_bytes(damaged)
