@@ -35,14 +35,13 @@ import tyro
 from typing_extensions import Literal, get_args, get_origin, get_type_hints
 
 from amp_xla.errors import SettingsError
-from amp_xla.process import output
+from amp_xla.process import json_files, output
 from amp_xla.process.checkout import as_typed
 
 T = TypeVar("T")
 MAY_CHANGE = "may change on resume"
 _LARGEST_INTEGER = 2**63 - 1
 _SHOWN_CHARACTERS = 40
-_KINDS = {str: "text", bool: "true or false", type(None): "null", list: "a list"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -132,7 +131,7 @@ class Field(NamedTuple):
         else:
             # Tuples are lists in JSON.
             kinds = tuple(list if get_origin(kind) is tuple else kind for kind in self.kinds)
-            allowed = " or ".join(_KINDS.get(kind, kind.__name__) for kind in kinds)
+            allowed = " or ".join(json_files.NAMES.get(kind, kind.__name__) for kind in kinds)
             fits = isinstance(list(value) if isinstance(value, tuple) else value, kinds)
         if fits:
             return None

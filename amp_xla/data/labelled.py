@@ -183,7 +183,7 @@ class Preparation(NamedTuple):
 
         of_rows = None if most else answers[0]
         if self.packed:
-            batches = grouped(PackedBatches(encoded[0], of_rows, length, size, self.seed))
+            batches = grouped(PackedBatches(encoded[0], of_rows, [length], size, self.seed))
         else:
             # A dev text may be longer than every training text.
             sizes = np.concatenate([part.lengths for part in encoded])
@@ -224,10 +224,8 @@ def _repeated(train: Dataset, dev: Dataset) -> str:
     """Return a warning if dev texts are training texts, too; empty if none is."""
 
     def samples(data: Dataset) -> Iterator[Tuple[Any, str]]:
-        pairs = data.pairs or [""] * len(data)
-        if data.labels is None:  # the second texts are the targets
-            return zip(data.texts, pairs)
-        return zip(zip(data.texts, pairs), data.labels)
+        *texts, answers = data.fields.values()  # without labels, the second texts are targets
+        return zip(zip(*texts), answers)
 
     if (train.labels is None) != (dev.labels is None):
         return ""
@@ -250,7 +248,6 @@ def token_dropout(batches: Any, rate: float, tokenizer: Tokenizer, seed: int = 0
     choice of tokens depends on (seed, epoch, step).
 
     Args:
-      batches: ``Batches``.
       rate: share of the tokens, 0 <= rate < 1.
       tokenizer: the tokenizer of ``batches``; its special tokens are never hidden.
     """

@@ -14,15 +14,13 @@ from typing import Optional
 
 ROOT = Path(__file__).resolve().parents[2]
 _SCRIPT = Path(sys.executable).with_name("amp-xla")  # of an installed package
-CONTAINER = "nvcr.io/nvidia/tensorflow:23.03-tf1-py3"
 TF2_IMAGE = "nvcr.io/nvidia/tensorflow:25.02-tf2-py3"
 
 
 def checkout() -> Optional[str]:
     """Return the path of the checkout that runs, as typed here; None if it is installed."""
-    if not (ROOT / "Makefile").is_file() or _SCRIPT.is_file():
-        return None
-    return shortest(ROOT)
+    runs = (ROOT / "Makefile").is_file() and not _SCRIPT.is_file()
+    return shortest(ROOT) if runs else None
 
 
 def shortest(path: Path) -> str:
@@ -67,11 +65,11 @@ def environment() -> str:
     return f"pip install 'amp-xla[{runtime}]' && pip install --no-deps bert4keras=={bert4keras}"
 
 
-def container(image: str = "") -> str:
-    """Return the command that starts NVIDIA's container, or another ``image``."""
+def container(image: str) -> str:
+    """Return the command that starts a container of an image."""
     if checkout():
-        return "make docker-train" + (f" BASE_IMAGE={image}" if image else "")
-    return f"docker run --rm -it --gpus all {image or CONTAINER}"
+        return f"make docker-train BASE_IMAGE={image}"
+    return f"docker run --rm -it --gpus all {image}"
 
 
 def revision() -> Optional[str]:

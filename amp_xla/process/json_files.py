@@ -13,7 +13,7 @@ from typing import Any, List, Mapping, NamedTuple, Optional
 from amp_xla.errors import DataError
 from amp_xla.process import regular
 
-_NAMES = {
+NAMES = {
     dict: "an object", list: "a list", str: "text", bool: "true or false",
     int: "a whole number", float: "a number", type(None): "null",
 }  # fmt: skip
@@ -54,7 +54,7 @@ def decode(data: bytes, kind: Kind = dict) -> Any:
     except RecursionError:
         raise ValueError("JSON nested too deep") from None
     if not _fits(value, kind):
-        raise ValueError(f"{_NAMES[type(value)]}; {_words(kind)} in JSON is needed")
+        raise ValueError(f"{NAMES[type(value)]}; {_words(kind)} in JSON is needed")
     level: List[Any] = [value]
     for _ in range(_DEEPEST):
         groups = (v.values() if isinstance(v, dict) else v for v in level)
@@ -101,7 +101,7 @@ def require(values: Mapping[str, Any], kinds: Mapping[str, Kind], prefix: str = 
         each = allowed if type(allowed) is tuple else (allowed,)  # ``Whole`` is a tuple, too
         if not any(_fits(value, kind) for kind in each):
             number = type(value) is int and any(isinstance(kind, Whole) for kind in each)
-            shown = value if number else _NAMES[type(value)]
+            shown = value if number else NAMES[type(value)]
             raise ValueError(f"{prefix}{name} is {shown}, not {' or '.join(map(_words, each))}")
 
 
@@ -117,7 +117,7 @@ def _fits(value: Any, kind: Kind) -> bool:
 def _words(kind: Kind) -> str:
     if isinstance(kind, list):
         return f"a list of nothing but {_words(kind[0])}"
-    return str(kind) if isinstance(kind, Whole) else _NAMES[kind]
+    return str(kind) if isinstance(kind, Whole) else NAMES[kind]
 
 
 def _whole_number(digits: str) -> float:

@@ -13,10 +13,11 @@ import threading
 import time
 from pathlib import Path
 from types import FrameType
-from typing import Any, Callable, Dict, Iterator, List, Optional, Set, Tuple
+from typing import Any, Callable, Iterator, List, Optional, Set, Tuple
 
 # Slurm can send SIGUSR1 some time before it ends a job; stopping by it is not a failure.
 EXIT_CODES = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 129, "SIGUSR1": 0}
+_NUMBERS = [getattr(signal, name) for name in EXIT_CODES]
 # A launcher may forward a signal that the whole process group has received already.
 SAME_SIGNAL_SECONDS = 0.5
 # Time to clean up before the process is ended: a library call may run no Python for minutes.
@@ -70,31 +71,23 @@ class SignalWatch:
         self.save: Optional[Callable[[], None]] = None
         self._nothing_to_save: List[Tuple[str, bool]] = []  # (when, at_once)
         self._ending = False
-        self._before: Dict[int, Any] = {}
-        self._wakeup = -1
-        self._write_end = -1
+        self._undo = contextlib.ExitStack()
 
     def __enter__(self) -> SignalWatch:
         if threading.current_thread() is not threading.main_thread():
             return self  # only the main thread may set handlers
-        for name in EXIT_CODES:
-            number = getattr(signal, name)
-            if name != "SIGHUP" or signal.getsignal(number) is not signal.SIG_IGN:
-                self._before[number] = signal.signal(number, self._receive)
-        read_end, self._write_end = os.pipe()
-        os.set_blocking(self._write_end, False)
-        self._wakeup = signal.set_wakeup_fd(self._write_end)
+        for number in _NUMBERS:
+            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+                self._undo.callback(signal.signal, number, signal.signal(number, self._receive))
+        read_end, write_end = os.pipe()
+        os.set_blocking(write_end, False)
+        self._undo.callback(os.close, write_end)  # ends the thread
+        self._undo.callback(signal.set_wakeup_fd, signal.set_wakeup_fd(write_end))
         threading.Thread(target=self._watch, args=(read_end,), daemon=True, name="signals").start()
         return self
 
     def __exit__(self, *_: Any) -> None:
-        if self._write_end >= 0:
-            signal.set_wakeup_fd(self._wakeup)
-            os.close(self._write_end)  # ends the thread
-            self._write_end = -1
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-        self._before.clear()
+        self._undo.close()
 
     def _receive(self, number: int, frame: Optional[FrameType]) -> None:
         if self.received is not None:
@@ -170,17 +163,15 @@ class SignalWatch:
 
 def _forget_in_child() -> None:
     """Restore the usual handlers in a forked process: a pool ends its workers by SIGTERM."""
-    for name in EXIT_CODES:
-        number = getattr(signal, name)
+    for number in _NUMBERS:
         if isinstance(getattr(signal.getsignal(number), "__self__", None), SignalWatch):
-            usual = signal.default_int_handler if name == "SIGINT" else signal.SIG_DFL
+            usual = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
             signal.set_wakeup_fd(-1)
             signal.signal(number, usual)
 
 
 def _hold() -> None:
-    numbers = [getattr(signal, name) for name in EXIT_CODES]
-    _masks.append(signal.pthread_sigmask(signal.SIG_BLOCK, numbers))
+    _masks.append(signal.pthread_sigmask(signal.SIG_BLOCK, _NUMBERS))
 
 
 def _release() -> None:

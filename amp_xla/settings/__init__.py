@@ -63,15 +63,19 @@ class Settings:
     cache: str = "on"
 
     def __post_init__(self) -> None:
-        _one_of("precision", self.precision, PRECISIONS)
-        _one_of("xla", self.xla, (*XLA_MODES, AUTO))
-        _one_of("device", self.device, DEVICES)
-        _one_of("cache", self.cache, ("on", "off"))
+        choices = PRECISIONS, (*XLA_MODES, AUTO), DEVICES, ("on", "off")
+        for name, allowed in zip(("precision", "xla", "device", "cache"), choices):
+            value = getattr(self, name)
+            if value not in allowed:
+                raise SettingsError(
+                    f"{name}={value!r} is not known{_hint(str(value), allowed)}; "
+                    f"allowed: {', '.join(allowed)}"
+                )
         object.__setattr__(self, "infinity", _number("infinity", self.infinity))
         object.__setattr__(self, "epsilon", _number("epsilon", self.epsilon))
         if self.loss_scale != "dynamic":
-            allowed = "1, a number such as 1000, or dynamic"
-            object.__setattr__(self, "loss_scale", _number("loss_scale", self.loss_scale, allowed))
+            scales = "1, a number such as 1000, or dynamic"
+            object.__setattr__(self, "loss_scale", _number("loss_scale", self.loss_scale, scales))
         if self.precision == "amp":
             if self.infinity is not None and self.infinity > MAX_HALF_INFINITY:
                 raise SettingsError(
@@ -93,24 +97,14 @@ class Settings:
           SettingsError: an unknown ``AMP_XLA_`` name, or a value that is not allowed.
         """
         names = {PREFIX + f.name.upper(): f.name for f in dataclasses.fields(cls)}
-        values: Dict[str, Any] = {}
-        for key, value in environ.items():
-            if not key.startswith(PREFIX):
-                continue
-            if key not in names:
-                raise SettingsError(
-                    f"unknown environment variable {key}{_hint(key, names)}; "
-                    f"known are {', '.join(sorted(names))}"
-                )
-            if value.strip():
-                values[names[key]] = value.strip()
-        unknown = set(overrides) - set(names.values())
-        if unknown:
-            name = sorted(unknown)[0]
-            raise SettingsError(
-                f"unknown setting {name!r}{_hint(name, names.values())}; "
-                f"known are {', '.join(names.values())}"
-            )
+        chosen = {key: value.strip() for key, value in environ.items() if key.startswith(PREFIX)}
+        for kind, keys, known in (
+            ("environment variable", chosen, [*names]), ("setting", overrides, [*names.values()]),
+        ):  # fmt: skip
+            for key in sorted(set(keys) - set(known)):
+                hint = _hint(key, known)
+                raise SettingsError(f"unknown {kind} {key}{hint}; known are {', '.join(known)}")
+        values: Dict[str, Any] = {names[key]: value for key, value in chosen.items() if value}
         values.update({k: v for k, v in overrides.items() if v is not None})
         return cls(**values)
 
@@ -175,22 +169,13 @@ def plain(value: Union[float, str]) -> str:
     if isinstance(value, str):
         return value
     exponent = math.log10(value)
-    if exponent.is_integer() and abs(exponent) >= 4:
-        return f"1e{int(exponent)}"
-    return f"{value:g}"
+    power = exponent.is_integer() and abs(exponent) >= 4
+    return f"1e{int(exponent)}" if power else f"{value:g}"
 
 
 def _hint(name: str, known: Any) -> str:
     close = difflib.get_close_matches(name, list(known), 1)
     return f" (did you mean {close[0]}?)" if close else ""
-
-
-def _one_of(name: str, value: Any, allowed: Tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise SettingsError(
-            f"{name}={value!r} is not known{_hint(str(value), allowed)}; "
-            f"allowed: {', '.join(allowed)}"
-        )
 
 
 def _number(

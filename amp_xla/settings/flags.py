@@ -157,30 +157,19 @@ def _xla(settings: Settings, current: str, gpu: bool, cache: str) -> str:
 
 def check(environ: Mapping[str, str], tf2: bool) -> List[str]:
     """Return one sentence per variable that TensorFlow would ignore or not understand."""
-    problems = []
-    growth = environ.get("TF_FORCE_GPU_ALLOW_GROWTH")
-    if growth is not None and growth not in ("true", "false"):
-        problems.append(
-            f"TF_FORCE_GPU_ALLOW_GROWTH={growth} is ignored by TensorFlow; allowed: true, false"
-        )
-    for name in _BOOLEANS:
-        value = environ.get(name)
-        if value is not None and value.lower() not in _TRUE + _FALSE:
-            problems.append(f"{name}={value} is not a boolean; allowed: 0, 1, true, false")
-    for name in sorted(environ):
-        if name.startswith(REWRITE_PREFIX):
-            problems.extend(_check_rewrite(name, environ[name], tf2))
-    return problems
-
-
-def _check_rewrite(name: str, value: str, tf2: bool) -> List[str]:
     lists = LISTS_TF1 + LISTS_TF2 if tf2 else LISTS_TF1
-    allowed = [f"{REWRITE_PREFIX}{s}_{a}" for s in lists for a in ("ADD", "REMOVE")]
-    allowed += [REWRITE_PREFIX + other for other in _REWRITE_OTHERS]
-    if name in allowed:
-        return []
-    stem, _, action = name[len(REWRITE_PREFIX) :].rpartition("_")
-    new = dict(zip(LISTS_TF2, LISTS_TF1)).get(stem, stem)
-    close = difflib.get_close_matches(f"{REWRITE_PREFIX}{new}_{action}", allowed, 1)
-    hint = f"did you mean {close[0]}?" if close else f"allowed: {', '.join(allowed)}"
-    return [f"{name}={value} is ignored by this TensorFlow; {hint}"]
+    known = [f"{REWRITE_PREFIX}{s}_{a}" for s in lists for a in ("ADD", "REMOVE")]
+    known += [REWRITE_PREFIX + other for other in _REWRITE_OTHERS]
+    problems = []
+    for name, value in sorted(environ.items()):
+        if name == "TF_FORCE_GPU_ALLOW_GROWTH" and value not in ("true", "false"):
+            problems.append(f"{name}={value} is ignored by TensorFlow; allowed: true, false")
+        elif name in _BOOLEANS and value.lower() not in _TRUE + _FALSE:
+            problems.append(f"{name}={value} is not a boolean; allowed: 0, 1, true, false")
+        elif name.startswith(REWRITE_PREFIX) and name not in known:
+            stem, _, action = name[len(REWRITE_PREFIX) :].rpartition("_")
+            new = dict(zip(LISTS_TF2, LISTS_TF1)).get(stem, stem)
+            close = difflib.get_close_matches(f"{REWRITE_PREFIX}{new}_{action}", known, 1)
+            hint = f"did you mean {close[0]}?" if close else f"allowed: {', '.join(known)}"
+            problems.append(f"{name}={value} is ignored by this TensorFlow; {hint}")
+    return problems

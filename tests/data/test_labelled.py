@@ -59,7 +59,8 @@ def test_a_share_of_the_ordinary_tokens_is_hidden_as_seed_epoch_and_step_decide(
     random, mask = np.random.RandomState(0), tokenizer.mask_id
     texts = [" ".join(random.choice(words, random.randint(1, 40))) for _ in range(700)]
     encoded = tokenizer.encode(texts, max_length=48)
-    batches = PackedBatches(encoded, None, 48, 32) if packed else Batches(encoded, None, [16, 48])
+    kind = PackedBatches if packed else Batches
+    batches = kind(encoded, None, [48] if packed else [16, 48])
     whole = list(labelled.token_dropout(batches, 0.1, tokenizer, seed=3).epoch(1))
     hidden, ordinary = 0, 0
     for before, after in zip(batches.epoch(1), whole):

@@ -74,7 +74,7 @@ def test_every_text_gets_the_answer_and_gives_the_gradient_it_has_alone(session,
     labels = rng.randint(0, CLASSES, len(texts))
     options = EncoderOptions(layers=2, hidden=128, dropout=0.0)
     single = Batches(encoded, labels, [48], len(texts), shuffle=False)
-    several = PackedBatches(encoded, labels, 64, len(texts) - 3, shuffle=False)
+    several = PackedBatches(encoded, labels, [64], len(texts) - 3, shuffle=False)
     assert several.rows > 3 and several.slots > 2 and "packed" in several.describe()
     alone, rows = (
         options.classifier(tokenizer.vocab_size, CLASSES, 64, slots, pooling=pooling)

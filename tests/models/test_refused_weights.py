@@ -275,8 +275,8 @@ def test_usable_weights_are_read_and_unused_ones_named(folders, tmp_path, capfd)
 @pytest.mark.parametrize(
     "name, content, words",
     [
-        ("tokenizer.json", {"added_tokens": [{"content": "x", "id": 10**12}]}, "id of 'x'"),
-        ("tokenizer.json", {"model": {"type": "WordPiece", "vocab": {"a": -1}}}, "id of 'a' is -1"),
+        ("tokenizer.json", {"added_tokens": [{"content": "x", "id": 10**12}]}, "id of x is 10"),
+        ("tokenizer.json", {"model": {"type": "WordPiece", "vocab": {"a": -1}}}, "id of a is -1"),
         ("tokenizer.json", {"model": {"type": "WordPiece", "vocab": [1, 2]}}, "no tokens with ids"),
         ("vocab.txt", gzip.compress(bytes(1 << 25)), "larger than"),
         ("vocab.txt", POINTER.encode(), "git lfs pull"),

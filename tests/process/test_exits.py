@@ -234,9 +234,7 @@ VALUES = {"loss": "0.1234", "scale": "1000", "skipped": "0", "accuracy": "0.987"
 
 
 @pytest.mark.parametrize("columns, shown", [(40, 1), (60, 2), (80, 4), (120, 5)])
-def test_the_bar_shows_whole_values_in_their_order_and_ends_before_the_last_lines(
-    columns, shown, monkeypatch
-):
+def test_the_bar_shows_whole_values_and_ends_before_the_last_lines(columns, shown, monkeypatch):
     reader, terminal = pty.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     with os.fdopen(terminal, "w") as stream:

@@ -75,6 +75,7 @@ class Batches:
       batch_size: rows of a batch.
       seed: decides the order.
       shuffle: False keeps the order of the corpus within each bucket, shortest bucket first.
+      shape: rows per step and slots per row, for ``PackedBatches``.
     """
 
     slots = 1  # samples per row
@@ -87,8 +88,9 @@ class Batches:
         batch_size: int = 32,
         seed: int = 0,
         shuffle: bool = True,
+        shape: Optional[Tuple[int, int]] = None,
     ) -> None:
-        self.encoded = encoded
+        self.encoded, self._shape = encoded, shape
         self._labels = None if label_ids is None else np.asarray(label_ids)
         # Sample id -1 marks an empty place in a batch. As an index, -1 reads the last element, so a
         # sample without tokens is appended.
@@ -113,7 +115,8 @@ class Batches:
 
     def like(self, encoded: Encoded, label_ids: Optional[np.ndarray] = None) -> Batches:
         """Return unshuffled batches of other samples, such as dev texts, in the same shapes."""
-        return type(self)(encoded, label_ids, self.lengths, self.rows, shuffle=False)
+        shape = self.rows, self.slots
+        return type(self)(encoded, label_ids, self.lengths, self.rows, shuffle=False, shape=shape)
 
     @property
     def shapes(self) -> List[Tuple[int, int]]:
@@ -229,32 +232,16 @@ def choose_lengths(
 class PackedBatches(Batches):
     """The packed batches of a corpus, in one shape; follows ``BatchSource``.
 
-    Args:
-      encoded: token ids of each sample.
-      label_ids: int [samples]; None = no labels.
-      length: tokens per row; the longest sample must fit.
+    Args: as of ``Batches``, but
+      lengths: one length, the tokens per row; the longest sample must fit.
       batch_size: average number of samples per step, which decides the number of rows.
-      seed: decides the order.
       shuffle: False packs every epoch the same way.
-      shape: rows per step and slots per row; None = chosen from the samples.
+      shape: None = chosen from the samples.
 
     Attributes:
       rows: R, rows of a step.
       slots: S, maximum samples per row, at least 2.
     """
-
-    def __init__(
-        self,
-        encoded: Encoded,
-        label_ids: Optional[np.ndarray] = None,
-        length: int = 256,
-        batch_size: int = 32,
-        seed: int = 0,
-        shuffle: bool = True,
-        shape: Optional[Tuple[int, int]] = None,
-    ) -> None:
-        self._shape = shape
-        super().__init__(encoded, label_ids, [length], batch_size, seed, shuffle)
 
     def _prepare(self) -> None:
         """Decide which lengths share a row."""
@@ -266,11 +253,6 @@ class PackedBatches(Batches):
             self.rows, self.slots = self._shape
             patterns = pack(counts, self.lengths[0], self.slots)
         self._sharing = Sharing(patterns, self.slots)
-
-    def like(self, encoded: Encoded, label_ids: Optional[np.ndarray] = None) -> PackedBatches:
-        """Return unshuffled batches of other samples, such as dev texts, in the same shape."""
-        shape = (self.rows, self.slots)
-        return PackedBatches(encoded, label_ids, self.lengths[0], shuffle=False, shape=shape)
 
     def describe(self) -> str:
         """Return one line about padding, shape, and samples per step."""

@@ -9,20 +9,9 @@ import re
 import shlex
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
-from amp_xla.data.text.layout import (
-    LABELLED,
-    LABELLED_PAIRS,
-    TARGETS,
-    USUAL,
-    Fields,
-    Known,
-    Layout,
-    cells_of,
-    count,
-    keys,
-    numbers,
-)
-from amp_xla.data.text.lines import EXAMINED, Table, json_object
+from amp_xla.data.text.labels import as_number
+from amp_xla.data.text.layout import LABELLED, LABELLED_PAIRS, TARGETS, USUAL, Fields, Known, Layout
+from amp_xla.data.text.lines import EXAMINED, Table, cells_of, count, json_object, keys, numbers
 from amp_xla.data.text.unpacked import called
 from amp_xla.errors import DataError
 
@@ -71,9 +60,8 @@ def decide(table: Table, request: Request, run: Optional[Layout] = None) -> Layo
     Raises:
       DataError: a field is missing, or the file can be read in two ways.
     """
-    (_, head), *below = table.rows[:EXAMINED]
-    if run is None or run.header:
-        table = table.with_row_names()
+    if table.format != "json" and (run is None or run.header):
+        table = _with_row_names(table)
     layout = run.applied(table, request.needs) if run else None
     if layout is not None and layout.named:
         return layout
@@ -83,21 +71,7 @@ def decide(table: Table, request: Request, run: Optional[Layout] = None) -> Layo
         empty = [name.lower() in texts and not _has_values(table, name) for name in names]
         kinds = ["empty" if each else "text" for each in empty]
         return Layout("json", False, tuple(names), **_by_name(table, names, kinds, request))
-    for begin, (name, program) in _FORMATS.items():
-        if "label" in request.needs and all(re.match(begin, line) for _, line in table.rows):
-            raise DataError(
-                f"{called(table.path)}: looks like {name}: the label is before the text; "
-                f"sed -E '{program}' {table.path} > new-file converts it"
-            )
-    first, *others = (cells_of(line) for _, line in table.rows[:EXAMINED])
-    others = [row for row in others if len(row) == len(first)]
-    marks = [mark for mark in _MARKS if all(mark in line for _, line in table.rows)]
-    uneven = len(first) == 1 or 2 * len(others) < len(below)
-    if marks and uneven and len(request.needs) > 1:
-        raise DataError(
-            f"{called(table.path)}: {count(first)}, but every line has {marks[0]!r}; only "
-            f"tabs and, in a .csv file, commas separate columns. First line: {head[:80]!r}"
-        )
+    first, *others = _refuse_other_formats(table, request.needs)
     # If the training file has no header, an unknown label shows that this file has one.
     ask = request.ask and (run is None or run.header or run.label is None)
     header = _has_header(table, first, others, request._replace(ask=ask))
@@ -117,6 +91,40 @@ def decide(table: Table, request: Request, run: Optional[Layout] = None) -> Layo
     return Layout(table.format, header, tuple(names), **places)
 
 
+def _with_row_names(table: Table) -> Table:
+    """Return the table with an empty first cell in its header if that lacks one, as in R.
+
+    The first cells of the other rows must be different numbers: they may be parts of texts.
+    """
+    (number, head), *below = table.rows[:EXAMINED]
+    names = [row.partition("\t")[0] for _, row in below]
+    numbered = len(set(names)) == len(names) and all(map(str.isdigit, names))
+    columns = {row.count("\t") for _, row in below}
+    if numbered and "\t" in head and columns == {head.count("\t") + 1}:
+        return table._replace(rows=[(number, f"\t{head}"), *table.rows[1:]])
+    return table
+
+
+def _refuse_other_formats(table: Table, needs: Sequence[str]) -> List[List[str]]:
+    """Return the cells of the rows with as many columns as the first; refuse other formats."""
+    for begin, (name, program) in _FORMATS.items():
+        if "label" in needs and all(re.match(begin, line) for _, line in table.rows):
+            raise DataError(
+                f"{called(table.path)}: looks like {name}: the label is before the text; "
+                f"sed -E '{program}' {table.path} > new-file converts it"
+            )
+    rows = [cells_of(line) for _, line in table.rows[:EXAMINED]]
+    even = [row for row in rows if len(row) == len(rows[0])]
+    marks = [mark for mark in _MARKS if all(mark in line for _, line in table.rows)]
+    uneven = len(rows[0]) == 1 or 2 * len(even) < len(rows) + 1
+    if marks and uneven and len(needs) > 1:
+        raise DataError(
+            f"{called(table.path)}: {count(rows[0])}, but every line has {marks[0]!r}; only tabs "
+            f"and, in a .csv file, commas separate columns. First line: {table.rows[0][1][:80]!r}"
+        )
+    return even
+
+
 def _has_values(table: Table, name: str) -> bool:
     """Return whether a JSON field has a text in any row."""
     for _, content in table.rows:
@@ -127,22 +135,28 @@ def _has_values(table: Table, name: str) -> bool:
 
 
 def _is_number(cell: str) -> bool:
-    with contextlib.suppress(ValueError):
-        return math.isfinite(float(cell))
-    return False
+    return math.isfinite(as_number(cell))
+
+
+def _has_words(cell: str) -> bool:
+    """Return whether a cell has more letters than digits; times and prices have not."""
+    return sum(map(str.isalpha, cell)) > sum(map(str.isdigit, cell))
 
 
 def _kind(cells: Sequence[str]) -> str:
     """Return what the values of a column are: empty, number, id or text."""
     filled = [cell for cell in cells if cell]
-    if cells and not filled:
-        return "empty"
+    if not filled:
+        return "empty" if cells else "text"
     differ = len(set(cells)) == len(cells) >= ENOUGH
-    if filled and all(map(_is_number, filled)):
+    if all(map(_is_number, filled)):
         return "id" if differ and all(map(str.isdigit, filled)) else "number"
+    digits, codes = (all(map(each, filled)) for each in (_DIGIT.search, _CODE.fullmatch))
+    numeric = digits and not any(map(_has_words, filled))
     same_length = len(set(map(len, filled))) == 1 and len(filled[0]) >= ENOUGH
-    coded = differ and all(map(_CODE.fullmatch, filled))
-    return "id" if coded and (same_length or all(map(_DIGIT.search, filled))) else "text"
+    if differ and (numeric or (codes and (digits or same_length))):
+        return "id"
+    return "number" if numeric else "text"
 
 
 def _has_header(
@@ -197,7 +211,8 @@ def _by_name(
     """Return the columns that flags or known names choose; else the only columns left."""
     wanted, needs, known = request.fields, request.needs, request.known
     is_json, places = table.format == "json", {}
-    listed = ", ".join(map(repr, columns))[:300]
+    shown = (f"{name!r}{' (empty)' * (k == 'empty')}" for name, k in zip(columns, kinds))
+    listed = f"found: {', '.join(shown)[:300]}"
 
     def error(problem: str) -> DataError:
         return DataError(f"{called(table.path)}: {problem}")
@@ -208,18 +223,17 @@ def _by_name(
         elif name and name.isdigit() and int(name) < len(columns) and not is_json:
             places[field] = int(name)
         elif name is not None:
-            raise error(f"no field {name!r} for --{field}-field; found: {listed}")
+            raise error(f"no field {name!r} for --{field}-field; {listed}")
     free = [i for i, k in enumerate(kinds) if i not in places.values() and k != "empty"]
     lower = {columns[i].lower(): i for i in reversed(free) if columns[i]}
     pairs = [(a, b) for a, b in known.texts if a in lower and (not b or b in lower)]
     if "text" not in places and pairs:
-        found = {"text": lower[pairs[0][0]], "pair": lower.get(pairs[0][1])}
-        places = {**{field: i for field, i in found.items() if i is not None}, **places}
+        places = {**{f: lower[n] for f, n in zip(Fields._fields, pairs[0]) if n}, **places}
     # XLSum has a title and a summary of a text; Alpaca an instruction and its input.
     whole = [pair for pair in pairs if pair[1] and set(pair) & set(pairs[0])]
     if len(whole) > 1 and "pair" in needs and not any(wanted):
         ways = ", or ".join(_flags(Fields._fields, [columns[lower[n]] for n in p]) for p in whole)
-        raise error(f"found: {listed}; which are the texts? Name them: {ways}")
+        raise error(f"{listed}; which are the texts? Name them: {ways}")
     labels = [name for name in known.labels if name in lower]
     if "label" not in places and labels:
         if len(labels) > 1:
@@ -227,24 +241,31 @@ def _by_name(
         places["label"] = lower[labels[0]]
     free = [i for i in free if i not in places.values() and kinds[i] != "id"]
     free = [i for i in free if columns[i].lower() not in KNOWN_OTHERS]
-    texts = [i for i in free if kinds[i] == "text"]
+    texts = {i: columns[i].lower() for i in free if kinds[i] == "text"}
     if not is_json and not any(wanted):
-        alike = len({re.sub("[12ab]$", "", columns[i].lower()) for i in texts}) == 1
-        if "text" not in places and ("label" in places or "label" not in needs):
-            if len(texts) == 1 or (len(texts) == 2 and (alike or "pair" in needs)):
-                places.update(zip(("text", "pair"), texts))
-        elif known.labels and "text" in places and "label" not in places and len(free) == 1:
-            places["label"] = free[0]
-    rivals = [columns[i] for i in texts if columns[i].lower() in known.of_texts()]
+        places.update(_only_left(texts, free, places, request))
+    rivals = [columns[i] for i, name in texts.items() if name in known.of_texts()]
     if rivals and pairs and "pair" not in places and wanted.text is None:
         text = columns[places["text"]]
         both = _flags(("text", "pair"), (rivals[0], text))
-        raise error(f"found: {listed}; name the text: {_flags(['text'], [text])}, or both: {both}")
-    for field in Fields._fields:
-        if field in needs and field not in places:
-            kind = "second text" if field == "pair" else field
-            raise error(f"which field is the {kind}? found: {listed}; name it with --{field}-field")
+        raise error(f"{listed}; name the text: {_flags(['text'], [text])}, or both: {both}")
+    for field in filter(lambda field: field not in places, needs):
+        kind = "second text" if field == "pair" else field
+        raise error(f"which field is the {kind}? {listed}; name it with --{field}-field")
     return places
+
+
+def _only_left(
+    texts: Dict[int, str], free: Sequence[int], places: Dict[str, int], request: Request
+) -> Dict[str, int]:
+    """Return the columns of missing fields, if only these are ``free``, or free and ``texts``."""
+    if "text" not in places and ("label" in places or "label" not in request.needs):
+        alike = len({re.sub("[12ab]$", "", name) for name in texts.values()}) == 1
+        if len(texts) == 1 or (len(texts) == 2 and (alike or "pair" in request.needs)):
+            return dict(zip(("text", "pair"), texts))
+    elif request.known.labels and "text" in places and "label" not in places and len(free) == 1:
+        return {"label": free[0]}
+    return {}
 
 
 def doubt(layout: Layout, known: Known, data: Dict[str, List[str]]) -> str:
@@ -320,7 +341,7 @@ def _by_number(
         label = places["label"]
         doubtful += [label] * _differ(columns[label])
         doubtful += [i for i in texts[:1] if i in words and label not in words]
-    if doubtful and len(free) > 1:
+    if doubtful and len(free) > 1 and columns[0]:  # else there is no row below the header
         other = [i for i in free if i != doubtful[0]] + doubtful[:1]
         other = free[::-1] if len(free) == 2 else other
         raise DataError(

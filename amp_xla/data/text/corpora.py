@@ -25,6 +25,7 @@ from amp_xla.data.text.lines import text_problem
 from amp_xla.data.text.readers import Dataset
 from amp_xla.errors import DataError
 
+LIBRARY = sysconfig.get_paths()["stdlib"]
 PACKAGES = 12  # labels: the packages with most docstrings
 DEV_SHARE = 0.15
 MIN_WORDS = 3  # shorter texts, such as "See also", occur in every package
@@ -58,19 +59,17 @@ def pydoc() -> Parts:
     removed from its texts, and white space becomes single spaces. Copies within a package count
     once. Texts that occur in several packages are left out.
     """
-    root = _library()
     by_package: Dict[str, List[str]] = {}
-    for name in sorted(os.listdir(root)):
-        folder = os.path.join(root, name)
+    for name in sorted(os.listdir(LIBRARY)):
+        folder = os.path.join(LIBRARY, name)
         if name not in SKIPPED and os.path.isfile(os.path.join(folder, "__init__.py")):
             by_package[name] = sorted({t for tree in trees(folder) for t in _documents(tree, True)})
     largest = sorted(by_package, key=lambda name: (-len(by_package[name]), name))[:PACKAGES]
     labels = sorted(name for name in largest if by_package[name])
     if len(labels) < 2:
         raise DataError(
-            f"{root}: only these packages have docstrings: {', '.join(labels) or 'none'}. The "
-            "built-in corpus needs a Python with the .py files of its standard library; or give "
-            "--train FILE and --dev FILE"
+            f"{LIBRARY}: only these packages have docstrings: {', '.join(labels) or 'none'}. The "
+            "built-in corpus needs the library's .py files; or give --train FILE and --dev FILE"
         )
 
     owners: Dict[str, Set[str]] = collections.defaultdict(set)
@@ -131,16 +130,16 @@ def entities() -> Parts:
     with different entities is left out.
     """
     kinds = (*DEFINITION, ast.Assign)
-    nodes = [node for node in _statements(_library()) if isinstance(node, kinds)]
-    classes = {name for name, value in vars(builtins).items() if isinstance(value, type)}
-    classes = {name for name in classes if name[0].isupper()}
+    nodes = [node for node in _statements(LIBRARY) if isinstance(node, kinds)]
+    names = vars(builtins).items()
+    classes = {name for name, value in names if isinstance(value, type) and name[0].isupper()}
     constants = {"None", "True", "False"}
     for node in nodes:
         if isinstance(node, ast.ClassDef) and re.match("_*[A-Z]", node.name):
             classes.add(node.name)
         elif isinstance(node, ast.Assign):
-            names = [t.id for t in node.targets if isinstance(t, ast.Name)]
-            constants.update(name for name in names if re.fullmatch("[A-Z][A-Z_0-9]+", name))
+            targets = [t.id for t in node.targets if isinstance(t, ast.Name)]
+            constants.update(filter(re.compile("[A-Z][A-Z_0-9]+").fullmatch, targets))
     labels: Dict[str, Set[str]] = {}
     for node in nodes:
         for paragraph, parameters in _paragraphs(node):
@@ -159,7 +158,7 @@ def relations() -> Parts:
     parameter. Texts are left out if a name of a triple occurs twice.
     """
     labels: Dict[str, Set[str]] = {}
-    for tree in trees(_library()):
+    for tree in trees(LIBRARY):
         for node in tree.body:
             heads = ""
             triples: List[Any] = []
@@ -178,8 +177,7 @@ def _heads(node: Any, triples: List[Any]) -> Iterator[Tuple[str, List[Any]]]:
     if isinstance(node, ast.ClassDef):
         word, verb, names = "class", "extends", [getattr(b, "id", "") for b in node.bases]
     else:
-        word, verb = "def", "takes"
-        names = [part.arg for part in ast.walk(node.args) if isinstance(part, ast.arg)]
+        word, verb, names = "def", "takes", _arguments(node)
     of_names = [(node.name, verb, name) for name in names if name and name not in NO_NAMES]
     yield f"{word} {node.name}({', '.join(filter(None, names))}):", triples + of_names
     for child in node.body:
@@ -195,10 +193,9 @@ def names() -> Parts:
     name in words: ``get_payload`` is "get payload". A text with several names is left out.
     """
     targets: Dict[str, Set[str]] = {}
-    for node in _statements(_library()):
+    for node in _statements(LIBRARY):
         if isinstance(node, DEFINITION) and not node.name.startswith("__"):
-            paragraph = PARAGRAPHS.split(ast.get_docstring(node) or "")[0]
-            text = " ".join(MARKUP.sub("", paragraph).split())
+            text = _first_paragraph(node)
             words = " ".join(WORD_OF_NAME.findall(node.name)).lower()
             if len(text.split()) in DESCRIPTION and words and not text_problem(text):
                 targets.setdefault(text, set()).add(words)
@@ -213,12 +210,10 @@ def questions() -> Parts:
     docstring. The questions are what it takes, does and returns; some have no answer.
     """
     passages: Dict[str, Tuple[str, str]] = {}
-    for node in _statements(_library()):
+    for node in _statements(LIBRARY):
         if isinstance(node, FUNCTION):
-            paragraph = PARAGRAPHS.split(ast.get_docstring(node) or "")[0]
-            text = " ".join(MARKUP.sub("", paragraph).split())
-            names = [part.arg for part in ast.walk(node.args) if isinstance(part, ast.arg)]
-            taken = ", ".join(name for name in names if name not in NO_NAMES)
+            text = _first_paragraph(node)
+            taken = ", ".join(name for name in _arguments(node) if name not in NO_NAMES)
             if len(text.split()) in SENTENCES and not text_problem(text):
                 passages[f"{node.name}({taken}): {text}"] = (node.name, taken)
     parts: Any = ([], [])
@@ -251,22 +246,32 @@ def _paragraphs(node: Any) -> Iterator[Tuple[str, Set[str]]]:
                 yield " ".join(paragraph.split()), names - NO_NAMES
 
 
+def _first_paragraph(node: Any) -> str:
+    """Return the first paragraph of a node's docstring, without markup."""
+    return _without_markup(PARAGRAPHS.split(ast.get_docstring(node) or "")[0])
+
+
+def _without_markup(text: str) -> str:
+    return " ".join(MARKUP.sub("", text).split())
+
+
+def _arguments(function: Any) -> List[str]:
+    return [part.arg for part in ast.walk(function.args) if isinstance(part, ast.arg)]
+
+
 def _marked(
     paragraph: str, parameters: Set[str], classes: Set[str], constants: Set[str]
 ) -> Tuple[str, List[Entity]]:
     """Return a paragraph without markup, and its entities."""
-    plain = " ".join(MARKUP.sub("", paragraph).split())
+    plain = _without_markup(paragraph)
     text, end, entities = "", 0, []
     for match in NAME.finditer(plain):
         name = match.group().rstrip("()")
         text += plain[end : match.start()]
-        label = None
-        if name in parameters:
-            label = "parameter"
-        elif match.group(1):
+        groups = {"parameter": parameters, "class": classes, "constant": constants}
+        label = next((label for label, names in groups.items() if name in names), None)
+        if match.group(1) and label != "parameter":
             label = "function"
-        elif name in classes or name in constants:
-            label = "class" if name in classes else "constant"
         if label:
             entities.append(Entity(len(text), len(text) + len(name), label))
         text += name
@@ -278,10 +283,6 @@ def is_dev(text: str) -> bool:
     """Return whether a text is a dev text; this depends on the text alone."""
     digest = hashlib.sha256(text.encode("utf-8")).digest()
     return int.from_bytes(digest[:8], "big") < DEV_SHARE * 2**64
-
-
-def _library() -> str:
-    return sysconfig.get_paths()["stdlib"]
 
 
 def python_files(folder: str) -> Iterator[str]:

@@ -9,8 +9,8 @@ import json
 import re
 from typing import Any, Callable, Dict, Iterable, Iterator, List, NamedTuple, Sequence, Tuple
 
-from amp_xla.data.text.layout import Layout, keys, numbers
-from amp_xla.data.text.lines import TAG, BadLine, Table, every_line, json_object
+from amp_xla.data.text.layout import Layout
+from amp_xla.data.text.lines import TAG, BadLine, Table, every_line, json_object, keys, numbers
 from amp_xla.data.text.readers import Dataset, collected, joined, refuse_rejected, text_value
 from amp_xla.data.text.unpacked import called
 from amp_xla.errors import DataError
@@ -84,14 +84,8 @@ def read(path: str, nested: bool = True, on_bad_line: str = "error") -> Dataset:
       The texts; the label of a text is its entities as ``pack`` writes them.
     """
     lines, bad = every_line(path)
-    table = Table.of(path, lines, bad)
+    table, remark = Table.of(path, lines, bad), ""
     read_one: Callable[[Any], Tuple[str, List[Entity]]] = _joined
-    rows = [] if table.format == "json" else list(map(split, lines))
-    for before, row in zip([[], *rows], rows):
-        if row[:1] == ["#"] and not before and not TAG.fullmatch(row[-1]):
-            row.clear()  # a comment before a text, as in GermEval and MultiCoNER
-    places: Iterable[Tuple[int, Any]] = _texts(path, enumerate(rows, 1), bad)
-    layout, remark = None, ""
     if table.format == "json":
         names = keys(table)
         tags = [name for name in TAGS if name in names and "tokens" in names]
@@ -101,24 +95,13 @@ def read(path: str, nested: bool = True, on_bad_line: str = "error") -> Dataset:
         else:
             layout = Layout.of_objects(names, FIELDS)
             read_one, places = _from_json, table.rows
-    elif any(rows):
-        filled = [row for row in rows if row and row[0] != DOCUMENT] or [["", ""]]
-        cells, first = numbers(filled[0]), [row[0] for row in filled]
-        layout = Layout("conll", False, cells, 0, label=len(cells) - 1)
-        again = sum(a == b for a, b in zip(first, first[1:]))
-        numbered = 2 * again > len(first) or all(map(str.isdigit, first))
-        if len(cells) > 2 and numbered and table.format != "comma":
-            raise DataError(
-                f"{called(path)}: column 0 has numbers of tokens or texts; the token must be in "
-                f"column 0, and its tag in the last one (cut -f 2- removes a column)"
-            )
-        _refuse_two_tags(path, filled)
-        remark = _positions(first)
-        filled_lines = [number for number, row in enumerate(rows) if row]
-        if 512 < len(first) == filled_lines[-1] - filled_lines[0] + 1:  # several texts
-            remark += (
-                f"\nwarning: no blank line ends a text: all {len(first):,} tokens are one text"
-            )
+    else:
+        rows = list(map(split, lines))
+        for before, row in zip([[], *rows], rows):
+            if row[:1] == ["#"] and not before and not TAG.fullmatch(row[-1]):
+                row.clear()  # a comment before a text, as in GermEval and MultiCoNER
+        layout, remark = _columns(path, rows, table.format)
+        places = _texts(path, enumerate(rows, 1), bad)
 
     def sample(content: Any) -> Tuple[str, None, str]:
         text, entities = read_one(content)
@@ -133,6 +116,25 @@ def read(path: str, nested: bool = True, on_bad_line: str = "error") -> Dataset:
 
     data = collected(path, places, sample, bad, on_bad_line)
     return dataclasses.replace(data, layout=layout, remark=remark)
+
+
+def _columns(path: str, rows: Sequence[List[str]], kind: str) -> Tuple[Layout, str]:
+    """Return the layout of tokens and tags, and warnings; raise ``DataError`` for other columns."""
+    filled = [row for row in rows if row and row[0] != DOCUMENT] or [["", ""]]
+    cells, first = numbers(filled[0]), [row[0] for row in filled]
+    again = sum(a == b for a, b in zip(first, first[1:]))
+    numbered = 2 * again > len(first) or all(map(str.isdigit, first))
+    if len(cells) > 2 and numbered and kind != "comma":
+        raise DataError(
+            f"{called(path)}: column 0 has numbers of tokens or texts; the token must be in "
+            f"column 0, and its tag in the last one (cut -f 2- removes a column)"
+        )
+    _refuse_two_tags(path, filled)
+    remark = _positions(first)
+    filled_lines = [number for number, row in enumerate(rows) if row]
+    if 512 < len(first) == filled_lines[-1] - filled_lines[0] + 1:  # several texts
+        remark += f"\nwarning: no blank line ends a text: all {len(first):,} tokens are one text"
+    return Layout("conll", False, cells, 0, label=len(cells) - 1), remark
 
 
 def _refuse_two_tags(path: str, rows: Sequence[List[str]]) -> None:
@@ -168,7 +170,7 @@ def _positions(tokens: Sequence[str]) -> str:
 
 def _from_json(content: Any) -> Tuple[str, List[Entity]]:
     record = json_object(content)
-    text = text_value(record, "text", "text")
+    text = text_value(record, "text")
     refuse_rejected(record)
     given = next((record[name] for name in FIELDS if name in record), None)
     with contextlib.suppress(AttributeError, TypeError, ValueError):
@@ -220,7 +222,7 @@ def _tagged(table: Table, name: str) -> Iterator[Tuple[int, List[str]]]:
                 raise ValueError(
                     f"tokens and {name} are {both}; needed: equally long lists of strings"
                 )
-            text_value({"tokens": "".join(tokens + tags)}, "tokens", "text")
+            text_value({"tokens": "".join(tokens + tags)}, "tokens")
         except ValueError as reason:
             table.bad.append(BadLine(table.path, number, str(reason)))
         else:
@@ -229,7 +231,7 @@ def _tagged(table: Table, name: str) -> Iterator[Tuple[int, List[str]]]:
 
 def _texts(
     path: str, rows: Iterable[Tuple[int, List[str]]], bad: List[BadLine]
-) -> Iterator[Tuple[int, Any]]:  # fmt: skip
+) -> Iterable[Tuple[int, Any]]:  # fmt: skip
     """Yield (first line's number, (tokens, tags)) of each text; append bad lines to ``bad``.
 
     ``rows`` are number and cells of each line; a line without cells ends a text.

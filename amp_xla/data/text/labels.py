@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import json
 import math
 import shlex
+import unicodedata
 from pathlib import Path
-from typing import Any, Optional, Sequence, Tuple
+from typing import Any, Dict, Optional, Sequence, Tuple
 
 import numpy as np
 
@@ -17,7 +19,16 @@ from amp_xla.process import json_files
 
 SHOWN = 20  # maximum number of labels listed in a message
 MANY = 100  # with this many samples, mostly different labels are an error
-ABSENT = ("-", "nan", "null", "n/a", "#n/a", "<na>", "\\n")  # in SNLI, pandas, databases, Excel
+ABSENT = (
+    "-",
+    "na",
+    "nan",
+    "null",
+    "n/a",
+    "#n/a",
+    "<na>",
+    "\\n",
+)  # in SNLI, pandas, databases, Excel
 MANY_NUMBERS = 20  # more different numbers than this are probably values, not names of classes
 
 
@@ -48,8 +59,7 @@ class Labels:
         if len(labels) >= MANY and len(names) > len(labels) / 2:
             raise DataError(
                 f"training data: {len(names):,} different labels in {len(labels):,} samples, such "
-                f"as {min(names)[:60]!r}: are text and label swapped? --text-field and "
-                "--label-field name them"
+                f"as {min(names)[:60]!r}: are text and label swapped (--text-field, --label-field)?"
             )
         return cls(tuple(sorted(names, key=_order)))
 
@@ -66,7 +76,8 @@ class Labels:
             advice = "add such samples to the training data, or remove them from the dev data"
             if share < 1.0:
                 advice = f"did --train-fraction {share:g} leave them out? Give a larger one"
-            advice = several(sorted({*self.names, *unseen})) or advice
+            both = sorted({*self.names, *unseen})
+            advice = alike(both) or several(both) or advice
             raise DataError(
                 f"labels never seen in training: {counts}; known: {_listed(self.names)}; {advice}"
             )
@@ -96,8 +107,8 @@ class Labels:
         for name in self.names:
             if name == "None" or name.lower() in ABSENT:
                 lines += f"\nwarning: {name!r} is a class here; in many files it means: no label"
-        hint = several(self.names)
-        return lines + (f"\nwarning: {hint}" if hint else "")
+        hints = filter(None, (alike(self.names), several(self.names)))
+        return lines + "".join(f"\nwarning: {hint}" for hint in hints)
 
     def encoded(self) -> bytes:
         """Return the names as a JSON list, the content of ``labels.json``."""
@@ -162,6 +173,19 @@ def many_numbers(names: Sequence[str]) -> Optional[bool]:
     return len(orders) > MANY_NUMBERS or any(number % 1 for _, number, _ in orders)
 
 
+def alike(names: Sequence[str]) -> str:
+    """Return a hint if names differ only in case, in invisible characters, or as numbers."""
+    known: Dict[Any, str] = {}
+    for name in names:
+        text = unicodedata.normalize("NFKC", name).lower()
+        text = "".join(c for c in text if unicodedata.category(c) != "Cf")
+        value = as_number({"true": "1", "false": "0"}.get(text, text))
+        other = known.setdefault(" ".join(text.split()) if math.isnan(value) else value, name)
+        if other != name:
+            return f"{other!r} and {name!r} are two labels; if they mean one, write them alike"
+    return ""
+
+
 def several(names: Sequence[str]) -> str:
     """Return a hint if some names seem to consist of others, such as 0,17; else an empty string."""
     for separator in ",|;":
@@ -179,9 +203,13 @@ def _listed(names: Sequence[str]) -> str:
     return shown if len(names) <= SHOWN else f"{shown}, ... ({len(names):,} in all)"
 
 
+def as_number(text: str) -> float:
+    """Return the number that a text is; NaN if it is none, as 1_000, which only Python reads."""
+    with contextlib.suppress(ValueError):
+        return math.nan if "_" in text else float(text)
+    return math.nan
+
+
 def _order(name: str) -> Tuple[int, float, str]:
-    try:
-        value = float(name)
-    except ValueError:
-        return (1, 0.0, name)
+    value = as_number(name)
     return (1, 0.0, name) if math.isnan(value) else (0, value, name)

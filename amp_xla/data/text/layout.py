@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from amp_xla.data.text.lines import Table, json_object
-from amp_xla.data.text.unpacked import called
+from amp_xla.data.text.lines import Table, cells_of, count, json_object, keys, numbers
 from amp_xla.errors import DataError
 from amp_xla.process import json_files
 
 LAYOUT = "layout.json"
-EXAMINED = 100  # JSON objects whose keys are collected: the first may lack a key
 WIDTH = 92  # characters of a sample that is shown
 LABELLED, LABELLED_PAIRS = ("text", "label"), ("text", "pair", "label")  # required fields
 
@@ -186,33 +183,3 @@ def sample(**values: Optional[str]) -> str:
         shown[name] = f"{name} = {json.dumps(value, ensure_ascii=False)}"
         room -= len(shown[name])
     return f"sample: {', '.join(shown[name] for name in parts)}"
-
-
-def cells_of(line: str) -> List[str]:
-    """Return the cells of a row."""
-    return [cell.strip() for cell in line.split("\t")]
-
-
-def numbers(cells: Sequence[Any]) -> Tuple[str, ...]:
-    """Return the numbers of columns, which are their names without a header."""
-    return tuple(map(str, range(len(cells))))
-
-
-def count(cells: Sequence[Any]) -> str:
-    """Return the number of columns as words."""
-    return "1 column" if len(cells) == 1 else f"{len(cells)} columns"
-
-
-def keys(table: Table) -> List[str]:
-    """Return the keys of the first JSON objects."""
-    found: Dict[str, None] = {}
-    for _, content in table.rows[:EXAMINED]:
-        with contextlib.suppress(ValueError):  # reported later, with the line number
-            found.update(dict.fromkeys(json_object(content)))
-    if table.rows and not found:
-        number, content = table.rows[0]
-        raise DataError(
-            f"{called(table.path)}:{number}: not a JSON object: {str(content)[:60]!r}; objects are "
-            "needed, one per line or in an array"
-        )
-    return list(found)

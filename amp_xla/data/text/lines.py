@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import csv
+import io
 import json
 import re
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
@@ -17,14 +18,16 @@ _NO_TEXT = {
     rb"PAR1": "Parquet that was compressed again: unpack it",
     rb"\xd0\xcf\x11\xe0": "Excel: save it as CSV (UTF-8)",
     rb"7z\xbc\xaf|Rar!|.{257}ustar": "an archive: unpack it",
+    rb"\x1f\x8b|BZh\d1AY|\xfd7zXZ|PK\x03\x04|\x28\xb5\x2f\xfd": "compressed twice: unpack it once",
+    rb"version https://git-lfs": "a pointer of Git LFS: `git lfs pull` fetches the data",
     rb"\s*<(\?xml|sentences|Reviews)": "XML: a line per sample is needed. SemEval's: "
     "python -c \"import sys, xml.etree.ElementTree as E; [print(s.findtext('text'), "
     "a.get('polarity'), sep='\\t') for s in E.parse(sys.argv[1]).iter('sentence') "
     "for a in s.iter() if a.get('polarity')]\" FILE > new-file",
     rb"%PDF-|ARROW1|SQLite format 3|\x80[\x02-\x05]": "no text; text, CSV or JSON lines are needed",
 }
-UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 EXAMINED = 10_000  # rows that decide what the columns are
+OBJECTS = 100  # JSON objects whose keys are collected: the first may lack a key
 JSON_SUFFIXES = (".json", ".jsonl", ".ndjson")
 JSON = re.compile(r"\s*([{]\s*(\"|$)|\[\s*([{]|$))")  # how JSON begins in a file of any name
 # Behind a token, as in CoNLL; several tags are none.
@@ -35,6 +38,7 @@ _MARKED = re.compile('"[^"\t]*(""[^"\t]*)*"(\t"[^"\t]*(""[^"\t]*)*")+')
 _DOUBLED = re.compile('(^|\t)"[^"\t]*(""[^"\t]*)+"(\t|$)')
 _BACKSLASH = re.compile(r'(\\["\\])|\\(?=.)')  # pairs, and those that are text
 _BEHIND = re.compile('" +(,|\t|$)')
+_RETURN = "\udc0d"  # a carriage return, which ends no row; no UTF-8 has this character
 _SPACED = re.compile('(^|,) +"[^"]*" *(,|$)')  # a space before a quotation mark, as people write
 csv.field_size_limit(1 << 27)  # characters of a cell: documents, but no file without its last quote
 
@@ -86,8 +90,7 @@ class Table(NamedTuple):
         cls, path: str, lines: Sequence[str], bad: List[BadLine], comma: bool = False
     ) -> Table:  # fmt: skip
         """Return the table in ``lines``; ``comma``: commas separate them, whatever the name."""
-        rows: List[Tuple[int, Any]]
-        rows = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
+        rows: Any = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
         name, first = plain_name(path).lower(), rows[0][1] if rows else ""
         if rows and (name.endswith(JSON_SUFFIXES) or JSON.match(first)):
             return cls(path, "json", _inside(_json_rows(path, lines, rows, bad)), bad)
@@ -95,6 +98,12 @@ class Table(NamedTuple):
         tabs, fitting = "\t" in first, _fitting(rows)
         if comma or (name.endswith(".csv") and not (tabs and 2 * fitting > len(rows))):
             rows, wrong = _quoted(path, lines, ",")
+            other = re.search("[;|]", first)
+            if wrong and other and not (comma or re.search("[,\t]", first)):
+                raise DataError(
+                    f"{called(path)}: no comma, but {other[0]!r} in its first line; only tabs and, "
+                    f"in a .csv file, commas separate columns. First line: {first[:80]!r}"
+                )
             rows = rows[bool(rows) and rows[0][1].lower() == "sep=\t" :]  # a line for Excel
             return cls(path, "comma", rows, [*bad, *wrong])
         marks = [line for _, line in rows if line[0] == '"' or '\t"' in line]
@@ -102,25 +111,21 @@ class Table(NamedTuple):
         marked = most or any(map(_DOUBLED.search, marks))
         if marked or (marks and fitting < len(rows)):  # line breaks inside, if that fits better
             table, wrong = _quoted(path, lines, "\t")
-            misfits = len(table) + len(wrong) - _fitting(table)
-            usual = max(collections.Counter(line.count("\t") for _, line in rows).values())
-            if _fitting(table) >= fitting and misfits < len(rows) - usual + marked:
+            fewer = len(wrong) + _misfits(table) < _misfits(rows) + marked
+            if fewer and _fitting(table) >= fitting:
                 return cls(path, "quoted", table, [*bad, *wrong])
         return cls(path, "tab", rows, bad)
-
-    def with_row_names(self) -> Table:
-        """Return the table with an empty first cell in its header if that lacks one, as in R."""
-        number, head = self.rows[0]
-        below = self.rows[1:EXAMINED]
-        may = self.format != "json" and "\t" in head
-        if may and {row.count("\t") for _, row in below} == {head.count("\t") + 1}:
-            return self._replace(rows=[(number, f"\t{head}"), *self.rows[1:]])
-        return self
 
 
 def _fitting(rows: Sequence[Line]) -> int:
     """Return the number of rows with as many tabs as the first."""
     return sum(line.count("\t") == rows[0][1].count("\t") for _, line in rows)
+
+
+def _misfits(rows: Sequence[Line]) -> int:
+    """Return the number of rows with more or fewer tabs than is usual in the file."""
+    times = collections.Counter(line.count("\t") for _, line in rows)
+    return len(rows) - max(times.values(), default=0)
 
 
 def _quoted(path: str, lines: Sequence[str], mark: str) -> Tuple[List[Line], List[BadLine]]:
@@ -143,12 +148,14 @@ def _csv(path: str, lines: List[str], **how: Any) -> Tuple[List[Line], List[BadL
     bad: List[BadLine] = []
     begin = end = 0
     while begin < len(lines):
-        reader = csv.reader((f"{lines[i]}\n" for i in range(begin, len(lines))), strict=True, **how)
+        rest = (f"{lines[i]}\n".replace("\r", _RETURN) for i in range(begin, len(lines)))
+        reader = csv.reader(rest, strict=True, **how)
         try:
             for row in reader:
                 end = begin + reader.line_num
                 if any(map(str.strip, row)):
-                    rows.append((end, "\t".join(cell.replace("\t", " ") for cell in row)))
+                    line = "\t".join(cell.replace("\t", " ") for cell in row)
+                    rows.append((end, line.replace(_RETURN, "\r")))
             break
         except csv.Error as error:
             begin, line = end, _BEHIND.sub(r'"\1', lines[end])
@@ -211,6 +218,36 @@ def json_object(content: Any) -> Dict[str, Any]:
     return record
 
 
+def cells_of(line: str) -> List[str]:
+    """Return the cells of a row."""
+    return [cell.strip() for cell in line.split("\t")]
+
+
+def numbers(cells: Sequence[Any]) -> Tuple[str, ...]:
+    """Return the numbers of columns, which are their names without a header."""
+    return tuple(map(str, range(len(cells))))
+
+
+def count(cells: Sequence[Any]) -> str:
+    """Return the number of columns as words."""
+    return "1 column" if len(cells) == 1 else f"{len(cells)} columns"
+
+
+def keys(table: Table) -> List[str]:
+    """Return the keys of the first JSON objects."""
+    found: Dict[str, None] = {}
+    for _, content in table.rows[:OBJECTS]:
+        with contextlib.suppress(ValueError):  # reported later, with the line number
+            found.update(dict.fromkeys(json_object(content)))
+    if table.rows and not found:
+        number, content = table.rows[0]
+        raise DataError(
+            f"{called(table.path)}:{number}: not a JSON object: {str(content)[:60]!r}; objects are "
+            "needed, one per line or in an array"
+        )
+    return list(found)
+
+
 def every_line(path: str) -> Tuple[List[str], List[BadLine]]:
     r"""Return all lines of a file, including blank ones, and the lines that are not UTF-8 text.
 
@@ -222,13 +259,10 @@ def every_line(path: str) -> Tuple[List[str], List[BadLine]]:
     lines: List[str] = []
     bad: List[BadLine] = []
     # str.splitlines would also cut at U+2028, \x0b and others inside a text.
-    pieces = data.split(b"\n")
-    if not pieces[-1]:
-        pieces.pop()
-    for number, raw in enumerate(pieces, start=1):
+    for number, raw in enumerate(io.BytesIO(data), start=1):
         try:
             # Files that were appended to each other have a mark inside.
-            lines.append(decoded(raw).lstrip("\ufeff").rstrip("\r"))
+            lines.append(decoded(raw.rstrip(b"\n")).lstrip("\ufeff").rstrip("\r"))
         except ValueError as reason:
             lines.append("")
             bad.append(BadLine(path, number, str(reason)))
@@ -269,7 +303,7 @@ def refuse_encoding(path: str, data: bytes) -> None:
             raise DataError(f"{called(path)}: the file is {other}")
     few, zeros = sorted((begin[0::2].count(0), begin[1::2].count(0)))
     is_utf16 = len(begin) > 3 and 4 * zeros > len(begin) and 4 * few < zeros
-    if data[:2] in UTF16_MARKS or is_utf16:
+    if data[:2] in (b"\xff\xfe", b"\xfe\xff") or is_utf16:
         name = "UTF-32" if 2 * (few + zeros) > len(begin) else "UTF-16"
         raise DataError(
             f"{called(path)}: the file is {name}; UTF-8 is needed "

@@ -64,11 +64,8 @@ class Files:
         """Return input lines for ``predict``, and the correct answers: labels or targets."""
         data = self.dataset(path, run)
         note(str(data.columns))
-        columns = [data.texts]
-        if data.pairs and data.labels:  # without labels, the second texts are the targets
-            columns.append(data.pairs)
-        lines = ["\t".join(map(readers.one_line, row)) for row in zip(*columns)]
-        return lines, data.labels or data.pairs or []
+        *texts, answers = data.fields.values()  # without labels, the second texts are targets
+        return ["\t".join(map(readers.one_line, row)) for row in zip(*texts)], answers
 
     def questions(
         self, path: str, lines: List[str], run: Layout, single: bool = False

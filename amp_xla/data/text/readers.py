@@ -11,8 +11,9 @@ import re
 from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tuple
 
 from amp_xla.data.text.columns import Request, decide, doubt
-from amp_xla.data.text.layout import LABELLED, USUAL, Fields, Known, Layout, numbers
-from amp_xla.data.text.lines import BadLine, LineError, Table, text_problem
+from amp_xla.data.text.labels import as_number
+from amp_xla.data.text.layout import LABELLED, USUAL, Fields, Known, Layout
+from amp_xla.data.text.lines import BadLine, LineError, Table, numbers, text_problem
 from amp_xla.data.text.unpacked import called
 from amp_xla.errors import DataError
 
@@ -76,10 +77,8 @@ class Dataset:
     def take(self, indices: Iterable[int]) -> Dataset:
         """Return the samples at ``indices``, in that order."""
         chosen = [int(i) for i in indices]
-        each: Any = {name: [values[i] for i in chosen] for name, values in self.fields.items()}
-        return dataclasses.replace(
-            self, texts=each["text"], pairs=each.get("pair"), labels=each.get("label")
-        )
+        each: Any = {f"{f}s": [values[i] for i in chosen] for f, values in self.fields.items()}
+        return dataclasses.replace(self, **each)
 
 
 def read(
@@ -117,27 +116,30 @@ def read(
     fields = Fields(text_field, pair_field, label_field)
     layout = decide(table, Request(fields, header, needs, known), run)
 
+    names = layout.names
+
     def sample(content: Any) -> List[Optional[str]]:
-        record, names = layout.values(content), layout.names
+        record = layout.values(content)
         refuse_rejected(record)
-        values = [
-            text_value(record, names[kind], kind, separator) if kind in names else None
-            for kind in Fields._fields
-        ]
-        if numbers and values[2] is not None:
-            values[2] = _number(values[2], names["label"])
-        return values
+        values = [text_value(record, names[f]) if f in names else None for f in ("text", "pair")]
+        label = label_value(record, names["label"], separator) if "label" in names else None
+        return [*values, _number(label, names["label"]) if numbers and label else label]
 
     data = collected(path, table.rows[layout.header :], sample, table.bad, on_bad_line)
     if run is None and not any(fields):
         problem = doubt(layout, known, data.fields)
         if problem:
             raise DataError(f"{called(path)}: {problem}")
-    quoted = [text for text in data.texts if table.format == "tab" and text[0] == text[-1] == '"']
-    quoted = quoted if 2 * len(quoted) > len(data) else list(filter(QUOTED.fullmatch, quoted))
-    remark = f"\nwarning: {len(quoted):,} texts are between quotation marks, which are read as text"
-    remark = f"{remark}, such as {quoted[0][:60]}" if quoted else ""
+    remark = _quoted(data.texts) if table.format == "tab" else ""
     return dataclasses.replace(data, layout=layout, remark=remark)
+
+
+def _quoted(texts: Sequence[str]) -> str:
+    """Return a warning if most texts are between quotation marks, or some have doubled ones."""
+    quoted = [text for text in texts if text[0] == text[-1] == '"']
+    quoted = quoted if 2 * len(quoted) > len(texts) else list(filter(QUOTED.fullmatch, quoted))
+    remark = f"\nwarning: {len(quoted):,} texts are between quotation marks, which are read as text"
+    return f"{remark}, such as {quoted[0][:60]}" if quoted else ""
 
 
 def collected(
@@ -168,38 +170,11 @@ def collected(
     return Dataset(texts, pairs, labels, bad)
 
 
-def text_value(
-    record: Dict[str, Any], field: str, kind: str, separator: Optional[str] = None
-) -> str:
-    """Return the text in a field, or a label, which may be a number or a boolean in JSON.
-
-    Raises:
-      ValueError: the field is missing, empty or of another type.
-    """
+def text_value(record: Dict[str, Any], field: str, allowed: str = "a text is a string") -> str:
+    """Return the text in a field; raise ``ValueError`` if it is missing, blank or no text."""
     if field not in record:
         raise ValueError(f"no field {field!r}; found: {', '.join(map(repr, record))[:60]}")
     value = record[field]
-    if kind == "label" and isinstance(value, str) and LISTED.fullmatch(value):
-        try:  # as pandas writes lists; numpy writes them without commas
-            value = json.loads(value if '"' in value else value.replace("'", '"'))
-        except ValueError:
-            raise ValueError(f"{field} is {value[:40]}; commas between labels are needed") from None
-    if kind == "label" and isinstance(value, list):
-        if len(value) > 2 and all(part in (0, 1) for part in value):
-            raise ValueError(f"{field} is {value}; needed: label names, not 0 or 1 for each")
-        value = value[0] if separator is None and len(value) == 1 else value
-    if kind == "label" and separator is not None:
-        parts = value if isinstance(value, list) else split(value, separator)
-        names = [text_value({field: part}, field, kind) for part in parts]
-        if any(separator in name for name in names):
-            raise ValueError(f"{field}: a label contains {separator!r}, which separates labels")
-        return separator.join(names)
-    allowed = "a text is a string"
-    if kind == "label":
-        allowed = "a label is a string, a number or a boolean"
-        allowed += "; several labels need --multilabel ," * isinstance(value, list)
-        if isinstance(value, int) or (isinstance(value, float) and math.isfinite(value)):
-            return json.dumps(value)  # true, 3, 0.5: as in the file
     if not isinstance(value, str):
         raise ValueError(f"{field} is {json.dumps(value, ensure_ascii=False)[:40]}; {allowed}")
     problem = text_problem(value)
@@ -207,7 +182,34 @@ def text_value(
         raise ValueError(f"{field}: {problem}")
     if not value.strip():
         raise ValueError(f"{field} is empty")
-    return value.strip() if kind == "label" else value
+    return value
+
+
+def label_value(record: Dict[str, Any], field: str, separator: Optional[str] = None) -> str:
+    """Return the label in a field, or several with ``separator``; else as ``text_value``."""
+    value = record.get(field)
+    if isinstance(value, str) and LISTED.fullmatch(value):
+        try:  # as pandas writes lists; numpy writes them without commas
+            value = json.loads(value if '"' in value else value.replace("'", '"'))
+        except ValueError:
+            raise ValueError(f"{field} is {value[:40]}; commas between labels are needed") from None
+    if isinstance(value, list) and len(value) > 2 and all(part in (0, 1) for part in value):
+        raise ValueError(f"{field} is {value}; needed: label names, not 0 or 1 for each")
+    if separator is not None and field in record:
+        parts = value if isinstance(value, list) else split(value, separator)
+        names = [label_value({field: part}, field) for part in parts]
+        if any(separator in name for name in names):
+            raise ValueError(f"{field}: a label contains {separator!r}, which separates labels")
+        return separator.join(names)
+    allowed = "a label is a string, a number or a boolean"
+    if isinstance(value, list):
+        value = value[0] if len(value) == 1 else value
+        allowed += "; several labels need --multilabel ," * isinstance(value, list)
+    if isinstance(value, int) or (isinstance(value, float) and math.isfinite(value)):
+        return json.dumps(value)  # true, 3, 0.5: as in the file
+    return text_value(
+        {**record, field: value} if field in record else record, field, allowed
+    ).strip()
 
 
 def refuse_rejected(record: Dict[str, Any]) -> None:
@@ -244,7 +246,7 @@ def questions(
     """
     alone = [(name, "") for name, _ in known.texts] * (len(fields) == 1)  # a source, no target
     known = known._replace(texts=[*known.texts, *alone])
-    table, request = Table.of(path, lines, []), Request(needs=fields, known=known, ask=False)
+    table = Table.of(path, lines, [])
     if table.format == "tab" and run.format == "comma" and run.header and lines:
         commas = Table.of(path, lines, [], comma=True)  # standard input has no name
         found = run.applied(commas, fields) if commas.rows else None
@@ -254,7 +256,7 @@ def questions(
     if not table.rows:
         return ([] if table.format == "json" else lines), None
     try:
-        layout = decide(table, request, run)
+        layout = decide(table, Request(needs=fields, known=known, ask=False), run)
     except DataError as error:
         raise DataError(f"{error}; the run has: {run}") from None
     quoted = table.format == run.format == "quoted" and not run.header
@@ -265,23 +267,31 @@ def questions(
         raise DataError(f"{called(path)} has other columns ({layout}); the run has: {run}")
     if is_plain and (len(fields) > 1 or not any("\t" in line for line in lines)):
         return lines, None  # the recipe checks pairs
-    rows, inputs = table.rows[layout.header :], dict.fromkeys(range(1, len(lines) + 1), "")
-    if not isinstance(table.rows[0][1], str):  # of an array, several objects may be in a line
-        rows, inputs = [(i, row) for i, (_, row) in enumerate(rows)], {}
-    for number, content in rows:
-        try:
-            record, names = layout.values(content), layout.names
-            tokens = record.get("tokens") if names["text"] == "tokens" else None
-            if isinstance(tokens, list) and all(isinstance(token, str) for token in tokens):
-                record["tokens"] = joined(tokens)
-            filled = all(str(record.get(names[field]) or "").strip() for field in fields)
-            texts = [text_value(record, names[field], field) for field in fields if filled]
-            inputs[number] = "\t".join(map(one_line, texts))
-        except ValueError as reason:
-            raise DataError(f"{called(path)}, line {number}: {reason}") from None
     used = {field: layout.places[field] for field in fields}
     shown = Layout(layout.format, layout.header, layout.columns, **used)
-    return list(inputs.values()), shown
+    return _inputs(table, layout, fields, len(lines)), shown
+
+
+def _inputs(table: Table, layout: Layout, fields: Sequence[str], count: int) -> List[str]:
+    """Return the input of each of ``count`` lines, or of each object of a JSON array."""
+    rows, inputs = table.rows[layout.header :], dict.fromkeys(range(1, count + 1), "")
+    unit = "line"
+    if not isinstance(table.rows[0][1], str):  # of an array, several objects may be in a line
+        rows, inputs, unit = [(i, row) for i, (_, row) in enumerate(rows, 1)], {}, "object"
+    names = [layout.names[field] for field in fields]
+    for number, content in rows:
+        try:
+            record = layout.values(content)
+            tokens = record.get("tokens") if "tokens" in names else None
+            if isinstance(tokens, list) and all(isinstance(token, str) for token in tokens):
+                record["tokens"] = joined(tokens)
+            values = [record.get(name, name) for name in names]  # a missing field is an error
+            filled = all(value is not None and str(value).strip() for value in values)
+            texts = [text_value(record, name) for name in names if filled]
+            inputs[number] = "\t".join(map(one_line, texts))
+        except ValueError as reason:
+            raise DataError(f"{called(table.path)}, {unit} {number}: {reason}") from None
+    return list(inputs.values())
 
 
 def split(labels: Any, separator: str) -> List[Any]:
@@ -292,11 +302,7 @@ def split(labels: Any, separator: str) -> List[Any]:
 
 def _number(value: str, field: str) -> str:
     """Return a finite number as text, in the shortest form."""
-    value = {"true": "1", "false": "0"}.get(value.lower(), value)
-    try:
-        number = float(value)
-    except ValueError:
-        number = math.nan
+    number = as_number({"true": "1", "false": "0"}.get(value.lower(), value))
     if not math.isfinite(number):
         raise ValueError(f"{field} is {value[:40]!r}; a number is needed, such as 0.75")
     return f"{number:.12g}"

@@ -130,6 +130,7 @@ class Tokenizer:
       vocab_size: number of ids, and of rows of the embedding matrix.
       special_ids: ids of all special tokens, also of [MASK] if there is one.
       pad_id, unk_id, cls_id, sep_id: ids of [PAD], always 0, [UNK], [CLS] and [SEP].
+      hidden_id: id that replaces hidden tokens: [MASK], or [UNK] without [MASK].
     """
 
     def __init__(
@@ -145,14 +146,15 @@ class Tokenizer:
             )
         if self._ids["[PAD]"] != 0:
             raise DataError(
-                f"{source}: [PAD] is line {self._ids['[PAD]'] + 1}; it must be line 1, because "
-                "bert4keras uses id 0 for padding"
+                f"{source}: [PAD] is line {self._ids['[PAD]'] + 1}; it must be line 1, for id 0"
             )
         self.vocab_size = len(self.tokens)
         self.pad_id, self.unk_id, self.cls_id, self.sep_id = (self._ids[t] for t in REQUIRED)
+        self.hidden_id = self._ids.get(MASK, self.unk_id)
         self.special_ids = [self._ids[t] for t in SPECIAL_TOKENS if t in self._ids]
         self._cut = functools.lru_cache(MAX_KNOWN_WORDS)(self._cut_word)
-        self._split, self._longest = self.rules.splitter(), self.rules.word_max_chars
+        self._split = self.rules.splitter()
+        self._longest = 100 if self.rules.hugging_face else vocabulary.WORD_MAX_CHARS
         self._model = WordPiece(
             vocab=self._ids, unk_token="[UNK]", max_input_chars_per_word=self._longest
         )
@@ -203,11 +205,6 @@ class Tokenizer:
         if MASK not in self._ids:
             raise DataError("the vocabulary has no [MASK], which masked language modelling needs")
         return self._ids[MASK]
-
-    @property
-    def hidden_id(self) -> int:
-        """Id that replaces hidden tokens: [MASK], or [UNK] if the vocabulary has no [MASK]."""
-        return self._ids.get(MASK, self.unk_id)
 
     def encode_masked(self, text: str) -> List[int]:
         """Return ``[CLS] text [SEP]``; ``[MASK]`` in the text becomes the special token."""

@@ -34,7 +34,6 @@ _OPEN: Dict[str, Callable[[Any], Any]] = {
 }
 MEMORY = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4  # bytes of texts
 _SMALL, _RATIO = 64 << 20, 100  # an unpacked file has so many bytes, or times the packed one
-_ENCODER = json.JSONEncoder(ensure_ascii=False, default=str)  # str: dates and numbers of Arrow
 
 
 @contextlib.contextmanager
@@ -132,7 +131,21 @@ def _as_json(column: Any) -> Iterator[str]:
     """Return the JSON of a column's values; text without gaps takes the fast way."""
     if str(column.type) in ("string", "large_string") and not column.null_count:
         return map(encode_basestring, column.to_numpy(zero_copy_only=False))
-    return map(_ENCODER.encode, column.to_pylist())
+    try:
+        values = column.to_pylist()
+    except (KeyError, OverflowError, ValueError):  # times that Python does not have
+        values = [None] * len(column)
+    return map(_ENCODER.encode, values)
+
+
+def _plain(value: Any) -> Optional[str]:
+    """Return a value of Arrow as text, such as a date; None if it is bytes that are no text."""
+    with contextlib.suppress(UnicodeDecodeError):
+        return value.decode() if isinstance(value, bytes) else str(value)
+    return None
+
+
+_ENCODER = json.JSONEncoder(ensure_ascii=False, default=_plain)
 
 
 def _member(path: str, raw: Any) -> Any:
@@ -153,7 +166,9 @@ def _member(path: str, raw: Any) -> Any:
 
 
 def _files_in(archive: zipfile.ZipFile) -> List[str]:
-    return [n for n in archive.namelist() if not n.endswith("/") and not n.startswith("__MACOSX")]
+    """Return the names of the files, without those that macOS adds."""
+    names = (n for n in archive.namelist() if not n.endswith("/") and not n.startswith("__MACOSX"))
+    return [name for name in names if not os.path.basename(name).startswith(".")]
 
 
 def _raw(path: str) -> io.BufferedReader:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import hashlib
+import io
 import os
 import string
 import unicodedata
@@ -38,7 +39,7 @@ _CJK = (
     (0x4E00, 0x9FFF), (0x3400, 0x4DBF), (0x20000, 0x2A6DF), (0x2A700, 0x2B73F),
     (0x2B740, 0x2B81F), (0x2B820, 0x2CEAF), (0xF900, 0xFAFF), (0x2F800, 0x2FA1F),
 )  # fmt: skip
-_MOST_IDS = 2**22
+_LARGEST_ID = 2**22 - 1
 # Part of tokenizer.json -> the only type supported here
 _PARTS = {
     "model": "WordPiece", "normalizer": "BertNormalizer", "pre_tokenizer": "BertPreTokenizer",
@@ -65,11 +66,6 @@ class Rules(NamedTuple):
     hugging_face: bool = False
     strip_accents: Optional[bool] = None
     chinese: bool = True
-
-    @property
-    def word_max_chars(self) -> int:
-        """Maximum characters of a word that is cut into pieces."""
-        return 100 if self.hugging_face else WORD_MAX_CHARS
 
     def splitter(self) -> Callable[[str], List[str]]:
         """Return a function from a text to its words."""
@@ -133,11 +129,8 @@ def load_vocab(path: str) -> List[str]:
         text = read_bytes(path, regular.LARGEST).decode("utf-8").lstrip("\ufeff")
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: not a UTF-8 vocabulary: {error}") from None
-    lines = text.replace("\r\n", "\n").split("\n")
-    if lines[-1] == "":
-        lines.pop()
     # Only the first word of a line, as in bert4keras: some files have counts after the token.
-    return [line.split()[0] if line.split() else line.strip() for line in lines]
+    return [(line.split() or [""])[0] for line in io.StringIO(text)]
 
 
 def path(folder: str) -> str:
@@ -168,14 +161,11 @@ def tokens(folder: str) -> List[str]:
     try:
         ids: Dict[str, int] = dict(whole["model"]["vocab"])
         ids.update({token["content"]: token["id"] for token in whole.get("added_tokens") or []})
-    except (KeyError, TypeError, ValueError):
-        raise DataError(f"{source}: model.vocab or added_tokens has no tokens with ids") from None
-    for token, number in ids.items():
-        if type(number) is not int or not 0 <= number < _MOST_IDS:
-            raise DataError(
-                f"{source}: the id of {token!r:.40} is {str(number)[:40]}; allowed: a whole "
-                f"number below {_MOST_IDS:,}"
-            )
+        json_files.require(ids, dict.fromkeys(ids, json_files.Whole(0, _LARGEST_ID)), "id of ")
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataError(
+            f"{source}: model.vocab or added_tokens has no tokens with ids: {error}"
+        ) from None
     # In vocab.txt a space would end the token. Words have no spaces, so replacing it is safe.
     named = {number: "\u2581".join(token.split(" ")) for token, number in ids.items()}
     return [named.get(number, f"[none{number}]") for number in range(max(named, default=-1) + 1)]

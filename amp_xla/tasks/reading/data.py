@@ -93,9 +93,9 @@ def _sample(record: Dict[str, Any]) -> Tuple[str, ...]:
                 "or of objects with text and answer_start; an empty list if there is no answer"
             )
         if text.strip():  # in DuReader, "" is no answer
-            answers.append((text_value({"answers": text}, "answers", "text"), start))
+            answers.append((text_value({"answers": text}, "answers"), start))
     names = (next(filter(record.__contains__, each), each[0]) for each in FIELDS)
-    pair = [text_value(record, name, "text") for name in names]
+    pair = [text_value(record, name) for name in names]
     return (*pair, json.dumps(answers, ensure_ascii=False))
 
 

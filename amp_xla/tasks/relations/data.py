@@ -16,8 +16,8 @@ from amp_xla.data.alignment import WITHIN, AlignedTexts, labelled
 from amp_xla.data.batches.protocol import Batch
 from amp_xla.data.labelled import Labelled, Preparation
 from amp_xla.data.text import corpora
-from amp_xla.data.text.layout import Layout, keys
-from amp_xla.data.text.lines import Table, json_object
+from amp_xla.data.text.layout import Layout
+from amp_xla.data.text.lines import Table, json_object, keys
 from amp_xla.data.text.options import TaggedFiles
 from amp_xla.data.text.readers import Dataset, collected, text_value
 from amp_xla.data.text.unpacked import called
@@ -81,7 +81,7 @@ class RelationFiles(TaggedFiles):
 
 def _sample(content: Any) -> Tuple[str, None, str]:
     record = json_object(content)
-    text = text_value(record, "text", "text")
+    text = text_value(record, "text")
     given = next((record[name] for name in FIELDS if name in record), None)
     if not isinstance(given, list):
         raise ValueError(f"no list {' or '.join(FIELDS)}; found: {', '.join(record)[:60]!r}")

@@ -26,7 +26,7 @@ kinds = st.one_of(
 def make(samples, labels, options):
     if "lengths" in options:
         return Batches(samples, labels, **options)
-    return PackedBatches(samples, labels, LENGTH, **options)
+    return PackedBatches(samples, labels, [LENGTH], **options)
 
 
 def check(batch, samples, labels):
@@ -102,7 +102,7 @@ def test_epochs_and_seeds_differ(options):
 @pytest.mark.once
 def test_packed_steps_have_about_batch_size_samples():
     lengths = np.clip(np.random.RandomState(0).lognormal(3.2, 0.8, 3000), 3, 128).astype(int)
-    batches = PackedBatches(*encoded(lengths), 128, 32, seed=1)
+    batches = PackedBatches(*encoded(lengths), [128], 32, seed=1)
     counts = np.array([batch["weights"].sum() for batch in batches.epoch(0)])
     assert abs(counts.mean() - 32) < 2 and batches.padding_share < 0.02
 
@@ -122,10 +122,9 @@ def test_dev_batches_have_the_same_shapes_and_the_order_of_the_corpus(options):
         train.like(*encoded([41]))
 
 
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [(dict(lengths=[16, 24, 40]), "01b8380de5c5"), (dict(shape=None), "e1699741f381")],
-)
+@pytest.mark.parametrize("options, expected", [
+    (dict(lengths=[16, 24, 40]), "01b8380de5c5"), (dict(shape=None), "e1699741f381"),
+])  # fmt: skip
 def test_the_order_is_the_same_in_every_version(options, expected):
     """Resumed runs depend on it, in every Python and NumPy."""
     lengths = [2 + i * 7 % 39 for i in range(500)]

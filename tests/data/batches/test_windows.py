@@ -29,10 +29,8 @@ def texts(sizes, stride):
 
 def make(encoded, packed, **options):
     labels = 100 + np.arange(len(encoded.windows.counts))
-    if packed:
-        rows = PackedBatches(encoded, None, LENGTH, 16, seed=3)
-    else:
-        rows = Batches(encoded, None, [6, LENGTH], 16, seed=3)
+    kind, lengths = (PackedBatches, [LENGTH]) if packed else (Batches, [6, LENGTH])
+    rows = kind(encoded, None, lengths, 16, seed=3)
     most = int(encoded.windows.counts.max())
     return WindowBatches(rows, labels, seed=3, most=most, **options)
 
@@ -41,11 +39,9 @@ def check(batch, tokens, found):
     """Compare the windows of a batch with the texts; add the texts to ``found``."""
     groups, places = batch["windows"].shape
     slots = places * groups // len(batch["token_ids"])
-    of_windows, of_samples = (
-        batch[name].reshape(groups, places) for name in ("windows", "sample_ids")
-    )
-    labels, weights = (batch[name].reshape(groups, places) for name in ("labels", "weights"))
-    owners, begins = (batch[name].reshape(groups, places) for name in ("owners", "begins"))
+    names = "windows sample_ids labels weights owners begins".split()
+    grids = [batch[name].reshape(groups, places) for name in names]
+    of_windows, of_samples, labels, weights, owners, begins = grids
     rows = batch["token_ids"].reshape(groups, places // slots, -1)
     numbers = batch.get("slots", np.where(batch["token_ids"] > 0, 0, -1)).reshape(rows.shape)
     for group, place in np.argwhere(of_samples >= 0):

@@ -31,6 +31,9 @@ def rows(kinds, count=12, separator="\t"):
         "w": lambda i, j: "sports" if i % 3 else "news",
         "e": lambda i, j: "",
         "s": lambda i, j: "very good" if i % 2 else "not so good",
+        "d": lambda i, j: f"{i + 1}/3/2023 9:{i:02d} PM",
+        "p": lambda i, j: f"{i},50 €",
+        "f": lambda i, j: f"2023-03-0{i % 4} 12:00:00",
     }
     table = ([cell[k](i, j) for j, k in enumerate(kinds)] for i in range(count))
     return "".join(separator.join(row) + "\n" for row in table)
@@ -87,13 +90,16 @@ def test_no_header_is_a_sample(file, number, end):
     ("a.tsv", "tli", {}, None), ("a.tsv", "nt", {}, None), ("a.csv", "wt", {}, None),
     ("a.tsv", "it", {}, None), ("a.tsv", "ct", {}, None), ("a.tsv", "ttt", {}, None),
     ("a.tsv", "cl", {}, "columns: text = 0, label = 1 (no header)"),
+    ("a.tsv", "dtl", {}, "columns: text = 1, label = 2 (no header); 0 unused"),
+    ("a.tsv", "tlp", {}, "columns: text = 0, label = 1 (no header); 2 unused"),
+    ("a.tsv", "ftl", {}, None), ("a.tsv", "pt", {}, None), ("a.tsv", "dl", {}, "columns: text = 0"),
     ("a.tsv", "tsl", {}, None), ("a.csv", "tsn", {}, None), ("a.csv", "st", {}, None),
 ])  # fmt: skip
 def test_without_a_header_ids_are_not_texts(file, name, kinds, how, columns):
     separator = "," if name == "a.csv" else "\t"
     path = file(name, rows(kinds, separator=separator))
     if columns is not None:
-        assert str(read(path, **how).layout) == columns
+        assert str(read(path, **how).layout).startswith(columns)
     else:
         with pytest.raises(DataError, match=r"--text-field . .*, or --text-field . "):
             read(path, **how)
@@ -228,7 +234,10 @@ QUESTIONS = [
     ("label,review", "lt", "x.csv", ',review\n0,"a\nb"\n1,\n', ["", "", "a b", ""]),
     ("label,review", "lt", "x.txt", "a, b\n2023\n", ["a, b", "2023"]),
     ("label,review", "lt", "x.json", '[{"review": "x"}, {"review": ""}]', ["x", ""]),
-    ("label,review", "lt", "x.jsonl", '{"id": 3, "text": "x"}\n\n', ["x", ""]),
+    ("label,review", "lt", "x.jsonl", '{"id": 3, "text": "x"}\n\n{"text":null}\n', ["x", "", ""]),
+    ("label,review", "lt", "x.jsonl", '{"text": "x"}\n{"id": 3}\n', "line 2: no field 'text'"),
+    ("label,review", "lt", "x.jsonl", '{"text": "x"}\n{"text": 0}\n', "line 2: text is 0"),
+    ("label,review", "lt", "x.json", '[{"text": "x"}, {"text": 0}]\n', "object 2: text is 0"),
     (GLUE, "ittl", "x.tsv", "index\tsentence1\tsentence2\n0\ta\tb\n", ["", "a\tb"]),
     (GLUE, "ittl", "x.tsv", "a\tb\n", ["a\tb"]),
     ("", "ttl", "x.tsv", "a\tb\tgood\n", ["a\tb"]),

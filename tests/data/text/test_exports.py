@@ -47,6 +47,7 @@ NUMBERED = [(i + 1, *row) for i, row in enumerate(PLAIN)]
 @pytest.mark.parametrize("name, content", [
     ("r.tsv", "text\tlabel\n" + table(NUMBERED, "\t")),  # write.table: no name for the row names
     ("r.csv", "text,label\n" + table(NUMBERED)),
+    ("r.tsv", '"text"\t"label"\n' + "".join('"{}"\t"{}"\t"{}"\n'.format(*r) for r in NUMBERED)),
     ("r.tsv", "Kommentar\tlabel\n" + table(NUMBERED, "\t")),
     ("sep.csv", "\ufeffsep=,\n" + table([("text", "label"), *PLAIN])),
     ("sep.csv", "SEP=,\n" + table([("Kommentar", "label"), *PLAIN])),
@@ -117,9 +118,7 @@ def test_marks_in_texts_stay_also_beside_a_line_with_other_columns(file, shapes,
 
 
 @pytest.mark.parametrize("header", [[], [["text", "pair", "label"]]])
-@pytest.mark.parametrize(
-    "line", ['"so ""so"" so"', '"so"', '"""so"""', '""""', '"so" he said', '"']
-)
+@pytest.mark.parametrize("line", '"so ""so"" so"|"so"|"""so"""|""""|"so" he said|"'.split("|"))
 def test_plain_lines_to_predict_keep_their_marks(file, header, line):
     rows = [*header, *((text, f"{text}!", label) for text, label in PLAIN)]
     for name, mark in (("a.tsv", "\t"), ("a.csv", ",")):
@@ -130,6 +129,18 @@ def test_plain_lines_to_predict_keep_their_marks(file, header, line):
         assert questions("-", both, pairs, ("text", "pair"), USUAL) == (both, None)
 
 
+@pytest.mark.parametrize("head", ["text,label", "label,text", "Satz,Note"])
+@pytest.mark.parametrize("line", ["gut{}, aber klein,x", "‘gut{}, klein’,x", "很{}好,但是小,x"])
+def test_a_part_of_a_text_is_no_name_of_a_row(file, head, line):
+    with pytest.raises(DataError, match="12 of 1[23] lines .*a.csv:2: 3 columns, not 2"):
+        read(file("a.csv", "\n".join([head, *map(line.format, range(12))])))
+
+
+def test_a_carriage_return_in_a_cell_stays(file):
+    path = file("a.csv", 'text,label\r\none\rtwo,0\r\n"four, ""five\r""",1\r\n\rsix,0\r\n')
+    assert read(path).texts == ["one\rtwo", 'four, "five\r"', "\rsix"]
+
+
 def test_spaces_behind_marks_and_backslashes_before_other_letters(file):
     content = 'text,label\n"C:\\new, \\"so\\"" , gut \n"a\\\\b, c" ,"gut" \n'
     data = read(file("a.csv", content))
@@ -138,9 +149,11 @@ def test_spaces_behind_marks_and_backslashes_before_other_letters(file):
 
 def test_a_mark_between_columns_is_named_though_texts_have_commas(file):
     rows = [(label, text[: 12 + 5 * i]) for i, (text, label) in enumerate(PLAIN)]
-    for content in (table(rows, ";"), table([("Klasse, grob", "Text"), *rows], ";")):
-        with pytest.raises(DataError, match="columns?, but every line has ';'; only tabs and, in "):
-            read(file("a.csv", content))
+    marked = "".join(f'"{label}";"{text}"\n' for label, text in rows)
+    said = "(columns?, but every line has|no comma, but) ';'.*; only tabs and, in "
+    for content in (table(rows, ";"), table([("Klasse, grob", "Text"), *rows], ";"), marked):
+        with pytest.raises(DataError, match=said):
+            read(file("a.csv", content), on_bad_line="skip")
 
 
 @pytest.mark.parametrize("label, single, several", [
@@ -170,7 +183,8 @@ def test_missing_labels_as_text_are_named(file, absent):
 
 @pytest.mark.parametrize("labels, numbers", [
     (["True", "False"], ["1", "0"]), ([True, False], ["1", "0"]), (["0.50", 4], ["0.5", "4"]),
-    (["1,5", "2"], None), (["yes", "no"], None),
+    (["1,5", "2"], None), (["yes", "no"], None), (["1_0", "2"], None),
+    (["1e-3", "+2E1"], ["0.001", "20"]),
 ])  # fmt: skip
 def test_scores_of_pairs(file, labels, numbers):
     rows = [("a b", "c d", labels[0]), ("e f", "g h", labels[1])]

@@ -12,12 +12,12 @@ pytestmark = pytest.mark.once
 
 
 def test_numbers_are_sorted_by_value_then_text_by_code_point(tmp_path):
-    labels = Labels.fit(["10", "b", "2", "a", "-1", "0.5", "nan", "2", "书\n"])
-    assert labels.names == ("-1", "0.5", "2", "10", "a", "b", "nan", "书\n")
+    labels = Labels.fit(["10", "b", "2", "a", "-1", "0.5", "nan", "2", "书\n", "1_0"])
+    assert labels.names == ("-1", "0.5", "2", "10", "1_0", "a", "b", "nan", "书\n")
     (tmp_path / "labels.json").write_bytes(labels.encoded())
     assert Labels.load(str(tmp_path / "labels.json")) == labels
     ids = labels.ids(["10", "a", "-1"])
-    assert ids.dtype == np.int32 and ids.tolist() == [3, 4, 0]
+    assert ids.dtype == np.int32 and ids.tolist() == [3, 5, 0]
 
 
 def test_an_unseen_label_is_named_with_its_count():
@@ -44,7 +44,17 @@ def test_a_hint_if_the_cause_is_a_flag():
         assert hint in str(error.value) and "add such samples" not in str(error.value)
     assert "'-' is a class here" in Labels.fit(["-", "neutral"]).warnings(["-", "neutral"])
     for names in (["yes, of course", "no"], ["a", "b"], ["hotel, bar", "inn, pub"], ["1,5", "2,5"]):
-        assert "--multilabel" not in Labels.fit(names).warnings(names)
+        assert not Labels.fit(names).warnings(names)
+
+
+@pytest.mark.parametrize("one, other", [
+    ("1", "1.0"), ("true", "1"), ("01", "1"), ("good", "Good"), ("a  b", "a b"), ("b", "b\u200b"),
+    ("scho\u0308n", "schön"), ("\ufeffb", "b"), ("ｂ", "b"),
+])  # fmt: skip
+def test_labels_that_differ_only_in_their_form_are_named(one, other):
+    assert "are two labels; if they mean one" in Labels.fit([one, other, "c"]).warnings([])
+    with pytest.raises(DataError, match="are two labels; if they mean one"):
+        Labels.fit([one, "c"]).ids([other])
 
 
 def test_one_class_or_swapped_columns_are_errors():

@@ -70,15 +70,12 @@ def texts_of(kind):
     return short[:200], short[200:]
 
 
-@pytest.mark.parametrize(
-    ("kind", "lower", "paired", "cuts"),
-    [
-        ("strange", True, False, [None, 12]),
-        pytest.param("strange", False, True, [None, 12], marks=pytest.mark.once),
-        pytest.param("documents", True, True, [96], marks=pytest.mark.once),
-        pytest.param("short", True, True, [3, 4, 5, 6, 7, 8, 15, 16], marks=pytest.mark.once),
-    ],
-)
+@pytest.mark.parametrize("kind, lower, paired, cuts", [
+    ("strange", True, False, [None, 12]),
+    pytest.param("strange", False, True, [None, 12], marks=pytest.mark.once),
+    pytest.param("documents", True, True, [96], marks=pytest.mark.once),
+    pytest.param("short", True, True, [3, 4, 5, 6, 7, 8, 15, 16], marks=pytest.mark.once),
+])  # fmt: skip
 def test_ids_equal_bert4keras(vocab, kind, lower, paired, cuts):
     texts, pairs = texts_of(kind)
     tokenizer = Tokenizer.load(str(vocab), lowercase=lower)

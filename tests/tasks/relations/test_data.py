@@ -141,7 +141,7 @@ def test_an_f1_of_0_is_explained(tokenizer, planes, said):
 
 
 def test_the_built_in_texts_have_triples_of_their_code(monkeypatch):
-    monkeypatch.setattr(corpora, "_library", lambda: str(Path(email.__file__).parent))
+    monkeypatch.setattr(corpora, "LIBRARY", str(Path(email.__file__).parent))
     train, dev = corpora.relations.__wrapped__()
     assert len(train) > 150 and not set(train.texts) & set(dev.texts)
     for text, triples in zip(dev.texts, gold_of(dev)):

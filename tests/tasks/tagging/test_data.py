@@ -287,7 +287,7 @@ def test_an_answer_is_that_of_the_window_where_it_is_furthest_from_an_edge(flat)
 
 @pytest.mark.once
 def test_built_in_texts_name_what_their_code_has(monkeypatch):
-    monkeypatch.setattr(corpora, "_library", lambda: str(Path(email.__file__).parent))
+    monkeypatch.setattr(corpora, "LIBRARY", str(Path(email.__file__).parent))
     train, dev = corpora.entities.__wrapped__()
     assert len(train) > 300 and 0.1 < len(dev) / len(train) < 0.25
     assert not set(train.texts) & set(dev.texts)

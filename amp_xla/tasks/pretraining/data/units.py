@@ -189,4 +189,4 @@ def _text(raw: bytes, unit: Unit, field: str) -> str:
         return ""
     record = json_object(line)
     full = [name for name in fields if str(record.get(name, name)).strip()]
-    return "\n".join(text_value(record, name, "text") for name in full)
+    return "\n".join(text_value(record, name) for name in full)
