@@ -92,6 +92,22 @@ def augmented():
         yield Augmented()[random.randrange(7)]
 
 
+class Own(Augmented):
+    """Batches with a generator of their own, in an object, and one of this module."""
+
+    def __init__(self):
+        super().__init__()
+        self.noise = Holder(np.random.RandomState(7))
+        DRAWS.seed(7)
+
+    def __getitem__(self, index):
+        x, y = super().__getitem__(index)
+        return x + self.noise.held.randn(*x.shape) * DRAWS.random(), y
+
+    def on_epoch_end(self):
+        self.noise.held.shuffle(self.order)
+
+
 class Counted(Batches):
     """Batches that depend on how many were read before."""
 
@@ -181,6 +197,7 @@ class Attributes(keras.callbacks.Callback):
 
 
 STEPS = 0
+DRAWS = random.Random()
 
 
 class Bank:
@@ -250,6 +267,10 @@ class Places(keras.callbacks.Callback):
         self.partial, self.closure = functools.partial(called, []), closure()
         self.history, self.nested = [], {}
         self.last = self.before = np.zeros(1)  # one array now, two later
+        self.random, self.drawn = np.random.RandomState(7), np.random.default_rng(7)
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.renewed = random.Random(epoch)
 
     def on_train_batch_end(self, batch, logs=None):
         self.before, self.last = self.last, self.last * 0.5 + batch
@@ -264,6 +285,7 @@ class Places(keras.callbacks.Callback):
             self.inner.held.held.held.next, self.pair[0].next, self.pair[1][0].next,
             sum(self.frozen.held), self.named.steps, self.mixed["a"].next, self.partial(batch),
             len(self.history), depth, self.closure(), (self.last - self.before)[0], total(batch),
+            self.random.rand(), self.drawn.random(), DRAWS.random(), self.renewed.random(),
         ]  # fmt: skip
         K.set_value(self.model.optimizer.inner.lr, 0.01 * np.log1p(np.abs(numbers)).mean())
 
@@ -301,6 +323,7 @@ def test_what_callbacks_set_at_the_start_is_as_in_the_whole_run(name, kill, tmp_
         STEPS = Inside.epochs = Base.level = 0
         Attributes.rate, Bank.total, small_fit.total = None, 0, 0
         called.sum, called.__defaults__ = 0, ([0],)
+        DRAWS.seed(7)
         callback = HOOKS[name](tmp_path / folder)
         run = Run(tmp_path / folder / "run", checkpoint_every=1, **options)
         fit(head.model, callback, run, *more)
@@ -331,10 +354,10 @@ def perturbed(model):
     model.train_function = step
 
 
-@killed(["arrays", "sequence", "generator", "adversarial", "counted"],
+@killed(["arrays", "sequence", "generator", "adversarial", "counted", "own"],
         ("adversarial", "within"), ("generator", "between"))  # fmt: skip
 def test_random_numbers_of_callbacks_and_data_continue_after_a_kill(name, kill, tmp_path, capfd):
-    makers = {"generator": augmented, "counted": lambda: Counted(4), "arrays": None}
+    makers = {"generator": augmented, "counted": lambda: Counted(4), "own": Own, "arrays": None}
 
     def trained(folder, *more, seed=3, **options):
         model, make = build(), makers.get(name, Augmented)
