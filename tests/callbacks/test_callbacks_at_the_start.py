@@ -149,19 +149,6 @@ def restarts(folder):
     )
 
 
-class Decay:
-    """A rate that falls with each call, from the optimizer of the model that is trained now."""
-
-    def __init__(self):
-        self.calls, self.rates = 0, []
-
-    def __call__(self, *_, **logs):
-        self.calls += 1
-        self.rates.append(0.05 / self.calls)
-        K.set_value(Decay.model.optimizer.inner.lr, np.mean(self.rates[-9:]))
-        return self.rates[-1]
-
-
 class Inside(keras.callbacks.Callback):
     """Calls one of Keras' callbacks, and counts in its class."""
 
@@ -172,7 +159,7 @@ class Inside(keras.callbacks.Callback):
         self.plateau = keras.callbacks.ReduceLROnPlateau("loss", 0.5, 1, min_delta=9.0)
 
     def on_train_begin(self, logs=None):
-        self.plateau.set_model(Decay.model)
+        self.plateau.set_model(self.model)
         self.plateau.on_train_begin()
 
     def on_epoch_end(self, epoch, logs=None):
@@ -214,6 +201,9 @@ class Slotted:
     def next(self):
         self.count += 1
         return self.count
+
+    def rate(self, epoch):
+        return 0.05 / self.next
 
 
 @dataclasses.dataclass(frozen=True)
@@ -294,8 +284,7 @@ HOOKS = {
     "places": lambda folder: Places(),
     "loads": loads, "head": head, "restarts": restarts, "base": lambda folder: Base(),
     "counts": lambda folder: Counts(), "inside": lambda folder: Inside(),
-    "object": lambda folder: Hooks(on_batch_end=Decay().__call__),
-    "schedule": lambda folder: keras.callbacks.LearningRateScheduler(Decay()),
+    "schedule": lambda folder: keras.callbacks.LearningRateScheduler(Slotted().rate),
     "attributes": lambda folder: Attributes(),
     "early": lambda folder: keras.callbacks.EarlyStopping("loss", 10.0, 2, 0, "auto", None, True),
 }  # fmt: skip
@@ -319,7 +308,7 @@ def test_what_callbacks_set_at_the_start_is_as_in_the_whole_run(name, kill, tmp_
     def trained(folder, *more, **options):
         global STEPS
         (tmp_path / folder).mkdir(exist_ok=True)
-        head.model = Decay.model = build()
+        head.model = build()
         STEPS = Inside.epochs = Base.level = 0
         Attributes.rate, Bank.total, small_fit.total = None, 0, 0
         called.sum, called.__defaults__ = 0, ([0],)
@@ -376,7 +365,7 @@ def test_random_numbers_of_callbacks_and_data_continue_after_a_kill(name, kill, 
     again = trained("killed", seed=4, resume=True)
     said = "differs from the one before the checkpoint: a resume is exact only if"
     assert capfd.readouterr().err.count(said) == (name == "counted")
-    assert (again == whole) == (name != "counted")
+    assert again == whole or name == "counted"
 
 
 class Limit(keras.callbacks.Callback):
