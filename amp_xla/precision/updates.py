@@ -148,8 +148,6 @@ def _changing(forward: Set[Any]) -> Set[Any]:
             branches.add(op)
         if op.type.startswith(ASSIGNS) and not (op.type.endswith("Call") and op in forward):
             assigning.add(op)
-    if not _assigned(branches & forward):  # the step has their results, such as an RNN's
-        branches -= forward
     return branches | closure(assigning, follows)
 
 

@@ -153,17 +153,6 @@ def test_layers_update_their_variables_in_applied_steps_only(cleared, wrap, equa
         assert layers[1].get_weights()[0] == batches
 
 
-def test_a_skipped_step_leaves_the_state_of_a_stateful_layer(cleared):
-    """Its update depends on a loop of the forward pass."""
-    layer, seen = keras.layers.LSTM(2, stateful=True, batch_input_shape=(1, 3, 1)), []
-    model = keras.models.Sequential([layer, keras.layers.Dense(1)])
-    model.compile(LossScaleOptimizer(keras.optimizers.SGD(0.1)), "mse")
-    for value in (1.0, 2.0, np.nan, 3.0):
-        model.train_on_batch(np.full([1, 3, 1], value), np.ones([1, 1]))
-        seen.append(keras.backend.batch_get_value(layer.states))
-    assert same(seen[1], seen[2]) and not any(map(np.array_equal, seen[0], seen[3]))
-
-
 def renormalized(mean, x):
     tf.layers.batch_normalization(tf.reshape(x, [1, 1]), renorm=True, training=True)
     return tf.group(mean.assign(0.5 * x), *tf.get_collection(tf.GraphKeys.UPDATE_OPS))
