@@ -13,9 +13,10 @@ GENERATORS: Any = (random.Random, np.random.RandomState, getattr(np.random, "Gen
 
 def generator(kind: str, state: Any) -> Any:
     """Return a new generator with this ``__getstate__``, whose tuples may be lists."""
+    new: Any = random.Random()
     if kind == "Random":
         version, key, gauss = state
-        state, new = (version, tuple(key), gauss), random.Random()
+        state = version, tuple(key), gauss
     else:
         new = getattr(np.random, kind)(getattr(np.random, state["bit_generator"])())
     new.__setstate__(state)

@@ -114,14 +114,6 @@ def in_a_graph(loss_scale, flags):
         return seen
 
 
-def test_tensors_of_half_precision_are_unscaled_in_float32(session):
-    now = LossScaleVariables(2.0**15).at(tf.constant(2.0**15))
-    rows = tf.IndexedSlices(tf.constant([[2.0**-11]], tf.float16), tf.constant([7]))
-    dense, none, sparse = now.unscale([tf.constant(2.0**-11, tf.float16), None, rows])
-    assert none is None and sparse.indices is rows.indices and sparse.dense_shape is None
-    assert session.run([dense, sparse.values[0, 0]]) == [2.0**-26, 2.0**-26]
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class Quartering(DynamicLossScale):
     """A rule that this package does not have: a quarter after an overflow, else an eighth more."""
