@@ -151,8 +151,7 @@ def data(kind, model, others):
 
 
 @pytest.mark.parametrize(
-    "kind",
-    ["parts of passes", *once("weighted sequence", "weighted arrays", "passes")],
+    "kind", ["parts of passes", *once("weighted sequence", "weighted arrays", "passes")]
 )
 def test_all_kinds_of_data_and_dropout_are_exact_after_a_kill(kind, tmp_path):
     whole, again = resumed(
