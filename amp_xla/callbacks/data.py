@@ -305,8 +305,7 @@ class Feed:
 
     def arguments(self, given: Mapping[str, Any]) -> Dict[str, Any]:
         """Return the arguments of ``fit``, changed so that it takes its batches from here."""
-        # It may use the model, as the main thread does.
-        self._alone = self._draws or not given["workers"]
+        self._alone = self._draws or not given["workers"]  # without workers it may use the model
         changes = {"workers": 0, "use_multiprocessing": False, "shuffle": False}
         data = "generator" if "generator" in given else "x"
         return {**given, **changes, data: self._generator(), "steps_per_epoch": self._steps}

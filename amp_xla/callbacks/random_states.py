@@ -8,7 +8,7 @@ from typing import Any, Iterator
 
 import numpy as np
 
-GENERATORS: Any = (random.Random, np.random.RandomState, getattr(np.random, "Generator", None))
+GENERATORS: Any = (random.Random, np.random.RandomState, np.random.Generator)
 
 
 def generator(kind: str, state: Any) -> Any:

@@ -235,8 +235,7 @@ class ScriptState:
 
 
 def _is_secret(name: str, text: str) -> bool:
-    word = f"{name}={text}"
-    return redaction.without_secrets([word]) != [word]
+    return redaction.without_secrets([f"{name}={text}"]) != [f"{name}={text}"]
 
 
 def numbered(pairs: Iterable[Tuple[str, Any]]) -> Dict[str, Any]:
