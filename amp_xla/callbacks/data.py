@@ -8,10 +8,8 @@ was read last, which a resumed run compares.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import inspect
-import random
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Dict, Iterator, Mapping, Optional
 
@@ -19,6 +17,8 @@ import numpy as np
 
 from amp_xla import backend
 from amp_xla.backend import keras
+from amp_xla.callbacks import script_walk
+from amp_xla.callbacks.random_states import GENERATORS, apart, restored, seeded
 from amp_xla.errors import DataError, UnsupportedError
 from amp_xla.process.progress import note
 from amp_xla.process.world import world
@@ -64,46 +64,6 @@ def digest(arrays: Any) -> str:
         total.update(f"{array.dtype}{array.shape}".encode())
         total.update(repr(array.tolist()).encode() if array.dtype.hasobject else array.data)
     return total.hexdigest()
-
-
-def random_state() -> Any:
-    """Return the states of ``numpy.random`` and ``random`` for JSON."""
-    state: Any = np.random.get_state()
-    return [[state[0], state[1].tolist(), *state[2:]], random.getstate()]
-
-
-def set_random_state(state: Any) -> None:
-    """Set the states of ``numpy.random`` and ``random``."""
-    numpy_state, (version, key, gauss) = state
-    np.random.set_state(tuple(numpy_state))
-    random.setstate((version, tuple(key), gauss))
-
-
-def seeded(*numbers: int) -> None:
-    """Set both states by ``numbers``."""
-    np.random.seed(list(numbers))
-    random.seed("/".join(map(str, numbers)))
-
-
-@contextlib.contextmanager
-def restored() -> Iterator[None]:
-    """Restore the random states, which are the script's, after the block."""
-    script = random_state()
-    try:
-        yield
-    finally:
-        set_random_state(script)
-
-
-def apart(batches: Iterator[Any]) -> Iterator[Any]:
-    """Yield batches, read with random states that are separate from the script's."""
-    state = random_state()
-    while True:
-        with restored():
-            set_random_state(state)
-            batch = next(batches)
-            state = random_state()
-        yield batch
 
 
 class Sequences:
@@ -314,6 +274,10 @@ class Feed:
         self._source, self._steps, self._position = source, source.steps, position
         self._skip, self._before = skip, before.get("batch")
         self._example = getattr(source, "example", None)
+        slots: Dict[str, script_walk.Slot] = {}
+        script_walk.walk(getattr(source, "sequence", None), "", {}, slots, {})
+        # A checkpoint has the states of these after the last batch that was trained.
+        self._draws = any(type(value) in GENERATORS for value, _ in slots.values())
         # A generator that can start at an epoch need not read the one before.
         starts = isinstance(source, Generator) and source.starts_over()
         if position >= end or (starts and not skip):
@@ -341,7 +305,7 @@ class Feed:
 
     def arguments(self, given: Mapping[str, Any]) -> Dict[str, Any]:
         """Return the arguments of ``fit``, changed so that it takes its batches from here."""
-        self._alone = not given["workers"]  # it may use the model, as the main thread does
+        self._alone = self._draws or not given["workers"]  # without workers it may use the model
         changes = {"workers": 0, "use_multiprocessing": False, "shuffle": False}
         data = "generator" if "generator" in given else "x"
         return {**given, **changes, data: self._generator(), "steps_per_epoch": self._steps}
@@ -363,7 +327,7 @@ class Feed:
         if self._before is None:
             return
         batch = self._next()
-        if self._source.hashed(False) != self._before:
+        if self._source.hashed(False) != self._before and not self._draws:
             note(
                 f"warning: batch {self._position} of the data differs from the one before the "
                 f"checkpoint: a resume is exact only if data depend on nothing but their files, "

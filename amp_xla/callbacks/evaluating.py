@@ -6,7 +6,7 @@ import contextlib
 import threading
 from typing import Any, Iterator, Optional
 
-from amp_xla.callbacks.data import restored
+from amp_xla.callbacks.random_states import apart, seeded
 from amp_xla.process.stopping import SignalWatch
 from amp_xla.training.checkpoint import CheckpointError
 from amp_xla.training.loop import Content
@@ -24,12 +24,17 @@ class Validation:
     def __init__(self, read: int) -> None:
         self.read = read
 
-    def batches(self, generator: Iterator[Any]) -> Iterator[Any]:
-        """Yield the batches of ``generator``."""
-        with restored():
-            for _ in range(self.read):
-                next(generator)
-        for batch in generator:
+    def batches(self, generator: Iterator[Any], seed: int) -> Iterator[Any]:
+        """Yield the batches of ``generator``, whose random numbers depend on ``seed``."""
+
+        def begun() -> Iterator[Any]:
+            seeded(seed)
+            yield from generator
+
+        batches = apart(begun())
+        for _ in range(self.read):
+            next(batches)
+        for batch in batches:
             self.read += 1
             yield batch
 

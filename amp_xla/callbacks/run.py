@@ -15,7 +15,7 @@ import numpy as np
 
 from amp_xla import backend
 from amp_xla.backend import keras, tf
-from amp_xla.callbacks import data, description
+from amp_xla.callbacks import data, description, random_states
 from amp_xla.callbacks.evaluating import StateBefore, Validation
 from amp_xla.callbacks.script_state import ScriptState, of_version_0_1
 from amp_xla.callbacks.step import FitStep, check, job, metric_variables
@@ -167,7 +167,7 @@ class Run(keras.callbacks.Callback):
             others = [other for other in others if type(other).__name__ not in _WRITERS]
         description.name_emptied(others)
         if inspect.isgenerator(given["validation_data"]):
-            given["validation_data"] = self._validated.batches(given["validation_data"])
+            given["validation_data"] = self._validated.batches(given["validation_data"], self._seed)
         self._validating = given["validation_data"]
         last = keras.callbacks.LambdaCallback(
             on_train_begin=lambda logs: self._others_began(others),
@@ -191,6 +191,7 @@ class Run(keras.callbacks.Callback):
         self._arrays = resume_from.more_tensors() if resume_from else {}
         ranks = dict(enumerate(self._saved["ranks"]))
         self._mine = ranks.get(self._ranks.world.rank, {})  # there may have been fewer ranks
+        self._saved["state"] = {**self._saved["state"], **self._mine.get("state", {})}
         self._losses = list(self._saved["losses"])
         self._validated = Validation(self._mine.get("validation", 0))
         self._classes = [type(o).__name__ for o in given["callbacks"] if o is not self]
@@ -264,7 +265,7 @@ class Run(keras.callbacks.Callback):
         self._others = ScriptState(
             others, objects, self._loop.engine.variables.shapes(), self._saved, self._arrays
         )
-        self._others.restore(last=not self._step.skip)
+        self._others.restore(last=False)
         if self._resume_from:
             engine, built, self._built = self._loop.engine, self._built, {}
             description.name_changed(built, engine.variables.snapshot())
@@ -273,6 +274,7 @@ class Run(keras.callbacks.Callback):
             self._others.silence()
         else:
             self._feed.compare()
+            self._others.restore()  # reading may have changed it
         if self._ended:
             note("a callback has ended this run, e.g. EarlyStopping; without it the run continues")
         self.model.stop_training |= self._ended or self._loop.over
@@ -281,7 +283,7 @@ class Run(keras.callbacks.Callback):
         """Restore the checkpoint's variables and the states of ``numpy.random`` and ``random``."""
         self._loop.engine.restore(self._resume_from)
         if self._mine:
-            data.set_random_state(self._mine["random"])
+            random_states.set_random_state(self._mine["random"])
 
     def _after_batch(self, logs: Mapping[str, Any]) -> None:
         """Log the step; evaluate, save and stop if due. Called after all other callbacks."""
@@ -294,8 +296,9 @@ class Run(keras.callbacks.Callback):
                 if len(self._saved["metrics"]) == len(metrics):
                     backend.K.batch_set_value(list(zip(metrics, self._saved["metrics"])))
                 self._others.rejoin()
-                self._others.restore()
+                self._others.restore(last=False)
                 self._feed.compare()
+                self._others.restore()  # reading may have changed it
                 self._epoch_ends()
             return
         size = int(logs["size"])
@@ -360,17 +363,19 @@ class Run(keras.callbacks.Callback):
         self._variables = description.name_late(self._variables)
         metrics = backend.K.batch_get_value(metric_variables(self._step.model)) if within else []
         read = self._feed.state(not state.step_in_epoch)
+        read.update(random=random_states.random_state(), validation=self._validated.read)
+        changed = self._others.changed(arrays)
+        if not self._ranks.first:  # arrays are the first rank's
+            read["state"] = {n: t for n, t in changed["state"].items() if '"array"' not in t}
         fit = {
             "seed": self._seed,
             "monitor": self._loop.options.monitor,
             "losses": self._losses if within else [0.0, 0],
             "metrics": [value.tolist() for value in metrics],
             "callbacks": self._classes,
-            **self._others.changed(arrays),
+            **changed,
             "ended": self._ended,
-            "ranks": self._ranks.gather(
-                {"random": data.random_state(), "validation": self._validated.read, **read}
-            ),
+            "ranks": self._ranks.gather(read),
             "weights": [weight.op.name for weight in self._step.model.weights],
         }
         return {"fit": fit}, arrays

@@ -20,6 +20,7 @@ import numpy as np
 from amp_xla.backend import keras
 from amp_xla.callbacks import script_walk
 from amp_xla.callbacks.script_values import Arrays, decoded, encoded, fill, shared
+from amp_xla.process import redaction
 from amp_xla.process.progress import note
 
 _PLACE = re.compile(r"path|file|dir|folder")
@@ -46,11 +47,11 @@ class ScriptState:
         self._called = tuple(f"{name}." for name in itertools.islice(self._roots, len(callbacks)))
         self._named: List[str] = []
         self._initial: Dict[str, str] = {}
-        found, _ = self._found()
-        self._first = {name: value for name, (value, _) in found.items()}
-        now = copy.deepcopy(self._read(found))
-        self._initial = {name: text for name, (text, _) in now.items()}
-        self._before = {**now, **{name: (text, arrays) for name, text in saved["state"].items()}}
+        slots, _ = self._walk()
+        self._first = {name: value for name, (value, _) in slots.items()}
+        values = copy.deepcopy(self._values(slots))
+        self._initial = {name: text for name, (text, _) in values.items()}
+        self._before = {**values, **{name: (text, arrays) for name, text in saved["state"].items()}}
         self._before = {name: each for name, each in self._before.items() if each[0]}
         self._anew = {*saved.get("anew", saved["state"])}
 
@@ -77,16 +78,16 @@ class ScriptState:
         ``state`` is name -> JSON; a name that is gone has an empty text. ``anew`` has the names
         whose object is not the same one as then.
         """
-        found, _ = self._found()
-        now = self._read(found)
-        names = {name for name, (text, _) in now.items() if self._initial.get(name) != text}
-        names.update([owner for name in names for owner in shared(now[name][0])])
+        slots, _ = self._walk()
+        values = self._values(slots)
+        names = {name for name, (text, _) in values.items() if self._initial.get(name) != text}
+        names.update([owner for name in names for owner in shared(values[name][0])])
         for name in names:
-            arrays.update(copy.deepcopy(now[name][1]))
-        gone = dict.fromkeys(self._initial.keys() - now.keys(), "")
+            arrays.update(copy.deepcopy(values[name][1]))
+        gone = dict.fromkeys(self._initial.keys() - values.keys(), "")
         return {
-            "state": {**gone, **{name: text for name, (text, _) in now.items() if name in names}},
-            "anew": sorted(n for n in names if found[n][0] is not self._first.get(n)),
+            "state": {**gone, **{n: text for n, (text, _) in values.items() if n in names}},
+            "anew": sorted(n for n in names if slots[n][0] is not self._first.get(n)),
         }
 
     def restore(self, last: bool = True) -> None:
@@ -98,9 +99,9 @@ class ScriptState:
         Args:
           last: no other call follows; print what cannot be restored.
         """
-        found, holders = self._found()
-        now = {name: text for name, (text, _) in self._read(found).items()}
-        differ = {name for name, (text, _) in self._before.items() if now.get(name) != text}
+        slots, holders = self._walk()
+        texts = {name: text for name, (text, _) in self._values(slots).items()}
+        differ = {name for name, (text, _) in self._before.items() if texts.get(name) != text}
         group = collections.defaultdict(set)  # names of one object, by the first of them
         linked: Set[str] = set()
         for name, (text, _) in self._before.items():
@@ -109,27 +110,27 @@ class ScriptState:
             group[owners[0] if text == json.dumps({"same": "".join(owners)}) else name].add(name)
         if linked & differ:
             differ |= linked
-        made: Dict[str, Any] = {}
+        restored: Dict[str, Any] = {}
 
         def value_of(name: str) -> Any:
             slot = name.partition("|")[0]
-            if slot not in made:
+            if slot not in restored:
                 text, arrays = self._before[slot]
-                made[slot] = decoded(json.loads(text), slot, arrays, made, value_of)
+                restored[slot] = decoded(json.loads(text), slot, arrays, restored, value_of)
                 is_other = text.startswith('{"same"')
-                for each in set() if is_other else group[slot] & found.keys():
-                    old, change = found[each]
+                for each in set() if is_other else group[slot] & slots.keys():
+                    old, change = slots[each]
                     same = old is self._first.get(each) and each not in self._anew
-                    if (same or change is None) and fill(old, made[slot]):
-                        made[slot] = old
+                    if (same or change is None) and fill(old, restored[slot]):
+                        restored[slot] = old
                         break
-            return made.get(name)
+            return restored.get(name)
 
         lost = []
         for name in sorted(differ):
             holder, _, attribute = name.rpartition(".")
-            new = None, script_walk.setter(holders.get(holder), attribute)
-            old, change = found.get(name, new)
+            absent = None, script_walk.setter(holders.get(holder), attribute)
+            old, change = slots.get(name, absent)
             value = value_of(name)
             if old is not value and change is not None:
                 change(value)
@@ -141,10 +142,10 @@ class ScriptState:
             lost.sort(key=len)
             note(
                 f"warning: this script has no place for {', '.join(lost[:3])} of the checkpoint: "
-                f"they are not restored, so the resume is not exact"
+                f"the resume is exact only if a callback creates them again before it reads them"
             )
 
-    def _found(self) -> Tuple[Dict[str, script_walk.Slot], Dict[str, Any]]:
+    def _walk(self) -> Tuple[Dict[str, script_walk.Slot], Dict[str, Any]]:
         """Return what ``script_walk.walk`` finds from all roots."""
         slots: Dict[str, script_walk.Slot] = {}
         holders: Dict[str, Any] = {}
@@ -153,26 +154,29 @@ class ScriptState:
             script_walk.walk(root, name, dict(roots), slots, holders)
         return slots, holders
 
-    def _read(self, found: Mapping[str, script_walk.Slot]) -> Dict[str, Tuple[str, Arrays]]:
+    def _values(self, slots: Mapping[str, script_walk.Slot]) -> Dict[str, Tuple[str, Arrays]]:
         """Return name -> JSON and arrays of what can be restored; print the rest."""
         values: Dict[str, Tuple[str, Arrays]] = {}
         owners: Dict[int, str] = {}
         lost = []
-        for name, (value, _) in found.items():
+        for name, (value, _) in slots.items():
             first, called = self._first.get(name), name.startswith(self._called)
             if self._is_left_out(name, value):
                 continue
             arrays: Dict[str, np.ndarray] = {}
             try:
-                mine: Any = collections.ChainMap({}, owners)
-                text = json.dumps(encoded(value, name, arrays, mine))
+                if isinstance(value, str) and value != first and _is_secret(name, value):
+                    raise TypeError
+                inner_owners: Any = collections.ChainMap({}, owners)
+                form = encoded(value, name, arrays, inner_owners)
+                text = json.dumps(form, default=np.ndarray.tolist)
             except (TypeError, RecursionError):
                 # An object has parts that are no state, such as a tokenizer.
                 may_be = called or name in self._initial or value is not first
                 if may_be and self._is_state(value, first):
                     lost.append(f"{name} ({type(value).__name__})")
                 continue
-            owners.update(mine.maps[0])
+            owners.update(inner_owners.maps[0])
             values[name] = text, arrays
         lost = [label for label in lost if label not in self._named]
         if lost:
@@ -228,6 +232,10 @@ class ScriptState:
             return False
         changes = script_walk.is_drawn(value) or type(value).__hash__ is None
         return changes or hasattr(value, "__dict__") or value is not first
+
+
+def _is_secret(name: str, text: str) -> bool:
+    return redaction.without_secrets([f"{name}={text}"]) != [f"{name}={text}"]
 
 
 def numbered(pairs: Iterable[Tuple[str, Any]]) -> Dict[str, Any]:

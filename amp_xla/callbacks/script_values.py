@@ -10,6 +10,7 @@ from typing import Any, Callable, Dict, List, Mapping, MutableMapping
 
 import numpy as np
 
+from amp_xla.callbacks.random_states import GENERATORS, generator
 from amp_xla.callbacks.script_walk import CONTAINERS
 
 _SEQUENCES: Any = (list, tuple, set, frozenset, collections.deque)
@@ -47,6 +48,8 @@ def encoded(
         return {"array": name, "crc": zlib.crc32(np.ascontiguousarray(value).data)}
     if isinstance(value, np.generic) and kind.__module__ == "numpy" and value.dtype.kind in "biuf":
         return {"scalar": value.dtype.name, "value": value.item()}
+    if kind in GENERATORS:
+        return {"random": kind.__name__, "state": value.__getstate__()}  # arrays in dictionaries
     if kind in _MAPPINGS or kind in _SEQUENCES:
         items = list(value.items() if kind in _MAPPINGS else value)  # a thread may change it
         items = [encoded(item, f"{name}|{i}", arrays, owners) for i, item in enumerate(items)]
@@ -78,6 +81,8 @@ def decoded(
         return value_of(form["same"])
     if "scalar" in form:
         return np.dtype(form["scalar"]).type(form["value"])
+    if "random" in form:
+        return generator(form["random"], form["state"])
     if "array" in form:
         made[name] = np.array(arrays[form["array"]])
         return made[name]
@@ -94,6 +99,9 @@ def decoded(
 
 def fill(old: Any, value: Any) -> bool:
     """Give an object the content of ``value``; return False if that is impossible."""
+    if type(old) is type(value) in GENERATORS:
+        old.__setstate__(value.__getstate__())
+        return True
     if type(old) is not type(value) or not isinstance(old, CONTAINERS):
         return False
     if isinstance(old, np.ndarray):

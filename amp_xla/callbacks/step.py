@@ -94,7 +94,7 @@ class FitStep:
                 "function, which Run needs: keep it in a variable of the new function and call it"
             )
         self.function = function
-        self.train_op = function.updates_op
+        self.train_op = self.updates_op = function.updates_op
         self.learning_rate = _rate(optimizer, 0)
         self._own = list(function.inputs), list(function.fetches)
         self._fetched: Dict[str, Any] = {}
@@ -104,22 +104,13 @@ class FitStep:
         function.inputs.append(dropout.step_input())
         if self._ranks.several:
             self._add_figures()
+        self.inputs = list(function.inputs)  # code that wraps Keras' train function reads these
         function.run_options = tf.RunOptions(output_partition_graphs=True)
         function.run_metadata = tf.RunMetadata()
         vars(function)["_make_callable"] = self._make_callable
         model.train_function = self
         # Keras would build another function after each validation without sample weights.
         vars(model)["_make_train_function"] = self._check_model
-
-    # Attributes of Keras' train function that other code reads
-    @property
-    def inputs(self) -> List[Any]:
-        """Placeholders of Keras' function and of this step."""
-        return list(self.function.inputs)
-
-    @property
-    def updates_op(self) -> Any:
-        return self.train_op
 
     @property
     def masks(self) -> int:

@@ -77,8 +77,8 @@ class Inner:
         if not any(self.aggregation in vars(c) for c in keras):
             return pairs
         custom = getattr(self.optimizer, "gradient_aggregator", None)  # a user's function
-        own = is_keras_own(self.optimizer, self.aggregation)
-        if own and not tf.distribute.has_strategy() and (not custom or _is_of_keras(custom)):
+        by_keras = is_keras_own(self.optimizer, self.aggregation)
+        if by_keras and not tf.distribute.has_strategy() and (not custom or _is_of_keras(custom)):
             return pairs  # one replica: nothing to sum
         return list(getattr(self.optimizer, self.aggregation)(pairs))
 
@@ -105,9 +105,9 @@ class Inner:
 
     def clip(self, pairs: Pairs) -> Pairs:
         """Clip unscaled gradients, before they are cast, as the optimizer is configured."""
-        own = getattr(type(self.optimizer), self.clipping, None)  # another replica may apply now
-        if own is not None:
-            return list(own(self.optimizer, pairs))
+        clip = getattr(type(self.optimizer), self.clipping, None)  # another replica may apply now
+        if clip is not None:
+            return list(clip(self.optimizer, pairs))
         clips = self.clips
 
         def one(values: Any) -> Any:
@@ -188,8 +188,8 @@ class NewKerasInner(Inner):
 
     def clip(self, pairs: Pairs) -> Pairs:
         gradients, variables = zip(*pairs)
-        own = type(self.optimizer)._clip_gradients
-        return list(zip(own(self.optimizer, list(gradients)), variables))
+        clipped = type(self.optimizer)._clip_gradients(self.optimizer, list(gradients))
+        return list(zip(clipped, variables))
 
     def prepare(self, variables: Sequence[Any]) -> None:
         super().prepare(variables)

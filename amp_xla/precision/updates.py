@@ -27,17 +27,17 @@ class Updates(list):
 
     def __init__(self, operations: Iterable[Any], gate: Callable[[Sequence[Any]], List[Any]]):
         super().__init__(operations)
-        self._own, self._gate = list(operations), gate
+        self._optimizers, self._gate = list(operations), gate
         self._others: List[Any] = []
 
     def __iadd__(self, others: Any) -> Any:
         self._others += others
         # Replace all of them: what several depend on runs once.
-        self[:] = [*self._own, *self._gate(self._others)]
+        self[:] = [*self._optimizers, *self._gate(self._others)]
         return self
 
     def __add__(self, others: Any) -> Any:
-        both = Updates(self._own, self._gate)
+        both = Updates(self._optimizers, self._gate)
         both += [*self._others, *others]
         return both
 
@@ -63,15 +63,15 @@ def if_applied(
     changing, gated, roots, rest = _changing(forward), set(), [], []
     for update in updates:
         op = getattr(update, "op", update)
-        found = upstream([op], changing | {op}) if isinstance(op, tf.Operation) else set()
-        before = ", ".join(sorted(each.name for each in _assigned(found & forward)))
+        sources = upstream([op], changing | {op}) if isinstance(op, tf.Operation) else set()
+        before = ", ".join(sorted(each.name for each in _assigned(sources & forward)))
         if before:
             message = (
                 f"a skipped step updates {before}, too, because the loss depends on the update"
             )
             warnings.warn(message, LossScaleWarning, stacklevel=2)
-        if _assigned(found) and not before:
-            gated |= found
+        if _assigned(sources) and not before:
+            gated |= sources
             roots.append(op)
         else:
             rest.append(update)
@@ -116,15 +116,15 @@ def _of_layers(operations: List[Any]) -> List[Any]:
 
 def _assigned(operations: Iterable[Any]) -> Set[Any]:
     """Return the operations of the variables that are assigned, also in a branch."""
-    found = set()
+    variables = set()
     for op in operations:
         if op.type.startswith(ASSIGNS):
             # A tf.function may assign all variables that it uses.
             for source in op.inputs[: None if op.type.endswith("Call") else 1]:
                 while source.op.type.endswith(("Switch", "Enter")):  # RefSwitch, too
                     source = source.op.inputs[0]
-                found.add(source.op)
-    return found
+                variables.add(source.op)
+    return variables
 
 
 def _changing(forward: Set[Any]) -> Set[Any]:

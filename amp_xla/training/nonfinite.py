@@ -48,7 +48,9 @@ def handle(loop: Any, result: StepResult) -> None:
         if _roll_back(loop, f"{what}, {why}"):
             return
         again = "and there is no earlier checkpoint to roll back to"
-    raise TrainingDiverged(f"{what}: {why}, {again}; {_report(loop, result)}")
+    raise TrainingDiverged(
+        f"{what}: {why}, {again}; a lower learning rate often helps; {_report(loop, result)}"
+    )
 
 
 def _roll_back(loop: Any, why: str) -> bool:

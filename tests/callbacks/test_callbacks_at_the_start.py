@@ -92,6 +92,22 @@ def augmented():
         yield Augmented()[random.randrange(7)]
 
 
+class Own(Augmented):
+    """Batches with a generator of their own, in an object, and one of this module."""
+
+    def __init__(self):
+        super().__init__()
+        self.noise = Holder(np.random.RandomState(7))
+        DRAWS.seed(7)
+
+    def __getitem__(self, index):
+        x, y = super().__getitem__(index)
+        return x + self.noise.held.randn(*x.shape) * DRAWS.random(), y
+
+    def on_epoch_end(self):
+        self.noise.held.shuffle(self.order)
+
+
 class Counted(Batches):
     """Batches that depend on how many were read before."""
 
@@ -133,19 +149,6 @@ def restarts(folder):
     )
 
 
-class Decay:
-    """A rate that falls with each call, from the optimizer of the model that is trained now."""
-
-    def __init__(self):
-        self.calls, self.rates = 0, []
-
-    def __call__(self, *_, **logs):
-        self.calls += 1
-        self.rates.append(0.05 / self.calls)
-        K.set_value(Decay.model.optimizer.inner.lr, np.mean(self.rates[-9:]))
-        return self.rates[-1]
-
-
 class Inside(keras.callbacks.Callback):
     """Calls one of Keras' callbacks, and counts in its class."""
 
@@ -156,7 +159,7 @@ class Inside(keras.callbacks.Callback):
         self.plateau = keras.callbacks.ReduceLROnPlateau("loss", 0.5, 1, min_delta=9.0)
 
     def on_train_begin(self, logs=None):
-        self.plateau.set_model(Decay.model)
+        self.plateau.set_model(self.model)
         self.plateau.on_train_begin()
 
     def on_epoch_end(self, epoch, logs=None):
@@ -181,6 +184,7 @@ class Attributes(keras.callbacks.Callback):
 
 
 STEPS = 0
+DRAWS = random.Random()
 
 
 class Bank:
@@ -197,6 +201,9 @@ class Slotted:
     def next(self):
         self.count += 1
         return self.count
+
+    def rate(self, epoch):
+        return 0.05 / self.next
 
 
 @dataclasses.dataclass(frozen=True)
@@ -250,6 +257,10 @@ class Places(keras.callbacks.Callback):
         self.partial, self.closure = functools.partial(called, []), closure()
         self.history, self.nested = [], {}
         self.last = self.before = np.zeros(1)  # one array now, two later
+        self.random, self.drawn = np.random.RandomState(7), np.random.default_rng(7)
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.renewed = random.Random(epoch)
 
     def on_train_batch_end(self, batch, logs=None):
         self.before, self.last = self.last, self.last * 0.5 + batch
@@ -264,6 +275,7 @@ class Places(keras.callbacks.Callback):
             self.inner.held.held.held.next, self.pair[0].next, self.pair[1][0].next,
             sum(self.frozen.held), self.named.steps, self.mixed["a"].next, self.partial(batch),
             len(self.history), depth, self.closure(), (self.last - self.before)[0], total(batch),
+            self.random.rand(), self.drawn.random(), DRAWS.random(), self.renewed.random(),
         ]  # fmt: skip
         K.set_value(self.model.optimizer.inner.lr, 0.01 * np.log1p(np.abs(numbers)).mean())
 
@@ -272,8 +284,7 @@ HOOKS = {
     "places": lambda folder: Places(),
     "loads": loads, "head": head, "restarts": restarts, "base": lambda folder: Base(),
     "counts": lambda folder: Counts(), "inside": lambda folder: Inside(),
-    "object": lambda folder: Hooks(on_batch_end=Decay().__call__),
-    "schedule": lambda folder: keras.callbacks.LearningRateScheduler(Decay()),
+    "schedule": lambda folder: keras.callbacks.LearningRateScheduler(Slotted().rate),
     "attributes": lambda folder: Attributes(),
     "early": lambda folder: keras.callbacks.EarlyStopping("loss", 10.0, 2, 0, "auto", None, True),
 }  # fmt: skip
@@ -297,10 +308,11 @@ def test_what_callbacks_set_at_the_start_is_as_in_the_whole_run(name, kill, tmp_
     def trained(folder, *more, **options):
         global STEPS
         (tmp_path / folder).mkdir(exist_ok=True)
-        head.model = Decay.model = build()
+        head.model = build()
         STEPS = Inside.epochs = Base.level = 0
         Attributes.rate, Bank.total, small_fit.total = None, 0, 0
         called.sum, called.__defaults__ = 0, ([0],)
+        DRAWS.seed(7)
         callback = HOOKS[name](tmp_path / folder)
         run = Run(tmp_path / folder / "run", checkpoint_every=1, **options)
         fit(head.model, callback, run, *more)
@@ -331,10 +343,10 @@ def perturbed(model):
     model.train_function = step
 
 
-@killed(["arrays", "sequence", "generator", "adversarial", "counted"],
+@killed(["arrays", "sequence", "generator", "adversarial", "counted", "own"],
         ("adversarial", "within"), ("generator", "between"))  # fmt: skip
 def test_random_numbers_of_callbacks_and_data_continue_after_a_kill(name, kill, tmp_path, capfd):
-    makers = {"generator": augmented, "counted": lambda: Counted(4), "arrays": None}
+    makers = {"generator": augmented, "counted": lambda: Counted(4), "own": Own, "arrays": None}
 
     def trained(folder, *more, seed=3, **options):
         model, make = build(), makers.get(name, Augmented)
@@ -353,7 +365,7 @@ def test_random_numbers_of_callbacks_and_data_continue_after_a_kill(name, kill, 
     again = trained("killed", seed=4, resume=True)
     said = "differs from the one before the checkpoint: a resume is exact only if"
     assert capfd.readouterr().err.count(said) == (name == "counted")
-    assert (again == whole) == (name != "counted")
+    assert again == whole or name == "counted"
 
 
 class Limit(keras.callbacks.Callback):

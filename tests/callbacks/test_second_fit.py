@@ -84,9 +84,7 @@ def drawn():
         yield from (batches[number] for number in range(len(batches)))
 
 
-MAKERS = {
-    "sequence": Shuffled, "rolled sequence": Rolled, "generator": drawn
-}  # fmt: skip
+MAKERS = {"sequence": Shuffled, "rolled sequence": Rolled, "generator": drawn}
 
 
 @pytest.mark.slow

@@ -100,23 +100,6 @@ def test_accumulation(mode):
     assert (int(optimizer.applied_steps), int(optimizer.skipped_steps)) == (2, 1)
 
 
-@pytest.mark.parametrize("mode, style, bad", [
-    ("eager", "by hand", np.nan), ("eager", "tape", np.inf), ("function", "callable", np.nan),
-])  # fmt: skip
-def test_a_loss_that_is_not_finite_is_skipped_though_its_gradients_are_finite(mode, style, bad):
-    weights, optimizer = variables(), LossScaleOptimizer(legacy.Adam(0.05), 8.0)
-    before = values(weights)
-
-    def step(shift):
-        take_step(optimizer, lambda: loss_of(weights, 1.0) + shift, weights, style)
-
-    step = MODES[mode](step)
-    step(tf.constant(bad))
-    assert all(np.array_equal(a, b) for a, b in zip(before, values(weights)))
-    step(tf.constant(0.0))
-    assert (int(optimizer.applied_steps), int(optimizer.skipped_steps)) == (1, 1)
-
-
 @pytest.mark.parametrize(
     "mode, given",
     [("eager", "first result"), ("function", "some"), ("function", "of compute_gradients")],
