@@ -24,12 +24,12 @@ from amp_xla.data.text.options import VocabularyOptions
 from amp_xla.errors import SettingsError
 from amp_xla.models.options import EncoderOptions, Pooling
 from amp_xla.process.exits import exit_code
-from amp_xla.tasks.classification import answers, scores
+from amp_xla.tasks.classification import answers
 from amp_xla.tasks.classification.data import MultiLabelTextFiles, class_weights, read
 from amp_xla.training import launch, options
 from amp_xla.training.context import RunContext, text_defaults
 from amp_xla.training.evaluation import vectors
-from amp_xla.training.recipe import Recipe
+from amp_xla.training.recipe import Recipe, lazy
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,7 +109,7 @@ def build(config: Config, context: RunContext) -> Any:
 
 recipe = Recipe(
     Config, build, lambda config: config.files.monitor, answers.predict, vectors=vectors,
-    scored=scores.scored, exportable=answers.exportable,
+    scored=answers.scored, exportable=lazy("amp_xla.tasks.classification.export:classifier"),
 )  # fmt: skip
 main = functools.partial(launch.main, recipe)
 

@@ -28,7 +28,7 @@ from amp_xla.tasks.pretraining.data.stream import LengthOptions, Phases, read
 from amp_xla.training import launch
 from amp_xla.training import options as groups
 from amp_xla.training.context import RunContext
-from amp_xla.training.recipe import Recipe
+from amp_xla.training.recipe import Recipe, lazy
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,16 +96,9 @@ def build(config: Config, context: RunContext) -> Any:
     )  # fmt: skip
 
 
-def exportable(config: Config, checkpoint: Any) -> Any:
-    """Return the model to export."""
-    from amp_xla.export import text_models
-
-    return text_models.language_model(config, checkpoint)
-
-
 recipe = Recipe(
     Config, build, lambda c: c.intervals.loop(monitor="loss", higher_is_better=False),
-    fill=answers.fill, exportable=exportable,
+    fill=answers.fill, exportable=lazy("amp_xla.export.text_models:language_model"),
 )  # fmt: skip
 main = functools.partial(launch.main, recipe)
 

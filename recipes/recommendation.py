@@ -14,8 +14,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import sys
-from pathlib import Path
-from typing import Any, List
+from typing import Any
 
 from typing_extensions import Annotated, Literal
 
@@ -25,7 +24,7 @@ from amp_xla.process.exits import exit_code
 from amp_xla.tasks.recommendation.data import SlotBatches, SlotFiles
 from amp_xla.training import launch, options
 from amp_xla.training.context import RunContext
-from amp_xla.training.recipe import Recipe
+from amp_xla.training.recipe import Recipe, lazy
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,21 +89,10 @@ def build(config: Config, context: RunContext) -> Any:
     return context.job(network, step, batches, evaluate, files, identity, sharded=tables)
 
 
-def predict(config: Config, checkpoint: Any, lines: List[str]) -> Any:
-    """Return the probability of a click for each line."""
-    from amp_xla.tasks.recommendation import answers
-
-    return answers.predict(config, checkpoint, lines)
-
-
-def export(config: Config, checkpoint: Any, folder: Path) -> str:
-    """Write a SavedModel; return its signature."""
-    from amp_xla.tasks.recommendation import answers
-
-    return answers.export(config, checkpoint, folder)
-
-
-recipe = Recipe(Config, build, "auc", predict, export=export)
+recipe = Recipe(
+    Config, build, "auc", lazy("amp_xla.tasks.recommendation.answers:predict"),
+    export=lazy("amp_xla.tasks.recommendation.answers:export"),
+)  # fmt: skip
 main = functools.partial(launch.main, recipe)
 
 

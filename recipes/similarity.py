@@ -27,12 +27,12 @@ from amp_xla.data.labelled import BatchOptions
 from amp_xla.data.text.options import VocabularyOptions
 from amp_xla.models.options import EncoderOptions, Pooling
 from amp_xla.process.exits import exit_code
-from amp_xla.tasks.similarity import answers, scores
+from amp_xla.tasks.similarity import answers
 from amp_xla.tasks.similarity.data import Method, PairFiles, check, needed, read
 from amp_xla.training import launch, options
 from amp_xla.training.context import RunContext, text_defaults
 from amp_xla.training.evaluation import vectors
-from amp_xla.training.recipe import Recipe
+from amp_xla.training.recipe import Recipe, lazy
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,7 +107,7 @@ def build(config: Config, context: RunContext) -> Any:
 
 recipe = Recipe(
     Config, build, "spearman", answers.predict, rank=answers.predict, vectors=vectors,
-    scored=scores.scored, exportable=answers.exportable,
+    scored=answers.scored, exportable=lazy("amp_xla.tasks.similarity.export:similarity"),
 )  # fmt: skip
 main = functools.partial(launch.main, recipe)
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import sys
-from typing import Any, Dict, List
+from typing import Any, Dict
 
 from typing_extensions import Literal
 
@@ -25,13 +25,13 @@ from amp_xla.data.labelled import WindowOptions
 from amp_xla.data.text.options import TaggedFiles, VocabularyOptions
 from amp_xla.models.options import EncoderOptions
 from amp_xla.process.exits import exit_code
-from amp_xla.tasks.tagging import scores
+from amp_xla.tasks.tagging import answers
 from amp_xla.tasks.tagging.data import read
 from amp_xla.tasks.tagging.spans import check, is_flat
 from amp_xla.training import launch, options
 from amp_xla.training.context import RunContext, text_defaults
 from amp_xla.training.evaluation import vectors
-from amp_xla.training.recipe import Recipe
+from amp_xla.training.recipe import Recipe, lazy
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Config:
 def build(config: Config, context: RunContext) -> Any:
     """Build the job: data, model and training step."""
     from amp_xla.models import dropout
-    from amp_xla.tasks.tagging import answers, model
+    from amp_xla.tasks.tagging import model
     from amp_xla.training.step import Inference
 
     # texts -> batches
@@ -86,27 +86,14 @@ def build(config: Config, context: RunContext) -> Any:
     # evaluation
     scores = dropout.without(tagger.model)
     outputs = {**tagger.outputs(scores), "loss": tagger.total_loss(inputs, scores)}
-    evaluate = answers.evaluation(Inference(inputs, outputs), data.dev_batches, data, config.head)
+    evaluate = answers.evaluation(Inference(inputs, outputs), data, config.head)
     return context.text_job(tagger.model, step, data, evaluate)
 
 
-def predict(config: Config, checkpoint: Any, lines: List[str]) -> Any:
-    """Return the entities of each line."""
-    from amp_xla.tasks.tagging import answers
-
-    return answers.predict(config, checkpoint, lines)
-
-
-def exportable(config: Config, checkpoint: Any) -> Any:
-    """Return the model to export."""
-    from amp_xla.tasks.tagging import export
-
-    return export.tagger(config, checkpoint)
-
-
 recipe = Recipe(
-    Config, build, "f1", predict, vectors=vectors, scored=scores.scored, exportable=exportable
-)
+    Config, build, "f1", answers.predict, vectors=vectors, scored=answers.scored,
+    exportable=lazy("amp_xla.tasks.tagging.export:tagger"),
+)  # fmt: skip
 main = functools.partial(launch.main, recipe)
 
 

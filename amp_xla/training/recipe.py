@@ -35,7 +35,7 @@ class Recipe:
     """A training job and the functions that serve its runs: ``recipe`` in a recipe's file.
 
     The functions get the configuration of the run and its checkpoint, then the arguments below.
-    They import TensorFlow when they are called, after the precision was set.
+    They import TensorFlow when they are called, after the precision was set; see ``lazy``.
 
     Attributes:
       config: dataclass of the settings, with a field ``run`` (``RunOptions``).
@@ -115,6 +115,12 @@ class Recipe:
                 infinity=meant.infinity, epsilon=meant.epsilon,
             )  # fmt: skip
         return vars(self)[name](config, checkpoint, *args, **named)
+
+
+def lazy(function: str) -> Callable[..., Any]:
+    """Return the function ``package.module:name``; a call imports its module."""
+    module, _, name = function.partition(":")
+    return lambda *args, **named: getattr(importlib.import_module(module), name)(*args, **named)
 
 
 def find_recipe(recipe: str) -> Recipe:

@@ -1,7 +1,8 @@
-"""Evaluation, predictions and export of the classifiers; functions import TensorFlow."""
+"""Evaluation, predictions and scores of the classifiers; functions import TensorFlow."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Dict, List
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from amp_xla.data.labelled import Labelled
 from amp_xla.data.text.labels import Labels, Scale
 from amp_xla.report.scores import correlations
+from amp_xla.training import sample_scores
 from amp_xla.training.answers import Answers, label_answers
 from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.evaluation import (
@@ -19,6 +21,9 @@ from amp_xla.training.evaluation import (
     per_sample,
     several_labels,
 )
+from amp_xla.training.sample_scores import NumberScores, Samples, Scorer
+
+POINTS = 500  # of the scatter plot
 
 
 def evaluation(model: Any, inputs: Dict[str, Any], data: Labelled) -> Evaluation:
@@ -66,8 +71,19 @@ def predict(config: Any, checkpoint: Checkpoint, lines: List[str]) -> Answers:
     return label_answers(lines, labels, rows, several)
 
 
-def exportable(config: Any, checkpoint: Checkpoint) -> Any:
-    """Return the model to export."""
-    from amp_xla.tasks.classification import export
+class RegressionScores(NumberScores):
+    """Scores of numbers, and the points of a scatter plot."""
 
-    return export.classifier(config, checkpoint)
+    def score(self, rows: np.ndarray) -> Dict[str, float]:
+        error = float(np.abs(rows[:, 0] - rows[:, 1]).mean())
+        return {**super().score(rows), "mean_absolute_error": error}
+
+    def details(self) -> Dict[str, Any]:
+        return {"scatter": self.rows()[:POINTS].tolist()}
+
+
+def scored(checkpoint: Checkpoint, samples: Samples) -> Scorer:
+    """Return the function that scores the answers to samples."""
+    if Path(checkpoint.file("labels.json")).read_bytes()[:1] != b"{":
+        return sample_scores.scored(checkpoint, samples)
+    return lambda answers: RegressionScores(samples, np.array([each["score"] for each in answers]))

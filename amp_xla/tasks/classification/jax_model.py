@@ -6,6 +6,9 @@ import dataclasses
 from pathlib import Path
 from typing import Any, Dict, List, Tuple
 
+import amp_xla.jax  # noqa: F401  # first: its error is one line if there is no JAX
+
+# isort: split
 import jax
 import jax.numpy as jnp
 import numpy as np
