@@ -84,7 +84,9 @@ def build(config: Config, context: RunContext) -> Any:
     # evaluation
     output = dropout.without(reader)
     infer = Inference(inputs, {"scores": output, "loss": model.loss(inputs, output)})
-    evaluate = answers.evaluation(infer, data, model.threshold(), config.max_answer)
+    evaluate = functools.partial(
+        answers.evaluate, infer, data, model.threshold(), config.max_answer
+    )
     return context.text_job(reader, step, data, evaluate)
 
 

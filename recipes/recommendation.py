@@ -83,7 +83,8 @@ def build(config: Config, context: RunContext) -> Any:
     step = context.step(inputs, loss, optimizer, network.trainable_weights, metrics, table)
 
     # evaluation
-    evaluate = ranking(Inference(inputs, {"logits": logits, "loss": each}), dev_batches, len(dev))
+    infer = Inference(inputs, {"logits": logits, "loss": each})
+    evaluate = functools.partial(ranking, infer, dev_batches, len(dev))
     files = answers.assets(columns, values)
     identity = {"train": train.fingerprint(), "dev": dev.fingerprint()}
     return context.job(network, step, batches, evaluate, files, identity, sharded=tables)

@@ -101,7 +101,7 @@ def build(config: Config, context: RunContext) -> Any:
     # evaluation
     outputs = {"scores": similarity.scores(config.method, dropout.without(model, rows))}
     threshold = similarity.threshold_of(config.method, data.labels)
-    evaluate = answers.evaluation(Inference(inputs, outputs), data, threshold)
+    evaluate = functools.partial(answers.evaluate, Inference(inputs, outputs), data, threshold)
     return context.text_job(model, step, data, evaluate)
 
 

@@ -86,7 +86,8 @@ def build(config: Config, context: RunContext) -> Any:
     # evaluation
     scores = dropout.without(tagger.model)
     outputs = {**tagger.outputs(scores), "loss": tagger.total_loss(inputs, scores)}
-    evaluate = answers.evaluation(Inference(inputs, outputs), data, config.head)
+    infer = Inference(inputs, outputs)
+    evaluate = functools.partial(answers.evaluate, infer, data, config.head)
     return context.text_job(tagger.model, step, data, evaluate)
 
 

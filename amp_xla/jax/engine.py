@@ -59,7 +59,7 @@ class JaxJob:
             total = np.log(np.exp(logits - top).sum(-1)) + top[:, 0]
             return {"logits": logits, "loss": total - logits[range(len(total)), batch["labels"]]}
 
-        return classification(infer, self.dev_batches, self.classes)()
+        return classification(infer, self.dev_batches, self.classes)
 
 
 def shared(batch: Mapping[str, np.ndarray]) -> Dict[str, jax.Array]:

@@ -1,7 +1,7 @@
 """Inference over batches: metrics of held-out samples, and predictions in the order of samples.
 
-An evaluation is a function without arguments that returns metrics by name. ``infer`` maps a batch
-to arrays by name. TensorFlow is imported by functions only.
+Evaluations return metrics by name. ``infer`` maps a batch to arrays by name. TensorFlow is imported
+by functions only.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def of_lines(
     return np.stack(outputs)
 
 
-def classification(infer: Infer, batches: Any, classes: int) -> Evaluation:
+def classification(infer: Infer, batches: Any, classes: int) -> Dict[str, float]:
     """Return accuracy, macro-F1 and mean loss.
 
     Args:
@@ -133,15 +133,12 @@ def classification(infer: Infer, batches: Any, classes: int) -> Evaluation:
         matrix = scores.confusion(batch["labels"][real], predicted, classes)
         return np.append(matrix, [out["loss"][real].sum(), real.sum()])
 
-    def evaluate() -> Dict[str, float]:
-        sums = summed(infer, batches, count)
-        matrix, (loss, weight) = sums[:-2].reshape(classes, classes), sums[-2:].tolist()
-        return {**scores.classification(matrix), "loss": loss / max(weight, 1.0)}
-
-    return evaluate
+    sums = summed(infer, batches, count)
+    matrix, (loss, weight) = sums[:-2].reshape(classes, classes), sums[-2:].tolist()
+    return {**scores.classification(matrix), "loss": loss / max(weight, 1.0)}
 
 
-def several_labels(infer: Infer, batches: Any, classes: int) -> Evaluation:
+def several_labels(infer: Infer, batches: Any) -> Dict[str, float]:
     """Return micro-F1, share of texts whose labels are all right, and mean loss."""
 
     def count(batch: Batch, out: Mapping[str, Any]) -> Any:
@@ -151,18 +148,15 @@ def several_labels(infer: Infer, batches: Any, classes: int) -> Evaluation:
         parts = (labels & answers, labels, answers, right, out["loss"][real], real)
         return [part.sum() for part in parts]
 
-    def evaluate() -> Dict[str, float]:
-        both, present, predicted, right, loss, texts = summed(infer, batches, count).tolist()
-        return {
-            "micro_f1": 2.0 * both / max(present + predicted, 1.0),
-            "accuracy": right / max(texts, 1.0),
-            "loss": loss / max(texts, 1.0),
-        }
-
-    return evaluate
+    both, present, predicted, right, loss, texts = summed(infer, batches, count).tolist()
+    return {
+        "micro_f1": 2.0 * both / max(present + predicted, 1.0),
+        "accuracy": right / max(texts, 1.0),
+        "loss": loss / max(texts, 1.0),
+    }
 
 
-def ranking(infer: Infer, batches: Any, samples: int) -> Evaluation:
+def ranking(infer: Infer, batches: Any, samples: int) -> Dict[str, float]:
     """Return AUC, accuracy and mean loss of a click model.
 
     Args:
@@ -170,16 +164,12 @@ def ranking(infer: Infer, batches: Any, samples: int) -> Evaluation:
       batches: ``SlotBatches``, not shuffled.
       samples: number of samples.
     """
-
-    def evaluate() -> Dict[str, float]:
-        logits, loss, labels = per_sample(infer, batches, samples, ("logits", "loss", "labels"))
-        return {
-            "auc": scores.auc(labels > 0.5, logits),
-            "accuracy": float(np.mean((logits > 0) == (labels > 0.5))),
-            "loss": float(loss.mean()),
-        }
-
-    return evaluate
+    logits, loss, labels = per_sample(infer, batches, samples, ("logits", "loss", "labels"))
+    return {
+        "auc": scores.auc(labels > 0.5, logits),
+        "accuracy": float(np.mean((logits > 0) == (labels > 0.5))),
+        "loss": float(loss.mean()),
+    }
 
 
 def held_out(

@@ -20,7 +20,7 @@ from amp_xla.process.progress import note
 from amp_xla.report import scores
 from amp_xla.training.answers import Answers
 from amp_xla.training.checkpoint import Checkpoint
-from amp_xla.training.evaluation import Evaluation, Infer, in_order, summed
+from amp_xla.training.evaluation import Infer, in_order, summed
 from amp_xla.training.sample_scores import Samples, SampleScores, Scorer
 
 Found = List[List[Any]]  # what was found in each text
@@ -46,10 +46,10 @@ def f1(counts: np.ndarray) -> Dict[str, float]:
     return {name: float(each[name][0]) for name in ("f1", "precision", "recall")}
 
 
-def evaluation(
+def evaluate(
     infer: Infer, data: Labelled, unpack: Unpack, decode: Decode, more: Any = None
-) -> Evaluation:
-    """Return a function that computes F1, precision, recall (micro averages) and the mean loss.
+) -> Dict[str, float]:
+    """Return F1, precision, recall (micro averages) and the mean loss.
 
     Args:
       infer: function batch -> model outputs, with ``loss`` per text or summed over the batch.
@@ -69,13 +69,10 @@ def evaluation(
         loss = out["loss"] @ weights if np.ndim(out["loss"]) else out["loss"]
         return np.append(counted(found, true, names), [*sums.values(), loss, weights.sum()])
 
-    def evaluate() -> Dict[str, float]:
-        sums = summed(infer, data.dev_batches, count)
-        means = sums[3 * len(names) : -1] / max(sums[-1], 1.0)
-        counts = sums[: 3 * len(names)].reshape(-1, 3)
-        return {**f1(counts), **dict(zip([*keys, "loss"], means.tolist()))}
-
-    return evaluate
+    sums = summed(infer, data.dev_batches, count)
+    means = sums[3 * len(names) : -1] / max(sums[-1], 1.0)
+    counts = sums[: 3 * len(names)].reshape(-1, 3)
+    return {**f1(counts), **dict(zip([*keys, "loss"], means.tolist()))}
 
 
 def predict(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any, Dict, List
 
@@ -34,23 +35,21 @@ def evaluation(model: Any, inputs: Dict[str, Any], data: Labelled) -> Evaluation
     logits = dropout.without(model)
     if isinstance(data.labels, Scale):
         values = {"score": logits[..., 0], "loss": losses.squared(inputs["labels"], logits)}
-        return _of_numbers(Inference(inputs, values), data)
+        return functools.partial(_of_numbers, Inference(inputs, values), data)
     outputs = {"logits": logits, "loss": losses.cross_entropy(inputs["labels"], logits)}
-    scores = several_labels if losses.several(inputs["labels"], logits) else classification
-    return scores(Inference(inputs, outputs), data.dev_batches, len(data.labels))
+    infer, batches = Inference(inputs, outputs), data.dev_batches
+    if losses.several(inputs["labels"], logits):
+        return functools.partial(several_labels, infer, batches)
+    return functools.partial(classification, infer, batches, len(data.labels))
 
 
-def _of_numbers(infer: Infer, data: Labelled) -> Evaluation:
+def _of_numbers(infer: Infer, data: Labelled) -> Dict[str, float]:
     """Return correlations, mean absolute error and mean loss of numbers."""
     labels = np.array(data.dev.labels, np.float64)
-
-    def evaluate() -> Dict[str, float]:
-        values, loss = per_sample(infer, data.dev_batches, len(labels), ("score", "loss"))
-        found = data.labels.labels(values)
-        error, mean = float(np.abs(found - labels).mean()), float(loss.mean())
-        return {**correlations(labels, found), "mean_absolute_error": error, "loss": mean}
-
-    return evaluate
+    values, loss = per_sample(infer, data.dev_batches, len(labels), ("score", "loss"))
+    found = data.labels.labels(values)
+    error, mean = float(np.abs(found - labels).mean()), float(loss.mean())
+    return {**correlations(labels, found), "mean_absolute_error": error, "loss": mean}
 
 
 def predict(config: Any, checkpoint: Checkpoint, lines: List[str]) -> Answers:

@@ -25,14 +25,13 @@ MOST = 100  # subjects and objects of a text, the best ones: an untrained model 
 
 
 def evaluation(infer: Infer, data: Labelled) -> Evaluation:
-    """Return F1 and so on, see ``extraction.evaluation``; print why F1 is 0."""
+    """Return a function that computes F1, see ``extraction.evaluate``, and prints why it is 0."""
     from amp_xla.tasks.relations.model import BIAS
 
     note(f"scores begin near {BIAS:g}; those above 0 are predicted, so F1 begins at 0")
-    measure = extraction.evaluation(infer, data, unpack, found_in, state)
 
     def evaluate() -> Dict[str, float]:
-        values = measure()
+        values = extraction.evaluate(infer, data, unpack, found_in, state)
         if not values["f1"]:
             note(explained(values))
         return {name: values[name] for name in ("f1", "precision", "recall", "loss")}

@@ -14,11 +14,11 @@ from amp_xla.report.scores import best_threshold, correlations, spearman
 from amp_xla.tasks.similarity.data import apart
 from amp_xla.training.answers import Answers, Row, label_answers
 from amp_xla.training.checkpoint import Checkpoint
-from amp_xla.training.evaluation import Evaluation, Infer, of_lines, per_sample
+from amp_xla.training.evaluation import Infer, of_lines, per_sample
 from amp_xla.training.sample_scores import LabelScores, NumberScores, Samples, SampleScores, Scorer
 
 
-def evaluation(infer: Infer, data: Labelled, threshold: Optional[Any]) -> Evaluation:
+def evaluate(infer: Infer, data: Labelled, threshold: Optional[Any]) -> Dict[str, float]:
     """Return Spearman's correlation over all pairs, and the accuracy if labels are 0 and 1.
 
     ``infer`` outputs ``scores`` [B]. ``threshold`` is set to the value with the highest accuracy;
@@ -27,20 +27,16 @@ def evaluation(infer: Infer, data: Labelled, threshold: Optional[Any]) -> Evalua
     from amp_xla.backend import K
 
     labels = data.labels.values(data.dev.labels)
-
-    def evaluate() -> Dict[str, float]:
-        (scores,) = per_sample(infer, data.dev_batches, len(labels), ("scores",))
-        result = {"spearman": spearman(labels, scores)}
-        if not data.labels.binary:
-            return result
-        alike = labels > 0.5
-        if threshold is None:
-            return {**result, "accuracy": float(np.mean((scores >= 0.5) == alike))}
-        best, accuracy = best_threshold(alike, scores)
-        K.set_value(threshold, best)
-        return {**result, "accuracy": accuracy, "threshold": best}
-
-    return evaluate
+    (scores,) = per_sample(infer, data.dev_batches, len(labels), ("scores",))
+    result = {"spearman": spearman(labels, scores)}
+    if not data.labels.binary:
+        return result
+    alike = labels > 0.5
+    if threshold is None:
+        return {**result, "accuracy": float(np.mean((scores >= 0.5) == alike))}
+    best, accuracy = best_threshold(alike, scores)
+    K.set_value(threshold, best)
+    return {**result, "accuracy": accuracy, "threshold": best}
 
 
 def predict(

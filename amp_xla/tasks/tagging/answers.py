@@ -13,13 +13,13 @@ from amp_xla.tasks.tagging import spans
 from amp_xla.training import extraction
 from amp_xla.training.answers import Answers
 from amp_xla.training.checkpoint import Checkpoint
-from amp_xla.training.evaluation import Evaluation, Infer
+from amp_xla.training.evaluation import Infer
 from amp_xla.training.sample_scores import Samples, Scorer
 
 
-def evaluation(infer: Infer, data: Labelled, head: str) -> Evaluation:
-    """Return entity F1, precision, recall and mean loss; see ``extraction.evaluation``."""
-    return extraction.evaluation(infer, data, unpack, _decode(head))
+def evaluate(infer: Infer, data: Labelled, head: str) -> Dict[str, float]:
+    """Return entity F1, precision, recall and mean loss; see ``extraction.evaluate``."""
+    return extraction.evaluate(infer, data, unpack, _decode(head))
 
 
 def _decode(head: str) -> extraction.Decode:
