@@ -13,14 +13,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import sys
 from typing import Any, Optional
 
 from amp_xla.data.labelled import BatchOptions
 from amp_xla.data.text.options import TextFiles, VocabularyOptions
 from amp_xla.models.options import EncoderOptions
 from amp_xla.process import json_files
-from amp_xla.process.exits import exit_code
 from amp_xla.tasks.classification.data import read
 from amp_xla.training import launch, options
 from amp_xla.training.context import RunContext, text_defaults
@@ -91,4 +89,4 @@ main = functools.partial(launch.main, recipe)
 
 
 if __name__ == "__main__":
-    sys.exit(exit_code(main))
+    launch.run_program(recipe)

@@ -14,14 +14,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import sys
 from typing import Any, Dict, Optional
 
 from typing_extensions import Annotated
 
 from amp_xla.config import MAY_CHANGE, flat
 from amp_xla.models.options import LanguageModelOptions, training_flops
-from amp_xla.process.exits import exit_code
 from amp_xla.process.progress import note
 from amp_xla.tasks.pretraining import answers, options, presets
 from amp_xla.tasks.pretraining.data.stream import LengthOptions, Phases, read
@@ -104,4 +102,4 @@ main = functools.partial(launch.main, recipe)
 
 
 if __name__ == "__main__":
-    sys.exit(exit_code(main))
+    launch.run_program(recipe)

@@ -13,14 +13,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import sys
 from typing import Any
 
 from typing_extensions import Annotated, Literal
 
 from amp_xla.config import within
 from amp_xla.models.options import TowerOptions
-from amp_xla.process.exits import exit_code
 from amp_xla.tasks.recommendation.data import SlotBatches, SlotFiles
 from amp_xla.training import launch, options
 from amp_xla.training.context import RunContext
@@ -98,4 +96,4 @@ main = functools.partial(launch.main, recipe)
 
 
 if __name__ == "__main__":
-    sys.exit(exit_code(main))
+    launch.run_program(recipe)

@@ -12,14 +12,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import sys
 from typing import Any
 
 from amp_xla.data.labelled import BatchOptions
 from amp_xla.data.text.options import VocabularyOptions
 from amp_xla.errors import SettingsError
 from amp_xla.models.options import EncoderOptions
-from amp_xla.process.exits import exit_code
 from amp_xla.tasks.relations import answers
 from amp_xla.tasks.relations.data import RelationFiles, read
 from amp_xla.training import launch, options
@@ -90,4 +88,4 @@ main = functools.partial(launch.main, recipe)
 
 
 if __name__ == "__main__":
-    sys.exit(exit_code(main))
+    launch.run_program(recipe)

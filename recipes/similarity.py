@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import sys
 from typing import Any, Dict
 
 from typing_extensions import Annotated
@@ -26,7 +25,6 @@ from amp_xla.config import within
 from amp_xla.data.labelled import BatchOptions
 from amp_xla.data.text.options import VocabularyOptions
 from amp_xla.models.options import EncoderOptions, Pooling
-from amp_xla.process.exits import exit_code
 from amp_xla.tasks.similarity import answers
 from amp_xla.tasks.similarity.data import Method, PairFiles, check, needed, read
 from amp_xla.training import launch, options
@@ -113,4 +111,4 @@ main = functools.partial(launch.main, recipe)
 
 
 if __name__ == "__main__":
-    sys.exit(exit_code(main))
+    launch.run_program(recipe)

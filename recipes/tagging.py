@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import sys
 from typing import Any, Dict
 
 from typing_extensions import Literal
@@ -24,7 +23,6 @@ from typing_extensions import Literal
 from amp_xla.data.labelled import WindowOptions
 from amp_xla.data.text.options import TaggedFiles, VocabularyOptions
 from amp_xla.models.options import EncoderOptions
-from amp_xla.process.exits import exit_code
 from amp_xla.tasks.tagging import answers
 from amp_xla.tasks.tagging.data import read
 from amp_xla.tasks.tagging.spans import check, is_flat
@@ -99,4 +97,4 @@ main = functools.partial(launch.main, recipe)
 
 
 if __name__ == "__main__":
-    sys.exit(exit_code(main))
+    launch.run_program(recipe)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import difflib
 import re
 import shlex
+import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -20,6 +21,7 @@ from amp_xla import backend
 from amp_xla.backend import configuring
 from amp_xla.config import changed, flat
 from amp_xla.errors import AmpXlaError
+from amp_xla.process.exits import exit_code
 from amp_xla.process.progress import note
 from amp_xla.process.stopping import SignalWatch
 from amp_xla.process.world import world
@@ -78,6 +80,11 @@ def train(recipe: Recipe, config: Any) -> int:
 def main(recipe: Recipe, argv: Optional[Sequence[str]] = None) -> int:
     """Train a recipe with flags, by default those of the command line; return the exit code."""
     return train(recipe, recipe.parse(argv))
+
+
+def run_program(recipe: Recipe) -> None:
+    """Train the recipe of the file that was started as a program, and exit."""
+    sys.exit(exit_code(main, recipe))
 
 
 def _folder(recipe: str, run_options: RunOptions, ranks: Ranks) -> RunFolder:
