@@ -172,11 +172,7 @@ def _line(text: str, row: Row, as_json: bool) -> str:
 
 
 def lines_of(file: Optional[str]) -> List[str]:
-    """Return all lines of a file, or of standard input if ``file`` is None.
-
-    Raises:
-      AmpXlaError: a line is not UTF-8 text.
-    """
+    """Return all lines of a file in UTF-8, or of standard input if ``file`` is None."""
     lines = _lines(file)
     _warn(file or "-", lines)
     return lines

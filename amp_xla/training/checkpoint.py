@@ -51,13 +51,10 @@ class Checkpoint:
     """A checkpoint whose files the caller has verified.
 
     Attributes:
-      state: content of ``state.json``.
+      state: content of ``state.json``; if it is unusable, the constructor raises CheckpointError.
       loop: position of the run.
       ranks: world size at this checkpoint and at the start, micro-batches per update.
       run: the run folder.
-
-    Raises:
-      CheckpointError: ``state.json`` is unreadable or has unexpected content.
     """
 
     def __init__(self, path: Path) -> None:
@@ -75,11 +72,7 @@ class Checkpoint:
         self.ranks: Dict[str, int] = self.state["ranks"]
 
     def config(self, kind: Type[T]) -> T:
-        """Return the configuration of the run, with ``bert`` set to this checkpoint.
-
-        Raises:
-          CheckpointError: a setting is unknown to ``kind``, or its value is out of range.
-        """
+        """Return the configuration of the run, a ``kind``, with ``bert`` set to this checkpoint."""
         try:
             config = settings.changed(kind(), **self.settings(kind))
         except (SettingsError, TypeError) as error:
@@ -165,9 +158,9 @@ def write(
     Args:
       folder: a run's ``checkpoints``.
       step: number of steps so far, for the checkpoint's name.
-      tensors: name -> array; bfloat16 is stored as float32.
+      tensors: bfloat16 is stored as float32.
       state: content of ``state.json``.
-      files: name -> content of each file needed for prediction.
+      files: content of each file needed for prediction.
       shards: folder whose files, one per rank, are moved into the checkpoint.
 
     Raises:
@@ -189,7 +182,8 @@ def write(
             for part in sorted(shards.iterdir()):
                 os.rename(str(part), str(temporary / part.name))
             durable.remove(shards)
-        _write_tensors(temporary / TENSORS, stored)
+        safetensors.numpy.save_file(stored, str(temporary / TENSORS))
+        durable.own(temporary / TENSORS)
         for name, data in sorted(files.items()):
             durable.write(temporary / name, data)
         durable.write(temporary / STATE, json_files.encode(state))
@@ -204,11 +198,6 @@ def write(
             f"cannot write the checkpoint {path}: {reason}; it needs {size:,} bytes"
         ) from error
     return path
-
-
-def _write_tensors(path: Path, tensors: Dict[str, np.ndarray]) -> None:
-    safetensors.numpy.save_file(tensors, str(path))
-    durable.own(path)
 
 
 def _is_finite(array: np.ndarray) -> bool:
@@ -273,12 +262,8 @@ def steps(folder: Path) -> List[Path]:
 def newest(folder: Path, good: bool = False) -> Optional[Checkpoint]:
     """Return the newest whole checkpoint; print a line about each damaged one that is newer.
 
-    Args:
-      folder: a run's ``checkpoints``.
-      good: ignore checkpoints written right after a skipped update.
-
-    Raises:
-      CheckpointError: all checkpoints are damaged.
+    ``good``: ignore those written right after a skipped update. If all are damaged, raise
+    CheckpointError.
     """
     paths = steps(folder)
     damaged = []
@@ -318,15 +303,10 @@ def readable(folder: Path) -> Optional[Checkpoint]:
 
 
 def find(run: Path, name: Optional[str] = None) -> Checkpoint:
-    """Return the checkpoint to predict with.
+    """Return the checkpoint of a run folder to predict with.
 
-    Args:
-      run: run folder.
-      name: name of a checkpoint, ``best`` or ``last``; None = the best, or the newest
-        if none is marked as best.
-
-    Raises:
-      CheckpointError: it does not exist or is damaged; the message lists undamaged ones.
+    ``name`` may be ``best`` or ``last``; None = the best, or the newest if none is marked as best.
+    If it is missing or damaged, raise CheckpointError, which lists undamaged ones.
     """
     if not run.is_dir():
         raise CheckpointError(f"{run} is not a folder; training prints the name of its run folder")

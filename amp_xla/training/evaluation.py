@@ -44,9 +44,7 @@ def summed(infer: Infer, batches: Any, count: Callable[[Batch, Mapping[str, Any]
 def per_sample(infer: Infer, batches: Any, samples: int, names: Sequence[str]) -> np.ndarray:
     """Return values of each sample, float64 [names, samples].
 
-    Args:
-      infer: outputs have a row per sample.
-      names: arrays of the batch or outputs of ``infer``.
+    ``names`` are arrays of the batch, or outputs of ``infer`` with a row per sample.
     """
     values = np.zeros((len(names), samples), np.float64)
     for batch in shards(batches):
@@ -122,9 +120,7 @@ def of_lines(
 def classification(infer: Infer, batches: Any, classes: int) -> Dict[str, float]:
     """Return accuracy, macro-F1 and mean loss.
 
-    Args:
-      infer: outputs ``logits`` [B, classes] and ``loss`` [B]; packed rows have [B, S, ...].
-      batches: not shuffled.
+    ``infer`` outputs ``logits`` [B, classes] and ``loss`` [B]; packed rows have [B, S, ...].
     """
 
     def count(batch: Batch, out: Mapping[str, Any]) -> Any:
@@ -157,13 +153,7 @@ def several_labels(infer: Infer, batches: Any) -> Dict[str, float]:
 
 
 def ranking(infer: Infer, batches: Any, samples: int) -> Dict[str, float]:
-    """Return AUC, accuracy and mean loss of a click model.
-
-    Args:
-      infer: outputs ``logits`` and ``loss``, both [B].
-      batches: ``SlotBatches``, not shuffled.
-      samples: number of samples.
-    """
+    """Return AUC, accuracy and mean loss of a click model with outputs ``logits``, ``loss`` [B]."""
     logits, loss, labels = per_sample(infer, batches, samples, ("logits", "loss", "labels"))
     return {
         "auc": scores.auc(labels > 0.5, logits),
@@ -175,13 +165,10 @@ def ranking(infer: Infer, batches: Any, samples: int) -> Dict[str, float]:
 def held_out(
     language_model: Any, inputs: Dict[str, Any], stream: Any, shorter: Optional[Any] = None
 ) -> Evaluation:
-    """Return loss, perplexity and accuracy of a language model on held-out sequences.
+    """Return loss, perplexity and accuracy of a ``LanguageModel`` on held-out sequences.
 
-    Args:
-      language_model: ``LanguageModel``.
-      inputs: the step's placeholders.
-      stream: batches in fixed order with fixed masks.
-      shorter: the same text in shorter sequences, whose loss is reported as ``loss_<length>``.
+    ``inputs`` are the step's. ``stream``: batches in fixed order with fixed masks; ``shorter``: the
+    same text in shorter sequences, whose loss is reported as ``loss_<length>``.
     """
     from amp_xla.models import dropout
     from amp_xla.training.step import Inference

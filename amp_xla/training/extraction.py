@@ -89,7 +89,6 @@ def predict(
     Args:
       unit: what is found, for a warning.
       build: function (size of the vocabulary, number of labels) -> model, outputs by name.
-      decode: finds it in outputs.
       fields: returns the JSON fields of what was found in a text.
     """
     from amp_xla.models import dropout, encoders
@@ -120,11 +119,9 @@ def predict(
 
 @dataclasses.dataclass(frozen=True)
 class ExtractionScores(SampleScores):
-    """Scores of entities or triples; errors are wrong and missed ones, in the order of the texts.
+    """Scores of entities or triples, ``gold`` and ``found`` in each text, with labels ``names``.
 
-    Attributes:
-      names: labels of the run.
-      gold, found: true and predicted ones of each text.
+    Errors are wrong and missed ones, in the order of the texts.
     """
 
     names: Sequence[str]

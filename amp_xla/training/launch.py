@@ -134,8 +134,7 @@ def prepare(
 ) -> Loop:
     """Return the loop, ready to train a new run or to continue from a checkpoint.
 
-    Raises:
-      AmpXlaError: the checkpoint does not fit (then nothing was written), or writing fails.
+    If the checkpoint does not fit, raise AmpXlaError; then nothing was written.
     """
     run_options: RunOptions = config.run
     ranks = engine.ranks

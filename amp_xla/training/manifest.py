@@ -41,9 +41,7 @@ def manifest_of(name: str, files: Mapping[str, Any]) -> bytes:
 def read_manifest(path: Path) -> Dict[str, Any]:
     """Return file name -> ``bytes`` and ``sha256`` of each file of a checkpoint.
 
-    Raises:
-      ValueError: the manifest is missing or damaged; the message names it.
-      OSError: the manifest cannot be read.
+    Raise ValueError if the manifest is missing or damaged, OSError if it cannot be read.
     """
     try:
         data = regular.read(path / MANIFEST)
@@ -63,13 +61,8 @@ def read_manifest(path: Path) -> Dict[str, Any]:
 def problems(path: Path, only: Sequence[str] = ()) -> List[str]:
     """Return what is wrong with a checkpoint, one line per file; empty if it is whole.
 
-    The whole content is read. Links and files that are not in the manifest count as damage.
-
-    Args:
-      only: names of the files to check; empty = all.
-
-    Raises:
-      CheckpointError: a file cannot be read, e.g. without permission, and so may be whole.
+    The content of all files, or of ``only`` those, is read. Links and files that are not in the
+    manifest count as damage. A file that cannot be read may be whole: it raises CheckpointError.
     """
     try:
         return _problems(path, only)

@@ -108,14 +108,10 @@ def of_config(config: Any, vocab_size: int, labels: int, weights: bool) -> Tagge
 
 
 def tagger(encoder: Any, head: str, labels: int, dropout: float, rate: float) -> Tagger:
-    """Build a tagger.
+    """Build a tagger on a Keras model with output [B, L, hidden]; ``head`` as in ``Tagger``.
 
-    Args:
-      encoder: Keras model with output [B, L, hidden]; its first input is token ids [B, L].
-      head: as in ``Tagger``.
-      labels: number of labels.
-      dropout: dropout rate before the head.
-      rate: peak learning rate; the CRF's transitions have their own, ``TRANSITION_RATE``.
+    ``dropout`` is before the head. ``rate`` is the peak learning rate; the CRF's transitions have
+    their own, ``TRANSITION_RATE``.
     """
     vectors = keras.layers.Dropout(dropout, name="Head-Dropout")(encoder.output)
     if not is_flat(head):

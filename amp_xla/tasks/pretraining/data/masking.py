@@ -66,14 +66,10 @@ class Cutter:
 
 @dataclasses.dataclass(frozen=True)
 class Masking:
-    """Random masks of sequences.
+    """Random masks of sequences, whose units are ``word`` or ``token``.
 
-    Args:
-      tokenizer: tokenizer of the sequences. Its special tokens are never masked, and never replace
-        a token.
-      rate: share of the tokens to predict, 0 to 0.5.
-      unit: ``word`` or ``token``.
-      seed: seed of the run.
+    ``rate`` is the share of the tokens to predict, 0 to 0.5. Special tokens of the sequences'
+    ``tokenizer`` are never masked, and never replace a token.
     """
 
     tokenizer: Tokenizer
@@ -100,7 +96,6 @@ class Masking:
         Args:
           token_ids: int [B, L].
           starts: bool [B, L], True at word starts.
-          epoch: number of the epoch.
           samples: int64 [B], numbers of the sequences.
 
         Returns:

@@ -42,11 +42,7 @@ class Pool:
         self._executor.shutdown()
 
     def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
-        """Yield ``function(item)`` for each item, in order; only a few items are in memory.
-
-        Raises:
-          DataError: a worker process died.
-        """
+        """Yield ``function(item)`` for each item, in order; only a few items are in memory."""
         if self._executor is None:
             yield from map(function, items)
             return

@@ -95,11 +95,7 @@ class Config:
 
 
 def prepare(config: Config) -> Optional[Manifest]:
-    """Prepare this machine's part; return the manifest if the whole corpus is done, else None.
-
-    Raises:
-      DataError: there is no text or bad text, or ``out`` was prepared with other settings.
-    """
+    """Prepare this machine's part; return the manifest if the whole corpus is done, else None."""
     with Pool(config.workers) as pool:
         files = [_built_in(config, pool)] if config.corpus is None else files_of(config.corpus)
         _refuse_inside(config, files)
