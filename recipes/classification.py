@@ -27,7 +27,7 @@ from amp_xla.tasks.classification.data import MultiLabelTextFiles, class_weights
 from amp_xla.training import launch, options
 from amp_xla.training.context import RunContext, text_defaults
 from amp_xla.training.evaluation import vectors
-from amp_xla.training.recipe import Recipe, lazy
+from amp_xla.training.recipe import Recipe
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,7 +107,7 @@ def build(config: Config, context: RunContext) -> Any:
 
 recipe = Recipe(
     Config, build, lambda config: config.files.monitor, answers.predict, vectors=vectors,
-    scored=answers.scored, exportable=lazy("amp_xla.tasks.classification.export:classifier"),
+    scored=answers.scored, exportable=answers.exportable,
 )  # fmt: skip
 main = functools.partial(launch.main, recipe)
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from typing import Any, Dict, Optional
+from typing import Any, Optional
 
 from typing_extensions import Annotated
 
@@ -22,6 +22,7 @@ from amp_xla.config import MAY_CHANGE, flat
 from amp_xla.models.options import LanguageModelOptions, training_flops
 from amp_xla.process.progress import note
 from amp_xla.tasks.pretraining import answers, options, presets
+from amp_xla.tasks.pretraining.data.masking import Masking
 from amp_xla.tasks.pretraining.data.stream import LengthOptions, Phases, read
 from amp_xla.training import launch
 from amp_xla.training import options as groups
@@ -50,9 +51,7 @@ class Config:
     intervals: groups.Intervals = groups.Intervals(evaluate_every=1000, log_every=100)  # in updates
     run: groups.RunOptions = groups.RunOptions()
 
-    def defaults(self) -> Dict[str, Any]:
-        """Return the defaults of ``preset`` and ``model``."""
-        return presets.defaults(self)
+    defaults = presets.defaults
 
 
 def build(config: Config, context: RunContext) -> Any:
@@ -67,7 +66,7 @@ def build(config: Config, context: RunContext) -> Any:
     note(presets.described(flat(config), flat(Config())))
     ranks = context.ranks.world.size
     context.micro_batches = length.accumulation(ranks)
-    masking = goal.masking(tokenizer, config.seed)
+    masking = Masking(tokenizer, goal.mask_rate, goal.mask, config.seed)
     phases, held = zip(*read(data, length, config.text.heldout, goal.objective, masking))
     batches = context.share(Phases(*phases))
 

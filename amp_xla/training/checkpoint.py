@@ -30,14 +30,7 @@ from amp_xla import config as settings
 from amp_xla.errors import DataError, SettingsError
 from amp_xla.process import durable, json_files, regular
 from amp_xla.process.progress import note
-from amp_xla.training.manifest import (
-    MANIFEST,
-    TENSORS,
-    CheckpointError,
-    entry_of,
-    manifest_of,
-    problems,
-)
+from amp_xla.training.manifest import TENSORS, CheckpointError, problems, write_manifest
 from amp_xla.training.state import STATE, LoopState, read_state
 
 ARCHITECTURE = "bert_config.json"
@@ -187,8 +180,7 @@ def write(
         for name, data in sorted(files.items()):
             durable.write(temporary / name, data)
         durable.write(temporary / STATE, json_files.encode(state))
-        listed = {file.name: entry_of(file) for file in sorted(temporary.iterdir())}
-        durable.write(temporary / MANIFEST, manifest_of(path.name, listed))
+        write_manifest(temporary, path.name)
         durable.publish(temporary, path)
     except (OSError, SafetensorError) as error:
         shutil.rmtree(str(temporary), ignore_errors=True)

@@ -18,11 +18,6 @@ class CheckpointError(AmpXlaError):
     """A checkpoint is missing, damaged, cannot be written or does not fit the model."""
 
 
-def entry_of(path: Path) -> Dict[str, Any]:
-    """Return a file's entry in a manifest."""
-    return {"bytes": path.stat().st_size, "sha256": durable.sha256(path)}
-
-
 def _is_whole(path: Path, entry: Any) -> bool:
     """Return whether a file is the one of an entry; a file of another size is not read."""
     with regular.opened(path) as file:
@@ -36,6 +31,15 @@ def manifest_of(name: str, files: Mapping[str, Any]) -> bytes:
     listed = {"checkpoint": name, "files": files}
     digest = hashlib.sha256(json_files.encode(listed)).hexdigest()
     return json_files.encode({**listed, "sha256": digest})
+
+
+def write_manifest(folder: Path, name: str) -> None:
+    """Write the manifest of the files in ``folder``, which becomes the checkpoint ``name``."""
+    files = {
+        file.name: {"bytes": file.stat().st_size, "sha256": durable.sha256(file)}
+        for file in sorted(folder.iterdir())
+    }
+    durable.write(folder / MANIFEST, manifest_of(name, files))
 
 
 def read_manifest(path: Path) -> Dict[str, Any]:

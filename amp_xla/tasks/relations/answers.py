@@ -1,17 +1,19 @@
-"""Triples: evaluation, those of new texts, scores; why F1 is 0.
+"""Triples: evaluation, those of new texts, scores, export; why F1 is 0.
 
 Imports no TensorFlow, except in functions.
 """
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 
 from amp_xla.data.alignment import AlignedTexts
 from amp_xla.data.batches.protocol import Batch
 from amp_xla.data.labelled import Labelled
+from amp_xla.data.text.labels import Labels
+from amp_xla.export.model import Exportable
 from amp_xla.process.progress import note
 from amp_xla.tasks.relations.data import Triple, unpack
 from amp_xla.training import extraction
@@ -54,6 +56,27 @@ def predict(config: Any, checkpoint: Checkpoint, texts: Sequence[str]) -> Answer
         lambda triples: {"spo_list": [triple._asdict() for triple in triples]},
     )  # fmt: skip
     return answers._replace(blank={"spo_list": None})
+
+
+def exportable(config: Any, checkpoint: Checkpoint) -> Exportable:
+    """Return the model to export, whose outputs are the scores of all planes."""
+    from amp_xla.export import graph, text_models
+    from amp_xla.models.encoders import POINTER_SIZE
+    from amp_xla.tasks.relations import model
+
+    names = Labels.load(checkpoint.file("labels.json")).names
+
+    def build(folder: Optional[str]) -> graph.Parts:
+        encoder = text_models.encoder_of(config, checkpoint, folder)
+        linker = model.linker(encoder.model, len(names), 0.0)
+        kernels: Dict[str, Any] = {}
+        for name in model.POINTERS:
+            kernels.update(text_models.pointer(linker.get_layer(name), f"{name.lower()}."))
+        return graph.Parts(encoder, {"scores": linker.output}, kernels, linker.weights)
+
+    formula = f"bert4keras' EfficientGlobalPointer(heads, {POINTER_SIZE}) of the vectors: "
+    formula += "entities (subject, object); heads and tails (RoPE=False), a head per predicate"
+    return graph.exportable(checkpoint, build, config.batches.max_length, names, formula=formula)
 
 
 def decode(planes: np.ndarray, length: int) -> List[Tuple[int, ...]]:
