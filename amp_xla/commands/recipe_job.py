@@ -12,7 +12,6 @@ import json
 import os
 import sys
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
@@ -58,7 +57,7 @@ class Subject(NamedTuple):
 
     model: Any
     batches: Optional[Iterator[Any]]
-    settings: Mapping[str, Any] = MappingProxyType({})
+    settings: Mapping[str, Any] = {}
     auto: Optional[auto.Choice] = None
 
 

@@ -160,7 +160,9 @@ def write(
       CheckpointError: a tensor has a NaN or an infinity; or the files cannot be written, e.g. on a
         full disk. The older checkpoints are unchanged.
     """
-    path = folder / _free_name(folder, step)
+    first = f"step-{step:08d}"
+    names = itertools.chain([first], (f"{first}.{number}" for number in itertools.count(1)))
+    path = next(path for path in map(folder.joinpath, names) if not path.exists())
     stored = {
         name: array.astype(np.float32) if array.dtype.name == "bfloat16" else array
         for name, array in tensors.items()
@@ -195,12 +197,6 @@ def write(
 def _is_finite(array: np.ndarray) -> bool:
     # Minimum and maximum propagate NaN and need no array of booleans.
     return not array.size or bool(np.isfinite(array.min()) and np.isfinite(array.max()))
-
-
-def _free_name(folder: Path, step: int) -> str:
-    first = f"step-{step:08d}"
-    names = itertools.chain([first], (f"{first}.{n}" for n in itertools.count(1)))
-    return next(name for name in names if not (folder / name).exists())
 
 
 def prune(folder: Path, keep: int) -> None:

@@ -155,12 +155,8 @@ class Masking:
 
 def _fit(chosen: np.ndarray, units: np.ndarray, room: int) -> np.ndarray:
     """Drop units from the end of rows with more than ``room`` chosen tokens."""
-    over = np.flatnonzero(chosen.sum(1) > room)
-    if not over.size:
-        return chosen
-    chosen = chosen.copy()
-    for row in over:
-        beyond = np.cumsum(chosen[row]) > room
-        lost = units[row][chosen[row] & beyond]
-        chosen[row] &= ~np.isin(units[row], lost)
-    return chosen
+    rows, length = units.shape
+    flat = units + np.arange(rows)[:, None] * length
+    lost = np.zeros(rows * length, bool)
+    lost[flat[chosen & (np.cumsum(chosen, 1) > room)]] = True
+    return chosen & ~lost[flat]
