@@ -71,8 +71,9 @@ def build(config: Config, context: RunContext) -> Any:
     data = context.shared(read(config.files, context.preparation(), config.head))
 
     # batches -> scores of tags or spans
-    sizes = data.tokenizer.vocab_size, len(data.labels)
-    tagger = model.of_config(config, *sizes, context.reads_weights)
+    size, length = data.tokenizer.vocab_size, config.batches.max_length
+    encoder = config.encoder.transformer(size, length, context.reads_weights).model
+    tagger = model.tagger(config, encoder, len(data.labels), config.encoder.dropout)
     inputs = tagger.inputs()
 
     # scores -> loss -> update

@@ -80,7 +80,7 @@ def predict(
     checkpoint: Checkpoint,
     texts: Sequence[str],
     unit: str,
-    build: Callable[[int, int], Tuple[Any, Dict[str, Any]]],
+    build: Callable[[Any, int], Tuple[Any, Dict[str, Any]]],
     decode: Decode,
     fields: Callable[[List[Any]], Dict[str, Any]],
 ) -> Answers:
@@ -88,7 +88,7 @@ def predict(
 
     Args:
       unit: what is found, for a warning.
-      build: function (size of the vocabulary, number of labels) -> model, outputs by name.
+      build: function (Keras model of the encoder, number of labels) -> model, outputs by name.
       fields: returns the JSON fields of what was found in a text.
     """
     from amp_xla.models import dropout, encoders
@@ -104,7 +104,8 @@ def predict(
             f"{length} tokens; {unit} after them are not found"
         )
     with dropout.inference():
-        model, outputs = build(tokenizer.vocab_size, len(names))
+        encoder = config.encoder.transformer(tokenizer.vocab_size, length, weights=False)
+        model, outputs = build(encoder.model, len(names))
     restore_weights(checkpoint, model.weights)
     infer = Inference(encoders.named_inputs(model), outputs)
     found = in_order(

@@ -45,9 +45,7 @@ def predict(config: Any, checkpoint: Checkpoint, texts: Sequence[str]) -> Answer
     """Return a column ``(subject, predicate, object)`` per triple of each text."""
     from amp_xla.tasks.relations import model
 
-    def build(vocab_size: int, predicates: int) -> Tuple[Any, Dict[str, Any]]:
-        length = config.batches.max_length
-        encoder = config.encoder.transformer(vocab_size, length, weights=False).model
+    def build(encoder: Any, predicates: int) -> Tuple[Any, Dict[str, Any]]:
         linker = model.linker(encoder, predicates, 0.0)
         return linker, {"scores": linker.output}
 

@@ -44,8 +44,8 @@ def predict(config: Any, checkpoint: Checkpoint, texts: Sequence[str]) -> Answer
     """Return a column ``start:end label words`` per entity of each text."""
     from amp_xla.tasks.tagging import model
 
-    def build(vocab_size: int, labels: int) -> Tuple[Any, Dict[str, Any]]:
-        tagger = model.of_config(config, vocab_size, labels, weights=False)
+    def build(encoder: Any, labels: int) -> Tuple[Any, Dict[str, Any]]:
+        tagger = model.tagger(config, encoder, labels, 0.0)
         return tagger.model, tagger.outputs(tagger.model.output)
 
     return extraction.predict(
