@@ -36,7 +36,7 @@ class Stream:
 
     Args:
       masking: masks for ``mlm``; the other objectives use only its tokenizer and seed.
-      batch_size: B. ``length`` is L, ``predicted`` is K.
+      batch_size: B; the attributes ``length`` and ``predicted`` are L and K.
       batches: number of batches.
       objective: ``mlm``, ``lm`` (predict every next token) or ``unilm`` (predict the second of two
         segments, separated by a [SEP] at a random position).
