@@ -168,7 +168,7 @@ class LabelScores(SampleScores):
 
 @dataclasses.dataclass(frozen=True)
 class NumberScores(SampleScores):
-    """Scores of numbers, float64 [N]; errors are sorted by the distance from their labels' ranks."""
+    """Scores of numbers, float64 [N]; errors: largest distance of predicted and true rank first."""
 
     values: np.ndarray
     columns = ("sample", "label", "score", "text")
