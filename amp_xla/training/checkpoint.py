@@ -177,8 +177,7 @@ def write(
             for part in sorted(shards.iterdir()):
                 os.rename(str(part), str(temporary / part.name))
             durable.remove(shards)
-        safetensors.numpy.save_file(stored, str(temporary / TENSORS))
-        durable.own(temporary / TENSORS)
+        _write_tensors(temporary / TENSORS, stored)
         for name, data in sorted(files.items()):
             durable.write(temporary / name, data)
         durable.write(temporary / STATE, json_files.encode(state))
@@ -192,6 +191,11 @@ def write(
             f"cannot write the checkpoint {path}: {reason}; it needs {size:,} bytes"
         ) from error
     return path
+
+
+def _write_tensors(path: Path, tensors: Dict[str, np.ndarray]) -> None:
+    safetensors.numpy.save_file(tensors, str(path))
+    durable.own(path)
 
 
 def _is_finite(array: np.ndarray) -> bool:
