@@ -184,8 +184,7 @@ def in_jax(shape: Mapping[str, Any]) -> timing.Contestant:
     from amp_xla.precision.jax import NoOpLossScale, value_and_grad
 
     hidden, vocab = shape["hidden"], shape["vocab_size"]
-    sizes = bert.Shape(vocab, hidden, shape["layers"], hidden // 64, 4 * hidden)
-    like = jax.eval_shape(lambda: bert.new_classifier(sizes, hidden, 0)).bert
+    like = jax.eval_shape(lambda: bert.new_classifier(our_config(shape), hidden, 0)).bert
 
     def value(name: str, *size: int) -> Any:
         return jnp.asarray(initial_of_google(name, size))

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import sys
 from typing import Any, Dict, Optional
 
 from amp_xla.data.batches.protocol import whole
@@ -23,8 +22,7 @@ from amp_xla.data.labelled import WindowOptions
 from amp_xla.data.text.options import VocabularyOptions
 from amp_xla.errors import SettingsError
 from amp_xla.models.options import EncoderOptions, Pooling
-from amp_xla.process.exits import exit_code
-from amp_xla.tasks.classification import answers, scores
+from amp_xla.tasks.classification import answers
 from amp_xla.tasks.classification.data import MultiLabelTextFiles, class_weights, read
 from amp_xla.training import launch, options
 from amp_xla.training.context import RunContext, text_defaults
@@ -109,10 +107,10 @@ def build(config: Config, context: RunContext) -> Any:
 
 recipe = Recipe(
     Config, build, lambda config: config.files.monitor, answers.predict, vectors=vectors,
-    scored=scores.scored, exportable=answers.exportable,
+    scored=answers.scored, exportable=answers.exportable,
 )  # fmt: skip
 main = functools.partial(launch.main, recipe)
 
 
 if __name__ == "__main__":
-    sys.exit(exit_code(main))
+    launch.run_program(recipe)

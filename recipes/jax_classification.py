@@ -13,18 +13,16 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import sys
-from typing import Any, List, Optional
+from typing import Any, Optional
 
 from amp_xla.data.labelled import BatchOptions
 from amp_xla.data.text.options import TextFiles, VocabularyOptions
 from amp_xla.models.options import EncoderOptions
 from amp_xla.process import json_files
-from amp_xla.process.exits import exit_code
 from amp_xla.tasks.classification.data import read
 from amp_xla.training import launch, options
 from amp_xla.training.context import RunContext, text_defaults
-from amp_xla.training.recipe import Recipe
+from amp_xla.training.recipe import Recipe, lazy
 from amp_xla.training.sample_scores import scored
 
 
@@ -82,34 +80,13 @@ def build(config: Config, context: RunContext) -> Any:
     )  # fmt: skip
 
 
-def predict(config: Config, checkpoint: Any, lines: List[str]) -> Any:
-    """Return the probability of each label for each line."""
-    import amp_xla.jax  # noqa: F401  # one line if there is no JAX
-    from amp_xla.tasks.classification import jax_model
-
-    return jax_model.predict(config, checkpoint, lines)
-
-
-def exportable(config: Config, checkpoint: Any) -> Any:
-    """Return the model to export."""
-    import amp_xla.jax  # noqa: F401
-    from amp_xla.tasks.classification import jax_model
-
-    return jax_model.exportable(config, checkpoint)
-
-
-def join() -> Any:
-    """Join the processes that train together."""
-    from amp_xla.jax import processes
-
-    return processes.join()
-
-
 recipe = Recipe(
-    Config, build, "accuracy", predict, scored=scored, exportable=exportable, join=join
+    Config, build, "accuracy", lazy("amp_xla.tasks.classification.jax_model:predict"),
+    scored=scored, exportable=lazy("amp_xla.tasks.classification.jax_model:exportable"),
+    join=lazy("amp_xla.jax.processes:join"),
 )  # fmt: skip
 main = functools.partial(launch.main, recipe)
 
 
 if __name__ == "__main__":
-    sys.exit(exit_code(main))
+    launch.run_program(recipe)

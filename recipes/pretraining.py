@@ -14,21 +14,20 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import sys
-from typing import Any, Dict, Optional
+from typing import Any, Optional
 
 from typing_extensions import Annotated
 
 from amp_xla.config import MAY_CHANGE, flat
 from amp_xla.models.options import LanguageModelOptions, training_flops
-from amp_xla.process.exits import exit_code
 from amp_xla.process.progress import note
 from amp_xla.tasks.pretraining import answers, options, presets
+from amp_xla.tasks.pretraining.data.masking import Masking
 from amp_xla.tasks.pretraining.data.stream import LengthOptions, Phases, read
 from amp_xla.training import launch
 from amp_xla.training import options as groups
 from amp_xla.training.context import RunContext
-from amp_xla.training.recipe import Recipe
+from amp_xla.training.recipe import Recipe, lazy
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,9 +51,7 @@ class Config:
     intervals: groups.Intervals = groups.Intervals(evaluate_every=1000, log_every=100)  # in updates
     run: groups.RunOptions = groups.RunOptions()
 
-    def defaults(self) -> Dict[str, Any]:
-        """Return the defaults of ``preset`` and ``model``."""
-        return presets.defaults(self)
+    defaults = presets.defaults
 
 
 def build(config: Config, context: RunContext) -> Any:
@@ -69,7 +66,7 @@ def build(config: Config, context: RunContext) -> Any:
     note(presets.described(flat(config), flat(Config())))
     ranks = context.ranks.world.size
     context.micro_batches = length.accumulation(ranks)
-    masking = goal.masking(tokenizer, config.seed)
+    masking = Masking(tokenizer, goal.mask_rate, goal.mask, config.seed)
     phases, held = zip(*read(data, length, config.text.heldout, goal.objective, masking))
     batches = context.share(Phases(*phases))
 
@@ -96,19 +93,12 @@ def build(config: Config, context: RunContext) -> Any:
     )  # fmt: skip
 
 
-def exportable(config: Config, checkpoint: Any) -> Any:
-    """Return the model to export."""
-    from amp_xla.export import text_models
-
-    return text_models.language_model(config, checkpoint)
-
-
 recipe = Recipe(
     Config, build, lambda c: c.intervals.loop(monitor="loss", higher_is_better=False),
-    fill=answers.fill, exportable=exportable,
+    fill=answers.fill, exportable=lazy("amp_xla.export.text_models:language_model"),
 )  # fmt: skip
 main = functools.partial(launch.main, recipe)
 
 
 if __name__ == "__main__":
-    sys.exit(exit_code(main))
+    launch.run_program(recipe)

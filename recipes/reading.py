@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import sys
 from typing import Any
 
 from typing_extensions import Annotated
@@ -23,7 +22,6 @@ from amp_xla.data.labelled import WindowOptions
 from amp_xla.data.text.options import VocabularyOptions
 from amp_xla.errors import SettingsError
 from amp_xla.models.options import EncoderOptions
-from amp_xla.process.exits import exit_code
 from amp_xla.tasks.reading import answers, scores
 from amp_xla.tasks.reading.data import ReadingFiles, read
 from amp_xla.training import launch, options
@@ -84,7 +82,9 @@ def build(config: Config, context: RunContext) -> Any:
     # evaluation
     output = dropout.without(reader)
     infer = Inference(inputs, {"scores": output, "loss": model.loss(inputs, output)})
-    evaluate = answers.evaluation(infer, data, model.threshold(), config.max_answer)
+    evaluate = functools.partial(
+        answers.evaluate, infer, data, model.threshold(), config.max_answer
+    )
     return context.text_job(reader, step, data, evaluate)
 
 
@@ -95,4 +95,4 @@ main = functools.partial(launch.main, recipe)
 
 
 if __name__ == "__main__":
-    sys.exit(exit_code(main))
+    launch.run_program(recipe)

@@ -13,19 +13,16 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import sys
-from pathlib import Path
-from typing import Any, List
+from typing import Any
 
 from typing_extensions import Annotated, Literal
 
 from amp_xla.config import within
 from amp_xla.models.options import TowerOptions
-from amp_xla.process.exits import exit_code
 from amp_xla.tasks.recommendation.data import SlotBatches, SlotFiles
 from amp_xla.training import launch, options
 from amp_xla.training.context import RunContext
-from amp_xla.training.recipe import Recipe
+from amp_xla.training.recipe import Recipe, lazy
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,29 +81,19 @@ def build(config: Config, context: RunContext) -> Any:
     step = context.step(inputs, loss, optimizer, network.trainable_weights, metrics, table)
 
     # evaluation
-    evaluate = ranking(Inference(inputs, {"logits": logits, "loss": each}), dev_batches, len(dev))
+    infer = Inference(inputs, {"logits": logits, "loss": each})
+    evaluate = functools.partial(ranking, infer, dev_batches, len(dev))
     files = answers.assets(columns, values)
     identity = {"train": train.fingerprint(), "dev": dev.fingerprint()}
     return context.job(network, step, batches, evaluate, files, identity, sharded=tables)
 
 
-def predict(config: Config, checkpoint: Any, lines: List[str]) -> Any:
-    """Return the probability of a click for each line."""
-    from amp_xla.tasks.recommendation import answers
-
-    return answers.predict(config, checkpoint, lines)
-
-
-def export(config: Config, checkpoint: Any, folder: Path) -> str:
-    """Write a SavedModel; return its signature."""
-    from amp_xla.tasks.recommendation import answers
-
-    return answers.export(config, checkpoint, folder)
-
-
-recipe = Recipe(Config, build, "auc", predict, export=export)
+recipe = Recipe(
+    Config, build, "auc", lazy("amp_xla.tasks.recommendation.answers:predict"),
+    export=lazy("amp_xla.tasks.recommendation.answers:export"),
+)  # fmt: skip
 main = functools.partial(launch.main, recipe)
 
 
 if __name__ == "__main__":
-    sys.exit(exit_code(main))
+    launch.run_program(recipe)

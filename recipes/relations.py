@@ -12,15 +12,13 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import sys
-from typing import Any, List
+from typing import Any
 
 from amp_xla.data.labelled import BatchOptions
 from amp_xla.data.text.options import VocabularyOptions
 from amp_xla.errors import SettingsError
 from amp_xla.models.options import EncoderOptions
-from amp_xla.process.exits import exit_code
-from amp_xla.tasks.relations import scores
+from amp_xla.tasks.relations import answers
 from amp_xla.tasks.relations.data import RelationFiles, read
 from amp_xla.training import launch, options
 from amp_xla.training.context import RunContext, text_defaults
@@ -57,7 +55,7 @@ class Config:
 def build(config: Config, context: RunContext) -> Any:
     """Build the job: data, model and training step."""
     from amp_xla.models import dropout, encoders, losses
-    from amp_xla.tasks.relations import answers, model
+    from amp_xla.tasks.relations import model
     from amp_xla.training.step import Inference
 
     # texts -> batches
@@ -78,29 +76,16 @@ def build(config: Config, context: RunContext) -> Any:
     # evaluation
     output = dropout.without(linker)
     infer = Inference(inputs, {"scores": output, "loss": model.loss(inputs, output)})
-    evaluate = answers.evaluation(infer, data.dev_batches, data)
+    evaluate = answers.evaluation(infer, data)
     return context.text_job(linker, step, data, evaluate)
 
 
-def predict(config: Config, checkpoint: Any, lines: List[str]) -> Any:
-    """Return the triples of each line."""
-    from amp_xla.tasks.relations import answers
-
-    return answers.predict(config, checkpoint, lines)
-
-
-def exportable(config: Config, checkpoint: Any) -> Any:
-    """Return the model to export."""
-    from amp_xla.tasks.relations import export
-
-    return export.linker(config, checkpoint)
-
-
 recipe = Recipe(
-    Config, build, "f1", predict, vectors=vectors, scored=scores.scored, exportable=exportable
-)
+    Config, build, "f1", answers.predict, vectors=vectors, scored=answers.scored,
+    exportable=answers.exportable,
+)  # fmt: skip
 main = functools.partial(launch.main, recipe)
 
 
 if __name__ == "__main__":
-    sys.exit(exit_code(main))
+    launch.run_program(recipe)

@@ -17,8 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import sys
-from typing import Any, List
+from typing import Any
 
 from typing_extensions import Annotated
 
@@ -27,12 +26,11 @@ from amp_xla.data.labelled import BatchOptions
 from amp_xla.data.text.options import VocabularyOptions
 from amp_xla.errors import SettingsError
 from amp_xla.models.options import EncoderOptions
-from amp_xla.process.exits import exit_code
 from amp_xla.tasks.seq2seq import scores
 from amp_xla.tasks.seq2seq.data import TargetFiles, read
 from amp_xla.training import launch, options
 from amp_xla.training.context import RunContext, text_defaults
-from amp_xla.training.recipe import Recipe
+from amp_xla.training.recipe import Recipe, lazy
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,25 +83,13 @@ def build(config: Config, context: RunContext) -> Any:
     return context.text_job(lm.transformer.model, step, data, evaluate, lm.architecture())
 
 
-def predict(config: Config, checkpoint: Any, lines: List[str], **flags: Any) -> Any:
-    """Return the text generated for each line."""
-    from amp_xla.tasks.seq2seq import answers
-
-    return answers.predict(config, checkpoint, lines, **flags)
-
-
-def exportable(config: Config, checkpoint: Any) -> Any:
-    """Return the model to export."""
-    from amp_xla.export import text_models
-
-    return text_models.language_model(config, checkpoint)
-
-
+predict = lazy("amp_xla.tasks.seq2seq.answers:predict")
 recipe = Recipe(
-    Config, build, "rouge_l", predict, generate=predict, scored=scores.scored, exportable=exportable
-)
+    Config, build, "rouge_l", predict, generate=predict, scored=scores.scored,
+    exportable=lazy("amp_xla.export.text_models:language_model"),
+)  # fmt: skip
 main = functools.partial(launch.main, recipe)
 
 
 if __name__ == "__main__":
-    sys.exit(exit_code(main))
+    launch.run_program(recipe)

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import sys
 from typing import Any, Dict
 
 from typing_extensions import Annotated
@@ -26,13 +25,12 @@ from amp_xla.config import within
 from amp_xla.data.labelled import BatchOptions
 from amp_xla.data.text.options import VocabularyOptions
 from amp_xla.models.options import EncoderOptions, Pooling
-from amp_xla.process.exits import exit_code
-from amp_xla.tasks.similarity import answers, scores
+from amp_xla.tasks.similarity import answers
 from amp_xla.tasks.similarity.data import Method, PairFiles, check, needed, read
 from amp_xla.training import launch, options
 from amp_xla.training.context import RunContext, text_defaults
 from amp_xla.training.evaluation import vectors
-from amp_xla.training.recipe import Recipe
+from amp_xla.training.recipe import Recipe, lazy
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,16 +99,16 @@ def build(config: Config, context: RunContext) -> Any:
     # evaluation
     outputs = {"scores": similarity.scores(config.method, dropout.without(model, rows))}
     threshold = similarity.threshold_of(config.method, data.labels)
-    evaluate = answers.evaluation(Inference(inputs, outputs), data, threshold)
+    evaluate = functools.partial(answers.evaluate, Inference(inputs, outputs), data, threshold)
     return context.text_job(model, step, data, evaluate)
 
 
 recipe = Recipe(
     Config, build, "spearman", answers.predict, rank=answers.predict, vectors=vectors,
-    scored=scores.scored, exportable=answers.exportable,
+    scored=answers.scored, exportable=lazy("amp_xla.tasks.similarity.export:similarity"),
 )  # fmt: skip
 main = functools.partial(launch.main, recipe)
 
 
 if __name__ == "__main__":
-    sys.exit(exit_code(main))
+    launch.run_program(recipe)

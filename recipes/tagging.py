@@ -16,22 +16,20 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import sys
-from typing import Any, Dict, List
+from typing import Any, Dict
 
 from typing_extensions import Literal
 
 from amp_xla.data.labelled import WindowOptions
 from amp_xla.data.text.options import TaggedFiles, VocabularyOptions
 from amp_xla.models.options import EncoderOptions
-from amp_xla.process.exits import exit_code
-from amp_xla.tasks.tagging import scores
+from amp_xla.tasks.tagging import answers
 from amp_xla.tasks.tagging.data import read
 from amp_xla.tasks.tagging.spans import check, is_flat
 from amp_xla.training import launch, options
 from amp_xla.training.context import RunContext, text_defaults
 from amp_xla.training.evaluation import vectors
-from amp_xla.training.recipe import Recipe
+from amp_xla.training.recipe import Recipe, lazy
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,15 +64,16 @@ class Config:
 def build(config: Config, context: RunContext) -> Any:
     """Build the job: data, model and training step."""
     from amp_xla.models import dropout
-    from amp_xla.tasks.tagging import answers, model
+    from amp_xla.tasks.tagging import model
     from amp_xla.training.step import Inference
 
     # texts -> batches
     data = context.shared(read(config.files, context.preparation(), config.head))
 
     # batches -> scores of tags or spans
-    sizes = data.tokenizer.vocab_size, len(data.labels)
-    tagger = model.of_config(config, *sizes, context.reads_weights)
+    size, length = data.tokenizer.vocab_size, config.batches.max_length
+    encoder = config.encoder.transformer(size, length, context.reads_weights).model
+    tagger = model.tagger(config, encoder, len(data.labels), config.encoder.dropout)
     inputs = tagger.inputs()
 
     # scores -> loss -> update
@@ -86,29 +85,17 @@ def build(config: Config, context: RunContext) -> Any:
     # evaluation
     scores = dropout.without(tagger.model)
     outputs = {**tagger.outputs(scores), "loss": tagger.total_loss(inputs, scores)}
-    evaluate = answers.evaluation(Inference(inputs, outputs), data.dev_batches, data, config.head)
+    infer = Inference(inputs, outputs)
+    evaluate = functools.partial(answers.evaluate, infer, data, config.head)
     return context.text_job(tagger.model, step, data, evaluate)
 
 
-def predict(config: Config, checkpoint: Any, lines: List[str]) -> Any:
-    """Return the entities of each line."""
-    from amp_xla.tasks.tagging import answers
-
-    return answers.predict(config, checkpoint, lines)
-
-
-def exportable(config: Config, checkpoint: Any) -> Any:
-    """Return the model to export."""
-    from amp_xla.tasks.tagging import export
-
-    return export.tagger(config, checkpoint)
-
-
 recipe = Recipe(
-    Config, build, "f1", predict, vectors=vectors, scored=scores.scored, exportable=exportable
-)
+    Config, build, "f1", answers.predict, vectors=vectors, scored=answers.scored,
+    exportable=lazy("amp_xla.tasks.tagging.export:tagger"),
+)  # fmt: skip
 main = functools.partial(launch.main, recipe)
 
 
 if __name__ == "__main__":
-    sys.exit(exit_code(main))
+    launch.run_program(recipe)

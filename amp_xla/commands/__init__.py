@@ -5,11 +5,9 @@ from typing import Dict, NamedTuple, Tuple
 
 
 class Command(NamedTuple):
-    """A command of the program.
+    """A command: a module whose ``main(argv)`` returns the exit code.
 
-    Attributes:
-      module: its module; ``main(argv)`` returns the exit code.
-      positional: flags that may be omitted if their values come first, in this order.
+    ``positional`` are flags that may be omitted if their values come first, in this order.
     """
 
     module: str

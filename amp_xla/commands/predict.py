@@ -114,16 +114,12 @@ def main(argv: List[str]) -> int:
     except LineError as error:
         path = called(config.file or "-")
         raise AmpXlaError(f"{path}, line {numbers[error.index]}: {error.reason}") from error
-    if config.query is None:
-        row_of = dict(zip(numbers, answers.rows))
-        blank: Row = ([], answers.blank)
-        output.lines(
-            _line(text, row_of.get(number, blank), config.json)
-            for number, text in enumerate(lines, 1)
-        )
-        return 0
-    ranked = sorted(zip(answers.rows, texts), key=lambda pair: -pair[0][1]["score"])
-    output.lines(_line(text, row, config.json) for row, text in ranked)
+    row_of = dict(zip(numbers, answers.rows))
+    blank: Row = ([], answers.blank)
+    rows = [(row_of.get(number, blank), text) for number, text in enumerate(lines, 1)]
+    if config.query is not None:
+        rows = sorted(zip(answers.rows, texts), key=lambda pair: -pair[0][1]["score"])
+    output.lines(_line(text, row, config.json) for row, text in rows)
     return 0
 
 
@@ -172,11 +168,7 @@ def _line(text: str, row: Row, as_json: bool) -> str:
 
 
 def lines_of(file: Optional[str]) -> List[str]:
-    """Return all lines of a file, or of standard input if ``file`` is None.
-
-    Raises:
-      AmpXlaError: a line is not UTF-8 text.
-    """
+    """Return all lines of a file in UTF-8, or of standard input if ``file`` is None."""
     lines = _lines(file)
     _warn(file or "-", lines)
     return lines

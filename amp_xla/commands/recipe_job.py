@@ -12,7 +12,6 @@ import json
 import os
 import sys
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import numpy as np
@@ -58,7 +57,7 @@ class Subject(NamedTuple):
 
     model: Any
     batches: Optional[Iterator[Any]]
-    settings: Mapping[str, Any] = MappingProxyType({})
+    settings: Mapping[str, Any] = {}
     auto: Optional[auto.Choice] = None
 
 
@@ -77,12 +76,7 @@ class SubjectOptions:
     def open(self, words: Sequence[str], **work: Any) -> Subject:
         """Build the recipe's job or the script's model.
 
-        Args:
-          words: flags of the recipe, or words of the script. ``work``: see ``open_recipe``.
-
-        Raises:
-          AmpXlaError: the recipe, script or batch does not exist; or ``--batch`` is given for a
-            recipe.
+        ``words`` are flags of the recipe, or words of the script. ``work``: see ``open_recipe``.
         """
         if self.out is not None:
             regular.refuse_unwritable(Path(self.out))
@@ -118,9 +112,6 @@ def open_recipe(recipe: str, words: Sequence[str], steps: int = 0, gpus: int = 1
     """Build a recipe's job with ``precision=amp`` and the loss scale for float16.
 
     ``steps`` and ``gpus`` are those for ``--xla auto``; steps 0 = the recipe's.
-
-    Raises:
-      AmpXlaError: the recipe does not exist, or ``words`` set a precision other than amp.
     """
     found = find_recipe(recipe)
     config = found.parse(words)
@@ -184,9 +175,6 @@ def open_script(script: ScriptFunction, words: Sequence[str], batch: Optional[st
       words: ``sys.argv[1:]`` for the script.
       batch: name of an object in the script: a batch as for ``fit``, several batches, or a function
         that returns one of these.
-
-    Raises:
-      AmpXlaError: a file or name is missing, or has another type.
     """
     if not os.path.isfile(script.path):
         raise AmpXlaError(f"there is no file {script.path}")

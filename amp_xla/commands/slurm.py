@@ -23,12 +23,9 @@ _PORTS = range(16384, 32768)
 
 
 class Task(NamedTuple):
-    """A task of a Slurm step.
+    """A task of a Slurm step: number ``local`` on the node with index ``node``.
 
-    Attributes:
-      nodes, slots: names of the step's nodes, and number of tasks on each.
-      node, local: index of this task's node, and number of this task on it.
-      port: port of the rendezvous server.
+    ``slots`` are the numbers of tasks on each of the ``nodes``; ``port`` is that of rendezvous.
     """
 
     nodes: List[str]
@@ -50,11 +47,7 @@ class Task(NamedTuple):
 
 
 def read(environ: Mapping[str, str]) -> Task:
-    """Read the task from the environment variables of ``srun``.
-
-    Raises:
-      AmpXlaError: ``srun`` did not start this process.
-    """
+    """Read the task from the environment variables of ``srun``."""
     try:
         nodes = expand(environ["SLURM_STEP_NODELIST"])
         slots = counts(environ["SLURM_STEP_TASKS_PER_NODE"])

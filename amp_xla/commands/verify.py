@@ -29,12 +29,10 @@ def main(argv: List[str]) -> int:
     paths = checkpoint.steps(folder)
     if not paths:
         raise AmpXlaError(f"{run} has no checkpoint; training prints the name of its run folder")
-    best, damaged, whole = checkpoint.best(folder), 0, []
+    best, whole = checkpoint.best(folder), []
     for path in paths:
         problems = checkpoint.problems(path)
-        damaged += bool(problems)
-        if not problems:
-            whole.append(path)
+        whole += [] if problems else [path]
         size = sum(file.lstat().st_size for file in path.iterdir())
         words = f"{'DAMAGED' if problems else 'whole'}{', best' if path == best else ''}"
         print(f"{path.name}  {words}  {size:,} bytes")
@@ -45,6 +43,6 @@ def main(argv: List[str]) -> int:
             print(printable(f"{path.name}  unused leftover of an interrupted write"))
     if not whole:
         print("no checkpoint is whole: this run cannot be resumed")
-    elif damaged:
+    elif len(whole) < len(paths):
         print(f"--resume would continue from {whole[-1].name}")
-    return 1 if damaged else 0
+    return int(len(whole) < len(paths))

@@ -7,7 +7,7 @@ donation and checkpoints accept as they are.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Any, List, Mapping, NamedTuple, Optional
 
 import jax
 import jax.numpy as jnp
@@ -17,24 +17,6 @@ _FAR = -1e30  # score of padding; scores are float32
 EPSILON = 1e-12
 FUSED = "cudnn"  # implementation of jax.nn.dot_product_attention on NVIDIA's GPUs
 STATIC = {"static": True}  # compiled into the program, not traced
-
-
-class Shape(NamedTuple):
-    """Sizes of a BERT, by their names in Google's ``bert_config.json``."""
-
-    vocab_size: int
-    hidden_size: int
-    num_hidden_layers: int
-    num_attention_heads: int
-    intermediate_size: int
-    max_position_embeddings: int = 512
-    type_vocab_size: int = 2
-    layer_norm_eps: float = EPSILON
-
-    @classmethod
-    def of(cls, config: Dict[str, Any]) -> Shape:
-        """Return the sizes in a configuration; its other keys are ignored."""
-        return cls(**{name: config[name] for name in cls._fields if name in config})
 
 
 class Dropout(NamedTuple):
@@ -147,11 +129,8 @@ class Layer:
     ) -> jax.Array:
         """Return the output for ``x``, both [B, L, hidden].
 
-        Args:
-          x: output of the layer below.
-          mask: bool [B, L], False for padding.
-          dropout: key and rate of this step; None = no dropout.
-          place: number of the layer's first dropout mask; a layer has three.
+        ``mask`` is bool [B, L], False for padding; ``place`` is the number of the layer's first
+        dropout mask, of three.
         """
         rows, length, _ = x.shape
 
@@ -218,10 +197,16 @@ class Classifier:
         return self.logits(pooled).astype(jnp.float32)
 
 
-def new_classifier(shape: Shape, classes: int, seed: int) -> Classifier:
-    """Return an untrained classifier; weights are normal, deviation 0.02, cut at 2 deviations."""
-    keys = iter(jax.random.split(jax.random.key(seed), 4 + 6 * shape.num_hidden_layers))
-    hidden, inner = shape.hidden_size, shape.intermediate_size
+def new_classifier(config: Mapping[str, Any], classes: int, seed: int) -> Classifier:
+    """Return an untrained classifier with the sizes in a ``bert_config.json``.
+
+    Weights are normal, deviation 0.02, cut at 2 deviations.
+    """
+    layers, hidden, inner = (
+        config[name] for name in ("num_hidden_layers", "hidden_size", "intermediate_size")
+    )
+    keys = iter(jax.random.split(jax.random.key(seed), 4 + 6 * layers))
+    epsilon = config.get("layer_norm_eps", EPSILON)
 
     def table(*size: int) -> jax.Array:
         return 0.02 * jax.random.truncated_normal(next(keys), -2.0, 2.0, size, jnp.float32)
@@ -230,18 +215,17 @@ def new_classifier(shape: Shape, classes: int, seed: int) -> Classifier:
         return Dense(table(rows, columns), jnp.zeros([columns]))
 
     def norm() -> Norm:
-        return Norm(jnp.ones([hidden]), jnp.zeros([hidden]), shape.layer_norm_eps)
+        return Norm(jnp.ones([hidden]), jnp.zeros([hidden]), epsilon)
 
     def layer() -> Layer:
         query, key, value, output = (dense(hidden, hidden) for _ in range(4))
         return Layer(
             query, key, value, output, norm(), dense(hidden, inner), dense(inner, hidden), norm(),
-            heads=shape.num_attention_heads,
+            heads=config["num_attention_heads"],
         )  # fmt: skip
 
     bert = Bert(
-        table(shape.vocab_size, hidden), table(shape.type_vocab_size, hidden),
-        table(shape.max_position_embeddings, hidden), norm(),
-        [layer() for _ in range(shape.num_hidden_layers)],
+        table(config["vocab_size"], hidden), table(config["type_vocab_size"], hidden),
+        table(config["max_position_embeddings"], hidden), norm(), [layer() for _ in range(layers)],
     )  # fmt: skip
     return Classifier(bert, dense(hidden, classes))

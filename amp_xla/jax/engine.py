@@ -59,7 +59,7 @@ class JaxJob:
             total = np.log(np.exp(logits - top).sum(-1)) + top[:, 0]
             return {"logits": logits, "loss": total - logits[range(len(total)), batch["labels"]]}
 
-        return classification(infer, self.dev_batches, self.classes)()
+        return classification(infer, self.dev_batches, self.classes)
 
 
 def shared(batch: Mapping[str, np.ndarray]) -> Dict[str, jax.Array]:
@@ -126,9 +126,6 @@ def restored(checkpoint: Checkpoint, like: Any, prefix: str = "") -> Any:
     """Return a tree like ``like`` with the arrays of a checkpoint, on all devices.
 
     ``like`` is a ``State``, or the part of it at the path ``prefix``, such as ``.model``.
-
-    Raises:
-      CheckpointError: an array is missing or has another shape.
     """
     named = {prefix + name: leaf for name, leaf in _leaves(like)}
     shapes = {name: shape_of(leaf) for name, leaf in named.items()}

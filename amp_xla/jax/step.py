@@ -23,13 +23,9 @@ Batch = Dict[str, jax.Array]
 
 
 class State(NamedTuple):
-    """Content of a checkpoint.
+    """Content of a checkpoint: float32 parameters, Optax' state, the loss scale of the next step.
 
-    Attributes:
-      model: float32 parameters.
-      optimizer: state of Optax.
-      loss_scale: loss scale of the next step.
-      step, applied: number of steps, and of updates that were applied; int32.
+    ``step`` and ``applied`` are the numbers of steps, and of updates that were applied; int32.
     """
 
     model: Classifier
@@ -92,15 +88,8 @@ def training_step(
 ) -> Any:
     """Build a function (``State``, batch) -> (``State``, ``StepResult``), compiled per shape.
 
-    The state is donated.
-
-    Args:
-      optimizer: result of ``adamw``.
-      rate: result of ``schedule``.
-      policy: dtypes of parameters, computation and output.
-      dropout: shares to drop of activations and of attention weights; attention by cuDNN.
-      smoothing: label smoothing.
-      seed: seed of dropout.
+    The state is donated. ``optimizer`` and ``rate`` are results of ``adamw`` and ``schedule``;
+    ``dropout``: shares to drop of activations and of attention weights, attention by cuDNN.
     """
 
     @functools.partial(jax.jit, donate_argnums=0)

@@ -15,11 +15,7 @@ from amp_xla.models.weights.pretrained import Pretrained
 
 
 def pretrained(folder: str) -> Pretrained:
-    """Return the ``Pretrained`` of a folder, if it is a BERT that the JAX recipe supports.
-
-    Raises:
-      DataError: see ``Pretrained``; or the model is not a BERT with GELU.
-    """
+    """Return the ``Pretrained`` of a folder, if it is a BERT that the JAX recipe supports."""
     opened = Pretrained(folder, _refused)
     config = opened.config
     if config["hidden_act"] != "gelu" or config["model_type"] != "bert":
@@ -31,11 +27,7 @@ def pretrained(folder: str) -> Pretrained:
 
 
 def load(model: Bert, folder: str) -> Bert:
-    """Return ``model`` with the weights in ``folder``.
-
-    Raises:
-      DataError: a file or tensor is missing, damaged or has another shape.
-    """
+    """Return ``model`` with the weights in ``folder``."""
     initial = named(model)
     arrays = pretrained(folder).take({name: leaf.shape for name, leaf in initial.items()})
     values = {id(leaf): jnp.asarray(arrays[name]) for name, leaf in initial.items()}

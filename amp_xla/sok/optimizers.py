@@ -54,11 +54,7 @@ class LazyAdam(_legacy.Adam):
 
 @contextlib.contextmanager
 def OptimizerScope(trainable_variables: Iterable[Any]) -> Iterator[None]:
-    """Check that the variables are tables; for scripts that use SparseOperationKit's scope.
-
-    Raises:
-      AmpXlaError: a variable is not a table.
-    """
+    """Check that the variables are tables; for scripts that use SparseOperationKit's scope."""
     for variable in trainable_variables:
         table.rows(variable)
     yield

@@ -73,11 +73,7 @@ def write_rows(folder: Path, name: str, tensors: Mapping[str, Any]) -> None:
 
 
 def read_rows(folder: Path, name: str, tensor: str, rows: table.Rows) -> Any:
-    """Return this rank's rows, float32, from files of any number of ranks.
-
-    Raises:
-      AmpXlaError: files are missing, damaged, or belong to another table.
-    """
+    """Return this rank's rows, float32, from files of any number of ranks."""
     files = _files(folder, name)
     if len(files) != 1:
         counts = " and of ".join(f"{count} ranks" for count in sorted(files)) or "none"
@@ -117,11 +113,9 @@ def _files(folder: Path, name: str) -> Dict[int, Dict[int, Path]]:
 
 
 class TableShards:
-    """This rank's rows of a job's tables and of their optimizer slots.
+    """This rank's rows of a job's tables and of the slots of their Keras optimizer.
 
-    Args:
-      tables: variables of layers.
-      optimizer: Keras optimizer, which has slots after a step is built; None = no slots.
+    An optimizer has slots after a step is built; None = no slots.
     """
 
     def __init__(self, tables: Sequence[Any], optimizer: Optional[Any] = None) -> None:
@@ -136,12 +130,7 @@ class TableShards:
         return [variable for _, variable, _ in self._parts()]
 
     def write(self, folder: Path) -> None:
-        """Write this rank's rows to a file; wait until it is on disk.
-
-        Raises:
-          AmpXlaError: a row is not finite.
-          OSError: the file cannot be written, e.g. on a full disk.
-        """
+        """Write this rank's rows to a file, if they are finite; wait until it is on disk."""
         tensors, session = {}, backend.session()
         for name, variable, _ in self._parts():
             values = tensors[name] = session.run(variable)

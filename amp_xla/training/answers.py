@@ -31,14 +31,9 @@ def label_answers(
     probabilities: np.ndarray,
     separator: Optional[str] = None,
 ) -> Answers:
-    """Return labels with their probabilities.
+    """Return labels with their probabilities, float [lines, labels].
 
-    Args:
-      lines: the lines to answer.
-      labels: names of the labels.
-      probabilities: probability of each label, float [lines, labels].
-      separator: None = the most probable label is predicted; otherwise all labels above 0.5 are,
-        joined by this text.
+    The most probable one is predicted, or with a ``separator`` all above 0.5, joined by it.
     """
     rows: List[Row] = []
     for line, row in zip(lines, probabilities):
@@ -57,11 +52,7 @@ def label_answers(
 
 
 def checked(predicted: Any, lines: Sequence[str]) -> Answers:
-    """Return what a recipe's ``predict`` returned for ``lines``, as ``Answers``.
-
-    Raises:
-      AmpXlaError: it returned something else, or too few or too many answers.
-    """
+    """Return what a recipe's ``predict`` returned for ``lines``, if they are such ``Answers``."""
     if not isinstance(predicted, Answers):
         raise AmpXlaError(
             f"the recipe's predict returned {type(predicted).__name__}; allowed: Answers (see "

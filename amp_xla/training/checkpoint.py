@@ -30,14 +30,7 @@ from amp_xla import config as settings
 from amp_xla.errors import DataError, SettingsError
 from amp_xla.process import durable, json_files, regular
 from amp_xla.process.progress import note
-from amp_xla.training.manifest import (
-    MANIFEST,
-    TENSORS,
-    CheckpointError,
-    entry_of,
-    manifest_of,
-    problems,
-)
+from amp_xla.training.manifest import TENSORS, CheckpointError, problems, write_manifest
 from amp_xla.training.state import STATE, LoopState, read_state
 
 ARCHITECTURE = "bert_config.json"
@@ -51,13 +44,10 @@ class Checkpoint:
     """A checkpoint whose files the caller has verified.
 
     Attributes:
-      state: content of ``state.json``.
+      state: content of ``state.json``; if it is unusable, the constructor raises CheckpointError.
       loop: position of the run.
       ranks: world size at this checkpoint and at the start, micro-batches per update.
       run: the run folder.
-
-    Raises:
-      CheckpointError: ``state.json`` is unreadable or has unexpected content.
     """
 
     def __init__(self, path: Path) -> None:
@@ -75,11 +65,7 @@ class Checkpoint:
         self.ranks: Dict[str, int] = self.state["ranks"]
 
     def config(self, kind: Type[T]) -> T:
-        """Return the configuration of the run, with ``bert`` set to this checkpoint.
-
-        Raises:
-          CheckpointError: a setting is unknown to ``kind``, or its value is out of range.
-        """
+        """Return the configuration of the run, a ``kind``, with ``bert`` set to this checkpoint."""
         try:
             config = settings.changed(kind(), **self.settings(kind))
         except (SettingsError, TypeError) as error:
@@ -165,16 +151,18 @@ def write(
     Args:
       folder: a run's ``checkpoints``.
       step: number of steps so far, for the checkpoint's name.
-      tensors: name -> array; bfloat16 is stored as float32.
+      tensors: bfloat16 is stored as float32.
       state: content of ``state.json``.
-      files: name -> content of each file needed for prediction.
+      files: content of each file needed for prediction.
       shards: folder whose files, one per rank, are moved into the checkpoint.
 
     Raises:
       CheckpointError: a tensor has a NaN or an infinity; or the files cannot be written, e.g. on a
         full disk. The older checkpoints are unchanged.
     """
-    path = folder / _free_name(folder, step)
+    first = f"step-{step:08d}"
+    names = itertools.chain([first], (f"{first}.{number}" for number in itertools.count(1)))
+    path = next(path for path in map(folder.joinpath, names) if not path.exists())
     stored = {
         name: array.astype(np.float32) if array.dtype.name == "bfloat16" else array
         for name, array in tensors.items()
@@ -193,8 +181,7 @@ def write(
         for name, data in sorted(files.items()):
             durable.write(temporary / name, data)
         durable.write(temporary / STATE, json_files.encode(state))
-        listed = {file.name: entry_of(file) for file in sorted(temporary.iterdir())}
-        durable.write(temporary / MANIFEST, manifest_of(path.name, listed))
+        write_manifest(temporary, path.name)
         durable.publish(temporary, path)
     except (OSError, SafetensorError) as error:
         shutil.rmtree(str(temporary), ignore_errors=True)
@@ -214,12 +201,6 @@ def _write_tensors(path: Path, tensors: Dict[str, np.ndarray]) -> None:
 def _is_finite(array: np.ndarray) -> bool:
     # Minimum and maximum propagate NaN and need no array of booleans.
     return not array.size or bool(np.isfinite(array.min()) and np.isfinite(array.max()))
-
-
-def _free_name(folder: Path, step: int) -> str:
-    first = f"step-{step:08d}"
-    names = itertools.chain([first], (f"{first}.{n}" for n in itertools.count(1)))
-    return next(name for name in names if not (folder / name).exists())
 
 
 def prune(folder: Path, keep: int) -> None:
@@ -273,12 +254,8 @@ def steps(folder: Path) -> List[Path]:
 def newest(folder: Path, good: bool = False) -> Optional[Checkpoint]:
     """Return the newest whole checkpoint; print a line about each damaged one that is newer.
 
-    Args:
-      folder: a run's ``checkpoints``.
-      good: ignore checkpoints written right after a skipped update.
-
-    Raises:
-      CheckpointError: all checkpoints are damaged.
+    ``good``: ignore those written right after a skipped update. If all are damaged, raise
+    CheckpointError.
     """
     paths = steps(folder)
     damaged = []
@@ -318,15 +295,10 @@ def readable(folder: Path) -> Optional[Checkpoint]:
 
 
 def find(run: Path, name: Optional[str] = None) -> Checkpoint:
-    """Return the checkpoint to predict with.
+    """Return the checkpoint of a run folder to predict with.
 
-    Args:
-      run: run folder.
-      name: name of a checkpoint, ``best`` or ``last``; None = the best, or the newest
-        if none is marked as best.
-
-    Raises:
-      CheckpointError: it does not exist or is damaged; the message lists undamaged ones.
+    ``name`` may be ``best`` or ``last``; None = the best, or the newest if none is marked as best.
+    If it is missing or damaged, raise CheckpointError, which lists undamaged ones.
     """
     if not run.is_dir():
         raise CheckpointError(f"{run} is not a folder; training prints the name of its run folder")

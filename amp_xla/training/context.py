@@ -256,8 +256,7 @@ class RunContext:
 def work_of(config: Any, batches: Any, ranks: int = 1) -> Optional[auto.Work]:
     """Return what a run computes on one GPU; None without an encoder of a known size.
 
-    Args:
-      batches: the training batches of all ranks.
+    ``batches`` are those of all ranks.
     """
     encoder: Any = getattr(config, "encoder", None)
     if encoder is None:

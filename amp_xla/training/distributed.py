@@ -88,11 +88,7 @@ class Ranks:
     # -- Python values ------------------------------------------------------------------------
 
     def gather(self, value: T) -> List[T]:
-        """Return the JSON-able values of all ranks, in order; all ranks must call it.
-
-        Raises:
-          RankLost: a rank does not answer.
-        """
+        """Return the JSON-able values of all ranks, in order; all ranks must call it."""
         if not self.several:
             return [value]
         texts = self.exchange(json.dumps(value).encode())
@@ -135,7 +131,7 @@ class Ranks:
         return functools.reduce(np.add, arrays).reshape(values.shape)
 
     def exchange(self, mine: bytes) -> List[bytes]:
-        """Return the bytes of all ranks, in order; all ranks must call it."""
+        """Return the bytes of all ranks, in order; raise RankLost if one does not answer."""
         try:
             return _gatherer(self.hvd)(mine)
         except backend.tf.errors.OpError as error:
@@ -162,11 +158,7 @@ class Ranks:
             raise self.lost(error) from error
 
     def compare(self, names: Sequence[str], arrays: Sequence[Any]) -> None:
-        """Compare hashes of arrays that must be the same on each rank.
-
-        Raises:
-          RanksDiffer: names the first array that differs, and the ranks.
-        """
+        """Raise RanksDiffer, which names the first array that differs between ranks, if any."""
         if not self.several:
             return
         digests = [hashlib.sha256(np.ascontiguousarray(a).tobytes()).hexdigest() for a in arrays]
@@ -192,9 +184,6 @@ def join() -> Ranks:
     """Join the processes that the launcher started, and set ``current``.
 
     Call it after precision and XLA were set.
-
-    Raises:
-      AmpXlaError: Horovod is missing, or its ranks differ from the launcher's.
     """
     global _current
     place, hvd = world(), _current.hvd

@@ -1,7 +1,7 @@
 """Inference over batches: metrics of held-out samples, and predictions in the order of samples.
 
-An evaluation is a function without arguments that returns metrics by name. ``infer`` maps a batch
-to arrays by name. TensorFlow is imported by functions only.
+Evaluations return metrics by name. ``infer`` maps a batch to arrays by name. TensorFlow is imported
+by functions only.
 """
 
 from __future__ import annotations
@@ -44,9 +44,7 @@ def summed(infer: Infer, batches: Any, count: Callable[[Batch, Mapping[str, Any]
 def per_sample(infer: Infer, batches: Any, samples: int, names: Sequence[str]) -> np.ndarray:
     """Return values of each sample, float64 [names, samples].
 
-    Args:
-      infer: outputs have a row per sample.
-      names: arrays of the batch or outputs of ``infer``.
+    ``names`` are arrays of the batch, or outputs of ``infer`` with a row per sample.
     """
     values = np.zeros((len(names), samples), np.float64)
     for batch in shards(batches):
@@ -119,12 +117,10 @@ def of_lines(
     return np.stack(outputs)
 
 
-def classification(infer: Infer, batches: Any, classes: int) -> Evaluation:
+def classification(infer: Infer, batches: Any, classes: int) -> Dict[str, float]:
     """Return accuracy, macro-F1 and mean loss.
 
-    Args:
-      infer: outputs ``logits`` [B, classes] and ``loss`` [B]; packed rows have [B, S, ...].
-      batches: not shuffled.
+    ``infer`` outputs ``logits`` [B, classes] and ``loss`` [B]; packed rows have [B, S, ...].
     """
 
     def count(batch: Batch, out: Mapping[str, Any]) -> Any:
@@ -133,15 +129,12 @@ def classification(infer: Infer, batches: Any, classes: int) -> Evaluation:
         matrix = scores.confusion(batch["labels"][real], predicted, classes)
         return np.append(matrix, [out["loss"][real].sum(), real.sum()])
 
-    def evaluate() -> Dict[str, float]:
-        sums = summed(infer, batches, count)
-        matrix, (loss, weight) = sums[:-2].reshape(classes, classes), sums[-2:].tolist()
-        return {**scores.classification(matrix), "loss": loss / max(weight, 1.0)}
-
-    return evaluate
+    sums = summed(infer, batches, count)
+    matrix, (loss, weight) = sums[:-2].reshape(classes, classes), sums[-2:].tolist()
+    return {**scores.classification(matrix), "loss": loss / max(weight, 1.0)}
 
 
-def several_labels(infer: Infer, batches: Any, classes: int) -> Evaluation:
+def several_labels(infer: Infer, batches: Any) -> Dict[str, float]:
     """Return micro-F1, share of texts whose labels are all right, and mean loss."""
 
     def count(batch: Batch, out: Mapping[str, Any]) -> Any:
@@ -151,47 +144,31 @@ def several_labels(infer: Infer, batches: Any, classes: int) -> Evaluation:
         parts = (labels & answers, labels, answers, right, out["loss"][real], real)
         return [part.sum() for part in parts]
 
-    def evaluate() -> Dict[str, float]:
-        both, present, predicted, right, loss, texts = summed(infer, batches, count).tolist()
-        return {
-            "micro_f1": 2.0 * both / max(present + predicted, 1.0),
-            "accuracy": right / max(texts, 1.0),
-            "loss": loss / max(texts, 1.0),
-        }
-
-    return evaluate
+    both, present, predicted, right, loss, texts = summed(infer, batches, count).tolist()
+    return {
+        "micro_f1": 2.0 * both / max(present + predicted, 1.0),
+        "accuracy": right / max(texts, 1.0),
+        "loss": loss / max(texts, 1.0),
+    }
 
 
-def ranking(infer: Infer, batches: Any, samples: int) -> Evaluation:
-    """Return AUC, accuracy and mean loss of a click model.
-
-    Args:
-      infer: outputs ``logits`` and ``loss``, both [B].
-      batches: ``SlotBatches``, not shuffled.
-      samples: number of samples.
-    """
-
-    def evaluate() -> Dict[str, float]:
-        logits, loss, labels = per_sample(infer, batches, samples, ("logits", "loss", "labels"))
-        return {
-            "auc": scores.auc(labels > 0.5, logits),
-            "accuracy": float(np.mean((logits > 0) == (labels > 0.5))),
-            "loss": float(loss.mean()),
-        }
-
-    return evaluate
+def ranking(infer: Infer, batches: Any, samples: int) -> Dict[str, float]:
+    """Return AUC, accuracy and mean loss of a click model with outputs ``logits``, ``loss`` [B]."""
+    logits, loss, labels = per_sample(infer, batches, samples, ("logits", "loss", "labels"))
+    return {
+        "auc": scores.auc(labels > 0.5, logits),
+        "accuracy": float(np.mean((logits > 0) == (labels > 0.5))),
+        "loss": float(loss.mean()),
+    }
 
 
 def held_out(
     language_model: Any, inputs: Dict[str, Any], stream: Any, shorter: Optional[Any] = None
 ) -> Evaluation:
-    """Return loss, perplexity and accuracy of a language model on held-out sequences.
+    """Return loss, perplexity and accuracy of a ``LanguageModel`` on held-out sequences.
 
-    Args:
-      language_model: ``LanguageModel``.
-      inputs: the step's placeholders.
-      stream: batches in fixed order with fixed masks.
-      shorter: the same text in shorter sequences, whose loss is reported as ``loss_<length>``.
+    ``inputs`` are the step's. ``stream``: batches in fixed order with fixed masks; ``shorter``: the
+    same text in shorter sequences, whose loss is reported as ``loss_<length>``.
     """
     from amp_xla.models import dropout
     from amp_xla.training.step import Inference

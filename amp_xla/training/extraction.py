@@ -20,12 +20,13 @@ from amp_xla.process.progress import note
 from amp_xla.report import scores
 from amp_xla.training.answers import Answers
 from amp_xla.training.checkpoint import Checkpoint
-from amp_xla.training.evaluation import Evaluation, Infer, in_order, summed
-from amp_xla.training.sample_scores import SampleScores
+from amp_xla.training.evaluation import Infer, in_order, summed
+from amp_xla.training.sample_scores import Samples, SampleScores, Scorer
 
 Found = List[List[Any]]  # what was found in each text
 # Function (batch, outputs, aligned, names of the labels) -> what was found in each row.
 Decode = Callable[[Batch, Mapping[str, Any], AlignedTexts, Sequence[str]], Found]
+Unpack = Callable[[str], List[Any]]  # function from a text's label to its entities or triples
 
 
 def counted(found: Found, gold: Found, names: Sequence[str]) -> np.ndarray:
@@ -45,19 +46,18 @@ def f1(counts: np.ndarray) -> Dict[str, float]:
     return {name: float(each[name][0]) for name in ("f1", "precision", "recall")}
 
 
-def evaluation(
-    infer: Infer, batches: Any, data: Labelled, gold: Found, decode: Decode, more: Any = None
-) -> Evaluation:
-    """Return a function that computes F1, precision, recall (micro averages) and the mean loss.
+def evaluate(
+    infer: Infer, data: Labelled, unpack: Unpack, decode: Decode, more: Any = None
+) -> Dict[str, float]:
+    """Return F1, precision, recall (micro averages) and the mean loss.
 
     Args:
       infer: function batch -> model outputs, with ``loss`` per text or summed over the batch.
-      batches: this rank's part of ``data.dev_batches``.
-      data, gold: the dev texts, and the entities or triples in each.
+      data: the dev texts; ``unpack`` reads their labels.
       decode: finds entities or triples in the model outputs.
       more: function (batch, outputs, found, gold of each row) -> further sums over a batch.
     """
-    names = data.labels.names
+    names, gold = data.labels.names, list(map(unpack, data.dev.labels or []))
     keys: List[str] = []
 
     def count(batch: Batch, out: Mapping[str, Any]) -> Any:
@@ -69,13 +69,10 @@ def evaluation(
         loss = out["loss"] @ weights if np.ndim(out["loss"]) else out["loss"]
         return np.append(counted(found, true, names), [*sums.values(), loss, weights.sum()])
 
-    def evaluate() -> Dict[str, float]:
-        sums = summed(infer, batches, count)
-        means = sums[3 * len(names) : -1] / max(sums[-1], 1.0)
-        counts = sums[: 3 * len(names)].reshape(-1, 3)
-        return {**f1(counts), **dict(zip([*keys, "loss"], means.tolist()))}
-
-    return evaluate
+    sums = summed(infer, data.dev_batches, count)
+    means = sums[3 * len(names) : -1] / max(sums[-1], 1.0)
+    counts = sums[: 3 * len(names)].reshape(-1, 3)
+    return {**f1(counts), **dict(zip([*keys, "loss"], means.tolist()))}
 
 
 def predict(
@@ -83,15 +80,16 @@ def predict(
     checkpoint: Checkpoint,
     texts: Sequence[str],
     unit: str,
-    build: Callable[[int, int], Tuple[Any, Dict[str, Any]]],
+    build: Callable[[Any, int], Tuple[Any, Dict[str, Any]]],
     decode: Decode,
-) -> Found:
-    """Return what a checkpoint of a run with ``config`` finds in each text.
+    fields: Callable[[List[Any]], Dict[str, Any]],
+) -> Answers:
+    """Return a column for each entity or triple that a checkpoint of a run finds in a text.
 
     Args:
       unit: what is found, for a warning.
-      build: function (size of the vocabulary, number of labels) -> model, outputs by name.
-      decode: finds it in outputs.
+      build: function (Keras model of the encoder, number of labels) -> model, outputs by name.
+      fields: returns the JSON fields of what was found in a text.
     """
     from amp_xla.models import dropout, encoders
     from amp_xla.training.step import Inference, restore_weights
@@ -106,19 +104,14 @@ def predict(
             f"{length} tokens; {unit} after them are not found"
         )
     with dropout.inference():
-        model, outputs = build(tokenizer.vocab_size, len(names))
+        encoder = config.encoder.transformer(tokenizer.vocab_size, length, weights=False)
+        model, outputs = build(encoder.model, len(names))
     restore_weights(checkpoint, model.weights)
     infer = Inference(encoders.named_inputs(model), outputs)
-    return in_order(
+    found = in_order(
         aligned.encoded, length, config.batches.batch_size,
         lambda batch: decode(batch, infer(batch), aligned, names),
     )  # fmt: skip
-
-
-def answers(
-    texts: Sequence[str], found: Found, fields: Callable[[List[Any]], Dict[str, Any]]
-) -> Answers:
-    """Return a column for each entity or triple; ``fields`` returns the JSON fields of a text."""
     return Answers([
         ([output.printable(one.shown(text).replace("\t", " ")) for one in each], fields(each))
         for text, each in zip(texts, found)
@@ -127,20 +120,29 @@ def answers(
 
 @dataclasses.dataclass(frozen=True)
 class ExtractionScores(SampleScores):
-    """Scores of entities or triples; errors are wrong and missed ones, in the order of the texts.
+    """Scores of entities or triples, ``gold`` and ``found`` in each text, with labels ``names``.
 
-    Attributes:
-      names: labels of the run.
-      gold, found: true and predicted ones of each text.
-      unit: ``entities`` or ``triples``.
+    Errors are wrong and missed ones, in the order of the texts.
     """
 
     names: Sequence[str]
     gold: Found
     found: Found
-    unit: str
     columns = ("sample", "label", "predicted", "text")
-    metric = "f1"
+    metric, unit = "f1", "entities"
+
+    @classmethod
+    def scorer(
+        cls, checkpoint: Checkpoint, samples: Samples, unpack: Unpack, read: Callable[[Any], Any]
+    ) -> Scorer:
+        """Check the labels of samples; return the function that scores the answers to them.
+
+        ``unpack`` reads labels, ``read`` the JSON object of an answer.
+        """
+        names = Labels.load(checkpoint.file("labels.json")).names
+        gold = list(map(unpack, samples.wanted))
+        samples.check({one.label for text in gold for one in text}, names)
+        return lambda answers: cls(samples, names, gold, list(map(read, answers)))
 
     def rows(self) -> np.ndarray:
         """Return the numbers of correct, predicted and true units per text, int64 [texts, 3]."""

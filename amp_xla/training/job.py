@@ -40,8 +40,6 @@ class Job:
 
     Attributes:
       model: the Keras model in training mode.
-      step: the training step.
-      batches: the training batches.
       evaluate: returns dev metrics by name.
       assets: file name -> content of the files needed for prediction besides the weights.
       resolved: precision, XLA mode and loss scale of the model.

@@ -11,6 +11,7 @@ from __future__ import annotations
 import difflib
 import re
 import shlex
+import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -20,6 +21,7 @@ from amp_xla import backend
 from amp_xla.backend import configuring
 from amp_xla.config import changed, flat
 from amp_xla.errors import AmpXlaError
+from amp_xla.process.exits import exit_code
 from amp_xla.process.progress import note
 from amp_xla.process.stopping import SignalWatch
 from amp_xla.process.world import world
@@ -80,6 +82,11 @@ def main(recipe: Recipe, argv: Optional[Sequence[str]] = None) -> int:
     return train(recipe, recipe.parse(argv))
 
 
+def run_program(recipe: Recipe) -> None:
+    """Train the recipe of the file that was started as a program, and exit."""
+    sys.exit(exit_code(main, recipe))
+
+
 def _folder(recipe: str, run_options: RunOptions, ranks: Ranks) -> RunFolder:
     """Open the run folder on the first rank, which chooses its name for all ranks."""
     if not ranks.first:
@@ -127,8 +134,7 @@ def prepare(
 ) -> Loop:
     """Return the loop, ready to train a new run or to continue from a checkpoint.
 
-    Raises:
-      AmpXlaError: the checkpoint does not fit (then nothing was written), or writing fails.
+    If the checkpoint does not fit, raise AmpXlaError; then nothing was written.
     """
     run_options: RunOptions = config.run
     ranks = engine.ranks

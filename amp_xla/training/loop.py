@@ -260,13 +260,13 @@ class Loop:
         means = [s / state.log_count if state.log_count else math.nan for s in state.log_sums]
         state.log_sums, state.log_count = [0.0] * len(means), 0
         rate = self.progress.measure()
+        metrics = dict(zip(self.engine.metric_names, means[1:]))
+        of_step = ("learning_rate", "loss_scale", "gradient_norm")
         values: Dict[str, Any] = {
             "samples": state.samples,
             "loss": means[0],
-            **dict(zip(self.engine.metric_names, means[1:])),
-            "learning_rate": getattr(result, "learning_rate", None),
-            "loss_scale": getattr(result, "loss_scale", None),
-            "gradient_norm": getattr(result, "gradient_norm", None),
+            **metrics,
+            **{name: getattr(result, name, None) for name in of_step},
             "applied_steps": state.applied,
             "skipped_steps": state.skipped,
             "samples_per_second": rate,
@@ -277,7 +277,7 @@ class Loop:
         shown = {"loss": f"{means[0]:.4f}"}
         shown["scale"] = "" if result is None else f"{result.loss_scale:g}"
         shown["skipped"] = str(state.skipped)
-        shown.update((n, f"{m:.3f}") for n, m in zip(self.engine.metric_names, means[1:]))
+        shown.update((name, f"{mean:.3f}") for name, mean in metrics.items())
         shown["samples/s"] = f"{rate:.0f}"
         self.progress.show(state.step, shown)
 

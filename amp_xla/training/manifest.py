@@ -18,11 +18,6 @@ class CheckpointError(AmpXlaError):
     """A checkpoint is missing, damaged, cannot be written or does not fit the model."""
 
 
-def entry_of(path: Path) -> Dict[str, Any]:
-    """Return a file's entry in a manifest."""
-    return {"bytes": path.stat().st_size, "sha256": durable.sha256(path)}
-
-
 def _is_whole(path: Path, entry: Any) -> bool:
     """Return whether a file is the one of an entry; a file of another size is not read."""
     with regular.opened(path) as file:
@@ -38,12 +33,19 @@ def manifest_of(name: str, files: Mapping[str, Any]) -> bytes:
     return json_files.encode({**listed, "sha256": digest})
 
 
+def write_manifest(folder: Path, name: str) -> None:
+    """Write the manifest of the files in ``folder``, which becomes the checkpoint ``name``."""
+    files = {
+        file.name: {"bytes": file.stat().st_size, "sha256": durable.sha256(file)}
+        for file in sorted(folder.iterdir())
+    }
+    durable.write(folder / MANIFEST, manifest_of(name, files))
+
+
 def read_manifest(path: Path) -> Dict[str, Any]:
     """Return file name -> ``bytes`` and ``sha256`` of each file of a checkpoint.
 
-    Raises:
-      ValueError: the manifest is missing or damaged; the message names it.
-      OSError: the manifest cannot be read.
+    Raise ValueError if the manifest is missing or damaged, OSError if it cannot be read.
     """
     try:
         data = regular.read(path / MANIFEST)
@@ -63,13 +65,8 @@ def read_manifest(path: Path) -> Dict[str, Any]:
 def problems(path: Path, only: Sequence[str] = ()) -> List[str]:
     """Return what is wrong with a checkpoint, one line per file; empty if it is whole.
 
-    The whole content is read. Links and files that are not in the manifest count as damage.
-
-    Args:
-      only: names of the files to check; empty = all.
-
-    Raises:
-      CheckpointError: a file cannot be read, e.g. without permission, and so may be whole.
+    The content of all files, or of ``only`` those, is read. Links and files that are not in the
+    manifest count as damage. A file that cannot be read may be whole: it raises CheckpointError.
     """
     try:
         return _problems(path, only)

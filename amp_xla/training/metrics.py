@@ -64,14 +64,11 @@ class MetricsLog:
         """Write a line with ``values``: numbers, or None if unknown."""
         timestamp = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
         record: Dict[str, Any] = {"step": step, "kind": kind, "epoch": epoch, "time": timestamp}
-        scalars: Dict[str, float] = {}
         for name, value in values.items():
             value = value.item() if isinstance(value, np.number) else value
             # JSON has no NaN.
             finite = not isinstance(value, float) or math.isfinite(value)
             record[name] = value if finite else str(value)
-            if value is not None:
-                scalars[name] = float(value)
         try:
             self._file.write(json.dumps(record, ensure_ascii=False) + "\n")
         except OSError as error:
@@ -79,8 +76,9 @@ class MetricsLog:
             raise
         if self._events is not None:
             summary = self._summary()
-            for name, value in scalars.items():
-                summary.value.add(tag=name, simple_value=value)
+            for name, value in values.items():
+                if value is not None:
+                    summary.value.add(tag=name, simple_value=float(value))
             with contextlib.suppress(RuntimeError):  # a full disk: the next line's write fails
                 self._events.add_summary(summary, step)
                 self._events.flush()  # kill -9 must lose no point before the last checkpoint

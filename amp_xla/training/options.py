@@ -104,9 +104,7 @@ class PrecisionOptions:
 def precision_options(config: Any, purpose: str) -> PrecisionOptions:
     """Return the ``PrecisionOptions`` of a recipe's configuration.
 
-    Raises:
-      AmpXlaError: it has none: this recipe does not get its precision from the graph rewrite. The
-        message starts with ``purpose``, e.g. ``this measures``.
+    A recipe without the graph rewrite has none: an error that starts with ``purpose``.
     """
     options: Optional[PrecisionOptions] = getattr(config, "precision_options", None)
     if options is None:

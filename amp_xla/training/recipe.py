@@ -35,7 +35,7 @@ class Recipe:
     """A training job and the functions that serve its runs: ``recipe`` in a recipe's file.
 
     The functions get the configuration of the run and its checkpoint, then the arguments below.
-    They import TensorFlow when they are called, after the precision was set.
+    They import TensorFlow when they are called, after the precision was set; see ``lazy``.
 
     Attributes:
       config: dataclass of the settings, with a field ``run`` (``RunOptions``).
@@ -76,7 +76,7 @@ class Recipe:
     def file(self) -> str:
         """The path of the recipe's file, as typed here; empty for a recipe of this project."""
         path = Path(str(sys.modules[self.build.__module__].__file__)).resolve()
-        return "" if own_folder().resolve() == path.parent else shortest(path)
+        return "" if path.parent == Path(own_package().__path__[0]).resolve() else shortest(path)
 
     def parse(self, words: Optional[Sequence[str]]) -> Any:
         """Return the configuration that the flags ``words`` set; None = the command line's."""
@@ -117,18 +117,21 @@ class Recipe:
         return vars(self)[name](config, checkpoint, *args, **named)
 
 
+def lazy(function: str) -> Callable[..., Any]:
+    """Return the function ``package.module:name``; a call imports its module."""
+    module, _, name = function.partition(":")
+    return lambda *args, **named: getattr(importlib.import_module(module), name)(*args, **named)
+
+
 def find_recipe(recipe: str) -> Recipe:
     """Return a recipe by its name in ``recipes`` or by the path of its file.
 
     Pass only what the user typed, never a name from a file: importing runs code.
-
-    Raises:
-      AmpXlaError: there is no such recipe, or the file has no object ``recipe``.
     """
     if recipe.endswith(".py"):
         module = module_of(recipe)
     elif recipe in own_recipes():
-        module = importlib.import_module(f"{recipe_package()}.{recipe}")
+        module = importlib.import_module(f"{own_package().__name__}.{recipe}")
     else:
         raise AmpXlaError(
             f"there is no recipe {recipe}; allowed: {', '.join(own_recipes())}, or the path of a "
@@ -143,20 +146,15 @@ def find_recipe(recipe: str) -> Recipe:
     return found
 
 
-def own_folder() -> Path:
-    """Return the folder of this project's recipes."""
-    return Path(next(iter(importlib.import_module(recipe_package()).__path__)))
-
-
 def own_recipes() -> List[str]:
     """Return the names of this project's recipes."""
-    return sorted(module.name for module in pkgutil.iter_modules([str(own_folder())]))
+    return sorted(module.name for module in pkgutil.iter_modules(own_package().__path__))
 
 
-def recipe_package() -> str:
+def own_package() -> Any:
     """Return the recipes' package: ``recipes`` in a checkout, ``amp_xla.recipes`` if installed."""
     inside = "amp_xla.recipes"
-    return inside if importlib.util.find_spec(inside) is not None else "recipes"
+    return importlib.import_module(inside if importlib.util.find_spec(inside) else "recipes")
 
 
 def module_of(path: str) -> Any:

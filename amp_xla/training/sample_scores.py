@@ -17,10 +17,7 @@ from amp_xla.training.checkpoint import Checkpoint
 class Samples(NamedTuple):
     """Labelled samples of a file, and the run that answers them.
 
-    Attributes:
-      checkpoint: name of the checkpoint.
-      texts: input lines for ``predict``.
-      wanted: the correct labels, as read from the file.
+    ``texts`` are input lines for ``predict``; ``wanted`` are the labels, as read from the file.
     """
 
     run: Path
@@ -108,9 +105,7 @@ Scorer = Callable[[List[Dict[str, Any]]], SampleScores]
 class LabelScores(SampleScores):
     """Scores of labels; errors are sorted by the probability of the correct label.
 
-    Attributes:
-      names: labels of the run.
-      probabilities: probability of each label, float64 [N, labels].
+    ``names`` are the run's labels; ``probabilities`` are float64 [N, labels].
     """
 
     names: Sequence[str]
@@ -173,11 +168,7 @@ class LabelScores(SampleScores):
 
 @dataclasses.dataclass(frozen=True)
 class NumberScores(SampleScores):
-    """Scores of numbers; errors are sorted by the distance between their rank and the label's.
-
-    Attributes:
-      values: predicted numbers, float64 [N]; the labels are numbers, too.
-    """
+    """Scores of numbers, float64 [N]; errors: largest distance of predicted and true rank first."""
 
     values: np.ndarray
     columns = ("sample", "label", "score", "text")

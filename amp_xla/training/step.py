@@ -148,9 +148,8 @@ def _sharing(
 ) -> Tuple[Dict[str, Any], Optional[Any], Sequence[Any]]:
     """Build inputs, loss factor and sums of a step that may compute only a part of a batch.
 
-    Returns:
-      All inputs; the factor of the loss, None if the step computes whole batches; and the sums
-      over ranks of loss, metrics and, with several ranks, ``FLAG``.
+    The factor is None if the step computes whole batches. The sums over ranks are of loss, metrics
+    and, with several ranks, ``FLAG``.
     """
     ranks = distributed.current()
     if not ranks.several and micro_batches == 1:
@@ -225,13 +224,7 @@ class Variables:
 
 
 def restore_weights(checkpoint: Checkpoint, weights: Sequence[Any]) -> None:
-    """Set ``weights`` from a checkpoint.
-
-    If the run averaged its weights (``--ema``), they are set to the averages.
-
-    Raises:
-      CheckpointError: a tensor is missing or of another shape.
-    """
+    """Set ``weights`` from a checkpoint, to the averages if the run has them (``--ema``)."""
     variables = Variables(weights)
     slot = SLOT if checkpoint.loop.applied else ""
     variables.assign(fitting(checkpoint, variables.shapes(), exactly=False, slot=slot))

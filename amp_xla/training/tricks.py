@@ -21,7 +21,7 @@ Objective = Callable[[Any], Tuple[Any, Any]]
 
 
 class Tricks:
-    """Tricks applied to a model.
+    """Tricks applied to a model; SettingsError if one does not fit it or another setting.
 
     Args:
       options: ``TrickOptions``.
@@ -31,9 +31,6 @@ class Tricks:
 
     Attributes:
       variables: weights to train.
-
-    Raises:
-      SettingsError: a trick does not fit the model or another setting.
     """
 
     def __init__(self, options: Any, model: Any, pretrained: bool, recompute: bool) -> None:
@@ -140,16 +137,12 @@ def perturbation(loss: Any, vectors: Any, epsilon: float, slots: Optional[Any] =
     Miyato et al., "Adversarial Training Methods for Semi-Supervised Text Classification",
     arXiv:1605.07725. The norm is computed per text, so the result depends neither on batches, ranks
     and micro-batches nor on the loss scale. An infinite or NaN element makes the loss of the
-    perturbed texts NaN, so the step is skipped.
+    perturbed texts NaN, so the step is skipped. The result is float32; 0 for padding.
 
     Args:
       loss: float32 scalar, multiplied by the loss scale.
       vectors: float [B, L, hidden], the looked-up embeddings that ``loss`` depends on.
-      epsilon: length of the step.
       slots: int [B, L], number of a token's text in a packed row, -1 for padding.
-
-    Returns:
-      float32, shaped like ``vectors``; 0 for padding.
     """
     (gradient,) = tf.gradients(loss, [vectors])
     gradient = tf.cast(gradient, tf.float32)

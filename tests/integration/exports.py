@@ -12,7 +12,7 @@ from amp_xla.data.text import corpora
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.export import onnx_model
 from amp_xla.export.model import ANSWERS
-from amp_xla.tasks.relations import scores as relations
+from amp_xla.tasks.relations import answers as relations
 from amp_xla.tasks.seq2seq.answers import writer
 from amp_xla.tasks.tagging import spans
 from scripts.environment.uv import uv

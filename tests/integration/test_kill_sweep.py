@@ -10,7 +10,8 @@ import itertools
 
 import pytest
 
-from amp_xla.training.checkpoint import MANIFEST, STATE, Checkpoint, steps
+from amp_xla.training.checkpoint import STATE, Checkpoint, steps
+from amp_xla.training.manifest import MANIFEST
 from amp_xla.training.options import PrecisionOptions
 from tests.integration.test_refused import forged
 from tests.support.killing import Run

@@ -20,7 +20,7 @@ HUGGING_FACE = Path(__file__).resolve().parents[1] / "models" / "hugging_face"
 
 
 def loaded(folder=FOLDER):
-    shape = bert.Shape.of(weights.pretrained(str(folder)).config)
+    shape = weights.pretrained(str(folder)).config
     return weights.load(jax.eval_shape(lambda: bert.new_classifier(shape, 3, 0).bert), str(folder))
 
 

@@ -5,6 +5,7 @@ micro-batches, bucketed batches, evaluations that promote a best checkpoint.
 """
 
 import dataclasses
+import functools
 from typing import Tuple
 
 import numpy as np
@@ -110,7 +111,8 @@ def build(config, context):
     dev_loss = losses.cross_entropy(inputs["labels"], logits)
     if config.nan_evaluations:
         dev_loss *= float("nan")
-    evaluate = classification(Inference(inputs, {"logits": logits, "loss": dev_loss}), dev, 2)
+    infer = Inference(inputs, {"logits": logits, "loss": dev_loss})
+    evaluate = functools.partial(classification, infer, dev, 2)
 
     applied = tf.get_variable(
         "applied_steps", (), tf.int64, trainable=False, initializer=tf.zeros_initializer()

@@ -1,14 +1,19 @@
-"""Evaluation, predictions and export of the classifiers; functions import TensorFlow."""
+"""Evaluation, predictions, scores, export of the classifiers; functions import TensorFlow."""
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+from pathlib import Path
 from typing import Any, Dict, List
 
 import numpy as np
 
 from amp_xla.data.labelled import Labelled
 from amp_xla.data.text.labels import Labels, Scale
+from amp_xla.export.model import Exportable, Run
 from amp_xla.report.scores import correlations
+from amp_xla.training import sample_scores
 from amp_xla.training.answers import Answers, label_answers
 from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.evaluation import (
@@ -19,6 +24,9 @@ from amp_xla.training.evaluation import (
     per_sample,
     several_labels,
 )
+from amp_xla.training.sample_scores import NumberScores, Samples, Scorer
+
+POINTS = 500  # of the scatter plot
 
 
 def evaluation(model: Any, inputs: Dict[str, Any], data: Labelled) -> Evaluation:
@@ -29,23 +37,21 @@ def evaluation(model: Any, inputs: Dict[str, Any], data: Labelled) -> Evaluation
     logits = dropout.without(model)
     if isinstance(data.labels, Scale):
         values = {"score": logits[..., 0], "loss": losses.squared(inputs["labels"], logits)}
-        return _of_numbers(Inference(inputs, values), data)
+        return functools.partial(_of_numbers, Inference(inputs, values), data)
     outputs = {"logits": logits, "loss": losses.cross_entropy(inputs["labels"], logits)}
-    scores = several_labels if losses.several(inputs["labels"], logits) else classification
-    return scores(Inference(inputs, outputs), data.dev_batches, len(data.labels))
+    infer, batches = Inference(inputs, outputs), data.dev_batches
+    if losses.several(inputs["labels"], logits):
+        return functools.partial(several_labels, infer, batches)
+    return functools.partial(classification, infer, batches, len(data.labels))
 
 
-def _of_numbers(infer: Infer, data: Labelled) -> Evaluation:
+def _of_numbers(infer: Infer, data: Labelled) -> Dict[str, float]:
     """Return correlations, mean absolute error and mean loss of numbers."""
     labels = np.array(data.dev.labels, np.float64)
-
-    def evaluate() -> Dict[str, float]:
-        values, loss = per_sample(infer, data.dev_batches, len(labels), ("score", "loss"))
-        found = data.labels.labels(values)
-        error, mean = float(np.abs(found - labels).mean()), float(loss.mean())
-        return {**correlations(labels, found), "mean_absolute_error": error, "loss": mean}
-
-    return evaluate
+    values, loss = per_sample(infer, data.dev_batches, len(labels), ("score", "loss"))
+    found = data.labels.labels(values)
+    error, mean = float(np.abs(found - labels).mean()), float(loss.mean())
+    return {**correlations(labels, found), "mean_absolute_error": error, "loss": mean}
 
 
 def predict(config: Any, checkpoint: Checkpoint, lines: List[str]) -> Answers:
@@ -66,8 +72,65 @@ def predict(config: Any, checkpoint: Checkpoint, lines: List[str]) -> Answers:
     return label_answers(lines, labels, rows, several)
 
 
-def exportable(config: Any, checkpoint: Checkpoint) -> Any:
-    """Return the model to export."""
-    from amp_xla.tasks.classification import export
+def exportable(config: Any, checkpoint: Checkpoint) -> Exportable:
+    """Return the classifier to export, or the model that predicts numbers."""
+    from amp_xla.backend import tf
+    from amp_xla.export import text_models
 
-    return export.classifier(config, checkpoint)
+    if config.files.regression:
+        return _regression(config, checkpoint)
+    labels = Labels.load(checkpoint.file("labels.json")).names
+    several = config.files.multilabel is not None
+    activation = tf.sigmoid if several else tf.nn.softmax
+    load = (
+        'from transformers import pipeline; pipeline("text-classification", "{}", truncation=True'
+    )
+    problem = ("multi" if several else "single") + "_label_classification"
+    return text_models.classifier(
+        config, checkpoint, len(labels),
+        lambda logits: {"probabilities": activation(logits), "logits": logits},
+        "sigmoid({})" if several else "softmax({})", labels,
+        load=load + (", top_k=None)" if several else ")"), settings={"problem_type": problem},
+    )  # fmt: skip
+
+
+def _regression(config: Any, checkpoint: Checkpoint) -> Exportable:
+    """Return the model of numbers; its exported head includes the scale of the labels."""
+    from amp_xla.export import text_models
+
+    scale = Scale.load(checkpoint.file("labels.json"))
+    exported = text_models.classifier(
+        config, checkpoint, 1, lambda logits: {"score": scale.labels(logits[:, 0])}, "{}",
+        load='from transformers import pipeline; pipeline("text-classification", "{}", '
+        'truncation=True, function_to_apply="none")',
+        settings={"problem_type": "regression", "id2label": {"0": "score"},
+                  "label2id": {"score": 0}},
+    )  # fmt: skip
+    head = {
+        name: scale.labels(value) if name.endswith("bias") else value * (scale.high - scale.low)
+        for name, value in exported.head.items()
+    }
+
+    def reload(folder: Path) -> Run:
+        run = exported.reload(folder)
+        return lambda *inputs: (run(*inputs) - scale.low) / (scale.high - scale.low)
+
+    return dataclasses.replace(exported, head=head, reload=reload)
+
+
+class RegressionScores(NumberScores):
+    """Scores of numbers, and the points of a scatter plot."""
+
+    def score(self, rows: np.ndarray) -> Dict[str, float]:
+        error = float(np.abs(rows[:, 0] - rows[:, 1]).mean())
+        return {**super().score(rows), "mean_absolute_error": error}
+
+    def details(self) -> Dict[str, Any]:
+        return {"scatter": self.rows()[:POINTS].tolist()}
+
+
+def scored(checkpoint: Checkpoint, samples: Samples) -> Scorer:
+    """Return the function that scores the answers to samples."""
+    if Path(checkpoint.file("labels.json")).read_bytes()[:1] != b"{":
+        return sample_scores.scored(checkpoint, samples)
+    return lambda answers: RegressionScores(samples, np.array([each["score"] for each in answers]))

@@ -6,6 +6,9 @@ import dataclasses
 from pathlib import Path
 from typing import Any, Dict, List, Tuple
 
+import amp_xla.jax  # noqa: F401  # first: its error is one line if there is no JAX
+
+# isort: split
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -49,7 +52,7 @@ def architecture(config: Any, vocab_size: int) -> Dict[str, Any]:
 
 def new_model(config: Any, shape: Dict[str, Any], classes: int, weights: bool) -> Any:
     """Return the classifier, with the weights of ``--bert`` if ``weights`` is true."""
-    model = bert.new_classifier(bert.Shape.of(shape), classes, config.seed)
+    model = bert.new_classifier(shape, classes, config.seed)
     if weights and config.encoder.bert is not None:
         model = dataclasses.replace(model, bert=load(model.bert, config.encoder.bert))
     return model
@@ -73,7 +76,7 @@ def dropout(config: Any, shape: Dict[str, Any], dtype: Any) -> Tuple[float, floa
 def predict(config: Any, checkpoint: Checkpoint, lines: List[str]) -> Answers:
     """Return the probability of each label for each line."""
     labels = Labels.load(checkpoint.file("labels.json")).names
-    shape = bert.Shape.of(pretrained(str(checkpoint.path)).config)
+    shape = pretrained(str(checkpoint.path)).config
     policy, _ = precision(config)
     like = bert.new_classifier(shape, len(labels), config.seed)
     model = restored(checkpoint, policy.cast_to_param(like), ".model")
@@ -95,7 +98,7 @@ def exportable(config: Any, checkpoint: Checkpoint) -> Exportable:
     shape = pretrained(str(checkpoint.path)).config
 
     def untrained(sizes: Dict[str, Any]) -> Any:
-        return bert.new_classifier(bert.Shape.of(sizes), len(labels), config.seed)
+        return bert.new_classifier(sizes, len(labels), config.seed)
 
     def reload(folder: Path) -> Run:
         model, head = untrained(pretrained(str(folder)).config), read_head(folder)

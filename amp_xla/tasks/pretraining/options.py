@@ -10,9 +10,7 @@ from typing import Any, List, Optional, Sequence
 from typing_extensions import Annotated, Literal
 
 from amp_xla.config import within
-from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.tasks.pretraining.data import prepare
-from amp_xla.tasks.pretraining.data.masking import Masking
 from amp_xla.tasks.pretraining.data.prepared import FORMAT, Manifest
 from amp_xla.tasks.pretraining.data.stream import LengthOptions, Stream
 from amp_xla.training import distributed
@@ -55,10 +53,6 @@ class ObjectiveOptions:
     """mask whole words or single tokens; each epoch has new masks"""
     mask_rate: Annotated[float, within(above=0, at_most=0.5)] = 0.15
     """share of the tokens to predict: 80% of them become [MASK], 10% a random token, 10% stay"""
-
-    def masking(self, tokenizer: Tokenizer, seed: int) -> Masking:
-        """Return the masks of a run."""
-        return Masking(tokenizer, self.mask_rate, self.mask, seed)
 
 
 @dataclasses.dataclass(frozen=True)

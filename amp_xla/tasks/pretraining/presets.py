@@ -67,7 +67,7 @@ PHASES = {
 
 
 def defaults(config: Any) -> Dict[str, Any]:
-    """Return the settings of the preset; check ``--bert``."""
+    """Return the defaults that ``preset`` and ``model`` set; check ``--bert``."""
     pretrained.check(config.encoder.bert)
     return settings(config.preset, config.encoder.model)
 

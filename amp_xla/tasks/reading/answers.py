@@ -20,12 +20,12 @@ from amp_xla.tasks.reading import scores
 from amp_xla.tasks.reading.data import NO_ANSWER, encode
 from amp_xla.training.answers import Answers, Row
 from amp_xla.training.checkpoint import Checkpoint
-from amp_xla.training.evaluation import Evaluation, Infer, in_order, per_sample
+from amp_xla.training.evaluation import Infer, in_order, per_sample
 
 N_BEST = 5
 
 
-def evaluation(infer: Infer, data: Labelled, threshold: Any, most: int) -> Evaluation:
+def evaluate(infer: Infer, data: Labelled, threshold: Any, most: int) -> Dict[str, float]:
     """Return F1, exact match and mean loss; set the threshold to the one with the highest F1.
 
     ``infer`` returns ``scores`` [B, L, 2] and ``loss`` [B]; ``most``: maximum tokens of an answer.
@@ -40,22 +40,19 @@ def evaluation(infer: Infer, data: Labelled, threshold: Any, most: int) -> Evalu
         loss = windows.means(out["loss"], batch)
         return {"first": first[:, 0], "last": last[:, 0], "odds": odds, "loss": loss}
 
-    def evaluate() -> Dict[str, float]:
-        *spans, odds, loss = per_sample(
-            best, data.dev_batches, len(labels), ("first", "last", "odds", "loss")
-        )
-        places = enumerate(zip(*np.array(spans, int).tolist()))
-        rows = scores.compared([aligned.words(i, *span) for i, span in places], labels)
-        others = {}
-        if NO_ANSWER in labels:
-            empty = scores.compared([""] * len(labels), labels)
-            others["threshold"] = limit = scores.best_threshold(odds, rows[:, 1], empty[:, 1])
-            K.set_value(threshold, limit)
-            rows = np.where(odds[:, None] < limit, rows, empty)
-        exact, f1 = rows.mean(0).tolist()
-        return {"f1": f1, "exact_match": exact, "loss": float(loss.mean()), **others}
-
-    return evaluate
+    *spans, odds, loss = per_sample(
+        best, data.dev_batches, len(labels), ("first", "last", "odds", "loss")
+    )
+    places = enumerate(zip(*np.array(spans, int).tolist()))
+    rows = scores.compared([aligned.words(i, *span) for i, span in places], labels)
+    others = {}
+    if NO_ANSWER in labels:
+        empty = scores.compared([""] * len(labels), labels)
+        others["threshold"] = limit = scores.best_threshold(odds, rows[:, 1], empty[:, 1])
+        K.set_value(threshold, limit)
+        rows = np.where(odds[:, None] < limit, rows, empty)
+    exact, f1 = rows.mean(0).tolist()
+    return {"f1": f1, "exact_match": exact, "loss": float(loss.mean()), **others}
 
 
 def predict(config: Any, checkpoint: Checkpoint, lines: Sequence[str]) -> Answers:

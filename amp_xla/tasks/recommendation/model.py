@@ -50,9 +50,7 @@ class Recommender(keras.Model):
     def call(self, numbers: Any, ids: Any) -> Any:
         """Return logits, float32 [B].
 
-        Args:
-          numbers: float32 [B, columns].
-          ids: int64 [B, slots, values]; -1 = no value.
+        ``numbers`` are float32 [B, columns]; ``ids`` are int64 [B, slots, values], -1 = no value.
         """
         vectors = self.table(_sparse(ids))
         dense = bool(numbers.shape.as_list()[-1])

@@ -1,29 +1,41 @@
-"""Triples: evaluation on dev texts, and the triples of new texts."""
+"""Triples: evaluation, those of new texts, scores, export; why F1 is 0.
+
+Imports no TensorFlow, except in functions.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Dict, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
+import numpy as np
+
+from amp_xla.data.alignment import AlignedTexts
+from amp_xla.data.batches.protocol import Batch
 from amp_xla.data.labelled import Labelled
+from amp_xla.data.text.labels import Labels
+from amp_xla.export.model import Exportable
 from amp_xla.process.progress import note
-from amp_xla.tasks.relations import model, scores
-from amp_xla.tasks.relations.data import unpack
+from amp_xla.tasks.relations.data import Triple, unpack
 from amp_xla.training import extraction
 from amp_xla.training.answers import Answers
 from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.evaluation import Evaluation, Infer
+from amp_xla.training.extraction import ExtractionScores, Found, f1
+from amp_xla.training.sample_scores import Samples, Scorer
+
+MOST = 100  # subjects and objects of a text, the best ones: an untrained model may find thousands
 
 
-def evaluation(infer: Infer, batches: Any, data: Labelled) -> Evaluation:
-    """Return F1 and so on, see ``extraction.evaluation``; print why F1 is 0."""
-    note(f"scores begin near {model.BIAS:g}; those above 0 are predicted, so F1 begins at 0")
-    gold = [unpack(label) for label in data.dev.labels or []]
-    measure = extraction.evaluation(infer, batches, data, gold, scores.found_in, scores.state)
+def evaluation(infer: Infer, data: Labelled) -> Evaluation:
+    """Return a function that computes F1, see ``extraction.evaluate``, and prints why it is 0."""
+    from amp_xla.tasks.relations.model import BIAS
+
+    note(f"scores begin near {BIAS:g}; those above 0 are predicted, so F1 begins at 0")
 
     def evaluate() -> Dict[str, float]:
-        values = measure()
+        values = extraction.evaluate(infer, data, unpack, found_in, state)
         if not values["f1"]:
-            note(scores.explained(values))
+            note(explained(values))
         return {name: values[name] for name in ("f1", "precision", "recall", "loss")}
 
     return evaluate
@@ -31,15 +43,131 @@ def evaluation(infer: Infer, batches: Any, data: Labelled) -> Evaluation:
 
 def predict(config: Any, checkpoint: Checkpoint, texts: Sequence[str]) -> Answers:
     """Return a column ``(subject, predicate, object)`` per triple of each text."""
+    from amp_xla.tasks.relations import model
 
-    def build(vocab_size: int, predicates: int) -> Tuple[Any, Dict[str, Any]]:
-        length = config.batches.max_length
-        encoder = config.encoder.transformer(vocab_size, length, weights=False).model
+    def build(encoder: Any, predicates: int) -> Tuple[Any, Dict[str, Any]]:
         linker = model.linker(encoder, predicates, 0.0)
         return linker, {"scores": linker.output}
 
-    found = extraction.predict(config, checkpoint, texts, "names", build, scores.found_in)
-    answers = extraction.answers(
-        texts, found, lambda triples: {"spo_list": [triple._asdict() for triple in triples]}
-    )
+    answers = extraction.predict(
+        config, checkpoint, texts, "names", build, found_in,
+        lambda triples: {"spo_list": [triple._asdict() for triple in triples]},
+    )  # fmt: skip
     return answers._replace(blank={"spo_list": None})
+
+
+def exportable(config: Any, checkpoint: Checkpoint) -> Exportable:
+    """Return the model to export, whose outputs are the scores of all planes."""
+    from amp_xla.export import graph, text_models
+    from amp_xla.models.encoders import POINTER_SIZE
+    from amp_xla.tasks.relations import model
+
+    names = Labels.load(checkpoint.file("labels.json")).names
+
+    def build(folder: Optional[str]) -> graph.Parts:
+        encoder = text_models.encoder_of(config, checkpoint, folder)
+        linker = model.linker(encoder.model, len(names), 0.0)
+        kernels: Dict[str, Any] = {}
+        for name in model.POINTERS:
+            kernels.update(text_models.pointer(linker.get_layer(name), f"{name.lower()}."))
+        return graph.Parts(encoder, {"scores": linker.output}, kernels, linker.weights)
+
+    formula = f"bert4keras' EfficientGlobalPointer(heads, {POINTER_SIZE}) of the vectors: "
+    formula += "entities (subject, object); heads and tails (RoPE=False), a head per predicate"
+    return graph.exportable(checkpoint, build, config.batches.max_length, names, formula=formula)
+
+
+def decode(planes: np.ndarray, length: int) -> List[Tuple[int, ...]]:
+    """Return (predicate, subject's first and last token, object's) of each triple of a text.
+
+    ``planes`` are the scores of ``data.cells_of``; [CLS] and [SEP] are never part of a name.
+    """
+    inner = planes[:, 1 : length - 1, 1 : length - 1]
+    cells = [np.argwhere(np.triu(plane > 0)) for plane in inner[:2]]
+    subjects, objects = (
+        each[np.argsort(-plane[tuple(each.T)], kind="stable")[:MOST]]
+        for each, plane in zip(cells, inner)
+    )
+    heads, tails = (
+        part[:, subjects[:, end, None], objects[:, end]] > 0
+        for end, part in enumerate(np.split(inner[2:], 2))
+    )
+    return [
+        (p, *(int(place) + 1 for place in (*subjects[i], *objects[j])))
+        for p, i, j in np.argwhere(heads & tails).tolist()
+    ]
+
+
+def triples(
+    planes: np.ndarray, aligned: AlignedTexts, text: int, names: Sequence[str]
+) -> List[Triple]:
+    """Return the triples that the scores ``planes`` give for a text, without duplicates."""
+    found = decode(planes, int(aligned.encoded.lengths[text]))
+    return sorted({
+        Triple(aligned.words(text, sh, st), names[p], aligned.words(text, oh, ot))
+        for p, sh, st, oh, ot in found
+    })  # fmt: skip
+
+
+def found_in(
+    batch: Batch, out: Mapping[str, Any], aligned: AlignedTexts, names: Sequence[str]
+) -> Found:
+    """Return the triples of each row; see ``extraction.Decode``."""
+    rows = zip(batch["sample_ids"].tolist(), out["scores"])
+    return [triples(planes, aligned, i, names) if i >= 0 else [] for i, planes in rows]
+
+
+def state(batch: Batch, out: Mapping[str, Any], found: Found, gold: Found) -> Dict[str, float]:
+    """Return numbers that explain an F1 of 0, summed over the texts of a batch."""
+    planes = out["scores"][batch["sample_ids"] >= 0]
+    pairs = [{t[::2] for t in some} & {t[::2] for t in true} for some, true in zip(found, gold)]
+    best = planes.max((2, 3))
+    return {
+        "best_name": best[:, :2].max(1).sum(), "best_link": best[:, 2:].max(1).sum(),
+        "names": np.triu(planes[:, :2] > 0).sum(), "triples": sum(map(len, found)),
+        "pairs": sum(map(len, pairs)),
+    }  # fmt: skip
+
+
+def explained(mean: Mapping[str, float]) -> str:
+    """Return why F1 is 0, and what to try, from the means of ``state``."""
+    why, advice = f"{mean['names']:.2g} subjects and objects per text", "more --epochs"
+    if not mean["names"]:
+        why = "no score of a subject or object is above 0; the best of a text is "
+        why += f"{mean['best_name']:.1f} on average"
+        advice += ", then a higher --learning-rate"
+    elif not mean["triples"]:
+        why += ", but no predicate links them; the best score of a link is "
+        why += f"{mean['best_link']:.1f} on average"
+    else:
+        why += f" and {mean['triples']:.2g} triples; {mean['pairs']:.2g} have the right subject "
+        why += "and object with a wrong predicate"
+        advice += "; a lower --learning-rate if the loss rises"
+    return f"F1 is 0: {why}. Try {advice}"
+
+
+class TripleScores(ExtractionScores):
+    """Scores of triples, including partial matches."""
+
+    unit = "triples"
+
+    def rows(self) -> np.ndarray:
+        """Add two numbers: predicted triples that touch a true one, and true ones touched."""
+        partial = [
+            [sum(any(map(one.touches, b)) for one in set(a)) for a, b in ((f, g), (g, f))]
+            for f, g in zip(self.found, self.gold)
+        ]
+        return np.append(super().rows(), partial, 1)
+
+    def score(self, rows: np.ndarray) -> Dict[str, float]:
+        _, found, gold, *matched = rows.sum(0)
+        precision, recall = np.array(matched) / np.maximum([found, gold], 1)
+        partial = 2.0 * precision * recall / max(precision + recall, 1e-9)
+        return {**f1(rows[:, :3]), "partial_f1": float(partial)}
+
+
+def scored(checkpoint: Checkpoint, samples: Samples) -> Scorer:
+    """Check the predicates of samples; return the function that scores the answers to them."""
+    return TripleScores.scorer(
+        checkpoint, samples, unpack, lambda answer: [Triple(**each) for each in answer["spo_list"]]
+    )

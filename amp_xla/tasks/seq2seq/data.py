@@ -73,10 +73,9 @@ def predictions(batch: Batch, *_: int, count: int) -> Batch:
 def encode(
     data: Dataset, tokenizer: Tokenizer, max_source: int, max_target: int, kind: str
 ) -> Tuple[Encoded, int, str]:
-    """Encode sources and targets.
+    """Encode sources and targets (``pairs``).
 
     Args:
-      data: sources, and targets as ``pairs``.
       max_source, max_target: tokens per source with [CLS] and [SEP], and per target with [SEP].
       kind: "training" or "dev", for the warning.
 

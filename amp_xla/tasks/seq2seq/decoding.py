@@ -32,10 +32,8 @@ class CachedDecoder:
 
     Args:
       lm: language model with the objective ``unilm``.
-      rows: number of texts per batch, B.
-      beams: number of beams per text, K.
-      source: maximum number of tokens in a source, S.
-      target: maximum number of tokens in a target, T.
+      rows, beams: texts per batch, B; beams per text, K.
+      source, target: maximum number of tokens in a source, S, and in a target, T.
     """
 
     def __init__(self, lm: LanguageModel, rows: int, beams: int, source: int, target: int) -> None:
@@ -196,11 +194,7 @@ class TextGenerator:
         self._decoder, self._end, self._options = decoder, end_id, options
 
     def __call__(self, sources: Sequence[Sequence[int]]) -> List[List[int]]:
-        """Return the tokens generated for each source, without the end token.
-
-        Args:
-          sources: token ids of each source, including [CLS] and [SEP].
-        """
+        """Return the tokens generated for each source ([CLS] ... [SEP]), without the end token."""
         rows, answers, ranks = self._decoder.rows, [], distributed.current()
         for first in range(0, len(sources), rows):
             if not ranks.several:  # the others may have one batch less

@@ -1,7 +1,8 @@
-"""Similarity scores of text pairs: evaluation, predictions; functions import TensorFlow."""
+"""Similarity of text pairs: evaluation, predictions, scores; functions import TensorFlow."""
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
@@ -9,14 +10,15 @@ import numpy as np
 from amp_xla.data.labelled import Labelled
 from amp_xla.data.text import readers
 from amp_xla.data.text.labels import Scale
-from amp_xla.report.scores import best_threshold, spearman
+from amp_xla.report.scores import best_threshold, correlations, spearman
 from amp_xla.tasks.similarity.data import apart
 from amp_xla.training.answers import Answers, Row, label_answers
 from amp_xla.training.checkpoint import Checkpoint
-from amp_xla.training.evaluation import Evaluation, Infer, of_lines, per_sample
+from amp_xla.training.evaluation import Infer, of_lines, per_sample
+from amp_xla.training.sample_scores import LabelScores, NumberScores, Samples, SampleScores, Scorer
 
 
-def evaluation(infer: Infer, data: Labelled, threshold: Optional[Any]) -> Evaluation:
+def evaluate(infer: Infer, data: Labelled, threshold: Optional[Any]) -> Dict[str, float]:
     """Return Spearman's correlation over all pairs, and the accuracy if labels are 0 and 1.
 
     ``infer`` outputs ``scores`` [B]. ``threshold`` is set to the value with the highest accuracy;
@@ -25,20 +27,16 @@ def evaluation(infer: Infer, data: Labelled, threshold: Optional[Any]) -> Evalua
     from amp_xla.backend import K
 
     labels = data.labels.values(data.dev.labels)
-
-    def evaluate() -> Dict[str, float]:
-        (scores,) = per_sample(infer, data.dev_batches, len(labels), ("scores",))
-        result = {"spearman": spearman(labels, scores)}
-        if not data.labels.binary:
-            return result
-        alike = labels > 0.5
-        if threshold is None:
-            return {**result, "accuracy": float(np.mean((scores >= 0.5) == alike))}
-        best, accuracy = best_threshold(alike, scores)
-        K.set_value(threshold, best)
-        return {**result, "accuracy": accuracy, "threshold": best}
-
-    return evaluate
+    (scores,) = per_sample(infer, data.dev_batches, len(labels), ("scores",))
+    result = {"spearman": spearman(labels, scores)}
+    if not data.labels.binary:
+        return result
+    alike = labels > 0.5
+    if threshold is None:
+        return {**result, "accuracy": float(np.mean((scores >= 0.5) == alike))}
+    best, accuracy = best_threshold(alike, scores)
+    K.set_value(threshold, best)
+    return {**result, "accuracy": accuracy, "threshold": best}
 
 
 def predict(
@@ -90,8 +88,29 @@ def _scores(
     return cosines, 1.0 / (1.0 + np.exp(-excess))
 
 
-def exportable(config: Any, checkpoint: Checkpoint) -> Any:
-    """Return the model to export."""
-    from amp_xla.tasks.similarity import export
+@dataclasses.dataclass(frozen=True)
+class BinaryPairScores(LabelScores):
+    """Scores of the labels 0 and 1, and of ``values``: the similarities, float64 [N]."""
 
-    return export.similarity(config, checkpoint)
+    values: np.ndarray
+
+    def rows(self) -> np.ndarray:
+        return np.concatenate([super().rows(), self.values[:, None]], 1)
+
+    def score(self, rows: np.ndarray) -> Dict[str, float]:
+        return {**super().score(rows), **correlations(rows[:, 0], rows[:, 2])}
+
+
+def scored(checkpoint: Checkpoint, samples: Samples) -> Scorer:
+    """Check the labels of samples; return the function that scores the answers to them."""
+    binary = Scale.load(checkpoint.file("labels.json")).binary
+    if binary:
+        samples.check(samples.wanted, ("0", "1"))
+
+    def score(answers: List[Dict[str, Any]]) -> SampleScores:
+        values = np.array([answer["score"] for answer in answers], np.float64)
+        if binary:
+            return BinaryPairScores.of(samples, ("0", "1"), answers, values)
+        return NumberScores(samples, values)
+
+    return score

@@ -100,12 +100,8 @@ def cosines(vectors: Any) -> Any:
 def cosent(cosine: Any, labels: Any, weights: Any) -> Any:
     """Build CoSENT's loss (Su, 2022), a float32 scalar.
 
-    It is log(1 + sum of exp(20 (c_i - c_j))) over rows i and j where j has the higher label.
-
-    Args:
-      cosine: cosine c of each row, float32 [B].
-      labels: float32 [B], on any scale.
-      weights: float32 [B], 0 for padding.
+    It is log(1 + sum of exp(20 (c_i - c_j))) over rows i and j where j has the higher label, with
+    cosines c. All arguments are float32 [B]; labels have any scale, weights are 0 for padding.
     """
     higher = tf.cast(labels[:, None] < labels[None, :], tf.float32)
     counted = higher * weights[:, None] * weights[None, :]

@@ -1,4 +1,4 @@
-"""Entities: evaluation on dev texts, and the entities of new texts."""
+"""Entities: evaluation, those of new texts, scores. Imports no TensorFlow, except in functions."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from amp_xla.data.batches import windows
 from amp_xla.data.batches.protocol import Batch
 from amp_xla.data.labelled import Labelled
 from amp_xla.data.text.entities import Entity, unpack
-from amp_xla.tasks.tagging import model, spans
+from amp_xla.tasks.tagging import spans
 from amp_xla.training import extraction
 from amp_xla.training.answers import Answers
 from amp_xla.training.checkpoint import Checkpoint
-from amp_xla.training.evaluation import Evaluation, Infer
+from amp_xla.training.evaluation import Infer
+from amp_xla.training.sample_scores import Samples, Scorer
 
 
-def evaluation(infer: Infer, batches: Any, data: Labelled, head: str) -> Evaluation:
-    """Return entity F1, precision, recall and mean loss; see ``extraction.evaluation``."""
-    gold = [unpack(label) for label in data.dev.labels or []]
-    return extraction.evaluation(infer, batches, data, gold, _decode(head))
+def evaluate(infer: Infer, data: Labelled, head: str) -> Dict[str, float]:
+    """Return entity F1, precision, recall and mean loss; see ``extraction.evaluate``."""
+    return extraction.evaluate(infer, data, unpack, _decode(head))
 
 
 def _decode(head: str) -> extraction.Decode:
@@ -42,10 +42,20 @@ def _decode(head: str) -> extraction.Decode:
 
 def predict(config: Any, checkpoint: Checkpoint, texts: Sequence[str]) -> Answers:
     """Return a column ``start:end label words`` per entity of each text."""
+    from amp_xla.tasks.tagging import model
 
-    def build(vocab_size: int, labels: int) -> Tuple[Any, Dict[str, Any]]:
-        tagger = model.of_config(config, vocab_size, labels, weights=False)
+    def build(encoder: Any, labels: int) -> Tuple[Any, Dict[str, Any]]:
+        tagger = model.tagger(config, encoder, labels, 0.0)
         return tagger.model, tagger.outputs(tagger.model.output)
 
-    found = extraction.predict(config, checkpoint, texts, "entities", build, _decode(config.head))
-    return extraction.answers(texts, found, lambda entities: {"entities": entities})
+    return extraction.predict(
+        config, checkpoint, texts, "entities", build, _decode(config.head),
+        lambda entities: {"entities": entities},
+    )  # fmt: skip
+
+
+def scored(checkpoint: Checkpoint, samples: Samples) -> Scorer:
+    """Check the labels of samples; return the function that scores the answers to them."""
+    return extraction.ExtractionScores.scorer(
+        checkpoint, samples, unpack, lambda answer: [Entity(*each) for each in answer["entities"]]
+    )

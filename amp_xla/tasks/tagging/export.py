@@ -75,8 +75,7 @@ def tagger(config: Any, checkpoint: Checkpoint) -> Exportable:
 
     def build(folder: Optional[str]) -> Parts:
         encoder = encoder_of(config, checkpoint, folder)
-        rate = config.update.learning_rate
-        built = model.tagger(encoder.model, head, len(names), 0.0, rate)
+        built = model.tagger(config, encoder.model, len(names), 0.0)
         output, weights = built.model.output, built.model.weights
         if flat:
             tags = dense("classifier", built.model.get_layer("Tags"))

@@ -61,7 +61,7 @@ class Tagger(NamedTuple):
     head: str
     model: Any
     transitions: Any
-    length: int = 0
+    length: int
 
     def inputs(self) -> Dict[str, Any]:
         """Return the placeholders by name; labels and weights as in ``data.with_labels``."""
@@ -100,37 +100,26 @@ class Tagger(NamedTuple):
         }
 
 
-def of_config(config: Any, vocab_size: int, labels: int, weights: bool) -> Tagger:
-    """Build the tagger of a recipe's configuration; ``weights`` as for ``transformer``."""
-    encoder = config.encoder.transformer(vocab_size, config.batches.max_length, weights).model
-    rates = config.encoder.dropout, config.update.learning_rate
-    return tagger(encoder, config.head, labels, *rates)._replace(length=config.batches.max_length)
+def tagger(config: Any, encoder: Any, labels: int, dropout: float) -> Tagger:
+    """Build the tagger of a recipe's configuration on a Keras model with output [B, L, hidden].
 
-
-def tagger(encoder: Any, head: str, labels: int, dropout: float, rate: float) -> Tagger:
-    """Build a tagger.
-
-    Args:
-      encoder: Keras model with output [B, L, hidden]; its first input is token ids [B, L].
-      head: as in ``Tagger``.
-      labels: number of labels.
-      dropout: dropout rate before the head.
-      rate: peak learning rate; the CRF's transitions have their own, ``TRANSITION_RATE``.
+    ``dropout`` is before the head.
     """
+    head, length = config.head, config.batches.max_length
     vectors = keras.layers.Dropout(dropout, name="Head-Dropout")(encoder.output)
     if not is_flat(head):
         scores = pointer(POINTERS[head], labels, "Spans")(vectors)
-        return Tagger(head, keras.models.Model(encoder.inputs, scores), None)
+        return Tagger(head, keras.models.Model(encoder.inputs, scores), None, length)
     scores = keras.layers.Dense(
         1 + 2 * labels, kernel_initializer=keras.initializers.TruncatedNormal(stddev=0.02),
         name="Tags", dtype="float32",
     )(vectors)  # fmt: skip
     transitions: Any = tf.zeros([1 + 2 * labels] * 2)
     if head == "crf":
-        layer = Transitions(TRANSITION_RATE / rate, name="CRF")
+        layer = Transitions(TRANSITION_RATE / config.update.learning_rate, name="CRF")
         scores = layer(scores)
         transitions = layer.matrix
-    return Tagger(head, keras.models.Model(encoder.inputs, scores), transitions)
+    return Tagger(head, keras.models.Model(encoder.inputs, scores), transitions, length)
 
 
 def crf_loss(labels: Any, scores: Any, weights: Any, transitions: Any, length: int) -> Any:

@@ -96,14 +96,12 @@ def spans_of(tags: Sequence[int]) -> List[Span]:
 def decode(
     head: str, output: Mapping[str, np.ndarray], token_ids: np.ndarray
 ) -> List[List[Span]]:  # fmt: skip
-    """Return the spans of each text of a batch.
+    """Return the spans of each text of a batch; the first and last token are never part of one.
 
     Args:
-      head: name of the model's head, such as softmax or global_pointer.
       output: for softmax and crf, ``scores`` float [B, L, tags] and ``transitions`` float [tags,
         tags]; for other heads, ``scores`` float [B, labels, L, L].
-      token_ids: int [B, L], 0 for padding; the first and the last token of a text are never part
-        of a span.
+      token_ids: int [B, L], 0 for padding.
     """
     lengths = (token_ids != 0).sum(1)
     if is_flat(head):

@@ -20,11 +20,8 @@ def averaged(rule: Type[Any], decay: float) -> Type[Any]:
 
     After update t of a variable w, its slot ``average`` moves towards w by the share
     ``(1 - decay) / (1 - decay**t)``: an exponential average, float32, over the updated weights
-    alone. The initial weights have no influence, and a skipped step does not move it.
-
-    Args:
-      rule: ``AdamW``, ``LAMB`` or another class with slots.
-      decay: below 1; 0.999 averages about the last 1,000 updates; 0 = no average, ``rule`` itself.
+    alone. The initial weights have no influence, and a skipped step does not move it. 0.999
+    averages about the last 1,000 updates; 0 = no average, ``rule`` itself.
     """
     if not decay:
         return rule

@@ -12,7 +12,7 @@ import pytest
 from amp_xla.data.alignment import AlignedTexts, warning
 from amp_xla.data.text import corpora
 from amp_xla.data.text.tokenizer import Tokenizer
-from amp_xla.tasks.relations import scores
+from amp_xla.tasks.relations import answers as scores
 from amp_xla.tasks.relations.data import RelationFiles, Triple, cells_of, span, unpack
 
 pytestmark = pytest.mark.once
@@ -110,7 +110,7 @@ def test_decoding_is_its_definition(seed):
 def test_counts_exact_and_in_part():
     found = [Triple("a b", "p", "c"), Triple("x", "p", "y"), Triple("x", "q", "y")]
     gold = [Triple("a", "p", "c d"), Triple("x", "p", "y"), Triple("m", "p", "n")]
-    result = scores.TripleScores(None, ("p", "q"), [gold, []], [found, []], "triples")
+    result = scores.TripleScores(None, ("p", "q"), [gold, []], [found, []])
     assert result.rows().tolist() == [[1, 3, 3, 2, 2], [0] * 5]
     assert result.score(result.rows()) == pytest.approx(
         {"f1": 1 / 3, "precision": 1 / 3, "recall": 1 / 3, "partial_f1": 2 / 3}

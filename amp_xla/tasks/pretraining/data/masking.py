@@ -66,14 +66,10 @@ class Cutter:
 
 @dataclasses.dataclass(frozen=True)
 class Masking:
-    """Random masks of sequences.
+    """Random masks of sequences, whose units are ``word`` or ``token``.
 
-    Args:
-      tokenizer: tokenizer of the sequences. Its special tokens are never masked, and never replace
-        a token.
-      rate: share of the tokens to predict, 0 to 0.5.
-      unit: ``word`` or ``token``.
-      seed: seed of the run.
+    ``rate`` is the share of the tokens to predict, 0 to 0.5. Special tokens of the sequences'
+    ``tokenizer`` are never masked, and never replace a token.
     """
 
     tokenizer: Tokenizer
@@ -100,7 +96,6 @@ class Masking:
         Args:
           token_ids: int [B, L].
           starts: bool [B, L], True at word starts.
-          epoch: number of the epoch.
           samples: int64 [B], numbers of the sequences.
 
         Returns:
@@ -160,12 +155,8 @@ class Masking:
 
 def _fit(chosen: np.ndarray, units: np.ndarray, room: int) -> np.ndarray:
     """Drop units from the end of rows with more than ``room`` chosen tokens."""
-    over = np.flatnonzero(chosen.sum(1) > room)
-    if not over.size:
-        return chosen
-    chosen = chosen.copy()
-    for row in over:
-        beyond = np.cumsum(chosen[row]) > room
-        lost = units[row][chosen[row] & beyond]
-        chosen[row] &= ~np.isin(units[row], lost)
-    return chosen
+    rows, length = units.shape
+    flat = units + np.arange(rows)[:, None] * length
+    lost = np.zeros(rows * length, bool)
+    lost[flat[chosen & (np.cumsum(chosen, 1) > room)]] = True
+    return chosen & ~lost[flat]

@@ -4,68 +4,61 @@ from __future__ import annotations
 
 import collections
 import concurrent.futures
+import contextlib
 import ctypes
 import multiprocessing
 import os
 import signal
 from concurrent.futures.process import BrokenProcessPool
-from typing import Any, Callable, Deque, Iterable, Iterator, Optional
+from typing import Any, Callable, Deque, Iterable, Iterator
 
 from amp_xla.errors import DataError
 
 AHEAD = 2  # items per process that wait in a queue
 _PR_SET_PDEATHSIG = 1
+Map = Callable[[Callable[[Any], Any], Iterable[Any]], Iterator[Any]]
 
 
-class Pool:
-    """Worker ``processes`` that apply functions to items; 0 = one per core, 1 = this process."""
+@contextlib.contextmanager
+def workers(count: int) -> Iterator[Map]:
+    """Yield a ``map`` in order by ``count`` processes, 0 = one per core, 1 = this process.
 
-    def __init__(self, processes: int) -> None:
-        count = processes or len(os.sched_getaffinity(0))
-        self._ahead = AHEAD * count
-        self._others = set(multiprocessing.active_children())
-        self._executor: Optional[concurrent.futures.ProcessPoolExecutor] = None
-        if count > 1:
-            self._executor = concurrent.futures.ProcessPoolExecutor(
-                count, multiprocessing.get_context("spawn"), _start_worker, (os.getpid(),)
-            )
+    Only a few items are in memory.
+    """
+    count = count or len(os.sched_getaffinity(0))
+    if count == 1:
+        yield map
+        return
+    others = set(multiprocessing.active_children())
+    executor = concurrent.futures.ProcessPoolExecutor(
+        count, multiprocessing.get_context("spawn"), _start_worker, (os.getpid(),)
+    )
 
-    def __enter__(self) -> Pool:
-        return self
-
-    def __exit__(self, kind: Any, *_: Any) -> None:
-        if self._executor is None:
-            return
-        if kind is not None:  # An error or a signal. Workers leave only complete files.
-            for process in set(multiprocessing.active_children()) - self._others:
-                process.kill()
-        self._executor.shutdown()
-
-    def map(self, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
-        """Yield ``function(item)`` for each item, in order; only a few items are in memory.
-
-        Raises:
-          DataError: a worker process died.
-        """
-        if self._executor is None:
-            yield from map(function, items)
-            return
+    def submit(*work: Any) -> Any:
+        # A worker may start here, which inherits this mask: only this process handles Ctrl-C.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
-            yield from ahead(self._submit, function, items, self._ahead)
+            return executor.submit(*work)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+    def in_order(function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]:
+        try:
+            yield from ahead(submit, function, items, AHEAD * count)
         except BrokenProcessPool:
             raise DataError(
                 "a worker process was killed, perhaps for lack of memory; try fewer --workers. The "
                 "same command continues after the finished parts"
             ) from None
 
-    def _submit(self, *work: Any) -> Any:
-        assert self._executor is not None
-        # A worker may start here, which inherits this mask: only this process handles Ctrl-C.
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        try:
-            return self._executor.submit(*work)
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    try:
+        yield in_order
+    except BaseException:  # an error or a signal; workers leave only complete files
+        for process in set(multiprocessing.active_children()) - others:
+            process.kill()
+        raise
+    finally:
+        executor.shutdown()
 
 
 def ahead(

@@ -33,7 +33,7 @@ from amp_xla.process.progress import note
 from amp_xla.process.stopping import Stopped
 from amp_xla.tasks.pretraining.data import prepared
 from amp_xla.tasks.pretraining.data.masking import cutter, resolve_words
-from amp_xla.tasks.pretraining.data.pool import Pool
+from amp_xla.tasks.pretraining.data.pool import Map, workers
 from amp_xla.tasks.pretraining.data.prepared import FORMAT, MANIFEST, SPLITS, VOCAB, Manifest
 from amp_xla.tasks.pretraining.data.units import Reading, Unit, files_of, texts_of, units
 
@@ -95,16 +95,18 @@ class Config:
 
 
 def prepare(config: Config) -> Optional[Manifest]:
-    """Prepare this machine's part; return the manifest if the whole corpus is done, else None.
-
-    Raises:
-      DataError: there is no text or bad text, or ``out`` was prepared with other settings.
-    """
-    with Pool(config.workers) as pool:
-        files = [_built_in(config, pool)] if config.corpus is None else files_of(config.corpus)
+    """Prepare this machine's part; return the manifest if the whole corpus is done, else None."""
+    with workers(config.workers) as parallel:
+        files = [_built_in(config, parallel)] if config.corpus is None else files_of(config.corpus)
         _refuse_inside(config, files)
         tokenizer = _tokenizer(config, files)
-        settings = _settings(config, _corpus_sha256(files, pool), tokenizer)
+        size = sum(map(os.path.getsize, files))
+        if size > LARGE:
+            note(f"reading the corpus ({size / 2**30:.1f} GiB) once for its fingerprint ...")
+        # The names of the files do not matter.
+        hashes = "".join(parallel(durable.sha256, map(Path, files)))
+        corpus_sha256 = hashlib.sha256(hashes.encode()).hexdigest()
+        settings = _settings(config, corpus_sha256, tokenizer)
         prepared.claim(config.out, settings)
         if os.path.exists(os.path.join(config.out, MANIFEST)):
             done = Manifest.load(config.out)
@@ -114,7 +116,7 @@ def prepare(config: Config) -> Optional[Manifest]:
         prepared.write(os.path.join(config.out, VOCAB), tokenizer.assets[VOCAB])
         for unit in itertools.islice(units(files, config.reading), 1):
             note(sample(text="".join(texts_of(unit, config.reading)[0][:1])))
-        names = _make_shards(config, files, settings["words"], pool)
+        names = _make_shards(config, files, settings["words"], parallel)
     manifest = Manifest.collect(config.out, names)
     if manifest is None:
         note(f"shard {config.shard} is done; the last shard to finish writes the manifest")
@@ -169,14 +171,6 @@ def _sample(config: Config, files: List[str]) -> List[str]:
     return texts
 
 
-def _corpus_sha256(files: List[str], pool: Pool) -> str:
-    """Return a hash of the files' contents, in order, independent of their names."""
-    size = sum(map(os.path.getsize, files))
-    if size > LARGE:
-        note(f"reading the corpus ({size / 2**30:.1f} GiB) once for its fingerprint ...")
-    return hashlib.sha256("".join(pool.map(durable.sha256, map(Path, files))).encode()).hexdigest()
-
-
 def _settings(config: Config, corpus_sha256: str, tokenizer: Tokenizer) -> Dict[str, Any]:
     values = {name: value for name, value in flat(config).items() if name not in SAME_CONTENT}
     return {
@@ -193,13 +187,13 @@ def _settings(config: Config, corpus_sha256: str, tokenizer: Tokenizer) -> Dict[
     }
 
 
-def _built_in(config: Config, pool: Pool) -> str:
+def _built_in(config: Config, parallel: Map) -> str:
     path = os.path.join(config.out, BUILT_IN_FILE)
     if not os.path.exists(path):
         note("collecting the docstrings of the installed packages ...")
         groups = corpora.package_files()
         texts: Dict[str, None] = {}
-        for number, some in enumerate(pool.map(corpora.docstrings, groups), 1):
+        for number, some in enumerate(parallel(corpora.docstrings, groups), 1):
             texts.update(dict.fromkeys(some))
             if number % 20 == 0:
                 note(f"read {number * corpora.GROUP:,} of {len(groups) * corpora.GROUP:,} files")
@@ -210,7 +204,7 @@ def _built_in(config: Config, pool: Pool) -> str:
     return path
 
 
-def _make_shards(config: Config, files: List[str], cut: str, pool: Pool) -> List[str]:
+def _make_shards(config: Config, files: List[str], cut: str, parallel: Map) -> List[str]:
     """Prepare the unfinished units of this ``--shard``; return the names of all units."""
     part, parts = config.part
     names: List[str] = []
@@ -226,7 +220,7 @@ def _make_shards(config: Config, files: List[str], cut: str, pool: Pool) -> List
     total = None if packed else sum(map(os.path.getsize, files)) // parts
     hidden = not sys.stderr.isatty()
     with tqdm(total=total, unit="B", unit_scale=True, disable=hidden, desc="preparing") as bar:
-        for size in pool.map(functools.partial(make_shards, config=config, cut=cut), mine()):
+        for size in parallel(functools.partial(make_shards, config=config, cut=cut), mine()):
             bar.update(size)
     return names
 
