@@ -32,12 +32,7 @@ class KernelReport(compiler.Kernel):
 
 @dataclasses.dataclass(frozen=True)
 class CompiledReport(JsonReport):
-    """The result of ``amp_xla.diagnose.compiled``; ``compiled.json`` has its fields.
-
-    Attributes:
-      batch: placeholder -> shape.
-      kernels: those of forward and backward pass, in their order.
-    """
+    """The result of ``compiled``, kernels in their order; ``compiled.json`` has its fields."""
 
     gpu: str
     batch: Mapping[str, Sequence[int]]

@@ -26,12 +26,8 @@ Tensor = Tuple[str, int]  # node name, output
 class ValueRange:
     """The values of a tensor, over all times that it was computed.
 
-    Attributes:
-      low, high: smallest and largest finite element; 0 if there are none.
-      nan, infinite: number of elements that are NaN, and that are infinite.
-      nonzero: number of elements that are not zero.
-      vanishing: number of nonzero elements that are zero in float16.
-      size: number of elements.
+    ``low`` and ``high`` are its smallest and largest finite element, 0 if there are none; the
+    others are numbers of elements. Those that are ``vanishing`` are zero in float16 only.
     """
 
     low: float = 0.0
@@ -56,8 +52,7 @@ class ValueRange:
         """Add the elements of an array; return nothing, as ``tf.numpy_function`` needs it."""
         values = np.asarray(values)
         finite = values[np.isfinite(values)]
-        nan = int(np.isnan(values).sum())
-        nonzero = np.count_nonzero(values)
+        nan, nonzero = np.count_nonzero(np.isnan(values)), np.count_nonzero(values)
         known = [] if self.size == self.nan + self.infinite else [self.low, self.high]
         self.nan += nan
         self.infinite += values.size - finite.size - nan
@@ -78,10 +73,7 @@ class ValueRange:
 
 
 class GraphCopies:
-    """Copies of a training graph under name prefixes; they share the placeholders of ``graph_def``.
-
-    ``session`` runs ``graph`` as it is, on the CPU.
-    """
+    """Copies of a training graph on the CPU, which share the placeholders of ``graph_def``."""
 
     def __init__(self, training: TrainingGraph, graph_def: Any) -> None:
         self.training = training

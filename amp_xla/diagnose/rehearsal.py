@@ -86,7 +86,6 @@ class Rehearsal(JsonReport):
       loss_scale: loss scale of the last step.
       suggested_loss_scale: the largest power of two at which the largest number of the backward
         pass is still a factor of 8 below overflow.
-      finding: the first non-finite node; None if everything was finite.
     """
 
     tensorflow: str
@@ -122,13 +121,10 @@ def rehearse(
     inputs and results, float32 in between. ``print`` the report for tables.
 
     Args:
-      model: a compiled Keras model, a ``Job`` or a ``TrainStep``; its weights initialized.
+      model: as for ``inspect``, whose errors it raises, too; its weights are initialized.
       batches: one batch per step, as for ``inspect``.
       steps: number of steps; ends early if mixed precision is not finite.
       on_step: called with each finished step.
-
-    Raises:
-      PassFailedError, UnsupportedError: as for ``inspect``.
     """
     training = training_graph.view(model)
     values, origins = training.values(), NodeOrigins(training)

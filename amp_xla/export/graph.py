@@ -24,11 +24,9 @@ class Parts(NamedTuple):
     """A model in the graph under construction.
 
     Attributes:
-      transformer: bert4keras' model object.
-      outputs: tensors by name; see ``model.comparable``.
+      outputs, answers: tensors by name; see ``model.comparable`` and ``Exportable``.
       head: variables outside the transformer, by Hugging Face's names; a ``weight`` is [in, out].
       weights: variables to restore from a checkpoint.
-      answers: tensors by name, as in ``Exportable``.
     """
 
     transformer: Any
@@ -125,10 +123,7 @@ def running(parts: Parts) -> Run:
 
 
 def serving(parts: Parts, half: bool) -> Serving:
-    """Return the model's graph with its weights as constants.
-
-    With ``half``, large constants are stored in float16, and cast when the graph runs.
-    """
+    """Return the model's graph with its weights as constants, with ``half`` in float16."""
     session, model = backend.session(), parts.transformer.model
     ends = [tensor.op.name for tensor in parts.outputs.values()]
     frozen = tf.graph_util.convert_variables_to_constants(

@@ -79,10 +79,7 @@ def without(model: Any, inputs: Optional[Any] = None) -> Any:
 
 @functools.lru_cache(maxsize=None)
 def make_repeatable() -> None:
-    """Replace the method ``call`` of ``keras.layers.Dropout`` with one that draws stateless masks.
-
-    Keras' learning phase turns dropout on.
-    """
+    """Make ``keras.layers.Dropout`` draw stateless masks; Keras' learning phase turns it on."""
 
     # Keras inspects the names of the arguments.
     def call(self: Any, inputs: Any, training: Any = None) -> Any:
@@ -111,10 +108,7 @@ def step_input() -> Any:
 
 
 def keep_mask(name: str, shape: Any, rate: float) -> Any:
-    """Return a bool mask, True for elements to keep; two calls for a layer give different ones.
-
-    ``shape`` is int32 [rank]; ``rate`` is the share of elements to drop, 0 < rate < 1.
-    """
+    """Return a bool mask, False for a share ``rate``; two calls for a layer give different ones."""
     return (_hashed if kind() == HASH else _random)(shape, _seed(name), rate)
 
 

@@ -35,11 +35,7 @@ class Series:
 
 
 def thin(x: np.ndarray, y: np.ndarray, most: int = MOST_POINTS) -> Tuple[np.ndarray, np.ndarray]:
-    """Return at most ``most`` points: first, last, and the extremes of parts of equal length.
-
-    Args:
-      x, y: float64 [N], without NaN.
-    """
+    """Return at most ``most`` points: first, last, and the extremes of parts of equal length."""
     if len(x) <= most:
         return x, y
     edges = np.linspace(0, len(x), (most - 2) // 2 + 1).astype(int)

@@ -37,17 +37,11 @@ def render(outcomes: Sequence[Outcome]) -> str:
 
 
 def recommend(outcomes: Sequence[Outcome]) -> Tuple[Optional[Outcome], str]:
-    """Return the outcome to train with and a sentence that gives the reason.
+    """Return the outcome to train with, and a sentence that gives the reason.
 
     A difference counts only if it is larger than the spread of the rounds of either outcome. Among
-    the outcomes that do not differ from the fastest, the simplest is recommended.
-
-    Args:
-      outcomes: the simplest combination first.
-
-    Returns:
-      (outcome, reason); the outcome is None if the fastest does not differ from the first finite
-      outcome, or if no outcome was finite.
+    the outcomes that do not differ from the fastest, the first, which is the simplest, is
+    recommended; none if that is the first finite one of all, or none was finite.
     """
     finite = [o for o in outcomes if o.status == "ok" and o.loss is not None]
     if not finite:

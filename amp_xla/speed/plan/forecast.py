@@ -65,23 +65,19 @@ class Work(NamedTuple):
         """Return the work of a batch that is ``factor`` times as large."""
         products = [Product(p.flops * factor, p.elements * factor, p.half) for p in self.products]
         unfused, fused = (Traffic(t.amp * factor, t.full * factor) for t in self[2:4])
-        samples = round(self.samples * factor)
-        kept = self.kept * factor
+        samples, kept = round(self.samples * factor), self.kept * factor
         return Work(samples, products, unfused, fused, kept, self.parameters, self.variables)
 
 
 class Mode(NamedTuple):
-    """Precision and XLA of a step. ``precision`` is ``fp32``, ``tf32`` or ``amp``.
-
-    ``recipe``: the model is a recipe's, whose hand-written derivatives keep fewer activations.
-    """
+    """How a step runs; ``precision`` is ``fp32``, ``tf32`` or ``amp``."""
 
     precision: str
     xla: bool
     gpus: int = 1
     accumulation: int = 1
     per_machine: int = 8
-    recipe: bool = False
+    recipe: bool = False  # its model's hand-written derivatives keep fewer activations
 
     def __str__(self) -> str:
         return f"{self.precision}, XLA {'on' if self.xla else 'off'}"
@@ -112,12 +108,7 @@ def program(name: str, constants: Optional[Mapping[str, Any]] = None) -> Dict[st
 
 
 def seconds(work: Work, gpu: Gpu, mode: Mode, c: Mapping[str, float]) -> Seconds:
-    """Return the seconds of a micro-batch.
-
-    Args:
-      work: of one micro-batch on one GPU.
-      c: constants, as ``program`` returns them.
-    """
+    """Return the seconds of a micro-batch on one GPU; ``c`` are constants of ``program``."""
     amp = mode.precision == "amp"
     bandwidth = MEMORY_SHARE * gpu.bandwidth * 1e9
     # A GPU with few watts for its peak runs at a lower clock under load.
@@ -184,5 +175,4 @@ def largest_batch(work: Work, gpu: Gpu, mode: Mode) -> int:
 def spread(gpu: Gpu) -> Tuple[float, float]:
     """Return the low and the high factor of a range: 80% of such GPUs' times are within it."""
     ranges = fitted()["ranges"]
-    low, high = ranges.get(gpu.name, ranges["other"])
-    return low, high
+    return tuple(ranges.get(gpu.name, ranges["other"]))
