@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from typing import Any, Collection, Dict, List, Mapping, Sequence, Tuple
 
@@ -72,7 +73,7 @@ class ValueRange:
         return text + (f", {bad} of {self.size} elements" if bad else "")
 
 
-class GraphCopies:
+class GraphCopies(contextlib.AbstractContextManager):
     """Copies of a training graph on the CPU, which share the placeholders of ``graph_def``."""
 
     def __init__(self, training: TrainingGraph, graph_def: Any) -> None:
@@ -89,9 +90,6 @@ class GraphCopies:
         options.disable_meta_optimizer = True
         options.auto_mixed_precision = options.OFF
         self.session = tf.Session(graph=self.graph, config=config)
-
-    def __enter__(self) -> Any:
-        return self
 
     def __exit__(self, *_: Any) -> None:
         self.session.close()

@@ -181,19 +181,13 @@ def _blockers(nodes: Sequence[_Node], origins: NodeOrigins) -> List[BlockerRepor
 
 def _misfits(graph: Mapping[str, Any], origins: NodeOrigins) -> List[Misfit]:
     """Return the constants that do not fit float16; those that nodes read in float16 come first."""
-    readers = nodes.consumers(graph)
-
-    def passed_on(name: str) -> List[str]:
-        return readers[name] if graph[name].op in _PASS_ON else []
-
-    out = []
+    readers, out = nodes.consumers(graph), []
     for name, node in graph.items():
         if node.op != "Const" or node.attr["dtype"].type not in (nodes.FLOAT, nodes.HALF):
             continue
         value = _misfit(tf.make_ndarray(node.attr["value"].tensor).astype(np.float32).ravel())
-        # Whether it reaches a half node, or a cast to half, unchanged.
-        half = any(nodes.is_half(graph[n]) for n in nodes.closure([name], passed_on))
-        origin = origins.of(name)
+        reached = nodes.closure([name], lambda n: readers[n] if graph[n].op in _PASS_ON else [])
+        half, origin = any(nodes.is_half(graph[n]) for n in reached), origins.of(name)
         # The optimizer's constants stay in float32 and do no harm.
         if value is not None and (half or origin.phase != "update"):
             problem = "overflows" if abs(value) > 1 else "vanishes"

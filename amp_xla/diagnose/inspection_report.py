@@ -19,15 +19,9 @@ _REASONS = {
 
 @dataclasses.dataclass(frozen=True)
 class LayerReport:
-    """One Keras layer in the forward and backward pass (the update is never half).
+    """One Keras layer in the forward and backward pass; the note below the table explains it.
 
-    Attributes:
-      matmul, softmax, other: number of half nodes and of all nodes in the forward pass, e.g.
-        ``5/6``; ``-`` if there are none.
-      backward: the same for matrix products of the backward pass.
-      float32_bytes: bytes of the results that stay in float32, both passes.
-      blocked_by: the op that keeps most bytes of the forward pass (if none: of the backward pass)
-        in float32; empty if none.
+    ``blocked_by`` is of the forward pass, or, if nothing blocks there, of the backward pass.
     """
 
     layer: str

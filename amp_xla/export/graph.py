@@ -72,12 +72,9 @@ def with_weights(
     length: int,
     **others: Any,
 ) -> Exportable:
-    """Return the model of ``build``, which can also build it from the exported folder.
+    """Return the model of ``build``; other arguments are as in ``Exportable``.
 
-    Args:
-      build: function that builds the model with its weights; if it gets a folder, as for
-        ``--bert``, with those in it.
-      config, tokenizer, length, **others: as in ``Exportable``.
+    ``build`` gives it its weights; if it gets a folder, as for ``--bert``, those in it.
     """
     parts = _built(build, None)
     config["layer_norm_eps"] = encoders.epsilon(parts.transformer)

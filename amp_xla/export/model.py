@@ -41,8 +41,6 @@ class Exportable:
         for transformers.
       formula: how to compute the output from the encoder's vectors, for programs without the head;
         empty if there is no formula.
-      labels: names of the classes; empty for a language model.
-      length: maximum number of tokens per text.
       graph: function that builds TensorFlow's graph (``amp_xla.export.graph.Serving``), with
         float16 constants if its argument is True; None in JAX.
       answers: numbers that turn the model's output into answers, such as ``threshold``.
@@ -122,11 +120,7 @@ def compare(expected: np.ndarray, answers: np.ndarray, dtype: str) -> float:
 
 
 def comparable(outputs: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Return the output of a model that is compared: probabilities, similarities or vectors.
-
-    Without an output ``probabilities``, they are the softmax of ``logits`` or the sigmoid of
-    ``scores``.
-    """
+    """Return the output of a model that is compared; logits and scores become probabilities."""
     if "probabilities" in outputs:
         return outputs["probabilities"]
     if len(outputs) > 1:

@@ -37,7 +37,7 @@ class TrainingGraph:
       gradients: (variable, unscaled gradient) for each trained variable that has a gradient; for an
         IndexedSlices, its ``values``.
       finite: a boolean that is false if the update is skipped; None if updates are never skipped.
-      layers: Keras layers by name, including those of nested models.
+      layers: as ``layers_of`` returns them.
       model: the Keras model, which checks and orders the arrays of a batch; None for a step.
     """
 

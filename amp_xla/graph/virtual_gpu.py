@@ -50,14 +50,9 @@ class Rewritten(NamedTuple):
 
 
 def rewrite(training: Any, fetches: Sequence[str], repeatable: bool = True) -> Rewritten:
-    """Return the training graph as mixed precision would run it.
+    """Return the graph that ``TrainingGraph.export`` makes, as mixed precision would run it.
 
-    Args:
-      training, repeatable: a ``TrainingGraph``, and as for its ``export``.
-      fetches: names of the operations that a step runs; they keep their dtype.
-
-    Raises:
-      PassFailedError: with the reason that the pass logged.
+    The operations ``fetches`` keep their dtype. Raises ``PassFailedError`` with the pass' reason.
     """
     with temporary_folder("amp_xla-") as folder:
         graph = optimized.item(training.export(fetches, repeatable), fetches)

@@ -213,11 +213,7 @@ def inputs_of(
 
 
 def named_inputs(model: Any) -> Dict[str, Any]:
-    """Return the inputs of a Keras model by the names that they have in batches.
-
-    They are token and segment ids; for packed rows also position ids and slots; and ``windows`` if
-    outputs are means over windows.
-    """
+    """Return the inputs of a Keras model by the names that they have in batches."""
     names = ["token_ids", "segment_ids", "position_ids", "slots"][: len(model.inputs) // 2 * 2]
     return dict(zip([*names, "windows"], model.inputs))
 

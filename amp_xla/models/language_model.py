@@ -36,7 +36,6 @@ class LanguageModel:
       config: complete configuration, with the values that were read or are defaults.
       padded: number of rows of the token embeddings.
       model: Keras model, token and segment ids int [B, L] -> float32 [B, L, hidden].
-      transformer: bert4keras' model object.
     """
 
     def __init__(

@@ -104,10 +104,10 @@ class Record:
     @property
     def is_cut(self) -> bool:
         """True if ``metrics.jsonl`` is too large to be read to its end."""
-        log, read = self.path / "metrics.jsonl", (self.train, self.dev)
-        if sum(len(part.get("step", ())) for part in read) >= _MOST_LINES:
-            return True
-        return os.path.lexists(str(log)) and log.lstat().st_size > _LARGEST_LOG
+        log = self.path / "metrics.jsonl"
+        lines = sum(len(part.get("step", ())) for part in (self.train, self.dev))
+        large = os.path.lexists(str(log)) and log.lstat().st_size > _LARGEST_LOG
+        return large or lines >= _MOST_LINES
 
     @property
     def total_steps(self) -> int:

@@ -120,7 +120,7 @@ class ChildEnded(Exception):
 def ended(code: int, errors: bytes) -> ChildEnded:
     """Return why a process ended without a result, from its exit code and standard error."""
     text = errors.decode("utf-8", "replace")
-    last = next((line[:200] for line in reversed(text.splitlines()) if line.strip()), "")
+    last = "".join(text.strip().splitlines()[-1:])[:200]
     out_of_memory = _OUT_OF_MEMORY.search(text)
     if out_of_memory:
         return ChildEnded("out of memory", out_of_memory.group(0))

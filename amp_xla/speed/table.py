@@ -47,15 +47,16 @@ def recommend(outcomes: Sequence[Outcome]) -> Tuple[Optional[Outcome], str]:
     if not finite:
         return None, "in no combination did all numbers stay finite"
     first, fastest = finite[0], max(finite, key=lambda o: o.median)
-    equals = [o for o in finite if not _differ(fastest, o)]
+    noise = {o.name: max(spread(x.samples_per_second) for x in (fastest, o)) for o in finite}
+    equals = [o for o in finite if fastest.median / o.median - 1.0 <= noise[o.name]]
     gain = f"{fastest.median / first.median:.2f}x {first.name}"
     if equals == [fastest]:
         return fastest, f"fastest: {fastest.name}, {gain}"
     rivals = [o for o in equals if o is not fastest]
-    noise = ", ".join(f"{o.name} {_spread_text(o)}" for o in equals)
+    spreads = ", ".join(f"{o.name} {_spread_text(o)}" for o in equals)
     reason = (
         f"fastest: {fastest.name}, {gain}, but its difference from "
-        f"{', '.join(o.name for o in rivals)} is within the spread of the rounds ({noise})"
+        f"{', '.join(o.name for o in rivals)} is within the spread of the rounds ({spreads})"
     )
     if first in equals:
         return None, f"{reason}: nothing to recommend; repeat with more --rounds on an idle machine"
@@ -79,8 +80,3 @@ def pays_from(best: Outcome, outcomes: Sequence[Outcome]) -> str:
 def _spread_text(outcome: Outcome) -> str:
     noise = spread(outcome.samples_per_second)
     return "one round only" if noise == math.inf else f"{noise:.0%}"
-
-
-def _differ(fast: Outcome, slow: Outcome) -> bool:
-    noise = max(spread(each.samples_per_second) for each in (fast, slow))
-    return fast.median / slow.median - 1.0 > noise

@@ -15,7 +15,6 @@ import numpy as np
 from amp_xla.errors import DataError
 
 Shape = Tuple[int, ...]
-SIZES = {"bfloat16": 2}  # bytes per number of dtypes that NumPy does not have
 
 
 class Stored(NamedTuple):
@@ -35,11 +34,6 @@ def product(shape: Sequence[int]) -> int:
     if len(shape) > 8:
         raise ValueError(f"a tensor with {len(shape):,} dimensions")
     return functools.reduce(operator.mul, shape, 1)
-
-
-def itemsize(dtype: str) -> int:
-    """Return the bytes per number of a dtype."""
-    return SIZES.get(dtype) or int(np.dtype(dtype).itemsize)
 
 
 def decoded(data: bytes, dtype: str) -> np.ndarray:

@@ -179,16 +179,11 @@ class Pretrained:
         return next((tensor.source for tensor in self.stored().values()), str(self._folder))
 
     def _family(self) -> str:
-        kind = self.config.get("model_type")
-        if kind == "ernie":
-            return "bert"
-        if kind == "roformer" and (
-            self.config.get("norm_type", "layer_norm") != "layer_norm"
-            or self.config.get("use_bias") is False
-        ):
+        kind, norm = self.config.get("model_type"), self.config.get("norm_type", "layer_norm")
+        if kind == "roformer" and (norm != "layer_norm" or self.config.get("use_bias") is False):
             return "roformer_v2"
         if kind is not None:
-            return str(kind)
+            return "bert" if kind == "ernie" else str(kind)
         names = "\n".join(self.stored())
         if re.search(r"(^|\.)electra[/.]", names, re.MULTILINE):
             return "electra"
@@ -355,8 +350,6 @@ def _unsupported(path: Path, key: str, value: Any, allowed: str) -> DataError:
 def _finite(name: str, tensor: Stored) -> np.ndarray:
     try:
         values = np.asarray(tensor.read(), np.float32)
-    except DataError:
-        raise
     except Exception as error:
         raise damaged(f"{tensor.source}: tensor {name}", error) from None
     # Minimum and maximum propagate NaN and need no array of booleans.

@@ -19,7 +19,7 @@ from typing import Any, Callable, ClassVar, Dict, NamedTuple, Sequence, Tuple
 import numpy as np
 
 from amp_xla.errors import DataError
-from amp_xla.models.weights import Stored, Tensors, damaged, decoded, itemsize, product
+from amp_xla.models.weights import Stored, Tensors, damaged, decoded, product
 from amp_xla.process import regular
 
 _MAGIC = 0x1950A86A20F9469CFC6C
@@ -46,7 +46,7 @@ class _Storage(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        return self.numel * itemsize(self.dtype)
+        return self.numel * (2 if self.dtype == "bfloat16" else np.dtype(self.dtype).itemsize)
 
 
 class _View(NamedTuple):

@@ -40,7 +40,6 @@ class Work(NamedTuple):
     """The work of a micro-batch.
 
     Attributes:
-      samples: rows of the batch.
       products: matrix products of the forward and backward pass.
       unfused: bytes that other operations read and write if each is a kernel.
       fused: the same if elementwise operations between products are one kernel.

@@ -18,9 +18,7 @@ class Gpu(NamedTuple):
         which on GeForce is half the advertised figure. No ``tf32`` before Ampere.
       bandwidth: GB/s of the memory; ``memory``: GiB; ``watts``: power limit.
       link: GB/s to another GPU in one direction.
-      capability: compute capability.
       cores: multiprocessors; ``cache``: MiB of the second-level cache.
-      source: where the figures are.
     """
 
     name: str

@@ -16,14 +16,11 @@ _FEW = 3  # GPUs of which each mode is printed
 
 @dataclasses.dataclass(frozen=True)
 class Option:
-    """A GPU in a mode. Ranges hold 80% of the residuals of such GPUs.
+    """A GPU in a mode. Ranges hold 80% of the residuals of such GPUs; None = unknown.
 
     Attributes:
       step_ms: of a micro-batch; samples_per_s: of all GPUs; speed: one value instead of its range.
-      memory_gib, verdict: needed memory, and whether it ``fits``.
-      largest_batch: largest batch per GPU that fits.
-      hours, cost: of the run; None if its length or the price is unknown.
-      parts: share of each part of a step.
+      memory_gib: needed memory; ``largest_batch``: per GPU; ``parts``: shares of a step.
     """
 
     gpu: str
