@@ -53,7 +53,8 @@ class ValueRange:
         """Add the elements of an array; return nothing, as ``tf.numpy_function`` needs it."""
         values = np.asarray(values)
         finite = values[np.isfinite(values)]
-        nan, nonzero = np.count_nonzero(np.isnan(values)), np.count_nonzero(values)
+        nan = np.count_nonzero(np.isnan(values))
+        nonzero = np.count_nonzero(values)
         known = [] if self.size == self.nan + self.infinite else [self.low, self.high]
         self.nan += nan
         self.infinite += values.size - finite.size - nan

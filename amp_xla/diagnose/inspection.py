@@ -181,7 +181,8 @@ def _blockers(nodes: Sequence[_Node], origins: NodeOrigins) -> List[BlockerRepor
 
 def _misfits(graph: Mapping[str, Any], origins: NodeOrigins) -> List[Misfit]:
     """Return the constants that do not fit float16; those that nodes read in float16 come first."""
-    readers, out = nodes.consumers(graph), []
+    readers = nodes.consumers(graph)
+    out = []
     for name, node in graph.items():
         if node.op != "Const" or node.attr["dtype"].type not in (nodes.FLOAT, nodes.HALF):
             continue

@@ -25,8 +25,8 @@ _ROWS = 32  # texts per batch
 def quantize(model: Exportable, folder: Path, dev: Dataset, accept: bool) -> str:
     """Store the weights of ``model.onnx`` in int8, with a scale per channel.
 
-    Writes ``export.json`` beside it, and returns a line with agreement, largest difference, speed
-    and size. Too low an agreement on ``dev`` is an error, unless ``accept``.
+    Writes ``export.json``, too, and returns a line with agreement, largest difference, speed and
+    size. Too low an agreement on ``dev`` is an error, unless ``accept``.
     """
     small = folder / onnx_model.FILE
     kernels = onnx_model.package("onnxruntime.quantization")

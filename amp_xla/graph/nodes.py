@@ -123,5 +123,5 @@ def inside_loops(nodes: Mapping[str, Any]) -> Set[str]:
     """Return the nodes between Enter and Exit of v1 while loops, which cannot be fetched."""
     readers = consumers(nodes)
     entries = [name for name, node in nodes.items() if node.op in ("Enter", "LoopCond")]
-    after = closure(entries, lambda name: [] if nodes[name].op == "Exit" else readers[name])
-    return {name for name in after if nodes[name].op != "Exit"}
+    reached = closure(entries, lambda name: [] if nodes[name].op == "Exit" else readers[name])
+    return {name for name in reached if nodes[name].op != "Exit"}

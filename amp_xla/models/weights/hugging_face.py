@@ -59,9 +59,7 @@ def tensors(folder: Path) -> Optional[Tensors]:
 
     PyTorch's old names of LayerNorm's tensors, gamma and beta, become weight and bias.
     """
-    for name, read in (
-        ("model.safetensors", safetensors), ("pytorch_model.bin", pytorch)
-    ):  # fmt: skip
+    for name, read in {"model.safetensors": safetensors, "pytorch_model.bin": pytorch}.items():
         index = folder / f"{name}.index.json"
         if (folder / name).is_file() or index.is_file():
             parts = [name] if (folder / name).is_file() else _parts(index)

@@ -64,12 +64,13 @@ class Work(NamedTuple):
         """Return the work of a batch that is ``factor`` times as large."""
         products = [Product(p.flops * factor, p.elements * factor, p.half) for p in self.products]
         unfused, fused = (Traffic(t.amp * factor, t.full * factor) for t in self[2:4])
-        samples, kept = round(self.samples * factor), self.kept * factor
+        samples = round(self.samples * factor)
+        kept = self.kept * factor
         return Work(samples, products, unfused, fused, kept, self.parameters, self.variables)
 
 
 class Mode(NamedTuple):
-    """How a step runs; ``precision`` is ``fp32``, ``tf32`` or ``amp``."""
+    """Precision (``fp32``, ``tf32`` or ``amp``), XLA and GPUs of a step."""
 
     precision: str
     xla: bool
@@ -174,4 +175,5 @@ def largest_batch(work: Work, gpu: Gpu, mode: Mode) -> int:
 def spread(gpu: Gpu) -> Tuple[float, float]:
     """Return the low and the high factor of a range: 80% of such GPUs' times are within it."""
     ranges = fitted()["ranges"]
-    return tuple(ranges.get(gpu.name, ranges["other"]))
+    low, high = ranges.get(gpu.name, ranges["other"])
+    return low, high

@@ -53,7 +53,8 @@ def option(
     total = sum(seconds)
     low, high = (total * factor for factor in forecast.spread(gpu))
     count = work.samples * mode.gpus
-    speeds, needed = (count / high, count / low), forecast.memory(work, mode)
+    speeds = (count / high, count / low)
+    needed = forecast.memory(work, mode)
     hours = cost = None
     if samples is not None:
         hours = samples / speeds[1] / 3600, samples / speeds[0] / 3600
