@@ -257,15 +257,15 @@ def set_graph_rewrite(half_dtype: Optional[str]) -> None:
     """
     from tensorflow.python.training.experimental import mixed_precision_global_state as state
 
-    raw = tensorflow()
-    half, brain = half_dtype == "float16", half_dtype == "bfloat16"
+    half = half_dtype == "float16"
+    options = {"auto_mixed_precision": half}
     if kind() == "tf1":
         state.mixed_precision_graph_rewrite_is_enabled = half
-        raw.config.optimizer.set_experimental_options({"auto_mixed_precision": half})
-        return
-    state.set_mixed_precision_graph_rewrite_enabled(half)
-    raw.config.optimizer.set_experimental_options({"auto_mixed_precision": half, _BFLOAT16: brain})
-    _rewrite_in_plain_sessions()
+    else:
+        state.set_mixed_precision_graph_rewrite_enabled(half)
+        options[_BFLOAT16] = half_dtype == "bfloat16"
+        _rewrite_in_plain_sessions()
+    tensorflow().config.optimizer.set_experimental_options(options)
 
 
 @functools.lru_cache(maxsize=None)
@@ -320,11 +320,7 @@ def hide_gpus() -> None:
 
 
 def use_gpu(number: int) -> None:
-    """Make only the GPU of this local rank visible to this process.
-
-    Raises:
-      UnsupportedError: this host has fewer GPUs than ranks.
-    """
+    """Make only the GPU of this local rank visible to this process; an error if there is none."""
     seen = _physical_gpus()
     if number >= len(seen):
         raise UnsupportedError(
@@ -353,13 +349,9 @@ def compute_capability() -> Optional[Tuple[int, int]]:
 
 
 def half_dtype(has_gpu: Optional[bool] = None) -> Tuple[Optional[str], str]:
-    """Return the half precision that this machine can train in, and the reason.
+    """Return the half precision that this machine can train in, or None, and the reason.
 
-    Args:
-      has_gpu: whether there is a GPU; None = look at TensorFlow's devices.
-
-    Returns:
-      (``float16`` | ``bfloat16`` | None, the reason as one clause).
+    ``has_gpu``: whether there is a GPU; None = look at TensorFlow's devices.
     """
     if has_gpu is None and gpus():
         capability = compute_capability()

@@ -18,6 +18,7 @@ from typing import Dict, Iterator, Mapping, Optional
 
 from amp_xla import __version__, backend
 from amp_xla.backend import nvidia
+from amp_xla.process import durable
 from amp_xla.process.progress import note
 
 MOST_BYTES = 2**30  # in all folders; the oldest files are deleted first
@@ -50,7 +51,7 @@ def _prepared(path: Path) -> str:
         if shutil.disk_usage(str(path)).free < _FREE_BYTES:
             return ""
         for program in path.glob("*.pb"):
-            if not _sum(program).exists() or _sum(program).read_text() != _digest(program):
+            if not _sum(program).exists() or _sum(program).read_text() != durable.sha256(program):
                 _delete(program)
         stats: Dict[Path, os.stat_result] = {p: p.stat() for p in path.parent.glob("*/*.pb*")}
         excess = sum(stat.st_size for stat in stats.values()) - MOST_BYTES
@@ -76,7 +77,7 @@ def seal() -> None:
     with contextlib.suppress(OSError):
         for program in programs():
             if not _sum(program).exists():
-                _sum(program).write_text(_digest(program))
+                _sum(program).write_text(durable.sha256(program))
 
 
 def _delete(program: Path) -> None:
@@ -87,7 +88,3 @@ def _delete(program: Path) -> None:
 
 def _sum(program: Path) -> Path:
     return program.with_name(f"{program.name}.sha256")
-
-
-def _digest(program: Path) -> str:
-    return hashlib.sha256(program.read_bytes()).hexdigest()

@@ -7,6 +7,7 @@ Raises an error if it is too late for them, or if TensorFlow does not see the dr
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import linecache
@@ -57,13 +58,10 @@ def compiles() -> bool:
 
 
 def configure(**overrides: Any) -> Precision:
-    """Apply settings; keyword arguments override ``AMP_XLA_*``.
+    """Apply settings; fields of ``Settings`` that are not None override ``AMP_XLA_*``.
 
     Does not list devices, because TensorFlow 2 would then read its XLA flags too early. ``half`` is
     guessed from the driver's files; ``resolve`` corrects it for a GPU without tensor cores.
-
-    Args:
-      **overrides: fields of ``amp_xla.settings.Settings``; None has no effect.
 
     Raises:
       SettingsError: a name or value is unknown, or contradicts the environment.
@@ -150,26 +148,23 @@ def _apply(precision: Precision) -> Precision:
     """Switch the graph rewrite, set bert4keras' and Keras' constants; return what is in force."""
     backend.set_graph_rewrite(precision.half)
     _warn_of_tapes()
-    try:
+    infinity = None
+    with contextlib.suppress(UnsupportedError):  # a plain Keras script, without bert4keras
         library = backend.bert4keras()
-    except UnsupportedError:  # a plain Keras script, without bert4keras
-        library = None
-    if library is not None:
         if hasattr(library, "set_infinity"):
-            library.set_infinity(precision.infinity or _OWN_INFINITY)
+            infinity = precision.infinity
+            library.set_infinity(infinity or _OWN_INFINITY)
         if backend.bert4keras_version() < backend.SAFE_MASKS:
             _guard_crf()
         _mend_optimizers()
     backend.K.set_epsilon(precision.epsilon or 1e-7)
-    has_infinity = hasattr(library, "set_infinity")
-    return precision if has_infinity else dataclasses.replace(precision, infinity=None)
+    return dataclasses.replace(precision, infinity=infinity)
 
 
 def _restore(name: str) -> None:
+    os.environ.pop(name, None)
     if name in _original_environment:
         os.environ[name] = _original_environment[name]
-    else:
-        os.environ.pop(name, None)
 
 
 def _refuse_if_late(settings: Settings, variables: Dict[str, str]) -> None:
@@ -226,9 +221,8 @@ def _warn_of_tapes() -> None:
 
 @functools.lru_cache(maxsize=None)
 def _guard_crf() -> None:
-    layers = backend.bert4keras("layers")
     for name in backend.CRF_LAYERS:
-        layer = getattr(layers, name)
+        layer = getattr(backend.bert4keras("layers"), name)
         layer.__init__ = _guarded(name, layer.__init__)
 
 
@@ -308,14 +302,9 @@ def _averaged_once(extend: Any) -> Any:
 
 
 def refuse_unseen_gpu(device: str) -> None:
-    """Raise an error if training would silently run on the CPU.
+    """Raise an error if TensorFlow does not see the driver's GPU, or ``device`` needs one.
 
-    Args:
-      device: ``auto``, ``cpu`` (never an error) or ``gpu`` (an error without a GPU).
-
-    Raises:
-      UnsupportedError: the driver shows a GPU that TensorFlow does not see, or ``device`` is
-        ``gpu`` and there is no GPU.
+    ``device`` is ``auto``, ``cpu`` (never an error) or ``gpu`` (an error without a GPU).
     """
     if device == "cpu" or backend.gpus():
         return

@@ -33,21 +33,15 @@ class Gpu(NamedTuple):
 
     def describe(self) -> str:
         """Return e.g. ``NVIDIA A100 (8.0, driver 535.104.05)``."""
-        capability = self.capability
-        known = (
-            "compute capability unknown" if capability is None else ".".join(map(str, capability))
-        )
+        known = ".".join(map(str, self.capability or ())) or "compute capability unknown"
         return f"{self.name} ({known}, driver {self.driver or 'unknown'})"
 
 
 class Driver(NamedTuple):
-    """The driver and its GPUs.
+    """The driver, and the GPUs that nvidia-smi lists; '' if there is no such thing.
 
-    Attributes:
-      gpus: GPUs that nvidia-smi lists.
-      trace: path of a file that exists only with a driver, or ''.
-      problem: error message of nvidia-smi, or ''.
-      hidden: the setting that hides every GPU from programs, or ''.
+    ``trace`` is the path of a file that exists only with a driver, ``problem`` nvidia-smi's error,
+    ``hidden`` the setting that hides every GPU from programs.
     """
 
     gpus: Tuple[Gpu, ...] = ()
@@ -137,13 +131,9 @@ def run(command: List[str], env: Optional[Mapping[str, str]] = None) -> Tuple[in
     """Return exit code and output; 127 and the reason if the program cannot be started."""
     try:
         done = subprocess.run(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL,
-            env=env,
-            timeout=SECONDS,
-        )
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+            env=env, timeout=SECONDS,
+        )  # fmt: skip
     except (OSError, subprocess.SubprocessError) as error:
         return 127, str(error)
     return done.returncode, done.stdout.decode("utf-8", "replace")

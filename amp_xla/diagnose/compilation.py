@@ -32,12 +32,7 @@ class KernelReport(compiler.Kernel):
 
 @dataclasses.dataclass(frozen=True)
 class CompiledReport(JsonReport):
-    """The result of ``amp_xla.diagnose.compiled``; ``compiled.json`` has its fields.
-
-    Attributes:
-      batch: placeholder -> shape.
-      kernels: those of forward and backward pass, in their order.
-    """
+    """The result of ``compiled``, kernels in their order; ``compiled.json`` has its fields."""
 
     gpu: str
     batch: Mapping[str, Sequence[int]]
@@ -52,12 +47,8 @@ class CompiledReport(JsonReport):
 def compiled(model: Any, gpu: Any, batch: Optional[Sequence[Any]] = None) -> CompiledReport:
     """Compile a training step for a GPU that need not be there, and report its kernels.
 
-    Args:
-      model, batch: as for ``inspect``, whose errors it raises, too.
-      gpu: one of ``amp_xla.speed.plan.gpus.GPUS``.
-
-    Raises:
-      UnsupportedError: XLA cannot compile the step, or TensorFlow is not 2.17.
+    Arguments and errors are those of ``inspect``, and ``gpu`` is one of ``speed.plan.gpus.GPUS``.
+    If XLA cannot compile the step, or TensorFlow is not 2.17, that is an ``UnsupportedError``.
     """
     training = training_graph.view(model)
     feeds, origins = training.feed_shapes(batch), NodeOrigins(training)
@@ -65,15 +56,12 @@ def compiled(model: Any, gpu: Any, batch: Optional[Sequence[Any]] = None) -> Com
     for kernel in compiler.kernels(hlo.of_step(training, feeds), gpu.described()):
         found = [origins.of(name) for name in kernel.operations.split()] or [Origin(OUTSIDE, "")]
         origin = next((o for o in found if o.layer != OUTSIDE), found[0])
-        rows.append(KernelReport(**vars(kernel), **origin._asdict(), seconds=_time(kernel, gpu)))
+        share = ATTENTION_SHARE if kernel.kind.startswith(compiler.ATTENTION) else SHARE
+        peak = gpu.half if "f16" in kernel.result else gpu.tf32 or gpu.float32
+        memory = kernel.moved / (SHARE * gpu.bandwidth * 1e9)
+        seconds = max(memory, kernel.products / (share * peak * 1e12), LAUNCH)
+        rows.append(KernelReport(**vars(kernel), **origin._asdict(), seconds=seconds))
     return CompiledReport(gpu.name, feeds, rows)
-
-
-def _time(kernel: compiler.Kernel, gpu: Any) -> float:
-    share = ATTENTION_SHARE if kernel.kind.startswith(compiler.ATTENTION) else SHARE
-    peak = gpu.half if "f16" in kernel.result else gpu.tf32 or gpu.float32
-    memory = kernel.moved / (SHARE * gpu.bandwidth * 1e9)
-    return max(memory, kernel.products / (share * peak * 1e12), LAUNCH)
 
 
 def _is_batch_fastest(result: str, batch: int, length: int) -> bool:

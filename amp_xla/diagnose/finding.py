@@ -16,15 +16,12 @@ _MARGIN = 2.0  # by which the largest number stays below the limit, for other ba
 
 @dataclasses.dataclass(frozen=True)
 class Input:
-    """An input of the reported node, before casts that the pass inserted.
-
-    ``to_half``: whether one of these casts rounds it to half.
-    """
+    """An input of the reported node, before casts that the pass inserted."""
 
     name: str
     op: str
     range: ValueRange
-    to_half: bool
+    to_half: bool  # by one of these casts
 
     @property
     def lost(self) -> bool:
@@ -43,15 +40,10 @@ class Finding(JsonReport):
     """The first node that is not finite.
 
     Attributes:
-      phase: ``forward`` or ``backward``.
-      half: whether it computes in half.
       output: its result before rounding to half.
-      source: the line of code that made it (for a gradient: its forward operation); empty if
-        unknown.
-      problem: one sentence about the cause.
+      source: as of ``NodeOrigins.source``.
       float32_too: float32 fails on this batch too, so mixed precision is not the cause.
       float32_loss, half_loss: losses of the two replays.
-      loss_scale: loss scale of the failed step.
       remedies: commands and environment lines to copy, the best first.
     """
 

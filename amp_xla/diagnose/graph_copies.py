@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from typing import Any, Collection, Dict, List, Mapping, Sequence, Tuple
 
@@ -26,12 +27,8 @@ Tensor = Tuple[str, int]  # node name, output
 class ValueRange:
     """The values of a tensor, over all times that it was computed.
 
-    Attributes:
-      low, high: smallest and largest finite element; 0 if there are none.
-      nan, infinite: number of elements that are NaN, and that are infinite.
-      nonzero: number of elements that are not zero.
-      vanishing: number of nonzero elements that are zero in float16.
-      size: number of elements.
+    ``low`` and ``high`` are its smallest and largest finite element, 0 if there are none; the
+    others are numbers of elements. Those that are ``vanishing`` are zero in float16 only.
     """
 
     low: float = 0.0
@@ -56,7 +53,7 @@ class ValueRange:
         """Add the elements of an array; return nothing, as ``tf.numpy_function`` needs it."""
         values = np.asarray(values)
         finite = values[np.isfinite(values)]
-        nan = int(np.isnan(values).sum())
+        nan = np.count_nonzero(np.isnan(values))
         nonzero = np.count_nonzero(values)
         known = [] if self.size == self.nan + self.infinite else [self.low, self.high]
         self.nan += nan
@@ -77,11 +74,8 @@ class ValueRange:
         return text + (f", {bad} of {self.size} elements" if bad else "")
 
 
-class GraphCopies:
-    """Copies of a training graph under name prefixes; they share the placeholders of ``graph_def``.
-
-    ``session`` runs ``graph`` as it is, on the CPU.
-    """
+class GraphCopies(contextlib.AbstractContextManager):
+    """Copies of a training graph on the CPU, which share the placeholders of ``graph_def``."""
 
     def __init__(self, training: TrainingGraph, graph_def: Any) -> None:
         self.training = training
@@ -97,9 +91,6 @@ class GraphCopies:
         options.disable_meta_optimizer = True
         options.auto_mixed_precision = options.OFF
         self.session = tf.Session(graph=self.graph, config=config)
-
-    def __enter__(self) -> Any:
-        return self
 
     def __exit__(self, *_: Any) -> None:
         self.session.close()

@@ -16,8 +16,8 @@ from amp_xla.diagnose.node_origins import NodeOrigins
 from amp_xla.graph import nodes, shapes, training_graph, virtual_gpu
 from amp_xla.graph.virtual_gpu import Colors
 
-# Ops that pass constants on.
-_PASS_ON = frozenset(("Cast", "Identity", "Enter", "BroadcastTo", "Fill"))
+# Constants, and ops that pass them on.
+_PASS_ON = frozenset(("Const", "Cast", "Identity", "Enter", "BroadcastTo", "Fill"))
 # Ops that do not compute.
 _SOURCES = frozenset(
     """Assert Assign AssignAddVariableOp AssignSubVariableOp AssignVariableOp Cast Const Placeholder
@@ -65,13 +65,10 @@ def inspect(model: Any, batch: Optional[Sequence[Any]] = None) -> Report:
 
 
 class _Node(NamedTuple):
-    """A node that computes; ``op``, ``blocker`` and ``reason`` are set if it stays in float32.
+    """A node that computes. ``size``, the bytes of its results, is set if it stays in float32.
 
-    Attributes:
-      size: bytes of its results.
-      op, blocker: type and name of the node that keeps this one in float32; empty if none.
-      reason: ``black`` (an op on the black list reaches the node), ``unlisted`` or ``refused``
-        (listed, but the GPU has no half kernel for it, or the pass protects it).
+    So are ``op`` and ``blocker``, type and name of the node that keeps it there, and ``reason``, a
+    key of ``inspection_report._REASONS``; empty if there is none.
     """
 
     layer: str
@@ -190,7 +187,8 @@ def _misfits(graph: Mapping[str, Any], origins: NodeOrigins) -> List[Misfit]:
         if node.op != "Const" or node.attr["dtype"].type not in (nodes.FLOAT, nodes.HALF):
             continue
         value = _misfit(tf.make_ndarray(node.attr["value"].tensor).astype(np.float32).ravel())
-        half, origin = _read_as_half(graph, readers, name), origins.of(name)
+        reached = nodes.closure([name], lambda n: readers[n] if graph[n].op in _PASS_ON else [])
+        half, origin = any(nodes.is_half(graph[n]) for n in reached), origins.of(name)
         # The optimizer's constants stay in float32 and do no harm.
         if value is not None and (half or origin.phase != "update"):
             problem = "overflows" if abs(value) > 1 else "vanishes"
@@ -208,12 +206,3 @@ def _misfit(values: Any) -> Optional[float]:
     magnitudes = np.abs(values[lost])
     place = magnitudes.argmax() if magnitudes.max() > 1 else magnitudes.argmin()
     return float(values[lost][place])
-
-
-def _read_as_half(graph: Mapping[str, Any], readers: Dict[str, List[str]], name: str) -> bool:
-    """Return whether a constant reaches a half node, or a cast to half, unchanged."""
-
-    def passed_on(reached: str) -> List[str]:
-        return readers[reached] if reached == name or graph[reached].op in _PASS_ON else []
-
-    return any(nodes.is_half(graph[target]) for target in nodes.closure([name], passed_on))

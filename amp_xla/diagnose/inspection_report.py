@@ -19,15 +19,9 @@ _REASONS = {
 
 @dataclasses.dataclass(frozen=True)
 class LayerReport:
-    """One Keras layer in the forward and backward pass (the update is never half).
+    """One Keras layer in the forward and backward pass; the note below the table explains it.
 
-    Attributes:
-      matmul, softmax, other: number of half nodes and of all nodes in the forward pass, e.g.
-        ``5/6``; ``-`` if there are none.
-      backward: the same for matrix products of the backward pass.
-      float32_bytes: bytes of the results that stay in float32, both passes.
-      blocked_by: the op that keeps most bytes of the forward pass (if none: of the backward pass)
-        in float32; empty if none.
+    ``blocked_by`` is of the forward pass, or, if nothing blocks there, of the backward pass.
     """
 
     layer: str
@@ -43,11 +37,8 @@ class LayerReport:
 class BlockerReport:
     """An op type that keeps nodes in float32, in the ``forward`` or ``backward`` phase.
 
-    Attributes:
-      reason: one of ``_REASONS``.
-      nodes: number of nodes that it keeps in float32, including itself.
-      float32_bytes, layers: bytes of the results of these nodes, and their layers.
-      source: line of code that created an example of this op.
+    ``nodes``, ``float32_bytes`` and ``layers`` are of the nodes that it keeps there, including
+    itself; ``source`` is the line of code that created an example.
     """
 
     op: str
@@ -61,13 +52,10 @@ class BlockerReport:
 
 @dataclasses.dataclass(frozen=True)
 class Misfit:
-    """A constant that changes when it is rounded to half.
+    """A constant with an element, ``value``, that changes when it is rounded to half.
 
-    Attributes:
-      layer, source: Keras layer of the constant, and the line of code that created it.
-      value: the element that does not fit.
-      problem: ``overflows`` (it becomes infinite) or ``vanishes`` (it becomes 0).
-      half: whether it is rounded to half before a node computes with it.
+    ``problem`` is ``overflows`` (it becomes infinite) or ``vanishes`` (it becomes 0); ``half`` is
+    whether it is rounded to half before a node computes with it.
     """
 
     layer: str
@@ -84,8 +72,7 @@ class Report(JsonReport):
     Attributes:
       batch: placeholder -> shape.
       nodes: nodes of the rewritten training graph (pruned, constants folded).
-      half_nodes: nodes that compute in half, casts not counted.
-      casts: casts to half and back that the pass inserted.
+      half_nodes: nodes that compute in half, without ``casts`` to half and back.
       matmul_flops: FLOPs of all matrix products of one step.
       half_flops_share: share of these FLOPs in half precision, 0 to 1.
       unmeasured: matrix products of unknown size.

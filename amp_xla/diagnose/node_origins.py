@@ -36,7 +36,6 @@ class NodeOrigins:
         self._forward: Set[str] = ancestors(nodes, [training.loss])
         self._backward: Set[str] = ancestors(nodes, training.ends) - self._forward
         self._layers: Mapping[str, Any] = training.layers
-        self._sources: Dict[str, str] = {}
 
     def original(self, name: str) -> str:
         """Return the node of the training graph that a rewritten graph's node comes from."""
@@ -86,13 +85,10 @@ class NodeOrigins:
         ``bert4keras/layers.py:734 in call: mean = ...``. For a gradient it is the line of the
         differentiated operation.
         """
-        original = self.original(name)
-        if original not in self._sources:
-            operation = self._operations.get(original)
-            # Gradients refer to the operation that they differentiate.
-            forward = getattr(operation, "_original_op", None)
-            self._sources[original] = _model_line(operation if forward is None else forward)
-        return self._sources[original]
+        operation = self._operations.get(self.original(name))
+        # Gradients refer to the operation that they differentiate.
+        forward = getattr(operation, "_original_op", None)
+        return _model_line(operation if forward is None else forward)
 
 
 def _model_line(operation: Any) -> str:

@@ -52,19 +52,10 @@ class RehearsedStep:
 
 @dataclasses.dataclass
 class LayerHealth:
-    """One Keras layer, over all examined steps.
+    """One Keras layer, over all examined steps; the note below the table explains the fields.
 
-    Attributes:
-      largest_activation: the largest number that the forward pass rounds to half, divided by 65504;
-        above 1 it overflows.
-      activations_lost: share of these numbers that half precision makes zero.
-      largest_gradient: as ``largest_activation``, in the backward pass at the current loss scale.
-      backward_lost: as ``activations_lost``, in the backward pass.
-      gradient_error: error of its weights' gradients in the worst step: the norm of the difference
-        between mixed precision and float32, divided by the norm in float32.
-      gradients_lost: share of its weights' gradients that are zero in mixed precision but not in
-        float32.
-      gradients_lost_then: the same at the suggested loss scale.
+    ``gradient_error`` is the norm of the difference between mixed precision and float32, divided by
+    the norm in float32.
     """
 
     layer: str
@@ -86,7 +77,6 @@ class Rehearsal(JsonReport):
       loss_scale: loss scale of the last step.
       suggested_loss_scale: the largest power of two at which the largest number of the backward
         pass is still a factor of 8 below overflow.
-      finding: the first non-finite node; None if everything was finite.
     """
 
     tensorflow: str
@@ -122,13 +112,10 @@ def rehearse(
     inputs and results, float32 in between. ``print`` the report for tables.
 
     Args:
-      model: a compiled Keras model, a ``Job`` or a ``TrainStep``; its weights initialized.
+      model: as for ``inspect``, whose errors it raises, too; its weights are initialized.
       batches: one batch per step, as for ``inspect``.
       steps: number of steps; ends early if mixed precision is not finite.
       on_step: called with each finished step.
-
-    Raises:
-      PassFailedError, UnsupportedError: as for ``inspect``.
     """
     training = training_graph.view(model)
     values, origins = training.values(), NodeOrigins(training)
@@ -161,10 +148,8 @@ def rehearse(
             raise AmpXlaError(f"steps={steps}: at least one step and one batch are needed")
         layers = _by_layer(replay, origins)
         scale = done[-1].loss_scale
-        largest = max(
-            [2.0**-126, *(health.largest_gradient * LARGEST for health in layers.values())]
-        )
-        suggested = min(scale * LARGEST / largest / HEADROOM, HIGHEST_SCALE)
+        largest = LARGEST * max((h.largest_gradient for h in layers.values()), default=0.0)
+        suggested = min(scale * LARGEST / max(largest, 2.0**-126) / HEADROOM, HIGHEST_SCALE)
         suggested = 2.0 ** math.floor(math.log2(suggested))
         for _ in range(8):
             rescaled = replay.examine(*examined, seed=suggested / scale)

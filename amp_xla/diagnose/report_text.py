@@ -21,9 +21,8 @@ def columns(rows: Sequence[Sequence[str]]) -> str:
     """Return rows as a text table; the first column is left-aligned, others right-aligned."""
     widths = [max(map(len, column)) for column in zip(*rows)]
     lines = []
-    for row in rows:
-        cells = [row[0].ljust(widths[0])]
-        cells += [cell.rjust(width) for cell, width in zip(row[1:], widths[1:])]
+    for first, *others in rows:
+        cells = [first.ljust(widths[0]), *map(str.rjust, others, widths[1:])]
         lines.append("  ".join(cells).rstrip())
     lines.insert(1, "-" * max(len(line) for line in lines))
     return "\n".join(lines)

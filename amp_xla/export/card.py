@@ -33,9 +33,8 @@ def write(
 ) -> None:
     """Write the card from the figures in the run folder about the checkpoint; measure nothing.
 
-    Args:
-      task, labels: as in ``Exportable``.
-      use: lines that say how to load the folder ``FOLDER``; the first names the library.
+    ``task`` and ``labels`` are as in ``Exportable``. The lines ``use`` say how to load the folder
+    ``FOLDER``; the first names the library.
     """
     run = record.read(saved.run)
     scores = list(_scores(run, saved))

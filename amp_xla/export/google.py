@@ -7,10 +7,9 @@ from typing import List
 
 from amp_xla.export.model import Exportable, describe_head, stored, write_head
 from amp_xla.models import encoders
+from amp_xla.models.language_model import CHECKPOINT
 from amp_xla.models.weights import google
 from amp_xla.process import json_files
-
-CHECKPOINT = "bert_model.ckpt"
 
 
 def write(model: Exportable, folder: Path, dtype: str) -> None:

@@ -24,11 +24,9 @@ class Parts(NamedTuple):
     """A model in the graph under construction.
 
     Attributes:
-      transformer: bert4keras' model object.
-      outputs: tensors by name; see ``model.comparable``.
+      outputs, answers: tensors by name; see ``model.comparable`` and ``Exportable``.
       head: variables outside the transformer, by Hugging Face's names; a ``weight`` is [in, out].
       weights: variables to restore from a checkpoint.
-      answers: tensors by name, as in ``Exportable``.
     """
 
     transformer: Any
@@ -74,12 +72,9 @@ def with_weights(
     length: int,
     **others: Any,
 ) -> Exportable:
-    """Return the model of ``build``, which can also build it from the exported folder.
+    """Return the model of ``build``; other arguments are as in ``Exportable``.
 
-    Args:
-      build: function that builds the model with its weights; if it gets a folder, as for
-        ``--bert``, with those in it.
-      config, tokenizer, length, **others: as in ``Exportable``.
+    ``build`` gives it its weights; if it gets a folder, as for ``--bert``, those in it.
     """
     parts = _built(build, None)
     config["layer_norm_eps"] = encoders.epsilon(parts.transformer)
@@ -125,10 +120,7 @@ def running(parts: Parts) -> Run:
 
 
 def serving(parts: Parts, half: bool) -> Serving:
-    """Return the model's graph with its weights as constants.
-
-    With ``half``, large constants are stored in float16, and cast when the graph runs.
-    """
+    """Return the model's graph with its weights as constants, with ``half`` in float16."""
     session, model = backend.session(), parts.transformer.model
     ends = [tensor.op.name for tensor in parts.outputs.values()]
     frozen = tf.graph_util.convert_variables_to_constants(

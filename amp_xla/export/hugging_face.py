@@ -27,11 +27,7 @@ _ONLY_BERT4KERAS = (
 
 
 def write(model: Exportable, folder: Path, dtype: str) -> None:
-    """Write the folder.
-
-    Raises:
-      AmpXlaError: transformers has no such model.
-    """
+    """Write the folder."""
     if model.kind is None and not model.formula:
         raise AmpXlaError(
             "--format hf: transformers' BERT has no attention for --objective lm or unilm; "

@@ -35,15 +35,12 @@ class Exportable:
       tensors: weights of the encoder by Google's names, float32; kernels are [in, out].
       run: function that computes the outputs.
       reload: function from a folder in Hugging Face's or Google's format to its model's ``run``.
-      tokenizer: tokenizer of the model.
       head: other weights by Hugging Face's names, float32; kernels are [out, in].
       kind: suffix of transformers' class for the model with its head, such as ``ForMaskedLM``;
         empty = there is no head; None = there is no such class, and only the encoder is exported
         for transformers.
       formula: how to compute the output from the encoder's vectors, for programs without the head;
         empty if there is no formula.
-      labels: names of the classes; empty for a language model.
-      length: maximum number of tokens per text.
       graph: function that builds TensorFlow's graph (``amp_xla.export.graph.Serving``), with
         float16 constants if its argument is True; None in JAX.
       answers: numbers that turn the model's output into answers, such as ``threshold``.
@@ -107,18 +104,13 @@ def random_tokens(
 
 
 def compare(expected: np.ndarray, answers: np.ndarray, dtype: str) -> float:
-    """Return the largest difference between the run's outputs and the export's.
-
-    Raises:
-      AmpXlaError: they differ by more than ``TOLERANCE``.
-    """
+    """Return the largest difference of two outputs; raise an error if it exceeds ``TOLERANCE``."""
     most = TOLERANCE[dtype]
     # Numbers above 1, such as logits, are rounded more; masked scores may be infinite.
     scale = np.maximum(1.0, np.where(np.isfinite(expected), np.abs(expected), 1.0))
     with np.errstate(invalid="ignore"):
-        difference = float(
-            np.max(np.where(answers == expected, 0, np.abs(answers - expected)) / scale)
-        )
+        differences = np.where(answers == expected, 0, np.abs(answers - expected))
+    difference = float(np.max(differences / scale))
     if not difference <= most:
         raise AmpXlaError(
             f"the exported model's outputs differ from the run's by {difference:.2g}; allowed with "
@@ -128,11 +120,7 @@ def compare(expected: np.ndarray, answers: np.ndarray, dtype: str) -> float:
 
 
 def comparable(outputs: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Return the output of a model that is compared: probabilities, similarities or vectors.
-
-    Without an output ``probabilities``, they are the softmax of ``logits`` or the sigmoid of
-    ``scores``.
-    """
+    """Return the output of a model that is compared; logits and scores become probabilities."""
     if "probabilities" in outputs:
         return outputs["probabilities"]
     if len(outputs) > 1:

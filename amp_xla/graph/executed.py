@@ -21,12 +21,8 @@ BETWEEN_RANKS = "between_ranks"
 class ExecutedGraph:
     """Counts over the graphs that one ``session.run`` executed, on all devices.
 
-    Attributes:
-      half_nodes: nodes in half precision, casts to it included.
-      half_dtype: ``float16``, ``bfloat16`` or empty.
-      half_ops: op type -> number of half nodes.
-      casts: Cast nodes from or to half precision.
-      clusters: launched XLA clusters.
+    ``half_nodes`` include ``casts``, from or to half precision; ``half_ops`` counts them by op
+    type. ``half_dtype`` is empty without them. ``clusters`` are launched XLA clusters.
     """
 
     nodes: int
@@ -50,11 +46,7 @@ class ExecutedGraph:
 
 
 def count(graphs: Iterable[Any]) -> ExecutedGraph:
-    """Count nodes, casts and XLA clusters of executed graphs, without the nodes inside clusters.
-
-    Args:
-      graphs: ``RunMetadata.partition_graphs`` of a run with ``output_partition_graphs=True``.
-    """
+    """Count nodes, casts and XLA clusters of ``RunMetadata.partition_graphs``."""
     nodes = casts = clusters = 0
     half_ops: Counter = Counter()
     dtypes: Counter = Counter()
@@ -74,14 +66,8 @@ def verify(counts: ExecutedGraph, precision: str, half_dtype: Any, why: str, xla
     """Raise an error if the first training step contradicts the settings.
 
     Args:
-      counts: counts of the first training step.
       precision, xla: as in ``Settings``; ``auto`` allows both.
       half_dtype, why: half precision of this machine (None = none), and the reason.
-
-    Raises:
-      NothingConvertedError: amp is set and the machine has half precision, but no node ran in it.
-      UnsupportedError: half precision or XLA ran although it is off, or XLA is on and no cluster
-        was made.
     """
     computing = counts.half_nodes - counts.casts
     if precision == "amp" and half_dtype and computing <= 0:

@@ -19,12 +19,7 @@ from amp_xla.graph.training_graph import TrainingGraph
 
 
 def of_step(training: TrainingGraph, feeds: Mapping[str, Sequence[int]]) -> bytes:
-    """Return the ``HloModuleProto`` of a training step; ``feeds`` maps placeholders to shapes.
-
-    Raises:
-      PassFailedError: the mixed-precision pass failed.
-      UnsupportedError: XLA cannot compile an operation, or does not know a shape.
-    """
+    """Return the ``HloModuleProto`` of a training step; ``feeds`` maps placeholders to shapes."""
     fetches = list(training.ends)
     if training.finite:
         finite = training.graph.get_operation_by_name(training.finite)

@@ -105,11 +105,7 @@ def downstream(operations: Iterable[Any], within: Collection[Any]) -> Set[Any]:
 
 def ancestors(nodes: Mapping[str, Any], starts: Iterable[str]) -> Set[str]:
     """Return the names of all nodes whose data reaches ``starts``."""
-
-    def sources(name: str) -> List[str]:
-        return [source for source, index in map(parse_input, nodes[name].input) if index >= 0]
-
-    return closure(starts, sources)
+    return closure(starts, lambda n: [s for s, i in map(parse_input, nodes[n].input) if i >= 0])
 
 
 def consumers(nodes: Mapping[str, Any]) -> Dict[str, List[str]]:
@@ -126,9 +122,6 @@ def consumers(nodes: Mapping[str, Any]) -> Dict[str, List[str]]:
 def inside_loops(nodes: Mapping[str, Any]) -> Set[str]:
     """Return the nodes between Enter and Exit of v1 while loops, which cannot be fetched."""
     readers = consumers(nodes)
-
-    def after(name: str) -> List[str]:
-        return [] if nodes[name].op == "Exit" else readers[name]
-
     entries = [name for name, node in nodes.items() if node.op in ("Enter", "LoopCond")]
-    return {name for name in closure(entries, after) if nodes[name].op != "Exit"}
+    reached = closure(entries, lambda name: [] if nodes[name].op == "Exit" else readers[name])
+    return {name for name in reached if nodes[name].op != "Exit"}

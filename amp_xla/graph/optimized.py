@@ -20,13 +20,9 @@ def named_device(name: str, environment: Optional[Mapping[str, str]] = None) -> 
 
 
 def optimize(graph: Any, config: Any, fetches: Sequence[str], devices: Sequence[Any]) -> Any:
-    """Return the GraphDef after grappler.
+    """Return the GraphDef after the passes that the ``rewrite_options`` of ``config`` choose.
 
-    Args:
-      config: ConfigProto whose ``rewrite_options`` choose the passes.
-      fetches: names of the operations that must survive.
-      devices: NamedDevices; nodes without a device are placed on the last one.
-
+    The operations ``fetches`` survive; nodes without a device are placed on the last device.
     Source: ``tensorflow/python/grappler/tf_optimizer.py``.
     """
     from tensorflow.python.grappler import cluster as grappler_cluster

@@ -33,9 +33,7 @@ def recompute(loss: Any, gradients: Iterable[Any]) -> None:
     matrix product of a layer and the operations after it are not recomputed either. This keeps two
     more tensors of the output's size, and saves a third of the recomputation.
 
-    Args:
-      loss: the differentiated tensor.
-      gradients: tensors or IndexedSlices that no session has run yet.
+    No session may have run the ``gradients``, tensors or IndexedSlices, yet.
 
     Raises:
       SettingsError: the loss depends on fewer than two layers named ``Transformer-<number>-...``.
@@ -64,11 +62,7 @@ def recompute(loss: Any, gradients: Iterable[Any]) -> None:
 
 
 class _Layer:
-    """The forward operations of one layer, in the order of creation.
-
-    Attributes:
-      reads: inputs of the backward pass that can be recomputed.
-    """
+    """The forward operations of one layer; ``reads`` of the backward pass can be recomputed."""
 
     def __init__(
         self, ops: List[Any], forward: Set[Any], backward: Set[Any], order: Dict[Any, int]

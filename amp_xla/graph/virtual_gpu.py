@@ -7,13 +7,12 @@ from the environment, logs through C++, and aborts on a malformed switch.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, Dict, Mapping, Sequence
+from typing import Any, Dict, Mapping, NamedTuple, Sequence
 
 from amp_xla import backend
 from amp_xla.backend import tf
@@ -30,7 +29,7 @@ _PROPERTIES = {"architecture": CAPABILITY, "cuda": "12030", "cudnn": "8900"}
 _GRAPH, _RESULT = "graph.pb", "result.pb"
 
 PREFIX = flags.REWRITE_PREFIX
-Colors = Mapping[str, str]
+Colors = Mapping[str, str]  # op -> color
 
 # TensorFlow 2.4 renamed the lists; 1.15 ignores the new names.
 _LISTS = flags.LISTS_TF1 if backend.kind() == "tf1" else flags.LISTS_TF2
@@ -43,33 +42,30 @@ class PassFailedError(AmpXlaError, RuntimeError):
     """TensorFlow's pass failed, was skipped, or converted nothing."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Rewritten:
-    """A training graph after the pass.
-
-    Attributes:
-      graph_def: the rewritten GraphDef (pruned, constants folded), devices cleared.
-      lists: op -> color on the lists that the pass used.
-    """
+class Rewritten(NamedTuple):
+    """A GraphDef after the pass, on no devices; ``lists`` are those that the pass used."""
 
     graph_def: Any
     lists: Colors
 
 
 def rewrite(training: Any, fetches: Sequence[str], repeatable: bool = True) -> Rewritten:
-    """Return the training graph as mixed precision would run it.
+    """Return the graph that ``TrainingGraph.export`` makes, as mixed precision would run it.
 
-    Args:
-      training, repeatable: a ``TrainingGraph``, and as for its ``export``.
-      fetches: names of the operations that a step runs; they keep their dtype.
-
-    Raises:
-      PassFailedError: with the reason that the pass logged.
+    The operations ``fetches`` keep their dtype. Raises ``PassFailedError`` with the pass' reason.
     """
     with temporary_folder("amp_xla-") as folder:
         graph = optimized.item(training.export(fetches, repeatable), fetches)
         (folder / _GRAPH).write_bytes(graph.SerializeToString())
-        return _read(folder, _run_worker(folder))
+        log = _run_worker(folder)
+        graph_def = tf.GraphDef.FromString((folder / _RESULT).read_bytes())
+        logs = sorted(folder.glob("paintbuckets_*.txt"))
+        used = _parse_buckets(logs[-1].read_text()) if logs else {}
+    for node in graph_def.node:
+        node.device = ""
+    if not used or not nodes.half_nodes(graph_def):
+        raise PassFailedError(f"the auto-mixed-precision pass did not run: {_reason(log)}")
+    return Rewritten(graph_def, used)
 
 
 def _run_worker(folder: Path) -> str:
@@ -117,18 +113,6 @@ def _lists_of_nvidia() -> Dict[str, str]:
         added = [op for op in ops if op not in against]
         changes[name] = ",".join(word for word in (os.environ.get(name), *added) if word)
     return changes
-
-
-def _read(folder: Path, log: str) -> Rewritten:
-    """Read the worker's result; raise an error if nothing was converted."""
-    graph_def = tf.GraphDef.FromString((folder / _RESULT).read_bytes())
-    for node in graph_def.node:
-        node.device = ""
-    logs = sorted(folder.glob("paintbuckets_*.txt"))
-    used = _parse_buckets(logs[-1].read_text()) if logs else {}
-    if not used or not nodes.half_nodes(graph_def):
-        raise PassFailedError(f"the auto-mixed-precision pass did not run: {_reason(log)}")
-    return Rewritten(graph_def, used)
 
 
 def _parse_buckets(text: str) -> Colors:

@@ -37,13 +37,9 @@ class _Stream(NamedTuple):
 
 
 def install(seed: int, hashed: Optional[bool] = None) -> Any:
-    """Prepare the current graph for training with stateless dropout masks.
+    """Prepare the current graph for training; return the placeholder of ``step_input``.
 
-    Args:
-      hashed: take masks from the hash, not from TensorFlow's generator; None = if XLA is on.
-
-    Returns:
-      int64 scalar placeholder for the number of the micro-batch.
+    ``hashed``: take masks from the hash, not from TensorFlow's generator; None = if XLA is on.
     """
     step = tf.placeholder(tf.int64, [], name=DROPOUT_STEP)
     tf.get_default_graph()._amp_xla_dropout = _Stream(seed, step, hashed, {})
@@ -83,10 +79,7 @@ def without(model: Any, inputs: Optional[Any] = None) -> Any:
 
 @functools.lru_cache(maxsize=None)
 def make_repeatable() -> None:
-    """Replace the method ``call`` of ``keras.layers.Dropout`` with one that draws stateless masks.
-
-    A mask is a function of the layer and ``step_input``. Keras' learning phase turns dropout on.
-    """
+    """Make ``keras.layers.Dropout`` draw stateless masks; Keras' learning phase turns it on."""
 
     # Keras inspects the names of the arguments.
     def call(self: Any, inputs: Any, training: Any = None) -> Any:
@@ -122,13 +115,7 @@ def step_input() -> Any:
 
 
 def keep_mask(name: str, shape: Any, rate: float) -> Any:
-    """Return a bool mask, True for elements to keep; two calls for a layer give different ones.
-
-    Args:
-      name: name of the layer.
-      shape: shape of the mask, int32 [rank].
-      rate: share of elements to drop, 0 < rate < 1.
-    """
+    """Return a bool mask, False for a share ``rate``; two calls for a layer give different ones."""
     return (_hashed if kind() == HASH else _random)(shape, _seed(name), rate)
 
 

@@ -57,9 +57,6 @@ def transformer(
       weights: False = read only the configuration from ``bert``.
       extend: function from bert4keras' model class to a subclass, which is built instead.
       pooler: add the pooler, for ``pooled``; its weights are new if ``bert`` has none.
-
-    Raises:
-      AmpXlaError: a file of the folder is missing, damaged or does not fit.
     """
     config = config or {}
     folder = None if bert is None else google.pretrained(bert)
@@ -206,10 +203,7 @@ def inputs_of(
 ) -> Dict[str, Any]:
     """Return the placeholders of training by name: those of a model, labels and weights.
 
-    Args:
-      model: as for ``named_inputs``.
-      labels, weights: their shapes; weights are float32.
-      kind: dtype of the labels; None = int32.
+    ``labels`` and ``weights`` are shapes; ``kind`` is the labels' dtype, None = int32.
     """
     return {
         **named_inputs(model),
@@ -219,11 +213,7 @@ def inputs_of(
 
 
 def named_inputs(model: Any) -> Dict[str, Any]:
-    """Return the inputs of a Keras model by the names that they have in batches.
-
-    They are token and segment ids; for packed rows also position ids and slots; and ``windows`` if
-    outputs are means over windows.
-    """
+    """Return the inputs of a Keras model by the names that they have in batches."""
     names = ["token_ids", "segment_ids", "position_ids", "slots"][: len(model.inputs) // 2 * 2]
     return dict(zip([*names, "windows"], model.inputs))
 

@@ -138,11 +138,7 @@ def call(
 
 
 def verify(precision: Precision, plain: Callable[..., Any]) -> None:
-    """Compare cuDNN's attention, if it is installed, with ``plain``, that of ``derivatives``.
-
-    Raises:
-      UnsupportedError: it cannot run here, or its output or gradients are wrong.
-    """
+    """Raise an error if cuDNN's attention, if installed, differs from ``plain`` or cannot run."""
     installed = batch()
     if installed is None:
         return

@@ -36,7 +36,6 @@ class LanguageModel:
       config: complete configuration, with the values that were read or are defaults.
       padded: number of rows of the token embeddings.
       model: Keras model, token and segment ids int [B, L] -> float32 [B, L, hidden].
-      transformer: bert4keras' model object.
     """
 
     def __init__(
@@ -135,10 +134,7 @@ class LanguageModel:
     def head(self, inputs: Dict[str, Any], vectors: Any, smoothing: float = 0.0) -> Dict[str, Any]:
         """Build ``loss`` and ``hits`` of each predicted position, weighted, float32 [B * K].
 
-        Args:
-          inputs: ``positions``, ``labels`` int32 [B, K]; ``weights`` float32 [B, K].
-          vectors: the encoder's output.
-          smoothing: share of a label's weight that is spread over all labels.
+        ``inputs`` are those of ``placeholders``; ``smoothing`` is as for ``cross_entropy``.
         """
         logits = tf.cast(self.logits(vectors, inputs["positions"]), tf.float32)
         labels = tf.reshape(inputs["labels"], [-1])

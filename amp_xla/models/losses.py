@@ -11,7 +11,6 @@ def cross_entropy(labels: Any, logits: Any, smoothing: float = 0.0) -> Any:
     """Build the cross-entropy: int [B] or [B, S], float [..., classes] -> float32 [...].
 
     If a sample can have several labels, ``labels`` are 0 or 1 for each class: [..., classes].
-
     ``smoothing`` is the share of a label's weight that all classes get (Szegedy et al.,
     arXiv:1512.00567, section 7).
     """
@@ -35,7 +34,6 @@ def several_labels(right: Any, logits: Any) -> Any:
 
     s are the logits; a label is predicted if s > 0. This is ``multilabel_categorical_crossentropy``
     of bert4keras' author, with minus infinity instead of -1e12 for absent terms, in float32.
-
     Both are [..., classes]; ``logits``, float32, may be minus infinity where ``right`` is False.
     """
     signed = tf.where(right, -logits, logits)

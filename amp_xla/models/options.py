@@ -18,12 +18,7 @@ HEAD = 64  # size of an attention head
 POSITIONS = 512  # minimum number of position embeddings in a new model
 # Name -> layers, hidden size, heads. The size of a head is 64. In the tiny model it is 32, because
 # there more heads help more than wider ones.
-SIZES = {
-    "tiny": (3, 192, 6),
-    "small": (4, 512, 8),
-    "base": (12, 768, 12),
-    "large": (24, 1024, 16),
-}
+SIZES = {"tiny": (3, 192, 6), "small": (4, 512, 8), "base": (12, 768, 12), "large": (24, 1024, 16)}
 
 
 class Filling(NamedTuple):

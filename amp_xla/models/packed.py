@@ -25,40 +25,37 @@ def pooled(encoder_model: Any, slots: int, first: bool = False) -> Any:
         vectors, numbers, *positions = pair
         for position in positions:  # other tokens than a text's first count as padding
             numbers = tf.where(tf.equal(position, 0), numbers, -tf.ones_like(numbers))
-        return _means(vectors, numbers, slots)
+        # Divided before the product: a sum of 500 tokens is coarse in half precision.
+        return tf.matmul(_shares(numbers, slots, vectors.dtype), vectors)
 
     layer = keras.layers.Lambda(mean_per_text, name="Pooling")
     positions = encoder_model.inputs[2:3] if first else []
     return layer([encoder_model.output, encoder_model.inputs[3], *positions])
 
 
-def _means(vectors: Any, slots: Any, most: int) -> Any:
-    """Return the mean vector of each text: float [R, L, hidden], int [R, L] -> [R, S, hidden]."""
-    numbers = tf.range(most)[None, :, None]
-    member = tf.cast(tf.equal(tf.cast(slots, tf.int32)[:, None, :], numbers), vectors.dtype)
-    # Divided before the product: a sum of 500 tokens is coarse in half precision. An empty slot has
-    # no token; 0 / 0 would make the step not finite.
-    member /= tf.maximum(tf.reduce_sum(member, -1, keepdims=True), 1.0)
-    return tf.matmul(member, vectors)
+def _shares(numbers: Any, most: Any, dtype: Any) -> Any:
+    """Return weights for means over equal numbers: int [R, L] -> [R, most, L], rows with sum 1.
+
+    A number that does not occur has zeros; 0 / 0 would make the step not finite.
+    """
+    member = tf.equal(tf.cast(numbers, tf.int32)[:, None, :], tf.range(most)[None, :, None])
+    share = tf.cast(member, dtype)
+    return share / tf.maximum(tf.reduce_sum(share, -1, keepdims=True), 1.0)
 
 
 def over_windows(model: Any) -> Any:
     """Build a Keras model with the means of a model's outputs over the windows of each text.
 
     A mean is in the place of its text's first window. The new input, the last one, is ``windows``
-    of ``batches.windows.WindowBatches``, int [groups, P].
-
-    Args:
-      model: its output is float32 [R, C], or [R, S, C] for packed rows.
+    of ``batches.windows.WindowBatches``, int [groups, P]. The model's output is float32 [R, C], or
+    [R, S, C] for packed rows.
     """
 
     def means(pair: Any, mask: Any = None) -> Any:
         values, windows = pair
         groups, most = tf.unstack(tf.shape(windows))
         grouped = tf.reshape(values, [groups, 1, most, values.shape[-1]])
-        member = tf.equal(windows[:, None], tf.range(most)[None, :, None])
-        share = tf.cast(member, values.dtype)
-        share /= tf.maximum(tf.reduce_sum(share, -1, keepdims=True), 1.0)
+        share = _shares(windows, most, values.dtype)
         # Not a matrix product, which mixed precision would compute in half.
         mean = tf.reshape(tf.reduce_sum(share[..., None] * grouped, 2), tf.shape(values))
         return tf.ensure_shape(mean, values.shape)
@@ -82,9 +79,8 @@ def extended(base: Any) -> Any:
             super().__init__(*args, custom_position_ids=True, **kwargs)
 
         def get_inputs(self) -> Any:
-            slots = self.apply(
-                layer=keras.layers.Input, shape=(self.sequence_length,), name="Input-Slot"
-            )
+            shape = (self.sequence_length,)
+            slots = self.apply(layer=keras.layers.Input, shape=shape, name="Input-Slot")
             return [*super().get_inputs(), slots]
 
         def compute_attention_bias(self, inputs: Any = None) -> Any:

@@ -18,13 +18,10 @@ _LOG_RATIO = 50.0  # an axis is logarithmic if largest / smallest value is at le
 
 @dataclasses.dataclass(frozen=True)
 class Series:
-    """One line of a figure.
+    """One line of a figure; ``run`` is the index of the run on the page.
 
-    Args:
-      label: name in the legend, e.g. ``loss, smoothed``.
-      run: index of the run on the page.
-      x, y: float64 [N]; points that are not finite are left out.
-      style: ``line``, ``faint``, ``dots`` (a line with a dot per point) or ``steps``.
+    ``x`` and ``y`` are float64 [N]; points that are not finite are left out. ``style`` is ``line``,
+    ``faint``, ``dots`` (a line with a dot per point) or ``steps``.
     """
 
     label: str
@@ -35,11 +32,7 @@ class Series:
 
 
 def thin(x: np.ndarray, y: np.ndarray, most: int = MOST_POINTS) -> Tuple[np.ndarray, np.ndarray]:
-    """Return at most ``most`` points: first, last, and the extremes of parts of equal length.
-
-    Args:
-      x, y: float64 [N], without NaN.
-    """
+    """Return at most ``most`` points: first, last, and the extremes of parts of equal length."""
     if len(x) <= most:
         return x, y
     edges = np.linspace(0, len(x), (most - 2) // 2 + 1).astype(int)
@@ -90,12 +83,10 @@ def short(value: float) -> str:
 
 
 class Axis:
-    """A scale from values to 0 .. 1, with ticks.
+    """A scale from finite values to 0 .. 1, with ticks.
 
-    Args:
-      values: float64 [N], finite, at least one.
-      fit: True = no margins around the values, as for an axis of steps.
-      log: True = logarithmic if all values are positive and far apart.
+    With ``fit`` it has no margins, as for steps; with ``log`` it is logarithmic if all values are
+    positive and far apart.
     """
 
     def __init__(self, values: np.ndarray, fit: bool = False, log: bool = False) -> None:
@@ -137,7 +128,6 @@ def figure(
     """Return the data of a figure for the page's template; None if no point is finite.
 
     Args:
-      series: lines; those of one run in order of importance.
       summary: description of the curves for screen readers.
       marks: (run, skipped steps) pairs.
       log: whether the y axis may be logarithmic.

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import math
 import shlex
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence
 
+import jinja2
 import numpy as np
+from markupsafe import Markup
 
 from amp_xla import __version__
 from amp_xla.process import durable
@@ -36,8 +37,6 @@ def write_run(run: Path) -> None:
 
 def render(runs: Sequence[Record]) -> str:
     """Return the page of one run, or of several overlaid."""
-    import jinja2  # optional: without it training works, without a report
-
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(str(_TEMPLATES)), autoescape=True,
         undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True,
@@ -63,11 +62,11 @@ def render(runs: Sequence[Record]) -> str:
 
 def _winner(runs: List[Record]) -> Optional[Record]:
     """Return the run with the best value; None if the runs have different metrics or no value."""
-    if len({run.monitor for run in runs}) > 1 or all(run.best is None for run in runs):
+    if len({run.monitor for run in runs}) > 1:
         return None
-    sign = 1.0 if runs[0].higher_is_better else -1.0
-    scores = [-math.inf if run.best is None else sign * run.best_value for run in runs]
-    return runs[scores.index(max(scores))]
+    best: Any = max if runs[0].higher_is_better else min
+    scored = (run for run in runs if run.best is not None)
+    return best(scored, key=lambda run: run.best_value, default=None)
 
 
 def visible(value: Any) -> Any:
@@ -102,19 +101,16 @@ def command(run: Record) -> str:
     except ValueError:
         return ""
     path, ranks = Path(first), number(run.process.get("ranks"))
+    start = f"horovodrun -np {ranks:.0f} python" if ranks > 1 else "python"
+    start += f" {shlex.quote(first)}"
     if path.name in ("__main__.py", "amp-xla"):
+        start = "amp-xla"
         if ranks > 1 and rest[:1] == ["train"]:  # ``amp-xla ranks`` starts this command
             rest[:1] = ["ranks", "--np", f"{ranks:.0f}"]
         elif rest[1:2] and rest[1].startswith("--recipe="):  # ``make train`` does
             rest[1:3] = [rest[1][len("--recipe=") :]]
-        return _join("amp-xla", rest)
-    if path.parent.name == "recipes" and path.suffix == ".py":
-        return _join("amp-xla train " + path.stem, rest)
-    start = f"horovodrun -np {ranks:.0f} python" if ranks > 1 else "python"
-    return _join(f"{start} {shlex.quote(first)}", rest)
-
-
-def _join(start: str, rest: Sequence[str]) -> str:
+    elif path.parent.name == "recipes" and path.suffix == ".py":
+        start = "amp-xla train " + path.stem
     return " ".join([start, *map(shlex.quote, rest)])
 
 
@@ -137,8 +133,6 @@ def _view(run: Record, environment: Any) -> Dict[str, Any]:
 
 def _evaluations(run: Record, environment: Any) -> List[Any]:
     """Return each evaluation as HTML, or a sentence if its file has an unexpected form."""
-    from markupsafe import Markup
-
     template, shown = environment.get_template("evaluation.html"), []
     for name, result in run.evaluations.items():
         try:

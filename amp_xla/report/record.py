@@ -36,10 +36,8 @@ class Record:
     """The content of a run folder.
 
     Attributes:
-      path: the run folder.
       name: name on the page, unique among the page's runs.
-      config, process, executed: ``config.json`` without ``run``, ``run.json``, ``executed.json``.
-      status: ``status.json``.
+      config, process: ``config.json`` without ``run``, and ``run.json``.
       state: ``running``, ``done``, ``stopped``, ``failed``, ``killed`` or ``empty``.
       train, dev: field of ``metrics.jsonl`` -> float64 [lines]; NaN for lines without it.
       evaluations: results of ``amp-xla evaluate`` by the name of their folder.
@@ -80,9 +78,8 @@ class Record:
         values = self.dev.get(self.monitor, np.zeros(0))
         if not np.isfinite(values).any():
             return None
-        worst = -np.inf if self.higher_is_better else np.inf
-        values = np.where(np.isfinite(values), values, worst)
-        return int(values.argmax() if self.higher_is_better else values.argmin())
+        best = np.nanargmax if self.higher_is_better else np.nanargmin
+        return int(best(np.where(np.isfinite(values), values, np.nan)))
 
     @property
     def best_value(self) -> float:
@@ -99,19 +96,18 @@ class Record:
         """The number of steps so far."""
         ends = [part["step"][-1] for part in (self.train, self.dev) if len(part.get("step", ()))]
         with contextlib.suppress(OSError):  # a run may stop before its first line of metrics
-            names = itertools.islice(
-                (entry.name for entry in os.scandir(self.path / "checkpoints")), 1000
-            )
-            ends += [int(name[5:]) for name in names if re.fullmatch(r"step-\d{1,9}", name)]
+            for entry in itertools.islice(os.scandir(self.path / "checkpoints"), 1000):
+                if re.fullmatch(r"step-\d{1,9}", entry.name):
+                    ends.append(int(entry.name[5:]))
         return int(max(ends, default=0))
 
     @property
     def is_cut(self) -> bool:
         """True if ``metrics.jsonl`` is too large to be read to its end."""
-        log, read = self.path / "metrics.jsonl", (self.train, self.dev)
-        if sum(len(part.get("step", ())) for part in read) >= _MOST_LINES:
-            return True
-        return os.path.lexists(str(log)) and log.lstat().st_size > _LARGEST_LOG
+        log = self.path / "metrics.jsonl"
+        lines = sum(len(part.get("step", ())) for part in (self.train, self.dev))
+        large = os.path.lexists(str(log)) and log.lstat().st_size > _LARGEST_LOG
+        return large or lines >= _MOST_LINES
 
     @property
     def total_steps(self) -> int:
@@ -129,7 +125,7 @@ class Record:
     def speed(self) -> float:
         """The median of samples per second, without the first log line, which is slower."""
         values = self.train.get("samples_per_second", np.zeros(0))
-        values = values[1:] if len(values) > 1 else values
+        values = values[len(values) > 1 :]
         values = values[np.isfinite(values)]
         return float(np.median(values)) if len(values) else float("nan")
 

@@ -54,11 +54,7 @@ def per_label(confusion: np.ndarray) -> Dict[str, np.ndarray]:
 
 
 def of_counts(counts: np.ndarray) -> Dict[str, np.ndarray]:
-    """Return precision, recall, F1 and support of each label from counts, like ``per_label``.
-
-    Args:
-      counts: numbers of correct, of predicted and of true ones, int64 [labels, 3].
-    """
+    """Return the same from the numbers of correct, predicted and true ones, int64 [labels, 3]."""
     right, found, support = counts.T
     return {
         "precision": _ratio(right, found),
@@ -123,11 +119,8 @@ def auc(labels: np.ndarray, scores: np.ndarray) -> float:
 def best_threshold(labels: np.ndarray, scores: np.ndarray) -> Tuple[float, float]:
     """Return the threshold with the highest accuracy, and that accuracy.
 
-    Scores >= threshold are positive. The threshold is the middle between two scores.
-
-    Args:
-      labels: bool [N].
-      scores: float [N], finite.
+    Scores >= threshold are positive. The threshold is the middle between two scores. Labels are
+    bool [N], scores finite floats [N].
     """
     order = np.argsort(-scores, kind="stable")
     ranked, hits = scores[order], labels[order]
@@ -141,10 +134,7 @@ def best_threshold(labels: np.ndarray, scores: np.ndarray) -> Tuple[float, float
 
 
 def mcnemar(first: int, second: int) -> float:
-    """Return the two-sided p-value of McNemar's exact test.
-
-    ``first`` and ``second`` are numbers of samples that only the first or second run gets right.
-    """
+    """Return McNemar's exact two-sided p-value for samples that only one of two runs gets right."""
     total = first + second
     logs = [
         math.lgamma(total + 1) - math.lgamma(k + 1) - math.lgamma(total - k + 1)

@@ -25,14 +25,11 @@ DEVICE = "AMP_XLA_DEVICE"
 
 @dataclasses.dataclass(frozen=True)
 class Machine:
-    """Hardware and software of this machine, as ``probe`` returns them.
-
-    ``unseen`` says why TensorFlow does not see the driver's GPU; '' if it does, or there is none.
-    """
+    """Hardware and software of this machine, as ``probe`` returns them."""
 
     device: str
     gpu: bool
-    unseen: str
+    unseen: str  # why TensorFlow does not see the driver's GPU
     driver: str
     tensorflow: str
     bert4keras: str
@@ -75,13 +72,10 @@ class Machine:
 
 def look(seconds: float = 150.0) -> Machine:
     """Return the ``Machine`` as seen by a new process, which must answer in time."""
-    done = subprocess.run(
-        [sys.executable, "-c", _PROBE],
-        capture_output=True,  # a failure is reported by the caller, with stderr
-        env=clean_environment(),
-        check=True,
+    done = subprocess.run(  # a failure is reported by the caller, with stderr
+        [sys.executable, "-c", _PROBE], capture_output=True, env=clean_environment(), check=True,
         timeout=seconds,
-    )
+    )  # fmt: skip
     return Machine(**json.loads(done.stdout.decode().splitlines()[-1]))
 
 

@@ -63,12 +63,9 @@ class Outcome:
 
     Attributes:
       status: ``ok``, ``out of memory``, ``not finite``, ``crashed``, ``timed out``, ``refused`` or
-        ``not measured`` (the time budget was spent).
-      why: reason if the status is not ``ok``.
-      samples_per_second: one number per round.
-      step_seconds: one number per timed step.
-      steps: training steps of the last run.
-      loss: loss of the last finite one of these steps; None if there is none.
+        ``not measured`` (the time budget was spent); ``why`` is the reason.
+      samples_per_second: one number per round; ``step_seconds``: one number per timed step.
+      steps, loss: training steps of the last run, and loss of the last finite one of them.
       warm_seconds: compilation and other first-time work, in the first round.
     """
 
@@ -95,12 +92,8 @@ class Outcome:
     def add(self, lines: Sequence[Dict[str, Any]], steps: int) -> None:
         """Add a round: the last ``steps`` steps of a run, without steps that compiled.
 
-        Args:
-          lines: the run's lines of metrics.jsonl, one per step.
-          steps: number of timed steps.
-
-        Raises:
-          ChildEnded: most steps were not finite.
+        ``lines`` are the run's lines of metrics.jsonl, one per step. Raises ``ChildEnded`` if most
+        steps were not finite.
         """
         samples = np.diff([0, *(line["samples"] for line in lines)])
         seconds = samples / [line["samples_per_second"] for line in lines]
@@ -127,7 +120,7 @@ class ChildEnded(Exception):
 def ended(code: int, errors: bytes) -> ChildEnded:
     """Return why a process ended without a result, from its exit code and standard error."""
     text = errors.decode("utf-8", "replace")
-    last = next((line[:200] for line in reversed(text.splitlines()) if line.strip()), "")
+    last = "".join(text.strip().splitlines()[-1:])[:200]
     out_of_memory = _OUT_OF_MEMORY.search(text)
     if out_of_memory:
         return ChildEnded("out of memory", out_of_memory.group(0))
@@ -142,12 +135,8 @@ def ended(code: int, errors: bytes) -> ChildEnded:
 def turn(request: Request, steps: int, timeout: float, folder: Path) -> List[Dict[str, Any]]:
     """Train in a new process for ``steps`` steps; return its lines of metrics.jsonl, one per step.
 
-    Args:
-      timeout: maximum seconds.
-      folder: gets the run, and the programs that XLA of TensorFlow 2 compiles, for the next round.
-
-    Raises:
-      ChildEnded: the run failed, or took longer.
+    ``folder`` gets the run, and the programs that XLA of TensorFlow 2 compiles, for the next round.
+    Raises ``ChildEnded`` if the run failed, or took more than ``timeout`` seconds.
     """
     runs, errors, began = folder / "runs", folder / "errors", time.monotonic()
     shutil.rmtree(str(runs), ignore_errors=True)
@@ -186,17 +175,12 @@ def _logged(runs: Path) -> List[Dict[str, Any]]:
 
 
 def measure(
-    requests: Sequence[Request],
-    steps: int,
-    rounds: int,
-    timeout: float,
-    budget: float = 0.0,
+    requests: Sequence[Request], steps: int, rounds: int, timeout: float, budget: float = 0.0
 ) -> List[Outcome]:
     """Train each combination on the same batches, in a new process each time.
 
     Args:
-      steps: timed steps per run.
-      timeout: maximum seconds per process.
+      steps: timed steps per run; ``timeout``: maximum seconds per process.
       budget: maximum seconds for all rounds, 0 = no limit. In the first round, combinations whose
         turn comes after 70% of the budget are ``not measured``. No round starts once it is spent.
     """

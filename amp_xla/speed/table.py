@@ -37,31 +37,26 @@ def render(outcomes: Sequence[Outcome]) -> str:
 
 
 def recommend(outcomes: Sequence[Outcome]) -> Tuple[Optional[Outcome], str]:
-    """Return the outcome to train with and a sentence that gives the reason.
+    """Return the outcome to train with, and a sentence that gives the reason.
 
     A difference counts only if it is larger than the spread of the rounds of either outcome. Among
-    the outcomes that do not differ from the fastest, the simplest is recommended.
-
-    Args:
-      outcomes: the simplest combination first.
-
-    Returns:
-      (outcome, reason); the outcome is None if the fastest does not differ from the first finite
-      outcome, or if no outcome was finite.
+    the outcomes that do not differ from the fastest, the first, which is the simplest, is
+    recommended; none if that is the first finite one of all, or none was finite.
     """
     finite = [o for o in outcomes if o.status == "ok" and o.loss is not None]
     if not finite:
         return None, "in no combination did all numbers stay finite"
     first, fastest = finite[0], max(finite, key=lambda o: o.median)
-    equals = [o for o in finite if not _differ(fastest, o)]
+    noise = {o.name: max(spread(x.samples_per_second) for x in (fastest, o)) for o in finite}
+    equals = [o for o in finite if fastest.median / o.median - 1.0 <= noise[o.name]]
     gain = f"{fastest.median / first.median:.2f}x {first.name}"
     if equals == [fastest]:
         return fastest, f"fastest: {fastest.name}, {gain}"
     rivals = [o for o in equals if o is not fastest]
-    noise = ", ".join(f"{o.name} {_spread_text(o)}" for o in equals)
+    spreads = ", ".join(f"{o.name} {_spread_text(o)}" for o in equals)
     reason = (
         f"fastest: {fastest.name}, {gain}, but its difference from "
-        f"{', '.join(o.name for o in rivals)} is within the spread of the rounds ({noise})"
+        f"{', '.join(o.name for o in rivals)} is within the spread of the rounds ({spreads})"
     )
     if first in equals:
         return None, f"{reason}: nothing to recommend; repeat with more --rounds on an idle machine"
@@ -85,8 +80,3 @@ def pays_from(best: Outcome, outcomes: Sequence[Outcome]) -> str:
 def _spread_text(outcome: Outcome) -> str:
     noise = spread(outcome.samples_per_second)
     return "one round only" if noise == math.inf else f"{noise:.0%}"
-
-
-def _differ(fast: Outcome, slow: Outcome) -> bool:
-    noise = max(spread(each.samples_per_second) for each in (fast, slow))
-    return fast.median / slow.median - 1.0 > noise

@@ -56,24 +56,17 @@ class Kernel:
 
     @property
     def moved(self) -> int:
-        """Return the number of bytes that the kernel reads and writes."""
+        """Bytes that the kernel reads and writes."""
         return self.read + self.written
 
     @property
     def library(self) -> bool:
-        """Return whether the kernel is a function of cuBLAS or cuDNN."""
+        """True if the kernel is a function of cuBLAS or cuDNN."""
         return self.kind.startswith("__")
 
 
 def kernels(module: bytes, gpu: Mapping[str, Any]) -> List[Kernel]:
-    """Compile XLA's ``HloModuleProto`` for a GPU; return the kernels in their order.
-
-    Args:
-      gpu: values of ``target.txtpb``, XLA's description of a GPU.
-
-    Raises:
-      UnsupportedError: XLA fails, or cuDNN's attention would compute wrong numbers.
-    """
+    """Compile an ``HloModuleProto`` for a GPU, the values of ``target.txtpb``; return kernels."""
     built, description = program(), (_FOLDER / "target.txtpb").read_text(encoding="utf-8")
     with tempfile.TemporaryDirectory(prefix="amp_xla-") as name:
         paths = [Path(name) / file for file in ("module.pb", "target.txtpb")]
@@ -89,11 +82,7 @@ def kernels(module: bytes, gpu: Mapping[str, Any]) -> List[Kernel]:
 
 
 def program() -> Path:
-    """Return the path of the program; build it if the cache has none for this TensorFlow.
-
-    Raises:
-      UnsupportedError: TensorFlow is not 2.17, or the program cannot be built.
-    """
+    """Return the path of the program; build it if the cache has none for this TensorFlow."""
     spec = importlib.util.find_spec("tensorflow")
     tensorflow = Path((spec.origin if spec else None) or "-").parent
     header = tensorflow / "include/tensorflow/core/public/version.h"

@@ -8,17 +8,13 @@ from __future__ import annotations
 
 import functools
 import operator
-import os
-from pathlib import Path
 from typing import Callable, Dict, NamedTuple, Sequence, Tuple
 
 import numpy as np
 
 from amp_xla.errors import DataError
-from amp_xla.process import regular
 
 Shape = Tuple[int, ...]
-SIZES = {"bfloat16": 2}  # bytes per number of dtypes that NumPy does not have
 
 
 class Stored(NamedTuple):
@@ -40,29 +36,11 @@ def product(shape: Sequence[int]) -> int:
     return functools.reduce(operator.mul, shape, 1)
 
 
-def itemsize(dtype: str) -> int:
-    """Return the bytes per number of a dtype."""
-    return SIZES.get(dtype) or int(np.dtype(dtype).itemsize)
-
-
 def decoded(data: bytes, dtype: str) -> np.ndarray:
     """Return numbers from little-endian bytes; bfloat16 becomes float32."""
     if dtype == "bfloat16":
         return (np.frombuffer(data, "<u2").astype("<u4") << 16).view("<f4")
     return np.frombuffer(data, np.dtype(dtype).newbyteorder("<"))
-
-
-def piece(path: Path, offset: int, size: int) -> bytes:
-    """Return ``size`` bytes of a file, starting at ``offset``.
-
-    Raises:
-      DataError: the file is too short.
-    """
-    with regular.opened(path, links=True) as file:
-        if offset + size > file.seek(0, os.SEEK_END):
-            raise DataError(f"{path} is truncated; copy or download it again")
-        file.seek(offset)
-        return file.read(size)
 
 
 def damaged(what: str, error: Exception) -> DataError:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
-from typing import Any, Dict
+from typing import Dict
 
 import numpy as np
 
@@ -18,11 +19,7 @@ def pretrained(folder: str) -> Pretrained:
 
 
 def tensors(prefix: Path) -> Tensors:
-    """Return the tensors of a TensorFlow checkpoint; TensorFlow verifies each when it reads it.
-
-    Raises:
-      DataError: the index is damaged.
-    """
+    """Return the tensors of a TensorFlow checkpoint; TensorFlow verifies each when it reads it."""
     # The readers raise various exceptions, IndexError for a truncated file.
     try:
         reader = tf.train.load_checkpoint(str(prefix))
@@ -31,13 +28,12 @@ def tensors(prefix: Path) -> Tensors:
     except Exception as error:
         raise damaged(f"{prefix}.index", error) from None
 
-    def stored(name: str) -> Stored:
-        def read() -> Any:
-            return reader.get_tensor(name)
-
-        return Stored(tuple(shapes[name]), dtypes[name].name, str(prefix), read)
-
-    return {name: stored(name) for name in shapes}
+    return {
+        name: Stored(
+            tuple(shape), dtypes[name].name, str(prefix), functools.partial(reader.get_tensor, name)
+        )
+        for name, shape in shapes.items()
+    }  # fmt: skip
 
 
 def write_tensors(prefix: str, values: Dict[str, np.ndarray]) -> None:

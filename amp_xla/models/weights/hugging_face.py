@@ -6,15 +6,18 @@ Rules translate the names in Google's checkpoints, which bert4keras uses, to tho
 
 from __future__ import annotations
 
+import functools
 import re
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterable, List, Optional
+from typing import Any, Callable, Iterable, List, Optional
+
+import numpy as np
+from safetensors import SafetensorError, deserialize, safe_open
 
 from amp_xla.data.text.vocabulary import json_file
 from amp_xla.errors import DataError
-from amp_xla.models.weights import Stored, Tensors, damaged, decoded, itemsize, piece, product
+from amp_xla.models.weights import Shape, Stored, Tensors, damaged, decoded
 from amp_xla.models.weights.pytorch import pytorch
-from amp_xla.process import json_files, regular
 
 _DTYPES = {
     "F32": "float32", "F16": "float16", "BF16": "bfloat16", "F64": "float64", "I64": "int64",
@@ -55,13 +58,8 @@ def tensors(folder: Path) -> Optional[Tensors]:
     """Return the tensors in a folder by name; None if it has no file of weights.
 
     PyTorch's old names of LayerNorm's tensors, gamma and beta, become weight and bias.
-
-    Raises:
-      DataError: a file is damaged or missing, or contains something other than tensors.
     """
-    for name, read in (
-        ("model.safetensors", safetensors), ("pytorch_model.bin", pytorch)
-    ):  # fmt: skip
+    for name, read in {"model.safetensors": safetensors, "pytorch_model.bin": pytorch}.items():
         index = folder / f"{name}.index.json"
         if (folder / name).is_file() or index.is_file():
             parts = [name] if (folder / name).is_file() else _parts(index)
@@ -87,11 +85,7 @@ def _parts(index: Path) -> List[str]:
 
 
 def spelling(names: Iterable[str], family: str, source: str) -> Callable[[str], str]:
-    """Return a function from Google's name of a tensor to its name in ``names``.
-
-    Raises:
-      DataError: ``names`` do not belong to exactly one model.
-    """
+    """Return a function from Google's name of a tensor to its name in ``names``."""
     models = sorted(n[: -len(EMBEDDINGS)] for n in names if n.endswith(EMBEDDINGS))
     if len(models) != 1:
         raise DataError(
@@ -116,35 +110,26 @@ def spelling(names: Iterable[str], family: str, source: str) -> Callable[[str], 
 
 
 def safetensors(path: Path) -> Tensors:
-    """Return the tensors of a ``model.safetensors``. The library's NumPy reader has no bfloat16.
+    """Return the tensors of a ``model.safetensors``."""
+    # The library's NumPy reader has no bfloat16.
+    content = functools.lru_cache(maxsize=1)(lambda: dict(deserialize(path.read_bytes())))
 
-    The file begins with the size of its header and the header, a JSON object.
+    def read(name: str, dtype: str, shape: Shape) -> np.ndarray:
+        if dtype == "bfloat16":
+            return decoded(content()[name]["data"], dtype).reshape(shape)
+        with safe_open(str(path), "np") as file:
+            return file.get_tensor(name)
 
-    Raises:
-      DataError: the file is damaged or truncated.
-    """
-
-    def stored(entry: Dict[str, Any]) -> Stored:
-        json_files.require(entry, {"shape": list, "dtype": str, "data_offsets": list})
-        shape, dtype = tuple(entry["shape"]), _DTYPES.get(entry["dtype"], entry["dtype"])
-        begin, end = (start + offset for offset in entry["data_offsets"])
-        known = dtype in _DTYPES.values()
-        numbers = product(shape) * itemsize(dtype) if known else 0
-        if not start <= begin <= end <= size or (known and end - begin != numbers):
-            raise ValueError("a tensor outside the file, or of another size than its shape")
-        return Stored(
-            shape, dtype, str(path),
-            lambda: decoded(piece(path, begin, end - begin), dtype).reshape(shape),
-        )  # fmt: skip
+    def stored(name: str, part: Any) -> Stored:
+        dtype, shape = part.get_dtype(), tuple(part.get_shape())
+        dtype = _DTYPES.get(dtype, dtype)
+        return Stored(shape, dtype, str(path), lambda: read(name, dtype, shape))
 
     try:
-        size, start = path.stat().st_size, 8 + int.from_bytes(piece(path, 0, 8), "little")
-        if start > regular.LARGEST:
-            raise ValueError("its header is too large")
-        header = json_files.decode(piece(path, 8, start - 8))
-        header.pop("__metadata__", None)
-        return {name: stored(entry) for name, entry in header.items()}
-    except (ValueError, TypeError) as error:
+        with safe_open(str(path), "np") as file:
+            names = file.keys()
+            return {name: stored(name, file.get_slice(name)) for name in names}
+    except SafetensorError as error:
         raise DataError(
             f"{path} is truncated or damaged ({error}); copy or download it again"
         ) from None

@@ -76,9 +76,6 @@ class Pretrained:
       path: path of the configuration file.
       tasks: number of ERNIE's tasks; 0 = not an ERNIE that uses them.
       config: content of ``path``; missing sizes have defaults, ``model_type`` is a known one.
-
-    Raises:
-      DataError: a file is missing, is not JSON, or has an impossible value.
     """
 
     def __init__(self, folder: str, checkpoint: Callable[[Path], Tensors]) -> None:
@@ -99,22 +96,12 @@ class Pretrained:
             )
 
     def check_sizes(self, vocab_size: Optional[int], length: Optional[int]) -> None:
-        """Check that the model has enough embeddings for a vocabulary and a sequence length.
-
-        Args:
-          vocab_size: number of tokens in the vocabulary.
-          length: maximum number of tokens per sequence.
-
-        Raises:
-          DataError: it has too few; or the files have fewer layers, or no weights.
-        """
-        stored, needed = self.stored(), self.config["num_hidden_layers"]
-        layers = _layers(stored)
+        """Check that the files have all layers, and embeddings for a vocabulary and a length."""
+        layers, needed = _layers(self.stored()), self.config["num_hidden_layers"]
         if 0 < layers < needed:
-            source = next(iter(stored.values())).source
             raise DataError(
-                f"{source} has no tensor of encoder/layer_{layers}/; it has {layers} layers, but "
-                f"{self.path} has num_hidden_layers {needed}"
+                f"{self._source} has no tensor of encoder/layer_{layers}/; it has {layers} layers, "
+                f"but {self.path} has num_hidden_layers {needed}"
             )
         most, rows = self.config["max_position_embeddings"], self.config["vocab_size"]
         if self.config["model_type"] in _POSITIONS and length is not None and most < length:
@@ -143,13 +130,9 @@ class Pretrained:
           report: False = do not print the line.
 
         Returns:
-          Google's name -> float32.
-
-        Raises:
-          DataError: a tensor is missing, damaged, not finite, or has another shape or dtype.
+          Google's name -> float32, finite.
         """
-        stored = self.stored()
-        source = next(iter(stored.values())).source if stored else str(self._folder)
+        stored, source = self.stored(), self._source
         if self.tasks:
             needed = {**needed, TASKS: (self.tasks, needed[SEGMENTS][1])}
         names = self.names(needed)
@@ -159,10 +142,9 @@ class Pretrained:
             needed = {name: shape for name, shape in needed.items() if name not in pooler}
             names = {name: names[name] for name in needed}
         unused = sorted(set(stored) - set(names.values()))
-        self._check_complete(list(names.values()), unused, source)
         turned = {n for n in needed if self._hugging_face and n.endswith("/kernel")}
-        for name, shape in needed.items():  # first, because it reads no numbers
-            self._check(names[name], tuple(shape[::-1] if name in turned else shape))
+        shapes = {names[n]: s[::-1] if n in turned else s for n, s in needed.items()}
+        self._check(shapes, unused)  # first, because it reads no numbers
         values = {name: _finite(names[name], stored[names[name]]) for name in needed}
         values.update({name: values[name].T for name in turned})
         if self.tasks:
@@ -176,8 +158,7 @@ class Pretrained:
         stored = self.stored()
         if not self._hugging_face:
             return {name: name for name in needed}
-        source = next((tensor.source for tensor in stored.values()), str(self._folder))
-        spelled = hugging_face.spelling(stored, self.config["model_type"], source)
+        spelled = hugging_face.spelling(stored, self.config["model_type"], self._source)
         return {name: spelled(name) for name in needed}
 
     def has_head(self) -> bool:
@@ -193,17 +174,16 @@ class Pretrained:
             self._stored = self._checkpoint(_checkpoint_prefix(self._folder))
         return self._stored
 
+    @property
+    def _source(self) -> str:
+        return next((tensor.source for tensor in self.stored().values()), str(self._folder))
+
     def _family(self) -> str:
-        kind = self.config.get("model_type")
-        if kind == "ernie":
-            return "bert"
-        if kind == "roformer" and (
-            self.config.get("norm_type", "layer_norm") != "layer_norm"
-            or self.config.get("use_bias") is False
-        ):
+        kind, norm = self.config.get("model_type"), self.config.get("norm_type", "layer_norm")
+        if kind == "roformer" and (norm != "layer_norm" or self.config.get("use_bias") is False):
             return "roformer_v2"
         if kind is not None:
-            return str(kind)
+            return "bert" if kind == "ernie" else str(kind)
         names = "\n".join(self.stored())
         if re.search(r"(^|\.)electra[/.]", names, re.MULTILINE):
             return "electra"
@@ -220,32 +200,27 @@ class Pretrained:
             f'"model_type": "nezha" or "roformer" to {self.path}'
         )
 
-    def _check_complete(self, names: List[str], unused: List[str], source: str) -> None:
-        stored = self.stored()
-        missing = [name for name in names if name not in stored]
-        layers, needed = _layers(stored), self.config["num_hidden_layers"]
+    def _check(self, shapes: Mapping[str, Shape], unused: List[str]) -> None:
+        """Raise DataError if a tensor is missing, or has another shape or dtype."""
+        stored, needed = self.stored(), self.config["num_hidden_layers"]
+        missing = [name for name in shapes if name not in stored]
         if missing:
-            name = missing[0]
             others = f" and {len(missing) - 1} others" if len(missing) > 1 else ""
-            similar = difflib.get_close_matches(name, unused, 1)
+            similar = difflib.get_close_matches(missing[0], unused, 1)
             hint = "is it a complete model of this family?"
             if similar:
                 hint = f"its unused tensor {similar[0]} has a similar name"
-            raise DataError(f"{source} has no tensor {name}{others}; {hint}")
-        if layers > needed:
-            note(f"{source} has {layers} layers; the model uses the first {needed}")
-
-    def _check(self, name: str, shape: Shape) -> None:
-        tensor = self.stored()[name]
-        if tensor.shape != tuple(shape):
-            raise DataError(
-                f"{tensor.source}: tensor {name} is {list(tensor.shape)}, but {self.path.name} "
-                f"needs {list(shape)}"
-            )
-        if tensor.dtype not in FLOATS:
-            raise DataError(
-                f"{tensor.source}: tensor {name} is {tensor.dtype}; required: {FLOATS[0]}"
-            )
+            raise DataError(f"{self._source} has no tensor {missing[0]}{others}; {hint}")
+        if _layers(stored) > needed:
+            note(f"{self._source} has {_layers(stored)} layers; the model uses the first {needed}")
+        for name, shape in shapes.items():
+            tensor, problem = stored[name], ""
+            if tensor.shape != tuple(shape):
+                problem = f"{list(tensor.shape)}, but {self.path.name} needs {list(shape)}"
+            elif tensor.dtype not in FLOATS:
+                problem = f"{tensor.dtype}; required: {FLOATS[0]}"
+            if problem:
+                raise DataError(f"{tensor.source}: tensor {name} is {problem}")
 
 
 def _report(unused: Iterable[str], source: str) -> None:
@@ -317,10 +292,7 @@ def _configuration(folder: Path) -> Tuple[Path, Dict[str, Any], int]:
     if str(kind).endswith(TAGGER):
         kind = config["model_type"] = kind[: -len(TAGGER)]
     if kind is not None and kind not in (*FAMILIES, "ernie"):
-        raise DataError(
-            f"{path}: model_type {json.dumps(kind)[:40]} is not supported; allowed: "
-            f"{', '.join(FAMILIES)}, ernie"
-        )
+        raise _unsupported(path, "model_type", kind, ", ".join((*FAMILIES, "ernie")))
     for key, allowed in _ALLOWED.items():
         value = config.get(key)
         if value is None and key not in _REQUIRED:
@@ -352,36 +324,32 @@ def _numbers(config: Mapping[str, Any]) -> int:
 
 def _complete(config: Dict[str, Any], path: Path) -> None:
     """Fill in defaults, and refuse values that bert4keras cannot build."""
-    for key, default in _DEFAULTS.items():
-        config.setdefault(key, default)
+    config.update({**_DEFAULTS, **config})
     if config["model_type"] in ("bert", "nezha"):  # it has no meaning, as in transformers
         config.pop("embedding_size", None)
     for key, only in _ONLY.items():
         if config.get(key, only) != only:
-            raise DataError(
-                f"{path}: {key} {json.dumps(config[key])[:40]} is not supported; allowed: "
-                f"{json.dumps(only)}"
-            )
+            raise _unsupported(path, key, config[key], json.dumps(only))
     hidden, heads = config["hidden_size"], config["num_attention_heads"]
     if hidden % heads and not config.get("attention_head_size"):
         raise DataError(f"{path}: num_attention_heads {heads} does not divide hidden_size {hidden}")
     config.setdefault("layer_norm_eps", 1e-12)
     act = config.get("hidden_act", "gelu")
     if act not in list(_ACTIVATIONS):
-        raise DataError(
-            f"{path}: hidden_act {json.dumps(act)[:40]} is not supported; allowed: "
-            f"{', '.join(_ACTIVATIONS)}"
-        )
+        raise _unsupported(path, "hidden_act", act, ", ".join(_ACTIVATIONS))
     config["hidden_act"] = _ACTIVATIONS[act]
     if config["model_type"] == "albert" and config.get("embedding_size", hidden) == hidden:
         raise DataError(f"{path}: an ALBERT needs an embedding_size that differs from hidden_size")
 
 
+def _unsupported(path: Path, key: str, value: Any, allowed: str) -> DataError:
+    value = json.dumps(value)[:40]
+    return DataError(f"{path}: {key} {value} is not supported; allowed: {allowed}")
+
+
 def _finite(name: str, tensor: Stored) -> np.ndarray:
     try:
         values = np.asarray(tensor.read(), np.float32)
-    except DataError:
-        raise
     except Exception as error:
         raise damaged(f"{tensor.source}: tensor {name}", error) from None
     # Minimum and maximum propagate NaN and need no array of booleans.

@@ -19,7 +19,7 @@ from typing import Any, Callable, ClassVar, Dict, NamedTuple, Sequence, Tuple
 import numpy as np
 
 from amp_xla.errors import DataError
-from amp_xla.models.weights import Stored, Tensors, damaged, decoded, itemsize, piece, product
+from amp_xla.models.weights import Stored, Tensors, damaged, decoded, product
 from amp_xla.process import regular
 
 _MAGIC = 0x1950A86A20F9469CFC6C
@@ -46,8 +46,7 @@ class _Storage(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """Size of the tensor."""
-        return self.numel * itemsize(self.dtype)
+        return self.numel * (2 if self.dtype == "bfloat16" else np.dtype(self.dtype).itemsize)
 
 
 class _View(NamedTuple):
@@ -156,11 +155,7 @@ class _Unpickler(_Interpreter):
 
 
 def pytorch(path: Path) -> Tensors:
-    """Return the tensors of a ``pytorch_model.bin``.
-
-    Raises:
-      DataError: the file is damaged, or contains something other than tensors.
-    """
+    """Return the tensors of a ``pytorch_model.bin``."""
     try:
         with regular.opened(path, links=True) as file:
             zipped = file.read(4) == b"PK\x03\x04"
@@ -242,4 +237,10 @@ def _sequence(path: Path, storages: Dict[str, _Storage]) -> Tuple[Any, Callable[
                 raise ValueError(f"storage {key} and its tensor differ in size")
             places[key] = file.tell()
             file.seek(storages[key].bytes, 1)
-    return state, lambda key: piece(path, places[key], storages[key].bytes)
+
+    def content(key: str) -> bytes:
+        with regular.opened(path, links=True) as file:
+            file.seek(places[key])
+            return file.read(storages[key].bytes)
+
+    return state, content

@@ -7,6 +7,7 @@ pass, so bytes have a value in its dtypes and one in float32.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from typing import Any, Collection, Dict, List, Mapping, Optional, Sequence, Set, Tuple
 
 import numpy as np
@@ -26,15 +27,7 @@ Output = Tuple[str, int]  # node name, output index
 
 
 def count(model: Any, batch: Optional[Sequence[Any]] = None) -> Work:
-    """Count the work of a training step.
-
-    Args:
-      model: a compiled Keras model, a ``Job`` or a ``TrainStep``.
-      batch: as for ``amp_xla.diagnose.inspect``; without it, 32 rows of 128 tokens.
-
-    Raises:
-      PassFailedError: the mixed-precision pass failed.
-    """
+    """Count the work of a training step; arguments are as for ``amp_xla.diagnose.inspect``."""
     training = training_graph.view(model)
     feeds = training.feed_shapes(batch)
     rewritten = virtual_gpu.rewrite(training, training.fetches).graph_def
@@ -63,13 +56,12 @@ class _Graph:
 
     def products(self) -> List[Product]:
         """Return the matrix products, equal ones added up."""
-        found: Dict[Tuple[float, float, bool], int] = {}
+        found: Counter = Counter()
         for name, flops in self._flops.items():
             node = self._nodes[name]
             inputs = [nodes.parse_input(text) for text in node.input if text[0] != "^"]
             elements = sum(self._elements(output) for output in (*inputs, (name, 0)))
-            key = (float(flops), elements, nodes.is_half(node))
-            found[key] = found.get(key, 0) + 1
+            found[float(flops), elements, nodes.is_half(node)] += 1
         return [Product(f * n, e * n, half) for (f, e, half), n in found.items()]
 
     def traffic(self) -> Tuple[Traffic, Traffic]:
@@ -84,8 +76,8 @@ class _Graph:
                 fused.update(read)
                 fused.add((name, 0))
                 continue
-            written = [(name, index) for index in range(len(nodes.output_types(node)))]
-            written = [output for output in written if self._is_activation(output)]
+            outputs = ((name, index) for index in range(len(nodes.output_types(node))))
+            written = [output for output in outputs if self._is_activation(output)]
             unfused += [*read, *written]
             if node.op in _REDUCTIONS:
                 fused.update(written)

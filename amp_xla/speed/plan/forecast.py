@@ -40,7 +40,6 @@ class Work(NamedTuple):
     """The work of a micro-batch.
 
     Attributes:
-      samples: rows of the batch.
       products: matrix products of the forward and backward pass.
       unfused: bytes that other operations read and write if each is a kernel.
       fused: the same if elementwise operations between products are one kernel.
@@ -71,17 +70,14 @@ class Work(NamedTuple):
 
 
 class Mode(NamedTuple):
-    """Precision and XLA of a step. ``precision`` is ``fp32``, ``tf32`` or ``amp``.
-
-    ``recipe``: the model is a recipe's, whose hand-written derivatives keep fewer activations.
-    """
+    """Precision (``fp32``, ``tf32`` or ``amp``), XLA and GPUs of a step."""
 
     precision: str
     xla: bool
     gpus: int = 1
     accumulation: int = 1
     per_machine: int = 8
-    recipe: bool = False
+    recipe: bool = False  # its model's hand-written derivatives keep fewer activations
 
     def __str__(self) -> str:
         return f"{self.precision}, XLA {'on' if self.xla else 'off'}"
@@ -112,12 +108,7 @@ def program(name: str, constants: Optional[Mapping[str, Any]] = None) -> Dict[st
 
 
 def seconds(work: Work, gpu: Gpu, mode: Mode, c: Mapping[str, float]) -> Seconds:
-    """Return the seconds of a micro-batch.
-
-    Args:
-      work: of one micro-batch on one GPU.
-      c: constants, as ``program`` returns them.
-    """
+    """Return the seconds of a micro-batch on one GPU; ``c`` are constants of ``program``."""
     amp = mode.precision == "amp"
     bandwidth = MEMORY_SHARE * gpu.bandwidth * 1e9
     # A GPU with few watts for its peak runs at a lower clock under load.

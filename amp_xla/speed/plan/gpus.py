@@ -18,9 +18,7 @@ class Gpu(NamedTuple):
         which on GeForce is half the advertised figure. No ``tf32`` before Ampere.
       bandwidth: GB/s of the memory; ``memory``: GiB; ``watts``: power limit.
       link: GB/s to another GPU in one direction.
-      capability: compute capability.
       cores: multiprocessors; ``cache``: MiB of the second-level cache.
-      source: where the figures are.
     """
 
     name: str
@@ -61,11 +59,7 @@ GPUS = {row[0]: Gpu(*row) for row in _ROWS}
 
 
 def chosen(names: str) -> List[Gpu]:
-    """Return the GPUs of a list separated by commas, or all for ``all``.
-
-    Raises:
-      SettingsError: a name is unknown.
-    """
+    """Return the GPUs of a list separated by commas, or all for ``all``."""
     if names == "all":
         return list(GPUS.values())
     gpus = [named(word, "--gpu", "all, ") for word in names.split(",")]
@@ -73,11 +67,7 @@ def chosen(names: str) -> List[Gpu]:
 
 
 def named(word: str, flag: str, others: str = "") -> Gpu:
-    """Return a GPU by its name; the error names ``flag`` and its other values, ``others``.
-
-    Raises:
-      SettingsError: the name is unknown.
-    """
+    """Return a GPU by its name; the error names ``flag`` and its other values, ``others``."""
     name = word.strip().lower()
     if name not in GPUS:
         starts = [known for known in GPUS if name and known.startswith(name)]

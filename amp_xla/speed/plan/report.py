@@ -16,14 +16,11 @@ _FEW = 3  # GPUs of which each mode is printed
 
 @dataclasses.dataclass(frozen=True)
 class Option:
-    """A GPU in a mode. Ranges hold 80% of the residuals of such GPUs.
+    """A GPU in a mode. Ranges hold 80% of the residuals of such GPUs; None = unknown.
 
     Attributes:
       step_ms: of a micro-batch; samples_per_s: of all GPUs; speed: one value instead of its range.
-      memory_gib, verdict: needed memory, and whether it ``fits``.
-      largest_batch: largest batch per GPU that fits.
-      hours, cost: of the run; None if its length or the price is unknown.
-      parts: share of each part of a step.
+      memory_gib: needed memory; ``largest_batch``: per GPU; ``parts``: shares of a step.
     """
 
     gpu: str
@@ -49,25 +46,25 @@ def option(
 ) -> Option:
     """Forecast one GPU in one mode.
 
-    Args:
-      work: of the longest micro-batch of a GPU.
-      ratio: size of the mean batch / the longest.
-      samples: samples of the run, if known.
-      price: per hour of one GPU, if known.
+    ``work`` is of the longest micro-batch; the mean one is ``ratio`` times as large. ``samples`` of
+    the run and the ``price`` of an hour of one GPU may be unknown.
     """
     seconds = forecast.seconds(work.scaled(ratio), gpu, mode, forecast.program("tensorflow"))
     total = sum(seconds)
     low, high = (total * factor for factor in forecast.spread(gpu))
     count = work.samples * mode.gpus
     speeds = (count / high, count / low)
-    hours = None if samples is None else (samples / speeds[1] / 3600, samples / speeds[0] / 3600)
-    scale = None if price is None else price * mode.gpus
     needed = forecast.memory(work, mode)
+    hours = cost = None
+    if samples is not None:
+        hours = samples / speeds[1] / 3600, samples / speeds[0] / 3600
+    if hours is not None and price is not None:
+        scale = price * mode.gpus
+        cost = hours[0] * scale, hours[1] * scale
     return Option(
         gpu.name, mode.precision, mode.xla, (low * 1e3, high * 1e3), speeds, needed / 2**30,
         forecast.verdict(needed / (gpu.memory * 2**30)), forecast.largest_batch(work, gpu, mode),
-        hours, None if hours is None or scale is None else (hours[0] * scale, hours[1] * scale),
-        {name: value / total for name, value in seconds._asdict().items()}, count / total,
+        hours, cost, {n: value / total for n, value in seconds._asdict().items()}, count / total,
     )  # fmt: skip
 
 
