@@ -209,8 +209,8 @@ def parse(
     Args:
       argv: command-line words; None = ``sys.argv[1:]``.
       prog: the command, ``amp-xla ...``.
-      stored: function of the configuration that returns settings of an earlier run, which are the
-        defaults then, or {}.
+      stored: function (configuration) -> settings of an earlier run, which become the defaults;
+        {} if there is no such run.
 
     Raises:
       SettingsError: a flag or value is not allowed.

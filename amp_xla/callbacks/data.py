@@ -148,7 +148,7 @@ class Sequences:
             position += 1
 
     def hashed(self, again: bool) -> Optional[str]:
-        """Return the hash of the batch read last; ``again``: callbacks may have changed it."""
+        """Return the hash of the last batch; ``again``: read it anew, as callbacks may change it."""
         if self._place is None:
             return None
         with restored():
@@ -305,7 +305,7 @@ class Feed:
       position: position of the first batch to train on.
       skip: batches of its epoch that were trained before.
       end: position after the last batch to train on.
-      before: ``state`` before the run was resumed.
+      before: ``state`` of the checkpoint from which the run continues.
     """
 
     def __init__(

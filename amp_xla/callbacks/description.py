@@ -203,7 +203,7 @@ def known_monitor(
 def choose_monitor(
     loop: Any, name: Optional[str], values: Mapping[str, float], missing: Optional[str]
 ) -> Optional[str]:
-    """Let the first value decide if no monitor has a value; return what is wrong with ``name``."""
+    """Make the first value the monitor if none is set; return what is wrong with ``name``."""
     if loop.options.monitor in values:
         return ""
     if name is None:

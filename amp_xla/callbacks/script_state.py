@@ -72,10 +72,10 @@ class ScriptState:
             vars(callback).update(hooks)
 
     def changed(self, arrays: Dict[str, np.ndarray]) -> Dict[str, Any]:
-        """Return what changed since ``fit`` began; its arrays go into ``arrays``.
+        """Return the values that have changed since ``fit`` began; add their arrays to ``arrays``.
 
-        ``state`` is name -> JSON; a name that is gone has an empty text. ``anew`` has the names
-        whose object is not the same one as then.
+        ``state`` maps names to JSON; the JSON is empty if the name no longer exists. ``anew`` lists
+        the names to which the script has assigned a new object.
         """
         found, _ = self._found()
         now = self._read(found)
@@ -92,8 +92,8 @@ class ScriptState:
     def restore(self, last: bool = True) -> None:
         """Restore what the checkpoint has, and the rest as it was when ``fit`` began.
 
-        An object with several names, such as a list that data and a callback share, stays one. One
-        that the script replaced by another keeps its content: it may be a view of the data.
+        A list that data and a callback share stays one object. An object that the script has
+        replaced by another keeps its content, because it may be a view of the data.
 
         Args:
           last: no other call follows; print what cannot be restored.

@@ -69,7 +69,7 @@ def decoded(
 
     Args:
       made: gets name -> each list, dictionary, set and array in the value.
-      value_of: returns an object that has another name, too.
+      value_of: function from a name to its object, for objects with several names.
     """
     if not isinstance(value, (list, dict)):
         return value

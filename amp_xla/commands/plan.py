@@ -110,7 +110,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
 
 
 def _compiling(subject: SubjectOptions, words: Sequence[str], gpu: str, folder: Path) -> Any:
-    """Start ``inspect --compiled`` in another process, which builds the model as for XLA."""
+    """Start ``inspect --compiled``, which builds the model for XLA, in another process."""
     command = [sys.executable, "-m", "amp_xla", "inspect", subject.recipe, "--compiled", gpu]
     command += [] if subject.batch is None else ["--batch", subject.batch]
     return subprocess.Popen(

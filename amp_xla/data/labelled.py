@@ -98,7 +98,7 @@ class Preparation(NamedTuple):
       seed: decides the order, the hidden tokens, and which texts ``train_fraction`` takes.
       micro_batch: rows of a micro-batch, and so the maximum number of windows of a text.
       windows: rows of a batch and of a group of windows in a resumed run; None = a new run.
-      few_lengths: function (batches of few lengths) -> whether to use these, because XLA is on.
+      few_lengths: function (batches of few lengths) -> True if XLA is on and needs them.
     """
 
     vocabulary: VocabularyOptions

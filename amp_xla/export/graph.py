@@ -74,11 +74,11 @@ def with_weights(
     length: int,
     **others: Any,
 ) -> Exportable:
-    """Return the model of ``build``, which can also build it from the exported folder.
+    """Return the model that ``build`` builds; ``reload`` builds it from an exported folder.
 
     Args:
-      build: function that builds the model with its weights; if it gets a folder, as for
-        ``--bert``, with those in it.
+      build: function that builds the model with its weights (argument None), or with the weights
+        in a folder, as for ``--bert``.
       config, tokenizer, length, **others: as in ``Exportable``.
     """
     parts = _built(build, None)

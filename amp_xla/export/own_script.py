@@ -235,7 +235,7 @@ def _encoder(model: Any, transformer: Any, tokenizer: Any, answers: Any) -> Expo
 
 
 def _family(transformer: Any) -> Tuple[str, Optional[str]]:
-    """Return bert4keras' name of the class, and ``lm`` or ``unilm`` if it has such a mask."""
+    """Return bert4keras' name of the model, and its attention mask: ``lm``, ``unilm``, None."""
     models, names = backend.bert4keras("models"), {v: k for k, v in encoders.CLASSES.items()}
     masks = {"lm": models.LM_Mask, "unilm": models.UniLM_Mask}
     mask = next((name for name, base in masks.items() if isinstance(transformer, base)), None)

@@ -87,7 +87,7 @@ class Checkpoint:
         return self.pinned(config)
 
     def settings(self, kind: Type[Any]) -> Dict[str, Any]:
-        """Return the run's settings, without those that ``kind`` lacks and that had a default."""
+        """Return the run's settings; those that ``kind`` lacks only if they were not defaults."""
         values, known = self.identity["config"], settings.fields(kind)
         defaults = {k: v for k, v in self.identity["defaults"].items() if k not in known}
         for name in getattr(kind, "REMOVED", {}):

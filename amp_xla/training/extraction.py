@@ -91,7 +91,7 @@ def predict(
     Args:
       unit: what is found, for a warning.
       build: function (size of the vocabulary, number of labels) -> model, outputs by name.
-      decode: finds it in outputs.
+      decode: function that finds the entities or triples in the outputs.
     """
     from amp_xla.models import dropout, encoders
     from amp_xla.training.step import Inference, restore_weights

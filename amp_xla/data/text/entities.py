@@ -232,7 +232,7 @@ def _texts(
 ) -> Iterator[Tuple[int, Any]]:  # fmt: skip
     """Yield (first line's number, (tokens, tags)) of each text; append bad lines to ``bad``.
 
-    ``rows`` are number and cells of each line; a line without cells ends a text.
+    ``rows`` has a line's number and its cells; a line without cells ends a text.
     """
     refused = {line.line for line in bad}
     first_line: Dict[str, int] = {}  # kind of tag, such as B -> first line that has it

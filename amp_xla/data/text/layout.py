@@ -194,7 +194,7 @@ def cells_of(line: str) -> List[str]:
 
 
 def numbers(cells: Sequence[Any]) -> Tuple[str, ...]:
-    """Return the numbers of columns, which are their names without a header."""
+    """Return 0, 1, ... as text: the names of columns in a file without a header."""
     return tuple(map(str, range(len(cells))))
 
 

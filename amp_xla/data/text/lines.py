@@ -67,7 +67,7 @@ class Table(NamedTuple):
       path: name of the file, for messages.
       format: ``tab`` or ``comma``: what separates the columns; ``quoted``: tabs, and quotation
         marks around cells; or ``json``.
-      rows: number of each row's line, and its columns with tabs between, or JSON.
+      rows: line number and content of each row: columns with tabs between them, or JSON.
       bad: the lines that are not UTF-8 text.
     """
 
@@ -85,7 +85,7 @@ class Table(NamedTuple):
     def of(
         cls, path: str, lines: Sequence[str], bad: List[BadLine], comma: bool = False
     ) -> Table:  # fmt: skip
-        """Return the table in ``lines``; ``comma``: commas separate them, whatever the name."""
+        """Return the table in ``lines``; ``comma``: commas separate cells, whatever its name."""
         rows: List[Tuple[int, Any]]
         rows = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
         name, first = plain_name(path).lower(), rows[0][1] if rows else ""
@@ -109,7 +109,7 @@ class Table(NamedTuple):
         return cls(path, "tab", rows, bad)
 
     def with_row_names(self) -> Table:
-        """Return the table with an empty first cell in its header if that lacks one, as in R."""
+        """Add an empty first cell to the header if it lacks one, as in files written by R."""
         number, head = self.rows[0]
         below = self.rows[1:EXAMINED]
         may = self.format != "json" and "\t" in head

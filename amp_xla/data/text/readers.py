@@ -235,7 +235,7 @@ def questions(
 
     Args:
       path, lines: name and content of the file.
-      run: layout of the run's training file, which this file has too, with or without a label.
+      run: layout of the run's training file; this file has the same, maybe without a label.
       fields: fields that make an input: ``text``, or ``text`` and ``pair``.
       known: names of fields that are recognized in a file with other columns.
 

@@ -19,7 +19,7 @@ class Option:
     """A GPU in a mode. Ranges hold 80% of the residuals of such GPUs.
 
     Attributes:
-      step_ms: of a micro-batch; samples_per_s: of all GPUs; speed: one value instead of its range.
+      step_ms: of a micro-batch; samples_per_s: of all GPUs; speed: the latter as one number.
       memory_gib, verdict: needed memory, and whether it ``fits``.
       largest_batch: largest batch per GPU that fits.
       hours, cost: of the run; None if its length or the price is unknown.
@@ -73,9 +73,10 @@ def option(
 
 @dataclasses.dataclass(frozen=True)
 class Report(JsonReport):
-    """The forecasts; plan.json has these fields. ``xla``: where the bytes with XLA come from.
+    """The forecasts; plan.json has these fields.
 
-    ``auto``, ``auto_why``: whether ``--xla auto`` turns XLA on; None if it does not decide.
+    ``xla`` is the source of the bytes with XLA. ``auto`` is what ``--xla auto`` chooses, None if
+    the mode is given; ``auto_why`` is its reason.
     """
 
     job: str

@@ -119,12 +119,12 @@ class CachedDecoder:
         cached: List[Any] = []
 
         def split_beams(x: Any) -> Any:
-            """Move the beams from the positions into the batch: [B * K, heads, 1, D]."""
+            """Move the beams to the batch axis: [B, heads, K, D] -> [B * K, heads, 1, D]."""
             x = tf.transpose(x, (0, 2, 1, 3))
             return tf.reshape(x, [total, x.shape[2], 1, x.shape[3]])
 
         def merge_beams(x: Any) -> Any:
-            """Move the beams from the batch into the positions: the inverse of ``split_beams``."""
+            """Move the beams back: [B * K, heads, 1, D] -> [B, heads, K, D]."""
             x = tf.reshape(x, [self.rows, self.beams, x.shape[1], x.shape[3]])
             return tf.transpose(x, (0, 2, 1, 3))
 
