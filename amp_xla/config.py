@@ -245,6 +245,12 @@ def _parse(config: Type[T], words: List[str], prog: Optional[str], default: Any 
         raise SettingsError(_one_line(errors.getvalue())) from None
 
 
+def _choices(match: Any) -> str:
+    flag, value, choices = match.groups()
+    names = sorted(set(re.findall(r"'(\w+)'", choices)) - {"None"})
+    return f"{flag} {value}: allowed is {', '.join(names)}"
+
+
 _ADVICE = re.compile(r" ?(?:For full helptext, (?:see|run) .*|Error parsing \S+: )")
 _WORDS = (
     (re.compile(r"invalid literal for int\(\) with base 10: (.*?)(?= Argument helptext)"),
@@ -253,6 +259,8 @@ _WORDS = (
      r"\1 is not a number"),
     (re.compile(r" (?:Perhaps you meant|Arguments similar to [^:]*):"), "; did you mean"),
     (re.compile(r" Argument helptext:"), ":"),
+    (re.compile(r"\{None\}\|"), ""),
+    (re.compile(r"Argument (--\S+): invalid choice: '(.*?)' \(choose from (.*?)\)"), _choices),
     (re.compile(r"(did you mean|:) (--\S+(?:, --\S+| [A-Z{]\S*))"), r"\1 \2,"),
     (re.compile(r"^Unrecognized options:"), "unknown flag"),
     (re.compile(r"^Unrecognized arguments: (.*)"),

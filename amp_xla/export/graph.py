@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
@@ -88,7 +90,8 @@ def with_weights(
 
     def reload(folder: Path) -> Run:
         K.clear_session()
-        again = _built(build, str(folder))
+        with contextlib.redirect_stderr(io.StringIO()):  # the reader calls the head not used
+            again = _built(build, str(folder))
         stored_head = read_head(folder) if again.head else {}
         K.batch_set_value(
             [(v, _transposed(name, stored_head[name])) for name, v in again.head.items()]

@@ -109,7 +109,7 @@ class Report(JsonReport):
             f"{self.job}: {self.batch_per_gpu} samples per micro-batch on each of {self.gpus} "
             f"GPU{'s' * (self.gpus > 1)}; {self.matmul_flops / 1e12:.3g} TFLOP of matrix products, "
             f"{self.half_flops_share:.0%} of them in float16 under amp\n"
-            f"A forecast from data sheets and published speeds: 8 of 10 are within the ranges; "
+            f"A forecast from data sheets; 8 of 10 published speeds are within the ranges; "
             f"docs/plan.md\nBytes with XLA: {self.xla}\n\n"
             f"{columns([head, *rows])}\n\n{self.advice()}"
         )
