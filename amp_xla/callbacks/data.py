@@ -218,7 +218,7 @@ class Generator:
 
 
 class Arrays:
-    """Arrays, of which Keras itself cuts the batches; their rows are put in order for each epoch.
+    """Arrays, from which Keras itself cuts batches; their rows are reordered for each epoch.
 
     Args:
       model: the compiled model.

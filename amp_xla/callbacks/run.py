@@ -353,7 +353,7 @@ class Run(keras.callbacks.Callback):
             model.stop_training = True
 
     def _more(self) -> Content:
-        """Return what a checkpoint stores for Keras and the other callbacks: fields and arrays."""
+        """Return the fields and arrays of a checkpoint about Keras and the other callbacks."""
         arrays: Dict[str, np.ndarray] = {}
         state = self._loop.state
         within = state.step_in_epoch > 0 or state.evaluate_due

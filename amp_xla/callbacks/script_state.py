@@ -145,7 +145,7 @@ class ScriptState:
             )
 
     def _found(self) -> Tuple[Dict[str, script_walk.Slot], Dict[str, Any]]:
-        """Return what ``script_walk.walk`` finds from all roots."""
+        """Return the values that ``script_walk.walk`` reaches from all roots, and their holders."""
         slots: Dict[str, script_walk.Slot] = {}
         holders: Dict[str, Any] = {}
         roots = {id(root): name for name, root in self._roots.items()}

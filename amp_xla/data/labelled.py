@@ -215,7 +215,7 @@ class Preparation(NamedTuple):
 
 
 def _columns(train: Dataset, dev: Dataset) -> str:
-    """Return how the training file was read, and the dev file if it has other columns."""
+    """Return lines about the columns of the training file, and of the dev file if they differ."""
     lines = dict.fromkeys(str(part.layout) for part in (train, dev) if part.layout is not None)
     return "".join(f"{name}{line}\n" for name, line in zip(("", "dev "), lines))
 

@@ -57,7 +57,7 @@ def label_answers(
 
 
 def checked(predicted: Any, lines: Sequence[str]) -> Answers:
-    """Return what a recipe's ``predict`` returned for ``lines``, as ``Answers``.
+    """Check that a recipe's ``predict`` returned ``Answers`` to all ``lines``; return them.
 
     Raises:
       AmpXlaError: it returned something else, or too few or too many answers.

@@ -148,7 +148,7 @@ def _refuse_two_tags(path: str, rows: Sequence[List[str]]) -> None:
 
 
 def split(line: str) -> List[str]:
-    """Return the cells of a line, none of a blank one; spaces at its beginning are a token."""
+    """Return the cells of a line, [] if it is blank; spaces at its beginning are a token."""
     if not line.strip() or "\t" in line:
         return line.split("\t") if line.strip() else []
     first, *others = re.split(" +", line.rstrip())
