@@ -126,9 +126,9 @@ def _other_numbers(trained: Set[str], model: Any, module: Any) -> str:
         f"name {script}:{key}" for key, x in models.items()
         if len(x.weights) == len(names) and {weight.op.name for weight in x.weights} <= trained
     ]  # fmt: skip
-    hint = [*whole, f"needed: a global of {script} that is the model as training built it"][0]
+    hint = [*whole, f"make the trained model a global of {script}, built as in training"][0]
     name = next(name for name in names if name not in trained)
-    return f"has {name} under another number, as it was not the first model built; {hint}"
+    return f"has {name} under another number, because another model was built first; {hint}"
 
 
 def _unmapped(model: Any, built: Sequence[Any]) -> List[str]:
