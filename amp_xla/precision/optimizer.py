@@ -358,7 +358,7 @@ class LossScaleOptimizer(OptimizerFacade):
         strategy = type(tf.distribute.get_strategy()).__name__
         if tf.distribute.has_strategy() and not strategy.startswith("OneDevice"):
             raise ValueError(
-                f"accumulate={self.accumulate} is not possible under {strategy}; "
+                f"accumulate={self.accumulate} under {strategy} is not possible; "
                 f"allowed: 1, or several ranks of Horovod without a strategy (docs/ranks.md)"
             )
         self.build([v for _, v in pairs])
