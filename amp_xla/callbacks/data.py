@@ -148,7 +148,7 @@ class Sequences:
             position += 1
 
     def hashed(self, again: bool) -> Optional[str]:
-        """Return the hash of the last batch; ``again``: read it anew, callbacks may change it."""
+        """Return the hash of the last batch; ``again``: read it a second time first."""
         if self._place is None:
             return None
         with restored():

@@ -345,7 +345,7 @@ class LossScaleOptimizer(OptimizerFacade):
     def get_updates(self, loss: Any, params: Sequence[Any]) -> List[Any]:
         """Return the operation of ``minimize`` in a list, by Keras' name, for ``model.fit``.
 
-        What is added to the list, updates of layers, runs in applied steps only.
+        Keras adds updates of layers to the list; they run in applied steps only.
         """
         operation = self.minimize(loss, params)
         finite, pairs = self.gradients_finite, self.gradients
