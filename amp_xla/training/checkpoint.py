@@ -329,7 +329,7 @@ def find(run: Path, name: Optional[str] = None) -> Checkpoint:
       CheckpointError: it does not exist or is damaged; the message lists undamaged ones.
     """
     if not run.is_dir():
-        raise CheckpointError(f"{run} is not a folder; training prints the name of its run folder")
+        raise CheckpointError(f"{run} is not a folder; `amp-xla runs` lists the runs")
     folder = folder_of(run)
     if not folder.is_dir():
         raise CheckpointError(f"{run} is not a run folder: it has no checkpoints folder")
