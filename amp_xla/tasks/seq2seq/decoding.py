@@ -239,7 +239,7 @@ class TextGenerator:
 
 
 def _beams(options: GenerationOptions, end_id: int, most: int, _: int) -> Search:
-    """Search for one text with the best beams by sum of log-probabilities; one beam is greedy.
+    """Run beam search, by the sum of log-probabilities, for one text; one beam is greedy search.
 
     A beam that ends while another has a higher sum is dropped.
     """
