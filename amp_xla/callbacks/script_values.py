@@ -19,7 +19,7 @@ Arrays = Mapping[str, np.ndarray]
 
 
 def shared(text: str) -> List[str]:
-    """Return the names of the values with which an encoded value shares objects."""
+    """Return the names of the other values that an encoded value shares objects with."""
     names = re.findall(r'"same": ("(?:[^"\\]|\\.)*")', text)
     return [str(json.loads(name)).partition("|")[0] for name in names]
 
