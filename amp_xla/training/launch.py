@@ -226,7 +226,7 @@ def report(loop: Any, seconds: float) -> None:
     page = loop.run.path / "report.html"
     note(
         f"done: {best}{state.step} steps ({state.skipped} skipped), {state.samples} samples; "
-        f"{seconds:.0f} s of training and evaluation now" + f"\nreport: {page}" * page.is_file()
+        f"{seconds:.0f} s of training and evaluation" + f"\nreport: {page}" * page.is_file()
     )
 
 
