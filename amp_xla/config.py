@@ -208,8 +208,8 @@ def parse(
     Args:
       argv: command-line words; None = ``sys.argv[1:]``.
       prog: the command, ``amp-xla ...``.
-      stored: function of the configuration that returns settings of an earlier run, which are the
-        defaults then, or {}.
+      stored: function (configuration) -> settings of an earlier run, which become the defaults;
+        {} if there is no such run.
 
     Raises:
       SettingsError: a flag or value is not allowed.
@@ -244,6 +244,12 @@ def _parse(config: Type[T], words: List[str], prog: Optional[str], default: Any 
         raise SettingsError(_one_line(errors.getvalue())) from None
 
 
+def _choices(match: Any) -> str:
+    flag, value, choices = match.groups()
+    names = sorted(set(re.findall(r"'(\w+)'", choices)) - {"None"})
+    return f"{flag} {value}: allowed is {', '.join(names)}"
+
+
 _ADVICE = re.compile(r" ?(?:For full helptext, (?:see|run) .*|Error parsing \S+: )")
 _WORDS = (
     (re.compile(r"invalid literal for int\(\) with base 10: (.*?)(?= Argument helptext)"),
@@ -252,6 +258,8 @@ _WORDS = (
      r"\1 is not a number"),
     (re.compile(r" (?:Perhaps you meant|Arguments similar to [^:]*):"), "; did you mean"),
     (re.compile(r" Argument helptext:"), ":"),
+    (re.compile(r"\{None\}\|"), ""),
+    (re.compile(r"Argument (--\S+): invalid choice: '(.*?)' \(choose from (.*?)\)"), _choices),
     (re.compile(r"(did you mean|:) (--\S+(?:, --\S+| [A-Z{]\S*))"), r"\1 \2,"),
     (re.compile(r"^Unrecognized options:"), "unknown flag"),
     (re.compile(r"^Unrecognized arguments: (.*)"),

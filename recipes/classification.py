@@ -39,8 +39,8 @@ class Config:
     vocabulary: VocabularyOptions = VocabularyOptions()
     encoder: EncoderOptions = EncoderOptions()
     pooling: Pooling = "mean"
-    """vector of a text: mean of its tokens; the first token (cls); or that through BERT's pooler,
-    which transformers' classifiers need (export --format hf)"""
+    """vector of a text: mean = mean of its tokens; cls = the first token; pooler = the first token
+    after BERT's pooler, as transformers' classifiers have it (export --format hf)"""
     batches: WindowOptions = WindowOptions()
     packed: bool = False
     """put several texts into each row of max_length tokens: one shape, hardly any padding"""

@@ -48,15 +48,15 @@ class Config:
     intervals: options.Intervals = options.Intervals()
     run: options.RunOptions = options.RunOptions()
     method: Method = "cosent"
-    """cross-encoder encodes both texts together; the others encode each text as a vector. cosent
-    trains the order of cosines; simcse has in-batch negatives, from a micro-batch;
-    unsupervised-simcse needs no labels and pairs each text with itself"""
+    """cross-encoder reads both texts of a pair together; the others make a vector of each text.
+    cosent learns the order of the labels; simcse compares a pair with the others of its
+    micro-batch; unsupervised-simcse needs no labels and pairs each text with itself"""
     accumulate: Annotated[int, within(at_least=1)] = 1
     """micro-batches per update; each has --batch-size pairs, and its pairs are compared only with
     each other"""
     pooling: Pooling = "mean"
-    """vector of a cross-encoder's pair: mean of its tokens; the first token (cls); or that through
-    BERT's pooler, which sentence-transformers' CrossEncoder needs (export --format hf)"""
+    """vector of a cross-encoder's pair: mean = mean of its tokens; cls = the first token; pooler =
+    the first token after BERT's pooler, as in sentence-transformers' CrossEncoder (export)"""
     tricks: options.TrickOptions = options.TrickOptions()
     precision_options: options.PrecisionOptions = options.PrecisionOptions()
 

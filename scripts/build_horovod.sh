@@ -68,7 +68,9 @@ if ! compgen -G "$wheels/horovod-$version-*.whl" >/dev/null; then
     command -v make >/dev/null || fail "Horovod needs make." "Next: sudo apt-get install make"
     echo "building horovod $version for $tensorflow, $tag (about a minute on 2 cores) ..." >&2
     work=$(mktemp -d)
-    trap 'rm -rf "$work"' EXIT
+    while sleep 8 >/dev/null 2>&1; do echo "... still building ($SECONDS s)" >&2; done 9>&- &
+    ticker=$!
+    trap 'kill $ticker; rm -rf "$work"' EXIT
     # pip, because uv cannot build a wheel of a release; cmake below 4, as Horovod's files need it.
     "$uv" pip install --quiet --python "$python" --target "$work/tools" \
         'pip==24.0' 'cmake==3.27.9' 'wheel==0.42.0'

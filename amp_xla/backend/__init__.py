@@ -232,7 +232,7 @@ def session() -> Any:
 
 
 def uninitialized(variables: Sequence[Any]) -> List[Any]:
-    """Return those of ``variables`` that have no value in Keras' session."""
+    """Return the ``variables`` that have no value in Keras' session."""
     current, tf = session(), _prepare()["tf"]
     with current.graph.as_default():
         flags = current.run([tf.is_variable_initialized(v) for v in variables])
@@ -241,7 +241,7 @@ def uninitialized(variables: Sequence[Any]) -> List[Any]:
 
 
 def initialize(variables: Sequence[Any]) -> None:
-    """Initialize those of ``variables`` that have no value; loaded and trained weights stay."""
+    """Initialize the ``variables`` that have no value; loaded and trained weights stay."""
     current, missing = session(), uninitialized(variables)
     with current.graph.as_default():
         current.run(_prepare()["tf"].variables_initializer(missing))

@@ -108,7 +108,7 @@ class Sequences:
             position += 1
 
     def hashed(self, again: bool) -> Optional[str]:
-        """Return the hash of the batch read last; ``again``: callbacks may have changed it."""
+        """Return the hash of the last batch; ``again``: read it a second time first."""
         if self._place is None:
             return None
         with restored():
@@ -178,7 +178,7 @@ class Generator:
 
 
 class Arrays:
-    """Arrays, of which Keras itself cuts the batches; their rows are put in order for each epoch.
+    """Arrays, from which Keras itself cuts batches; their rows are reordered for each epoch.
 
     Args:
       model: the compiled model.
@@ -265,7 +265,7 @@ class Feed:
       position: position of the first batch to train on.
       skip: batches of its epoch that were trained before.
       end: position after the last batch to train on.
-      before: ``state`` before the run was resumed.
+      before: ``state`` of the checkpoint from which the run continues.
     """
 
     def __init__(

@@ -39,7 +39,7 @@ def with_inner(optimizer: Any) -> List[Any]:
 
 
 def objects(model: Any, step: Any, data: Iterable[Any]) -> List[Any]:
-    """Return what has state besides callbacks: data, model, layers, optimizers, train function."""
+    """Return the objects with state besides callbacks: data, model, layers, optimizers, ..."""
     kinds = (keras.utils.Sequence, types.FunctionType)
     parts = [each for each in (*data, step.whole) if isinstance(each, kinds)]
     return [*parts, model, *layers_of(model).values(), *with_inner(model.optimizer)]
@@ -203,7 +203,7 @@ def known_monitor(
 def choose_monitor(
     loop: Any, name: Optional[str], values: Mapping[str, float], missing: Optional[str]
 ) -> Optional[str]:
-    """Let the first value decide if no monitor has a value; return what is wrong with ``name``."""
+    """Make the first value the monitor if none is set; return what is wrong with ``name``."""
     if loop.options.monitor in values:
         return ""
     if name is None:

@@ -251,7 +251,7 @@ class Run(keras.callbacks.Callback):
             )
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Put the rows of arrays in the epoch's order; set the sum of its losses to 0."""
+        """Put the rows of arrays in the epoch's order; start a new sum of losses."""
         self._feed.begin_epoch(self._seed, epoch)
         self._continued = self._step.skip > 0
         if not self._continued:
@@ -356,7 +356,7 @@ class Run(keras.callbacks.Callback):
             model.stop_training = True
 
     def _more(self) -> Content:
-        """Return what a checkpoint stores for Keras and the other callbacks: fields and arrays."""
+        """Return the fields and arrays of a checkpoint about Keras and the other callbacks."""
         arrays: Dict[str, np.ndarray] = {}
         state = self._loop.state
         within = state.step_in_epoch > 0 or state.evaluate_due

@@ -73,10 +73,10 @@ class ScriptState:
             vars(callback).update(hooks)
 
     def changed(self, arrays: Dict[str, np.ndarray]) -> Dict[str, Any]:
-        """Return what changed since ``fit`` began; its arrays go into ``arrays``.
+        """Return the values that have changed since ``fit`` began; add their arrays to ``arrays``.
 
-        ``state`` is name -> JSON; a name that is gone has an empty text. ``anew`` has the names
-        whose object is not the same one as then.
+        ``state`` maps names to JSON; the JSON is empty if the name no longer exists. ``anew`` lists
+        the names to which the script has assigned a new object.
         """
         slots, _ = self._walk()
         values = self._values(slots)
@@ -93,8 +93,8 @@ class ScriptState:
     def restore(self, last: bool = True) -> None:
         """Restore what the checkpoint has, and the rest as it was when ``fit`` began.
 
-        An object with several names, such as a list that data and a callback share, stays one. One
-        that the script replaced by another keeps its content: it may be a view of the data.
+        A list that data and a callback share stays one object. An object that the script has
+        replaced by another keeps its content, because it may be a view of the data.
 
         Args:
           last: no other call follows; print what cannot be restored.
@@ -146,7 +146,7 @@ class ScriptState:
             )
 
     def _walk(self) -> Tuple[Dict[str, script_walk.Slot], Dict[str, Any]]:
-        """Return what ``script_walk.walk`` finds from all roots."""
+        """Return the values that ``script_walk.walk`` reaches from all roots, and their holders."""
         slots: Dict[str, script_walk.Slot] = {}
         holders: Dict[str, Any] = {}
         roots = {id(root): name for name, root in self._roots.items()}

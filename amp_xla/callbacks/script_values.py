@@ -20,7 +20,7 @@ Arrays = Mapping[str, np.ndarray]
 
 
 def shared(text: str) -> List[str]:
-    """Return the names of the values with which an encoded value shares objects."""
+    """Return the names of the other values that an encoded value shares objects with."""
     names = re.findall(r'"same": ("(?:[^"\\]|\\.)*")', text)
     return [str(json.loads(name)).partition("|")[0] for name in names]
 
@@ -72,7 +72,7 @@ def decoded(
 
     Args:
       made: gets name -> each list, dictionary, set and array in the value.
-      value_of: returns an object that has another name, too.
+      value_of: function from a name to its object, for objects with several names.
     """
     if not isinstance(value, (list, dict)):
         return value

@@ -113,7 +113,7 @@ def _parts(thing: Any) -> Iterator[Tuple[str, Any, Any]]:
 
 
 def _outside(function: Any) -> Iterator[Tuple[str, Any, Any]]:
-    """Yield a function's attributes, defaults, and variables outside that it may change."""
+    """Yield a function's attributes, its defaults, and the outer variables that it may change."""
     for name, value in vars(function).items():
         yield name, value, functools.partial(setattr, function, name)
     for number, value in enumerate(function.__defaults__ or ()):
@@ -205,5 +205,5 @@ def _is_scripts(module: str) -> bool:
 
 
 def is_library(module: Any) -> bool:
-    """Return whether a module belongs to Keras and others whose state is saved apart or none."""
+    """Return whether a module is part of a library, such as Keras, and not of the script."""
     return str(module).partition(".")[0] in _LIBRARIES

@@ -91,7 +91,7 @@ class FitStep:
         if function is None:
             raise AmpXlaError(
                 "model.train_function was replaced by a function that does not call Keras' train "
-                "function, which Run needs: keep it in a variable of the new function and call it"
+                "function, which Run needs: let the new function call Keras' function"
             )
         self.function = function
         self.train_op = self.updates_op = function.updates_op

@@ -78,9 +78,7 @@ def folders_of(names: str) -> List[Path]:
         raise AmpXlaError(f"--run {names!r} names no folder")
     missing = [folder for folder in folders if not folder.exists()]
     if missing:
-        raise AmpXlaError(
-            f"{missing[0]} is not a folder; training prints the name of its run folder"
-        )
+        raise AmpXlaError(f"{missing[0]} is not a folder; `amp-xla runs` lists the runs")
     return folders
 
 

@@ -25,8 +25,7 @@ class Config:
 
     subject: SubjectOptions = SubjectOptions()
     compiled: Optional[str] = None
-    """a GPU, such as h100: show the kernels that XLA makes of the step for it, without one; none =
-    what AMP converts"""
+    """show the kernels that XLA would compile for this GPU, e.g. h100; none = what AMP converts"""
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:

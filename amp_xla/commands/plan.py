@@ -15,6 +15,7 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Optional, Sequence
 
@@ -59,15 +60,10 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     batch, ratio = longest(batches)
     with temporary_folder("amp_xla-") as folder:
         with _compiling(config.subject, words, gpus[0].name, folder) as process:
-            work = count.count(model, batch)
-            if process.poll() is None:
-                note("compiling the step with XLA, about 3 seconds per layer ...")
-            errors = None
-            while errors is None:
-                try:
-                    errors = process.communicate(timeout=10)[1].strip()
-                except subprocess.TimeoutExpired:
-                    note("still compiling ...")
+            with ThreadPoolExecutor(1) as pool:
+                compiled = pool.submit(_errors, process)
+                work = count.count(model, batch)
+            errors = compiled.result()
         if process.returncode:
             reason = errors.rpartition("\n")[2].replace("error: ", "", 1)
             xla = f"a guess from the graph of mixed precision: {reason}"
@@ -110,7 +106,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
 
 
 def _compiling(subject: SubjectOptions, words: Sequence[str], gpu: str, folder: Path) -> Any:
-    """Start ``inspect --compiled`` in another process, which builds the model as for XLA."""
+    """Start ``inspect --compiled``, which builds the model for XLA, in another process."""
     command = [sys.executable, "-m", "amp_xla", "inspect", subject.recipe, "--compiled", gpu]
     command += [] if subject.batch is None else ["--batch", subject.batch]
     return subprocess.Popen(
@@ -118,6 +114,15 @@ def _compiling(subject: SubjectOptions, words: Sequence[str], gpu: str, folder: 
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, universal_newlines=True,
     )  # fmt: skip
+
+
+def _errors(process: Any) -> str:
+    """Wait for a compilation; return what it wrote to standard error."""
+    while True:
+        try:
+            return str(process.communicate(timeout=8)[1]).strip()
+        except subprocess.TimeoutExpired:
+            note("compiling the step with XLA, about 3 seconds per layer ...")
 
 
 def _samples_per_row(model: Any) -> float:

@@ -47,7 +47,7 @@ class SavedOptions:
 
 
 def files_of(saved: Checkpoint, recipe: Recipe) -> Tuple[Any, Optional[Layout]]:
-    """Return a run's options of files, if it has any, and how its training file was read."""
+    """Return a run's file options, and the layout of its training file; None if it has none."""
     path = saved.path / LAYOUT
     layout = Layout.load(str(path)) if path.is_file() else None
     return vars(saved.config(recipe.config)).get("files"), layout

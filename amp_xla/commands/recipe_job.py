@@ -149,7 +149,7 @@ def feeds(job: Any) -> Iterator[List[Any]]:
 
 
 def longest(batches: Optional[Iterator[Any]]) -> Tuple[Optional[Sequence[Any]], float]:
-    """Return the largest of some batches, and the mean size of a batch as a share of it."""
+    """Return the largest of some batches, and the ratio of their mean size to its size."""
     if batches is None:
         note("no batch given: assuming 32 rows of 128 tokens")
         return None, 1.0
@@ -159,7 +159,7 @@ def longest(batches: Optional[Iterator[Any]]) -> Tuple[Optional[Sequence[Any]], 
 
 
 def _size(batch: Any) -> int:
-    """Return the size of the first array with elements; one without columns has none."""
+    """Return the number of elements of the first array that is not empty."""
     parts = list(batch.values()) if isinstance(batch, dict) else batch
     if not isinstance(parts, (list, tuple)):
         return int(np.size(parts))

@@ -28,7 +28,7 @@ def main(argv: List[str]) -> int:
     folder = checkpoint.folder_of(run)
     paths = checkpoint.steps(folder)
     if not paths:
-        raise AmpXlaError(f"{run} has no checkpoint; training prints the name of its run folder")
+        raise AmpXlaError(f"{run} has no checkpoint; `amp-xla runs` lists the runs")
     best, whole = checkpoint.best(folder), []
     for path in paths:
         problems = checkpoint.problems(path)

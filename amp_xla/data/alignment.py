@@ -92,7 +92,7 @@ def labelled(
       values: entities or triples of each text of both parts; their ``label`` is a name.
       preparation: the settings; share: ``train_fraction``.
       unit: ``entities`` or ``triples``, for messages.
-      find: finds their tokens.
+      find: function that finds the tokens of entities or triples.
       changes: function (targets of both parts, number of labels) -> argument of
         ``Preparation.labelled``.
     """

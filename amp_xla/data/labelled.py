@@ -98,7 +98,7 @@ class Preparation(NamedTuple):
       seed: decides the order, the hidden tokens, and which texts ``train_fraction`` takes.
       micro_batch: rows of a micro-batch, and so the maximum number of windows of a text.
       windows: rows of a batch and of a group of windows in a resumed run; None = a new run.
-      few_lengths: function (batches of few lengths) -> whether to use these, because XLA is on.
+      few_lengths: function (batches of few lengths) -> True if XLA is on and needs them.
     """
 
     vocabulary: VocabularyOptions
@@ -215,7 +215,7 @@ class Preparation(NamedTuple):
 
 
 def _columns(train: Dataset, dev: Dataset) -> str:
-    """Return how the training file was read, and the dev file if it has other columns."""
+    """Return lines about the columns of the training file, and of the dev file if they differ."""
     lines = dict.fromkeys(str(part.layout) for part in (train, dev) if part.layout is not None)
     return "".join(f"{name}{line}\n" for name, line in zip(("", "dev "), lines))
 

@@ -119,8 +119,8 @@ class GraphCopies(contextlib.AbstractContextManager):
     ) -> Tuple[List[Any], Dict[Tensor, ValueRange]]:
         """Record each float32 output of the nodes ``names`` of a copy, outside v1 while loops.
 
-        Return the recording operations, which must be run, and the records. Those of nodes that
-        never run (a branch that is not taken) stay empty.
+        Return the recording operations, which must be run, and the records. The records
+        of nodes that never run (a branch that is not taken) stay empty.
         """
         operations, records = [], {}
         with self.graph.as_default():

@@ -31,7 +31,7 @@ _NOT_VERSIONS = (
 def write(
     folder: Path, saved: Checkpoint, task: str, labels: Sequence[str], use: List[str]
 ) -> None:
-    """Write the card from the figures in the run folder about the checkpoint; measure nothing.
+    """Write the card from figures about the checkpoint that the run folder already has.
 
     ``task`` and ``labels`` are as in ``Exportable``. The lines ``use`` say how to load the folder
     ``FOLDER``; the first names the library.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence
 
@@ -72,9 +74,12 @@ def with_weights(
     length: int,
     **others: Any,
 ) -> Exportable:
-    """Return the model of ``build``; other arguments are as in ``Exportable``.
+    """Return the model that ``build`` builds; ``reload`` builds it from an exported folder.
 
-    ``build`` gives it its weights; if it gets a folder, as for ``--bert``, those in it.
+    Args:
+      build: function that builds the model with its weights (argument None), or with the weights
+        in a folder, as for ``--bert``.
+      config, tokenizer, length, **others: as in ``Exportable``.
     """
     parts = _built(build, None)
     config["layer_norm_eps"] = encoders.epsilon(parts.transformer)
@@ -83,7 +88,8 @@ def with_weights(
 
     def reload(folder: Path) -> Run:
         K.clear_session()
-        again = _built(build, str(folder))
+        with contextlib.redirect_stderr(io.StringIO()):  # the reader calls the head not used
+            again = _built(build, str(folder))
         stored_head = read_head(folder) if again.head else {}
         K.batch_set_value(
             [(v, _transposed(name, stored_head[name])) for name, v in again.head.items()]

@@ -47,7 +47,7 @@ class Exportable:
       inputs: arrays on which outputs are compared; None = random tokens.
       call: line that describes the inputs.
       task: Hugging Face's name of the task (``pipeline_tag``); empty if there is none.
-      load: Python that loads the Hugging Face folder, ``{}``; empty = transformers' ``AutoModel``.
+      load: Python that loads the Hugging Face folder ``{}``; empty = transformers' ``AutoModel``.
       settings: more entries of transformers' ``config.json``.
       files: more files of the Hugging Face folder: path -> content.
     """

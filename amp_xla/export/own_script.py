@@ -118,9 +118,9 @@ def _other_numbers(trained: Set[str], model: Any, module: Any) -> str:
         f"name {script}:{key}" for key, x in models.items()
         if len(x.weights) == len(names) and {weight.op.name for weight in x.weights} <= trained
     ]  # fmt: skip
-    hint = [*whole, f"needed: a global of {script} that is the model as training built it"][0]
+    hint = [*whole, f"make the trained model a global of {script}, built as in training"][0]
     name = next(name for name in names if name not in trained)
-    return f"has {name} under another number, as it was not the first model built; {hint}"
+    return f"has {name} under another number, because another model was built first; {hint}"
 
 
 def _unmapped(model: Any, built: Sequence[Any]) -> List[str]:
@@ -220,7 +220,7 @@ def _encoder(model: Any, transformer: Any, tokenizer: Any, answers: Any) -> Expo
 
 
 def _family(transformer: Any) -> Tuple[str, Optional[str]]:
-    """Return bert4keras' name of the class, and ``lm`` or ``unilm`` if it has such a mask."""
+    """Return bert4keras' name of the model, and its attention mask: ``lm``, ``unilm``, None."""
     models, names = backend.bert4keras("models"), {v: k for k, v in encoders.CLASSES.items()}
     masks = {"lm": models.LM_Mask, "unilm": models.UniLM_Mask}
     mask = next((name for name, base in masks.items() if isinstance(transformer, base)), None)
@@ -243,7 +243,7 @@ def _hidden(transformer: Any) -> Any:
 
 
 def _formula(tensor: Any, transformer: Any, hidden: Any, head: Dict[str, Any]) -> str:
-    """Return how a tensor follows from the encoder's output; add its weights to ``head``."""
+    """Return a tensor's formula from the encoder's output; add its weights to ``head``."""
     if tensor is hidden:
         return "vectors of all tokens"
     layer, node, _ = tensor._keras_history

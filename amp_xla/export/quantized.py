@@ -57,8 +57,8 @@ def quantize(model: Exportable, folder: Path, dev: Dataset, accept: bool) -> str
 def _compared(model: Exportable, files: List[Path], dev: Dataset) -> Dict[str, Any]:
     """Compare the ``files`` in float32 and in int8; return the content of ``export.json``.
 
-    The agreement of classes is the share of equal ones. Of sets of labels and of spans it is their
-    mean F1, of vectors the mean cosine, of similarities 1 minus the mean difference.
+    The agreement is the share of equal classes; for sets of labels and for spans the mean F1; for
+    vectors the mean cosine; for similarities 1 minus the mean difference.
     """
     runs = [onnx_model.load(path.parent, path.name) for path in files]
     example, _ = (run(*model.samples()) for run in runs)  # the first call opens the file

@@ -86,7 +86,7 @@ def module(graph: Any, fetches: Sequence[str], feeds: Mapping[str, Sequence[int]
 
 
 def _rename_functions(library: Any, nodes: Any) -> None:
-    """Rename functions that passes changed: TensorFlow has others of the same names."""
+    """Rename rewritten functions, because TensorFlow still has the originals by these names."""
     names = {function.signature.name for function in library.function}
     for function in library.function:
         function.signature.name += "_rewritten"

@@ -174,7 +174,7 @@ def pooled(transformer: Any, pooling: str = "mean", slots: int = 1) -> Any:
     """Build the vector of each text, float [B, hidden]; of packed rows [B, slots, hidden].
 
     The transformer has the pooler if ``pooling``, an ``options.Pooling``, needs it. With several
-    ``slots``, texts per row, its class is one of ``packed.extended``.
+    ``slots`` (texts per row), its class is a result of ``packed.extended``.
     """
     model = transformer.model
     if slots > 1:

@@ -28,7 +28,7 @@ RATES = ((768, 2e-5, 2e-5, 5e-5), (0, 1e-4, 3e-4, 3e-4))
 
 
 def defaults(bert: Optional[str], texts: int) -> Dict[str, Any]:
-    """Return what replaces a classifier's defaults; ``texts`` is their number, 0 = unknown."""
+    """Return a classifier's defaults with ``--bert``; ``texts``: number of texts, 0 = unknown."""
     if bert is None or _is_short_run(bert):
         return {}
     small, large = BATCH_SIZES

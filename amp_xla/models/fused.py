@@ -1,4 +1,4 @@
-"""Attention by cuDNN, whose kernels keep the scores of all heads out of memory.
+"""Attention by cuDNN, whose kernels never write the scores of all heads to memory.
 
 TensorFlow has no operation for it. XLA's custom call needs one fixed shape, so only training
 batches use it. Padding at the end of a row is passed as the row's length. There is no dropout: a

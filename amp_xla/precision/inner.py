@@ -57,7 +57,7 @@ class Inner:
 
     @property
     def children(self) -> Dict[str, Any]:
-        """Parts of the optimizer that a SavedModel of its wrapper must hold, by name."""
+        """Parts of the optimizer, by name, which a SavedModel must contain."""
         return {}
 
     def gradients(self, loss: Any, variables: Sequence[Any], tape: Any = None) -> Pairs:

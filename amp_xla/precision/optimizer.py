@@ -345,7 +345,7 @@ class LossScaleOptimizer(OptimizerFacade):
     def get_updates(self, loss: Any, params: Sequence[Any]) -> List[Any]:
         """Return the operation of ``minimize`` in a list, by Keras' name, for ``model.fit``.
 
-        What is added to the list, updates of layers, runs in applied steps only.
+        Keras adds updates of layers to the list; they run in applied steps only.
         """
         operation = self.minimize(loss, params)
         finite, pairs = self.gradients_finite, self.gradients
@@ -358,7 +358,7 @@ class LossScaleOptimizer(OptimizerFacade):
         strategy = type(tf.distribute.get_strategy()).__name__
         if tf.distribute.has_strategy() and not strategy.startswith("OneDevice"):
             raise ValueError(
-                f"accumulate={self.accumulate} under {strategy}, also with one replica; "
+                f"accumulate={self.accumulate} under {strategy} is not possible; "
                 f"allowed: 1, or several ranks of Horovod without a strategy (docs/ranks.md)"
             )
         self.build([v for _, v in pairs])

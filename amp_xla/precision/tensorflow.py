@@ -227,7 +227,7 @@ class Window:
         return result
 
     def _rebuild(self) -> None:
-        """Replace what operations built earlier compute, so that they handle new variables, too."""
+        """Give operations that were built earlier new inputs, which cover new variables, too."""
         for build, results in self._built:
             for old, replacement in zip(results, build()):
                 old.op._update_input(0, replacement)

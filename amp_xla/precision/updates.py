@@ -92,7 +92,7 @@ def if_applied(
 
 @contextlib.contextmanager
 def apart() -> Iterator[List[Any]]:
-    """Build operations without control dependencies on updates of layers; yield these updates."""
+    """Drop control dependencies on updates of layers within the block; yield these updates."""
     waits = tf.get_default_graph()._current_control_dependencies() if in_v1_graph() else []
     updates = _of_layers(list(waits))
     if not updates:
@@ -104,7 +104,7 @@ def apart() -> Iterator[List[Any]]:
 
 
 def _of_layers(operations: List[Any]) -> List[Any]:
-    """Return the layers' updates: not of an optimizer, and not of the global step only."""
+    """Return the operations that update layers, not those of optimizers or the global step."""
     graph = tf.get_default_graph()
     if not operations or graph._get_control_flow_context() is not None:
         return []

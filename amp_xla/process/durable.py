@@ -29,7 +29,7 @@ def sha256(file: Union[Path, BinaryIO]) -> str:
 def sync(path: Path) -> None:
     """Wait until the content of a file, or the names in a folder, are on the disk.
 
-    Without the latter a rename may be lost.
+    If only the file is synced, a rename may be lost.
     """
     descriptor = os.open(str(path), os.O_RDONLY)
     try:

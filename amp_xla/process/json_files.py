@@ -47,7 +47,7 @@ def decode(data: bytes, kind: Kind = dict) -> Any:
     transformers' ``model_max_length``; ``require`` refuses it for a whole number.
 
     Raises:
-      ValueError: it is not; or it is nested too deep, or has a number that is no float.
+      ValueError: it is none, is nested too deep, or has a number beyond a float's range.
     """
     try:
         value = json.loads(data.decode("utf-8-sig"), parse_int=_whole_number)

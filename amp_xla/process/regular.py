@@ -30,7 +30,7 @@ def descriptor(path: str, flags: int, links: bool = False) -> int:
 
     Args:
       path: the file; its folder is one that the user named, or passed ``not_linked``.
-      flags: as for ``os.open``. To write, the file must have no second name, which a hard link is.
+      flags: as for ``os.open``. A file to write must not have another hard link.
       links: whether a link to a regular file is allowed, as in Hugging Face's cache.
 
     Raises:

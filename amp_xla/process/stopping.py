@@ -106,8 +106,8 @@ class SignalWatch:
 
         Args:
           when: last words of the message, e.g. ``before the first step``.
-          at_once: do not wait until the code inside has ended, or for some seconds. In a notebook
-            a signal always waits, and then raises ``Stopped``.
+          at_once: False = first wait some seconds for the code inside to end. In a notebook a
+            signal always waits, and then raises ``Stopped``.
         """
         self.check(when)
         self._nothing_to_save.append((when, at_once))

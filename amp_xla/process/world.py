@@ -70,8 +70,8 @@ def stop_with_launcher() -> None:
 def meet(place: World) -> None:
     """Wait until all ranks have started; ``hvd.init`` aborts if one is about 30 seconds late.
 
-    A host may import TensorFlow from a slow disk. The ranks meet at Horovod's rendezvous server;
-    mpirun starts none and waits for all ranks itself.
+    A host may import TensorFlow from a slow disk. The ranks meet at Horovod's rendezvous server.
+    mpirun has no such server, and waits for all ranks itself.
 
     Raises:
       AmpXlaError: a rank has not started, or the server has ended.

@@ -54,5 +54,5 @@ def choose(work: Optional[Work], capability: Optional[Tuple[int, int]], runtime:
     saved = _SAVED * work.layers * work.tokens * work.hidden
     enough = int(work.shapes * (_FIXED + _PER_LAYER * work.layers) / saved) + 1
     measured = "" if runtime == "tf2" else ", not measured on TensorFlow 1.15"
-    why = f"{work.steps:,} steps, and it pays from about {enough:,} on{measured}"
+    why = f"{work.steps:,} steps, and XLA pays off after about {enough:,}{measured}"
     return Choice(True, why, LENGTHS) if work.steps >= enough else Choice(False, why)

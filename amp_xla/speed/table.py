@@ -71,9 +71,9 @@ def pays_from(best: Outcome, outcomes: Sequence[Outcome]) -> str:
     if times[0] <= times[1] or compiling <= 0:
         return ""
     return (
-        f"{best.name} compiles for {compiling:.0f} s, so it pays from "
-        f"{compiling / (times[0] - times[1]):,.0f} steps on; --xla auto, the default, decides by "
-        f"figures of an H100\n"
+        f"{best.name} compiles for {compiling:.0f} s, which pays off after "
+        f"{compiling / (times[0] - times[1]):,.0f} steps; --xla auto, the default, knows only the "
+        f"speed of an H100\n"
     )
 
 

@@ -52,7 +52,11 @@ def label_answers(
 
 
 def checked(predicted: Any, lines: Sequence[str]) -> Answers:
-    """Return what a recipe's ``predict`` returned for ``lines``, if they are such ``Answers``."""
+    """Check that a recipe's ``predict`` returned ``Answers`` to all ``lines``; return them.
+
+    Raises:
+      AmpXlaError: it returned something else, or too few or too many answers.
+    """
     if not isinstance(predicted, Answers):
         raise AmpXlaError(
             f"the recipe's predict returned {type(predicted).__name__}; allowed: Answers (see "

@@ -73,7 +73,7 @@ class Checkpoint:
         return self.pinned(config)
 
     def settings(self, kind: Type[Any]) -> Dict[str, Any]:
-        """Return the run's settings, without those that ``kind`` lacks and that had a default."""
+        """Return the run's settings; those that ``kind`` lacks only if they were not defaults."""
         values, known = self.identity["config"], settings.fields(kind)
         defaults = {k: v for k, v in self.identity["defaults"].items() if k not in known}
         for name in getattr(kind, "REMOVED", {}):
@@ -301,7 +301,7 @@ def find(run: Path, name: Optional[str] = None) -> Checkpoint:
     If it is missing or damaged, raise CheckpointError, which lists undamaged ones.
     """
     if not run.is_dir():
-        raise CheckpointError(f"{run} is not a folder; training prints the name of its run folder")
+        raise CheckpointError(f"{run} is not a folder; `amp-xla runs` lists the runs")
     folder = folder_of(run)
     if not folder.is_dir():
         raise CheckpointError(f"{run} is not a run folder: it has no checkpoints folder")

@@ -116,7 +116,7 @@ class RunContext:
     def _choose_xla(self, batches: Optional[Any]) -> bool:
         """Choose the XLA mode if it is ``auto``; return whether batches must have few lengths.
 
-        ``batches`` are the training batches, with few lengths if these can still be chosen.
+        ``batches`` are the training batches, of few lengths if the run may still choose them.
         """
         if self.precision.settings.xla == AUTO:
             from amp_xla import backend
@@ -203,7 +203,7 @@ class RunContext:
     ) -> Any:
         """Build the ``TrainStep`` of a model of texts, with the tricks in the configuration.
 
-        ``objective`` and ``how`` are arguments of ``Tricks.loss``; metrics are by name.
+        ``objective``, which returns loss and metrics by name, and ``how`` are for ``Tricks.loss``.
         """
         from amp_xla.training.tricks import Tricks
 

@@ -89,7 +89,7 @@ def predict(
     Args:
       unit: what is found, for a warning.
       build: function (Keras model of the encoder, number of labels) -> model, outputs by name.
-      fields: returns the JSON fields of what was found in a text.
+      fields: function that returns the JSON fields of what was found in a text.
     """
     from amp_xla.models import dropout, encoders
     from amp_xla.training.step import Inference, restore_weights

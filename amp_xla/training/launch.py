@@ -192,11 +192,11 @@ def _resume(loop: Loop, resume_from: Checkpoint, force: bool) -> None:
             f"and rank instead of {saved['micro_batches']}: the same samples in the same updates, "
             f"but other dropout masks"
         )
-    files = ", its vocabulary, architecture and weights" if identity["assets"] else ""
+    files = " with its vocabulary, architecture and weights" if identity["assets"] else ""
     note(
         f"resumed from {path.name}{files}: step {loop.state.step}, epoch {loop.epoch_number}, "
         f"{loop.state.samples} samples seen"
-        + "; the run is complete: a longer one continues it"
+        + "; the run is complete: more epochs or steps would continue it"
         * (loop.state.step >= loop.total_steps)
     )
     if longer:
@@ -231,7 +231,7 @@ def report(loop: Any, seconds: float) -> None:
         best = f"best dev {loop.options.monitor} {state.best:.4f} at step {state.best_step}; "
     page = loop.run.path / "report.html"
     note(
-        f"done: {best}{state.step} steps ({state.skipped} skipped), {state.samples} samples in "
+        f"done: {best}{state.step} steps ({state.skipped} skipped), {state.samples} samples; "
         f"{seconds:.0f} s of training and evaluation" + f"\nreport: {page}" * page.is_file()
     )
 

@@ -99,9 +99,9 @@ class Recipe:
         return found
 
     def call(self, name: FunctionName, checkpoint: Checkpoint, *args: Any, **named: Any) -> Any:
-        """Call a function with the configuration and in the precision of a run.
+        """Call one of the recipe's functions with a run's configuration, in the run's precision.
 
-        Exports are in float32. XLA and loss scaling are off.
+        ``exportable`` runs in float32. XLA and loss scaling are off.
         """
         note(f"{self.name}: loading libraries and {checkpoint.path.name} ...")
         config = checkpoint.config(self.config)

@@ -168,8 +168,8 @@ def differences(
 ) -> Tuple[List[str], List[str]]:
     """Return the differences between a checkpoint's identity and that of the current job.
 
-    Those of the first list need ``--force-resume``, those of the second only make the run longer. A
-    setting that only one side has equals its default: it was added or removed since then.
+    The first list needs ``--force-resume``, the second only makes the run longer. A setting that
+    one side lacks, because it was added or removed since then, counts as its default.
     """
     old, new = ({(p, key): v for p in _PARTS for key, v in side.get(p, {}).items()}
                 for side in (saved, current))  # fmt: skip

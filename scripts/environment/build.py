@@ -130,9 +130,19 @@ def _install(program: str, lock: IO[str], lock_file: Path, *target: str) -> None
 
 def _uv(program: str, lock: IO[str], *arguments: str) -> None:
     # uv inherits the lock, so that it is held until uv ends even if this process is killed.
-    done = subprocess.run([program, *arguments], pass_fds=(lock.fileno(),), stdout=2)
-    if done.returncode:
+    started = time.monotonic()
+    with subprocess.Popen([program, *arguments], pass_fds=(lock.fileno(),), stdout=2) as process:
+        try:
+            while process.poll() is None:
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(timeout=8)
+                    break
+                say(f"... still installing ({time.monotonic() - started:.0f} s)")
+        except BaseException:
+            process.kill()
+            raise
+    if process.returncode:
         raise SetupError(
-            f"`uv {' '.join(arguments)}` failed with exit code {done.returncode}; its message is"
+            f"`uv {' '.join(arguments)}` failed with exit code {process.returncode}; its message is"
             " above. Repeat the command that you typed: it builds this environment anew."
         )

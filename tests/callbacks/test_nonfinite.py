@@ -32,7 +32,7 @@ def trained(folder, optimizer, **options):
     return fit(model, run, x=BAD, shuffle=False, batch_size=1, epochs=1)
 
 
-APPLIED = "step 3: loss nan at loss scale 1, not finite, applied: only LossScaleOptimizer skips it"
+APPLIED = "step 3: loss nan at loss scale 1, not finite, but applied: LossScaleOptimizer skips it"
 
 
 def test_a_step_that_was_skipped_is_counted(tmp_path, capfd):

@@ -20,7 +20,7 @@ DAY = {
     f"evaluate {RUN} --file texts.txt": (2, "error: texts.txt"),
     f"evaluate {RUN} --file other.tsv": (2, f"the label 'bake', which is not a label of {RUN};"),
     f"evaluate {RUN} train.tsv": (2, "error: name the labelled samples with --file"),
-    f"report {RUN},runs/none": (2, "error: runs/none is not a folder; training prints the name"),
+    f"report {RUN},runs/none": (2, "error: runs/none is not a folder; `"),
     "runs": (0, f"{RUN}  done "),
     f"report {RUN}": (0, "/mine/report.html"),
     "report runs": (2, "amp-xla runs` lists all runs"),

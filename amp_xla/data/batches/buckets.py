@@ -275,7 +275,7 @@ class PackedBatches(Batches):
 
 
 class Sharing:
-    """The sizes that share a row, for items in any order; ``patterns``: result of ``pack``."""
+    """Sizes of the items in each row, chosen by ``pack``, which returns ``patterns``."""
 
     def __init__(self, patterns: Sequence[Pattern], slots: int) -> None:
         sizes = np.zeros((len(patterns), slots), np.int64)
@@ -286,7 +286,7 @@ class Sharing:
         self._by_size = np.argsort(sizes.reshape(-1), kind="stable")
 
     def members(self, items: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-        """Return the items of each row, int64 [rows, slots]; -1 is none, after the others."""
+        """Return the items of each row, int64 [rows, slots]; empty slots, at the end, are -1."""
         members = np.full(self._shape, -1, np.int64)
         places = self._by_size[members.size - len(items) :]
         members.reshape(-1)[places] = items[np.argsort(sizes, kind="stable")]

@@ -58,7 +58,7 @@ def sample_count(batch: Batch) -> int:
 
 
 class SharedBatch(NamedTuple):
-    """A batch of all ranks, and this rank's micro-batches, each with its share as ``SHARE``."""
+    """A batch of all ranks, and this rank's micro-batches; ``SHARE`` is the share of each."""
 
     whole: Batch
     micro_batches: List[Batch]
@@ -106,5 +106,5 @@ def whole(batches: Any) -> Any:
 
 
 def micro_batches(batch: Any) -> Sequence[Batch]:
-    """Return the micro-batches of a ``SharedBatch``, or any other batch as the only one."""
+    """Return the micro-batches of a ``SharedBatch``; any other batch is one micro-batch."""
     return batch.micro_batches if isinstance(batch, SharedBatch) else [batch]

@@ -31,7 +31,7 @@ def rows_of_texts(batch: Mapping[str, np.ndarray]) -> Iterator[Tuple[int, np.nda
 
 
 def means(values: np.ndarray, batch: Batch) -> np.ndarray:
-    """Return, for each row, the mean of numbers [R] over the rows of its text."""
+    """Return the mean over the windows of each row's text; ``values`` and result are [R]."""
     texts = owners(batch)[0] + 1
     return (np.bincount(texts, values) / np.maximum(np.bincount(texts), 1))[texts]
 
@@ -48,8 +48,8 @@ class WindowBatches(Batches):
       rows: batches whose samples are windows: one in each row, or packed rows.
       most: maximum number of windows of a text.
       parts: micro-batches of a batch, of all ranks.
-      shape: rows of a batch and of a group; None = nearly the rows of ``rows``, in groups of which
-        each part has equally many, with the fewest empty rows.
+      shape: rows of a batch and of a group; None = about as many rows as ``rows`` has, and equally
+        many groups per part, so that few rows are empty.
     """
 
     def __init__(

@@ -190,9 +190,9 @@ def _sign(cell: str, column: Sequence[str]) -> str:
     """Return why the first cell of a column looks like a header; empty if it does not."""
     numbers = set(map(_is_number, column))
     if cell and len(column) > 1 and numbers == {not _is_number(cell)}:
-        return f"of its column, only {cell[:40]!r} is {'a' if _is_number(cell) else 'no'} number"
+        return f"only {cell[:40]!r} is {'a' if _is_number(cell) else 'no'} number in its column"
     if cell and cell.isascii() and len(column) > 2 and not any(map(str.isascii, column)):
-        return f"of its column, only {cell[:40]!r} is ASCII"
+        return f"only {cell[:40]!r} is ASCII in its column"
     # A sample may have several labels.
     own, parts = (
         {p.strip() for c in cells for p in _LABELS.split(c)} for cells in ([cell], column)

@@ -173,7 +173,7 @@ def relations() -> Parts:
 
 
 def _heads(node: Any, triples: List[Any]) -> Iterator[Tuple[str, List[Any]]]:
-    """Yield head and triples of a definition, and of those inside; ``triples`` come first."""
+    """Yield the head and triples of a definition, then those of definitions inside it."""
     if isinstance(node, ast.ClassDef):
         word, verb, names = "class", "extends", [getattr(b, "id", "") for b in node.bases]
     else:

@@ -150,7 +150,7 @@ def _refuse_two_tags(path: str, rows: Sequence[List[str]]) -> None:
 
 
 def split(line: str) -> List[str]:
-    """Return the cells of a line, none of a blank one; spaces at its beginning are a token."""
+    """Return the cells of a line, [] if it is blank; spaces at its beginning are a token."""
     if not line.strip() or "\t" in line:
         return line.split("\t") if line.strip() else []
     first, *others = re.split(" +", line.rstrip())
@@ -234,7 +234,7 @@ def _texts(
 ) -> Iterable[Tuple[int, Any]]:  # fmt: skip
     """Yield (first line's number, (tokens, tags)) of each text; append bad lines to ``bad``.
 
-    ``rows`` are number and cells of each line; a line without cells ends a text.
+    ``rows`` has a line's number and its cells; a line without cells ends a text.
     """
     refused = {line.line for line in bad}
     first_line: Dict[str, int] = {}  # kind of tag, such as B -> first line that has it

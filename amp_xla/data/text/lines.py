@@ -71,7 +71,7 @@ class Table(NamedTuple):
       path: name of the file, for messages.
       format: ``tab`` or ``comma``: what separates the columns; ``quoted``: tabs, and quotation
         marks around cells; or ``json``.
-      rows: number of each row's line, and its columns with tabs between, or JSON.
+      rows: line number and content of each row: columns with tabs between them, or JSON.
       bad: the lines that are not UTF-8 text.
     """
 
@@ -89,7 +89,7 @@ class Table(NamedTuple):
     def of(
         cls, path: str, lines: Sequence[str], bad: List[BadLine], comma: bool = False
     ) -> Table:  # fmt: skip
-        """Return the table in ``lines``; ``comma``: commas separate them, whatever the name."""
+        """Return the table in ``lines``; ``comma``: commas separate cells, whatever its name."""
         rows: Any = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
         name, first = plain_name(path).lower(), rows[0][1] if rows else ""
         if rows and (name.endswith(JSON_SUFFIXES) or JSON.match(first)):

@@ -164,8 +164,8 @@ class VocabularyOptions:
     vocab_size: Annotated[int, within(at_least=32)] = 8000
     """size of the vocabulary that is trained without --vocab"""
     lowercase: bool = True
-    """lower-case the text and strip accents, as uncased BERT does; with --bert, as set in
-    its folder"""
+    """lower-case the text and strip accents, as uncased BERT does; with --bert its folder
+    decides"""
 
     def tokenizer(self, texts: Sequence[str], bert: Optional[str] = None) -> Tokenizer:
         """Return the tokenizer of folder ``bert``, of ``vocab``, or one trained on ``texts``."""

@@ -237,7 +237,7 @@ def questions(
 
     Args:
       path, lines: name and content of the file.
-      run: layout of the run's training file, which this file has too, with or without a label.
+      run: layout of the run's training file; this file has the same, maybe without a label.
       fields: fields that make an input: ``text``, or ``text`` and ``pair``.
       known: names of fields that are recognized in a file with other columns.
 
@@ -339,7 +339,7 @@ def unusable(path: str, bad: Sequence[BadLine], total: int) -> DataError:
     if len(bad) == total:
         advice = "no line is left: is it the right file, and are the field names right?"
         if all("a number is needed" in line.reason for line in bad):
-            advice = "leave out --regression if the labels are names, for recipe classification"
+            advice = "leave out --regression if the labels are names, or use recipe classification"
     if any("not UTF-8" in line.reason for line in bad):
         advice += "; UTF-8 is needed (iconv -f GB18030 -t UTF-8 converts GBK; in Europe the usual "
         advice += "name is CP1252, in Japan CP932)"

@@ -32,8 +32,8 @@ class Windows(NamedTuple):
 
     Attributes:
       firsts: the first window of each text, and the number of all windows, int64 [texts + 1].
-      begins: the first token of each window, counted in the part of its text that is cut into
-        windows, int64 [windows].
+      begins: position of each window's first token in its text, or in the longer text of a pair,
+        int64 [windows].
     """
 
     firsts: np.ndarray
@@ -65,7 +65,7 @@ class Encoded:
         the row's other tokens are in segment 1 (second [SEP]).
       texts: rows per sample: 2 for pairs whose texts are encoded separately, else 1.
       lost: number of tokens cut off from each sample, int64 [samples]; None = unknown.
-      windows: what the rows are, if they are windows; None = samples.
+      windows: ``Windows`` if rows are windows of texts; None if each row is a whole sample.
     """
 
     token_ids: np.ndarray

@@ -103,7 +103,7 @@ class _Unpacked(io.RawIOBase):
 
 
 class _Chunks:
-    """Bytes that are made one chunk after the other, as a file."""
+    """A file object that reads from an iterator of chunks of bytes."""
 
     def __init__(self, chunks: Iterator[bytes]) -> None:
         self._chunks, self._left, self._size = chunks, b"", 0
@@ -217,8 +217,8 @@ def extra(module: str, use: str, packages: Optional[str] = None) -> Any:
 def read_bytes(path: str, most: Optional[int] = None) -> bytes:
     """Return the decompressed content of a file of at most ``most`` bytes; see ``opened``.
 
-    None = a quarter of the memory. Another limit is for a file of a folder, which may be foreign:
-    pipes are refused.
+    None = a quarter of the memory. With a number, pipes are refused: the file is in a folder that
+    may come from somebody else.
     """
     if most is not None and os.path.exists(path) and not os.path.isfile(path):
         raise DataError(f"{path}: not a regular file")

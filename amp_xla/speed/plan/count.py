@@ -1,7 +1,7 @@
 """Counts the work of a training step: matrix products, bytes of other operations, parameters.
 
 All counts are of one micro-batch on one GPU. They come from the graph after the mixed-precision
-pass, so bytes have a value in its dtypes and one in float32.
+pass; bytes are counted twice, in the dtypes of this graph and in float32.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class _Graph:
         return float(sum(np.prod(s, dtype=np.float64) for s in known if s is not None))
 
     def _bytes(self, outputs: Collection[Output]) -> Traffic:
-        """Add up bytes; without mixed precision the casts that it inserted do not exist."""
+        """Add up bytes; those in float32 leave out the casts that mixed precision inserted."""
         full: List[Output] = []
         for name, index in outputs:
             while nodes.cast_source(name) != name:

@@ -56,7 +56,7 @@ class Work(NamedTuple):
     variables: int
 
     def compiled(self, moved: float) -> Work:
-        """Return the work with the bytes that XLA's program moves under amp, without products."""
+        """Return the work with the bytes that XLA's program moves, products excluded, under amp."""
         factor = COMPILED / fitted()["time"]["fused"] * moved / max(self.fused.amp, 1.0)
         return self._replace(fused=Traffic(*(factor * x for x in self.fused)))
 
@@ -84,7 +84,7 @@ class Mode(NamedTuple):
 
 
 class Seconds(NamedTuple):
-    """The parts of a micro-batch."""
+    """The time of a micro-batch, by part."""
 
     tensor_cores: float
     float32: float
@@ -102,7 +102,7 @@ def fitted() -> Dict[str, Any]:
 
 
 def program(name: str, constants: Optional[Mapping[str, Any]] = None) -> Dict[str, float]:
-    """Return the constants of a program: those of all programs, and its own."""
+    """Return the constants of a program: the common ones, and its own."""
     constants = constants or fitted()
     return {**constants["time"], **constants["programs"][name]}
 

@@ -19,8 +19,11 @@ class Option:
     """A GPU in a mode. Ranges hold 80% of the residuals of such GPUs; None = unknown.
 
     Attributes:
-      step_ms: of a micro-batch; samples_per_s: of all GPUs; speed: one value instead of its range.
-      memory_gib: needed memory; ``largest_batch``: per GPU; ``parts``: shares of a step.
+      step_ms: of a micro-batch; samples_per_s: of all GPUs; speed: the latter as one number.
+      memory_gib, verdict: needed memory, and whether it ``fits``.
+      largest_batch: largest batch per GPU that fits.
+      hours, cost: of the run; None if its length or the price is unknown.
+      parts: share of each part of a step.
     """
 
     gpu: str
@@ -70,9 +73,10 @@ def option(
 
 @dataclasses.dataclass(frozen=True)
 class Report(JsonReport):
-    """The forecasts; plan.json has these fields. ``xla``: where the bytes with XLA come from.
+    """The forecasts; plan.json has these fields.
 
-    ``auto``, ``auto_why``: whether ``--xla auto`` turns XLA on; None if it does not decide.
+    ``xla`` is the source of the bytes with XLA. ``auto`` is what ``--xla auto`` chooses, None if
+    the mode is given; ``auto_why`` is its reason.
     """
 
     job: str
@@ -105,7 +109,7 @@ class Report(JsonReport):
             f"{self.job}: {self.batch_per_gpu} samples per micro-batch on each of {self.gpus} "
             f"GPU{'s' * (self.gpus > 1)}; {self.matmul_flops / 1e12:.3g} TFLOP of matrix products, "
             f"{self.half_flops_share:.0%} of them in float16 under amp\n"
-            f"A forecast from data sheets and published speeds: 8 of 10 are within the ranges; "
+            f"A forecast from data sheets; 8 of 10 published speeds are within the ranges; "
             f"docs/plan.md\nBytes with XLA: {self.xla}\n\n"
             f"{columns([head, *rows])}\n\n{self.advice()}"
         )

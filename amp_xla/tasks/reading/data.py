@@ -135,7 +135,7 @@ def targets(
     """Return the first and last token of the first answer that is found, from 1, int32 [N, 2].
 
     Both are 0 if there is no answer; both are -1 if none is in the tokens. ``problems``
-    gets reasons with the answers that are not found, or not where their file says.
+    gets reason -> answers that are not found, or not at the start in their file.
     """
     tokens = np.zeros((len(data), 2), np.int32)
     for i, label in enumerate(data.labels or []):

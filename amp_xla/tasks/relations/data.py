@@ -90,7 +90,7 @@ def _sample(content: Any) -> Tuple[str, None, str]:
 
 
 def _triples(given: Any) -> List[Triple]:
-    """Return the triple of an element, or several if its object has more parts than ``@value``."""
+    """Return the triple of an element, or one per key if its object is a dictionary."""
     values = [given.get(role) for role in Triple._fields] if isinstance(given, dict) else given
     triples: List[Any] = []
     if isinstance(values, list) and len(values) == 3:
@@ -109,7 +109,7 @@ def _triples(given: Any) -> List[Triple]:
 def span(aligned: AlignedTexts, text: int, words: str) -> Tuple[int, int, str]:
     """Return the first and last token of ``words``; and why there are none, or an empty text.
 
-    Of several occurrences, the first that begins and ends where tokens do counts.
+    The first occurrence that begins and ends where tokens do is used.
     """
     found = 1, 0, "not in their text"
     for match in re.finditer(f"(?={re.escape(words)})", aligned.texts[text]):

@@ -117,12 +117,12 @@ class CachedDecoder:
         cached: List[Any] = []
 
         def split_beams(x: Any) -> Any:
-            """Move the beams from the positions into the batch: [B * K, heads, 1, D]."""
+            """Move the beams to the batch axis: [B, heads, K, D] -> [B * K, heads, 1, D]."""
             x = tf.transpose(x, (0, 2, 1, 3))
             return tf.reshape(x, [total, x.shape[2], 1, x.shape[3]])
 
         def merge_beams(x: Any) -> Any:
-            """Move the beams from the batch into the positions: the inverse of ``split_beams``."""
+            """Move the beams back: [B * K, heads, 1, D] -> [B, heads, K, D]."""
             x = tf.reshape(x, [self.rows, self.beams, x.shape[1], x.shape[3]])
             return tf.transpose(x, (0, 2, 1, 3))
 
@@ -233,7 +233,7 @@ class TextGenerator:
 
 
 def _beams(options: GenerationOptions, end_id: int, most: int, _: int) -> Search:
-    """Search for one text with the best beams by sum of log-probabilities; one beam is greedy.
+    """Run beam search, by the sum of log-probabilities, for one text; one beam is greedy search.
 
     A beam that ends while another has a higher sum is dropped.
     """

@@ -111,7 +111,6 @@ def prepare(config: Config) -> Optional[Manifest]:
         if os.path.exists(os.path.join(config.out, MANIFEST)):
             done = Manifest.load(config.out)
             if done.complete():
-                note(f"{config.out} is already prepared: {done.describe()}")
                 return done
         prepared.write(os.path.join(config.out, VOCAB), tokenizer.assets[VOCAB])
         for unit in itertools.islice(units(files, config.reading), 1):
@@ -120,8 +119,6 @@ def prepare(config: Config) -> Optional[Manifest]:
     manifest = Manifest.collect(config.out, names)
     if manifest is None:
         note(f"shard {config.shard} is done; the last shard to finish writes the manifest")
-    else:
-        note(f"prepared {config.out}: {manifest.describe()}")
     return manifest
 
 
@@ -259,10 +256,12 @@ def main(argv: Optional[List[str]] = None) -> int:
     """Run ``amp-xla prepare``."""
     config = parse(Config, argv, "amp-xla prepare CORPUS OUT")
     try:
-        prepare(config)
+        manifest = prepare(config)
     except Stopped as stopped:
         raise Stopped(
             f"{stopped}; finished parts are saved, and the same command continues",
             stopped.exit_code,
         ) from None
+    if manifest is not None:
+        note(f"prepared {config.out}: {manifest.describe()}")
     return 0
