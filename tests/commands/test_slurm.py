@@ -31,22 +31,16 @@ STEP = {
 }
 
 
-def test_names_of_nodes():
+def test_a_task_and_the_names_of_its_nodes():
     names = "a008-ib a009-ib a010-ib a7-ib b r0n2 r0n3 r1n2 r1n3"
     assert slurm.expand("a[008-010,7]-ib,b,r[0-1]n[2-3]") == names.split()
-
-
-def test_a_task():
     task = slurm.read(STEP)
     assert task.plan == "gpu08:2,gpu09:2,gpu11:2,big:1"
     assert slurm.read({**STEP, "SLURM_NODEID": "3", "SLURM_LOCALID": "0"}).port == task.port
     assert slurm.read({**STEP, "SLURM_STEP_ID": "1"}).port != task.port
     assert slurm.read({**STEP, "HOROVOD_GLOO_RENDEZVOUS_PORT": "29400"}).port == 29400
-
-
-def test_a_shell_of_an_allocation_is_no_task():
     with pytest.raises(AmpXlaError, match=r"srun did not start.*train\.sbatch"):
-        slurm.read({"SLURM_JOB_ID": "4711"})
+        slurm.read({"SLURM_JOB_ID": "4711"})  # a shell of an allocation
 
 
 @pytest.mark.slow

@@ -47,6 +47,8 @@ def test_the_page_shows_results_and_problems_of_a_run(tmp_path):
     assert "Too early to say" in page(empty)
     three = page(tmp_path / "good", tmp_path / "diverged", killed)
     assert "3 runs compared" in three and "Best: <strong>good" in three
+    text = page(tmp_path / "good", folders.good(tmp_path / "b", learning_rate=2e-3))
+    assert "0.002" in text and "learning_rate</th>" in text  # the setting that differs
 
 
 @pytest.mark.parametrize("f1, loss, advice", [
@@ -89,6 +91,9 @@ def test_a_run_of_another_machine_is_running_while_it_writes(tmp_path):
     assert record.read(run).state == "running"
     os.utime(str(run / "checkpoints"), (0, 0))
     assert record.read(run).state == "killed"
+    (run / "metrics.jsonl").write_text("")
+    (run / "checkpoints" / "step-00000007").mkdir()
+    assert record.read(run).steps == 7  # it stopped before its first line
 
 
 def test_text_from_a_run_folder_is_only_text(tmp_path):
@@ -148,17 +153,6 @@ def test_runs_that_differ_in_their_seed_alone_have_a_mean(tmp_path, capsys):
     assert last == (
         f"seeds 1, 2, 12: best accuracy mean 0.9400, standard deviation 0.0361 ({a}, {b}, {c})"
     )
-
-
-def test_settings_that_differ_are_named(tmp_path):
-    text = page(folders.good(tmp_path / "a"), folders.good(tmp_path / "b", learning_rate=2e-3))
-    assert "0.002" in text and "learning_rate</th>" in text
-
-
-def test_a_run_that_stopped_before_its_first_line_has_the_steps_of_its_checkpoint(tmp_path):
-    run = folders.good(tmp_path / "run", lines=0)
-    (run / "checkpoints" / "step-00000007").mkdir(parents=True)
-    assert record.read(run).steps == 7
 
 
 X, Y = np.array([0.0, 50.0, 75.0, 100.0]), np.array([1.0, 3.0, np.nan, 2.0])

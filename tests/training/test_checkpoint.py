@@ -115,29 +115,24 @@ def test_files_have_the_mode_of_the_umask(tmp_path):
         assert path.stat().st_mode & 0o777 == 0o777 & ~mask
 
 
-def test_a_file_of_another_size_is_not_read(tmp_path):
-    path = runs.write(tmp_path, 1)
-    with (path / "tensors.safetensors").open("r+b") as file:
-        file.truncate(1 << 42)
+def test_what_is_no_file_of_the_folder_or_has_another_size_is_not_read(tmp_path):
+    path = runs.write(tmp_path / "checkpoints", 1)
+    manifest, tensors = path / "manifest.json", path / "tensors.safetensors"
+    files, whole = read_manifest(path), manifest.read_bytes()
+    for name in ("../state.json", "/etc/hostname"):
+        manifest.write_bytes(manifest_of(path.name, {**files, name: {"bytes": 1, "sha256": "0"}}))
+        assert checkpoint.problems(path) == [f"{name}: missing"]
+    manifest.write_bytes(whole)
+    size = tensors.stat().st_size
+    os.truncate(str(tensors), 1 << 42)
     assert checkpoint.problems(path) == ["tensors.safetensors: content differs from its SHA-256"]
-
-
-def test_links_are_not_followed(tmp_path):
-    path, name = runs.write(tmp_path / "checkpoints", 1), "state.json"
-    (path / name).rename(tmp_path / "elsewhere")
-    (path / name).symlink_to(tmp_path / "elsewhere")
-    assert checkpoint.problems(path) == [f"{name}: not a regular file"]
+    os.truncate(str(tensors), size)
+    (path / "state.json").rename(tmp_path / "elsewhere")
+    (path / "state.json").symlink_to(tmp_path / "elsewhere")
+    assert checkpoint.problems(path) == ["state.json: not a regular file"]
     path.rename(tmp_path / "moved")
     path.symlink_to(tmp_path / "moved")
     assert checkpoint.steps(path.parent) == []
-
-
-@pytest.mark.parametrize("name", ["../state.json", "/etc/hostname"])
-def test_a_manifest_names_files_of_its_folder_only(tmp_path, name):
-    path = runs.write(tmp_path, 1)
-    files = {**read_manifest(path), name: {"bytes": 1, "sha256": "0"}}
-    (path / "manifest.json").write_bytes(manifest_of(path.name, files))
-    assert checkpoint.problems(path) == [f"{name}: missing"]
 
 
 def test_damaged_checkpoints_are_set_aside(tmp_path):
