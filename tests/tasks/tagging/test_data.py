@@ -113,6 +113,8 @@ def test_entities_in_the_forms_of_public_files(tmp_path, record, form):
     assert data.texts == [CHINESE] * 2
     assert [entities.unpack(label) for label in data.labels] == [NAMES] * 2
     assert data.layout is not None and 'text = "text"' in str(data.layout)
+    asked, _ = TaggedFiles().questions("a.json", content.splitlines(), data.layout)
+    assert list(filter(None, asked)) == data.texts
 
 
 @pytest.mark.once
