@@ -40,10 +40,6 @@ def test_random_sequences_equal_the_reference_within_bounds(case):
     assert all(bounds["minimum"] <= scale <= bounds["maximum"] for scale, _ in states(case))
 
 
-def test_a_counter_restored_under_a_shorter_interval_still_grows():
-    assert DynamicLossScale(4.0, 7, growth_interval=3).adjust(np.bool_(True)).loss_scale == 8
-
-
 @pytest.mark.parametrize(
     "cls, value", [(StaticLossScale, np.float64(2**15)), (DynamicLossScale, 2**15)]
 )
@@ -60,6 +56,7 @@ def test_only_floats_are_scaled():
     scaled = StaticLossScale(8).scale(tree)
     assert scaled == {"a": 3, "b": [None, "text", True], "c": (4.0, 2.0)}
     assert scaled["c"][0].dtype == np.float64
+    assert DynamicLossScale(4.0, 7, growth_interval=3).adjust(np.bool_(True)).loss_scale == 8
 
 
 def test_copies_pickles_and_specs_keep_everything():
@@ -73,6 +70,12 @@ def test_copies_pickles_and_specs_keep_everything():
     assert scale.adjust(np.bool_(True)) != scale
     for fixed in (StaticLossScale(3.0), NoOpLossScale()):
         assert from_spec(fixed.spec()) == fixed
+    assert from_spec("dynamic") == DynamicLossScale()
+    assert from_spec("1000") == StaticLossScale(1000)
+    assert from_spec(1) == NoOpLossScale() == from_spec(None)
+    for unknown in ("fast", {"kind": "other"}):
+        with pytest.raises(ValueError):
+            from_spec(unknown)
 
 
 @pytest.mark.parametrize(
@@ -89,15 +92,6 @@ def test_copies_pickles_and_specs_keep_everything():
 def test_impossible_values_are_refused_by_name(arguments, said):
     with pytest.raises(ValueError, match=said):
         DynamicLossScale(**arguments)
-
-
-def test_from_spec_takes_what_settings_have_and_refuses_the_rest():
-    assert from_spec("dynamic") == DynamicLossScale()
-    assert from_spec("1000") == StaticLossScale(1000)
-    assert from_spec(1) == NoOpLossScale() == from_spec(None)
-    for unknown in ("fast", {"kind": "other"}):
-        with pytest.raises(ValueError):
-            from_spec(unknown)
 
 
 def in_a_graph(loss_scale, flags):

@@ -302,6 +302,10 @@ def test_the_dev_file_is_read_as_the_training_file(file):
         prepared(file, rows("tl"), rows("ttl"))
     with pytest.raises(DataError, match="never seen in training: 'goal'"):
         prepared(file, rows("tl"), "frage\tgoal\n" + rows("tl"))
+    lines = "".join(f"the same words {i % 3}\tother{i} thing{i}\t{i % 2}\n" for i in range(10))
+    data = prepared(file, lines, lines)
+    unknown = data.tokenizer.encode(data.train.texts, data.train.pairs).token_ids
+    assert not (unknown == data.tokenizer.unk_id).any()
 
 
 @pytest.mark.parametrize("train", [rows("tt"), '{"source": "a b", "target": "c"}\n' * 6])
@@ -334,13 +338,6 @@ def test_an_encoding_is_named_before_the_columns(file, name, header):
     content = "".join(f"{header}\n" * bool(header)) + f"很好的电影{separator}正\n" * 6
     with pytest.raises(DataError, match=r"lines cannot be used: .* is not UTF-8.*iconv -f GB18030"):
         read(file(name, content.encode("gb18030")))
-
-
-def test_a_vocabulary_is_learned_from_both_texts(file):
-    lines = "".join(f"the same words {i % 3}\tother{i} thing{i}\t{i % 2}\n" for i in range(10))
-    data = prepared(file, lines, lines)
-    unknown = data.tokenizer.encode(data.train.texts, data.train.pairs).token_ids
-    assert not (unknown == data.tokenizer.unk_id).any()
 
 
 def test_targets_are_not_read_by_predict(file):

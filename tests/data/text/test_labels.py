@@ -20,13 +20,19 @@ def test_numbers_are_sorted_by_value_then_text_by_code_point(tmp_path):
     assert ids.dtype == np.int32 and ids.tolist() == [3, 4, 0]
 
 
-def test_an_unseen_label_is_named_with_its_count():
+def test_unseen_labels_one_class_and_swapped_columns_are_errors():
     labels = Labels.fit(["good", "bad"])
     with pytest.raises(DataError) as error:
         labels.ids(["good", "so-so", "so-so", "awful"])
     message = str(error.value)
     assert "'so-so' (2 times)" in message and "'awful' (1" in message
     assert "'bad', 'good'" in message
+    with pytest.raises(DataError, match="3 samples with only this label: 'a'"):
+        Labels.fit(["a"] * 3)
+    with pytest.raises(DataError, match="none"):
+        Labels.fit([])
+    with pytest.raises(DataError, match="swapped"):
+        Labels.fit([f"a whole sentence {i}" for i in range(200)])
 
 
 def test_a_hint_if_the_cause_is_a_flag():
@@ -45,12 +51,3 @@ def test_a_hint_if_the_cause_is_a_flag():
     assert "'-' is a class here" in Labels.fit(["-", "neutral"]).warnings(["-", "neutral"])
     for names in (["yes, of course", "no"], ["a", "b"], ["hotel, bar", "inn, pub"], ["1,5", "2,5"]):
         assert "--multilabel" not in Labels.fit(names).warnings(names)
-
-
-def test_one_class_or_swapped_columns_are_errors():
-    with pytest.raises(DataError, match="3 samples with only this label: 'a'"):
-        Labels.fit(["a"] * 3)
-    with pytest.raises(DataError, match="none"):
-        Labels.fit([])
-    with pytest.raises(DataError, match="swapped"):
-        Labels.fit([f"a whole sentence {i}" for i in range(200)])

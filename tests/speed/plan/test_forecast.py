@@ -31,12 +31,18 @@ def test_published_speeds(program, median, within):
     assert np.median(errors) < median and np.mean(errors <= within) >= 0.9
 
 
-def test_ranges_hold_eight_of_ten():
+def test_ranges_hold_eight_of_ten_and_more_gpus_are_faster_but_not_in_proportion():
     pairs = [(forecast.spread(r.gpu), error) for r, error in zip(ROWS, ERRORS) if r.tensorflow]
     assert np.mean([low <= np.exp(error) <= high for (low, high), error in pairs]) >= 0.8
     h100 = [np.exp(e) for r, e in zip(ROWS, ERRORS) if r.tensorflow and r.gpu.name == "h100"]
     low, high = forecast.spread(GPUS["h100"])
     assert len(h100) == 2 and low <= h100[0] <= high and h100[1] < 1.25  # both with XLA
+    work, gpu = plan_rows.work("bert-base", 32, 128, 20, False), GPUS["v100-16g"]
+    program = forecast.program("tensorflow")
+    one, eight, many = (
+        sum(forecast.seconds(work, gpu, Mode("amp", True, n), program)) for n in (1, 8, 32)
+    )
+    assert one < eight < many < 3 * one
 
 
 @pytest.mark.parametrize("what, pairs", [("precision", 100), ("xla", 30)])
@@ -66,15 +72,6 @@ def test_the_largest_batch_fits_and_a_larger_one_does_not(name, mode):
     for size, fits in ((most, True), (most + 1, False)):
         needed = forecast.memory(work.scaled(size / 8), mode) / (gpu.memory * 2**30)
         assert (forecast.verdict(needed) == "fits") == fits
-
-
-def test_more_gpus_are_faster_but_not_in_proportion():
-    work, gpu = plan_rows.work("bert-base", 32, 128, 20, False), GPUS["v100-16g"]
-    program = forecast.program("tensorflow")
-    one, eight, many = (
-        sum(forecast.seconds(work, gpu, Mode("amp", True, n), program)) for n in (1, 8, 32)
-    )
-    assert one < eight < many < 3 * one
 
 
 def test_data_sheets_and_names_of_gpus():

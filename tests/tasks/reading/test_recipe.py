@@ -91,8 +91,7 @@ def test_it_learns_and_answers_new_questions(trained, command):
     rows = [line.split("\t") for line in done.out.splitlines()]
     assert [row[-1] for row in rows[::2]] == [question for question, _, _ in new]
     assert sum([row[0]] == right for row, (_, _, right) in zip(rows[::2], new)) >= 17
-    done = command(CLI, "predict", str(trained), "new.txt", "--json")
-    answers = list(map(json.loads, done.out.splitlines()))
+    answers = command.answers(trained, "new.txt")
     for row, answer, (_, passage, _) in zip(rows[::2], answers[::2], new):
         assert passage[answer["start"] : answer["end"]] == answer["answer"] == row[0]
         assert answer["n_best"][0]["score"] == answer["score"] > answer["n_best"][1]["score"]
@@ -105,11 +104,9 @@ def test_it_learns_and_answers_new_questions(trained, command):
 
 @pytest.mark.once
 def test_evaluate_scores_as_predict_answers(trained, command):
-    done = command(CLI, "predict", str(trained), "dev.json", "--json")
-    found = [json.loads(line)["answer"] for line in done.out.splitlines()]
+    found = [each["answer"] for each in command.answers(trained, "dev.json")]
     exact, f1 = scores.compared(found, labels_of(questions(75, 2))).mean(0)
-    command.done(CLI, "evaluate", str(trained), "--file", "dev.json")
-    result = json.loads((trained / "evaluation" / "dev.json" / "result.json").read_text())
+    _, result = command.evaluated(trained, "dev.json")
     assert result["metrics"]["f1"]["value"] == pytest.approx(f1)
     assert result["metrics"]["exact_match"]["value"] == pytest.approx(exact)
     best = max(line.get("dev_f1", 0) for line in command.metrics("reading", "good"))
@@ -138,8 +135,7 @@ def test_no_answer_is_one_too(command):
     best = max(command.metrics("reading", "second"), key=lambda line: line.get("dev_f1", 0))
     assert best["dev_f1"] >= 0.9
     run = command.folder / "runs" / "reading" / "second"
-    done = command(CLI, "predict", str(run), "dev2.json", "--json")
-    answers = [json.loads(line) for line in done.out.splitlines()]
+    answers = command.answers(run, "dev2.json")
     labels = labels_of(questions(75, 4, 1.0))
     f1 = scores.compared([answer["answer"] for answer in answers], labels)[:, 1].mean()
     assert f1 == pytest.approx(best["dev_f1"])
@@ -161,8 +157,7 @@ def asked_of(folder, lines):
 @pytest.mark.slow
 def test_exports_answer_as_predict(trained, command):
     """A SavedModel by its outputs; Hugging Face's folder has the head of its own class."""
-    done = command(CLI, "predict", str(trained), "dev.json", "--json")
-    expected = [json.loads(line)["answer"] for line in done.out.splitlines()]
+    expected = [each["answer"] for each in command.answers(trained, "dev.json")]
     lines = [line[:2] for line in flat(questions(75, 2))]
     command.done(CLI, "export", str(trained), "--to", "saved")
     aligned, batch = asked_of(command.folder / "saved", lines)

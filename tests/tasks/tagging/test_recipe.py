@@ -89,11 +89,9 @@ def test_it_learns_and_finds_the_entities_of_new_text(trained, command):
     (command.folder / "new.txt").write_text("from Oslo Osloson came Eve\n\nnobody came\n")
     done = command(CLI, "predict", str(trained), "new.txt")
     assert done.out == "5:17 city Oslo Osloson\t23:26 person Eve\n\n\n", done.err
-    done = command(CLI, "predict", str(trained), "new.txt", "--json")
-    assert json.loads(done.out.splitlines()[0]) == {
-        "text": "from Oslo Osloson came Eve",
-        "entities": [[5, 17, "city"], [23, 26, "person"]],
-    }
+    entities = [[5, 17, "city"], [23, 26, "person"]]
+    answer = {"text": "from Oslo Osloson came Eve", "entities": entities}
+    assert command.answers(trained, "new.txt")[0] == answer
 
 
 @pytest.mark.once
@@ -119,9 +117,8 @@ def test_a_folder_for_transformers_names_the_tags_and_has_the_code_of_the_crf(tr
 @pytest.mark.once
 def test_evaluate_scores_each_label(trained, command):
     best = max(line.get("dev_f1", 0) for line in command.metrics("tagging", "good"))
-    done = command(CLI, "evaluate", str(trained), "--file", "dev.jsonl")
-    assert done.code == 0 and "entities" in done.out, done.err
-    result = json.loads((trained / "evaluation" / "dev.jsonl" / "result.json").read_text())
+    said, result = command.evaluated(trained, "dev.jsonl")
+    assert "entities" in said
     assert result["metrics"]["f1"]["value"] == pytest.approx(best, abs=0.02)
     assert [row["label"] for row in result["per_label"]] == ["city", "person"]
     gold = [e for _, entities in samples(80, 2) for e in entities]
