@@ -73,7 +73,9 @@ def test_a_row_is_what_its_name_says(row, why):
     [
         ("NVIDIA H100 80GB HBM3", "25%"), ("NVIDIA H100 PCIe", "33%"), ("NVIDIA A1000", "-"),
         ("NVIDIA H100 NVL", "-"), ("Tesla V100-PCIE-16GB", "-"), ("NVIDIA L40", "-"),
-        ("NVIDIA L4", "207%"), ("A100-SXM4-40GB", "80%"),
+        ("NVIDIA L4", "207%"), ("8 x NVIDIA A100-SXM4-40GB", "80%"), ("Radeon", "-"),
+        ("NVIDIA GeForce RTX 3080", "420%"), ("NVIDIA GeForce RTX 3080 Ti", "-"),
+        ("NVIDIA GeForce RTX 3090", "352%"), ("NVIDIA A10", "200%"),
     ],
 )  # fmt: skip
 def test_the_peak_is_that_of_exactly_this_card(card, peak):

@@ -21,9 +21,9 @@ from amp_xla.models.weights import google
 from scripts.environment.uv import uv
 from tests.integration.exports import COUNT, ELSEWHERE, ROWS, Place
 from tests.support.commands import CLI, bytes_of
-from tests.support.grammar import prepared
 from tests.support.running import ROOT
 from tests.tasks.classification.test_recipe import write_corpus
+from tests.tasks.pretraining.test_recipe import prepared
 from tests.tasks.relations import test_recipe as test_relations
 from tests.tasks.similarity import test_recipe as test_similarity
 from tests.tasks.tagging import test_recipe as test_tagging

@@ -21,11 +21,11 @@ from amp_xla import backend
 from amp_xla.report import record
 from amp_xla.training import checkpoint
 from tests.support.commands import CLI, Commands
-from tests.support.grammar import prepared
 from tests.support.horovod import need_horovod
 from tests.support.killing import repeatable
 from tests.support.running import ROOT, Result, environment
 from tests.tasks.classification.test_recipe import write_corpus
+from tests.tasks.pretraining.test_recipe import prepared
 
 SMALL = (
     "--train train.tsv --dev dev.tsv --vocab-size 200 --layers 2 --hidden 64 --max-length 24 "

@@ -96,24 +96,18 @@ def test_a_run_of_another_machine_is_running_while_it_writes(tmp_path):
     assert record.read(run).steps == 7  # it stopped before its first line
 
 
-def test_text_from_a_run_folder_is_only_text(tmp_path):
+def test_text_from_a_run_folder_is_only_text_also_of_scored_files(tmp_path):
     run = folders.good(tmp_path / "evil", {EVIL: 0.5}, message=EVIL, train=EVIL)
-    text = page(run, run)
-    shown = html.escape(EVIL[:34]).replace("&#x27;", "&#39;") + r"\x1b[31m\u202e文件"
-    assert shown in text
-    assert "<script>alert" not in text and "\x1b" not in text and "\u202e" not in text
-    assert text.count("<script") == 2  # the page's own data and script
-
-
-def test_scored_files_are_part_of_the_page(tmp_path):
-    run = folders.good(tmp_path / "run")
     folders.scored(run, EVIL)
     folders.ranked(run)
-    text = page(run)
-    assert "pairs.tsv" in text
-    for part in ("Confusion matrix", "Calibration", "Worst errors", "McNemar", "macro F1"):
-        assert part in text, part
-    assert "<script>alert" not in text and "not of the expected form" not in text
+    for text in (page(run), page(run, run)):
+        shown = html.escape(EVIL[:34]).replace("&#x27;", "&#39;") + r"\x1b[31m\u202e文件"
+        assert shown in text
+        assert "<script>alert" not in text and "\x1b" not in text and "\u202e" not in text
+        assert text.count("<script") == 2  # the page's own data and script
+    parts = "pairs.tsv|Confusion matrix|Calibration|Worst errors|McNemar|macro F1".split("|")
+    assert all(part in page(run) for part in parts)
+    assert "not of the expected form" not in page(run)
     result = run / "evaluation" / "test.tsv" / "result.json"
     for damage in ('{"metrics": 3}', '{"per_label": [1]}', "{"):
         result.write_text(damage)

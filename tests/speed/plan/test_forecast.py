@@ -13,7 +13,6 @@ from amp_xla.speed.plan.gpus import GPUS, chosen
 from benchmarks import gpu as gpu_record
 from benchmarks import plan_fit, plan_rows
 from benchmarks.gpu_rows import Row as GpuRow
-from benchmarks.gpu_rows import gpu_named
 
 pytestmark = pytest.mark.once
 
@@ -88,17 +87,6 @@ def test_data_sheets_and_names_of_gpus():
     ):
         with pytest.raises(SettingsError, match=found):
             chosen(names)
-
-
-@pytest.mark.parametrize("device, name", [
-    ("1 x NVIDIA H100 80GB HBM3", "h100"), ("NVIDIA H100 PCIe", "h100-pcie"),
-    ("8 x NVIDIA A100-SXM4-40GB", "a100-40g"), ("NVIDIA GeForce RTX 3090", "rtx3090"),
-    ("NVIDIA A10", "a10"), ("Radeon", None), ("NVIDIA GeForce RTX 3080", "rtx3080"),
-    ("NVIDIA GeForce RTX 3080 Ti", None), ("NVIDIA GeForce RTX 2080 Ti", "rtx2080ti"),
-])  # fmt: skip
-def test_devices(device, name):
-    gpu = gpu_named(device)
-    assert (gpu and gpu.name) == name
 
 
 def test_rows_of_the_gpu_benchmark(tmp_path):
