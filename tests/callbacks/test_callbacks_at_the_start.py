@@ -21,7 +21,6 @@ from tests.support.small_fit import (
     Shuffled,
     X,
     Y,
-    as_in_a_new_process,
     build,
     fit,
     states,
@@ -378,31 +377,3 @@ def test_random_numbers_of_callbacks_and_data_continue_after_a_kill(name, kill, 
     said = "differs from the one before the checkpoint: a resume is exact only if"
     assert capfd.readouterr().err.count(said) == (name == "counted")
     assert (again == whole) == (name != "counted")
-
-
-class Limit(keras.callbacks.Callback):
-    """Stops within an epoch, as for a time limit, at the first start only."""
-
-    def __init__(self, step):
-        super().__init__()
-        self.left = step
-
-    def on_train_batch_end(self, batch, logs=None):
-        self.left -= 1
-        self.model.stop_training |= self.left == 0
-
-
-@pytest.mark.parametrize(
-    "step", [9, *(pytest.param(step, marks=pytest.mark.once) for step in (14, 15))]
-)
-def test_a_run_that_was_stopped_within_an_epoch_continues(step, tmp_path, capfd):
-    whole = build()
-    fit(whole, Limit(99), Run(tmp_path / "whole"))
-    expected = states(whole)
-    for limit in (step, 99):
-        as_in_a_new_process()
-        model = build()
-        fit(model, Limit(limit), Run(tmp_path / "run", resume=True))
-    assert states(model) == expected
-    said = f"resume=True continues it after step {step}"
-    assert capfd.readouterr().err.count(said) == 1

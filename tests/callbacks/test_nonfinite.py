@@ -82,12 +82,6 @@ def rewritten(optimizer):
     return rewriting().enable_mixed_precision_graph_rewrite(optimizer)
 
 
-@pytest.fixture
-def rewrite_off_at_the_end():
-    yield
-    rewriting().disable_mixed_precision_graph_rewrite()
-
-
 SCALED = {
     "dynamic": lambda: wrapped(keras_adam()),
     "fixed": lambda: wrapped(keras_adam(), 128.0),
@@ -103,7 +97,8 @@ SCALED = {
     "dynamic", "rewrite", "train",
     *(pytest.param(name, marks=pytest.mark.once) for name in ("fixed", "schedule")),
 ])  # fmt: skip
-def test_keras_own_loss_scaling_trains_and_resumes(name, tmp_path, rewrite_off_at_the_end):
+def test_keras_own_loss_scaling_trains_and_resumes(name, tmp_path, request):
+    request.addfinalizer(rewriting().disable_mixed_precision_graph_rewrite)
     rows = np.array(np.random.RandomState(0).randn(26, 4))
     rows[0] = 1e9 if name == "fixed" else np.nan  # one batch in each epoch of 7 is skipped
 

@@ -200,12 +200,10 @@ def tensors(folder):
     return newest.tensors()
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory, script):
-    """Run the script without interruption; return its folder."""
-    folder = tmp_path_factory.mktemp("whole")
-    err = script(folder)
-    executed = json.loads((folder / "run/executed.json").read_text())
+def test_a_stopped_script_continues_to_the_same_bits(script, tmp_path):
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    err = script(whole)
+    executed = json.loads((whole / "run/executed.json").read_text())
     assert executed["half_dtype"] == (backend.half_dtype()[0] or "")
     half, nodes = executed["half_nodes"], executed["nodes"]
     said = [line for line in err.splitlines() if line.startswith("first step ran: ")]
@@ -213,12 +211,7 @@ def whole(tmp_path_factory, script):
         f"of {nodes} executed nodes are" if half else "as expected for precision amp (float32"
     )
     assert len(said) == 1 and f"{half or 'none'} of " in said[0] and expected in said[0]
-    assert f"report: {folder}/run/report.html" in err
-    return folder
-
-
-def test_a_stopped_script_continues_to_the_same_bits(whole, script, tmp_path):
-    stopped = tmp_path / "stopped"
+    assert f"report: {whole}/run/report.html" in err
     epochs = json.loads((whole / "seen-0.json").read_text())["epochs"]
     assert [(e["loss_scale"], e["skipped_steps"]) for e in epochs] == [(2.0**15, 0)] * 3
     dev = [line for line in repeatable(whole / "run") if line["kind"] == "dev"]

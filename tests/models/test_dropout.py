@@ -77,14 +77,10 @@ def test_attention_weights_have_their_own_rate(rates, masks):
 LAYER = "Transformer-0-MultiHeadSelfAttention"
 
 
-def hash_keys(step):
-    """The two keys of a layer's mask in a step."""
+def hash_mask(step, elements, rate):
+    """The mask of ``LAYER`` in a step in NumPy, for elements with these numbers, uint32."""
     own = np.frombuffer(hashlib.sha256(f"1/{LAYER}/0".encode()).digest()[:8], "<u4")
-    return np.uint32(step) * np.array([0x9E3779B9, 0xC2B2AE35], np.uint32) + own
-
-
-def hash_mask(keys, elements, rate):
-    """The mask of ``dropout`` in NumPy, for elements with these numbers, uint32."""
+    keys = np.uint32(step) * np.array([0x9E3779B9, 0xC2B2AE35], np.uint32) + own
     x = elements ^ keys[0]
     for shift, factor, key in ((17, 0xED5AD4BB, keys[1]), (11, 0xAC4C1B51, 0), (15, 0x31848BAB, 0)):
         x = (x ^ (x >> np.uint32(shift))) * np.uint32(factor) + np.uint32(key)
@@ -100,7 +96,7 @@ def test_hashed_masks_are_the_same_bits_everywhere_and_in_the_backward_pass(step
         y = keras.layers.Dropout(rate, name="drop")(x)
         feed = {number: step, x: np.ones([20, 30, 7])}
         found, value, slope = session.run([kept, y, tf.gradients(y, x)[0]], feed)
-    expected = hash_mask(hash_keys(step), np.arange(20 * 30 * 7, dtype=np.uint32), rate)
+    expected = hash_mask(step, np.arange(20 * 30 * 7, dtype=np.uint32), rate)
     np.testing.assert_array_equal(found.ravel(), expected)
     np.testing.assert_array_equal(slope, value)
     assert abs(value.mean() - 1) < 5 * (rate / (1 - rate) / value.size) ** 0.5

@@ -178,20 +178,14 @@ def test_a_high_positive_score_does_not_hide_the_negatives(session):
 LENGTHS, LONGEST, TAGS = (5, 3, 2, 0), 5, 3
 
 
-@pytest.fixture
-def batch():
-    """Scores, labels, weights and transitions of texts of several lengths."""
+@pytest.mark.parametrize("longest", [0, LONGEST, 64], ids=["loop", "xla", "longer"])
+def test_the_loss_of_a_crf_is_minus_log_p_of_all_paths(session, monkeypatch, longest):
+    monkeypatch.setattr(configuring, "compiles", lambda: bool(longest))
     source = np.random.RandomState(1)
     weights = (np.arange(LONGEST) < np.array(LENGTHS)[:, None]).astype(np.float32)
     labels = (source.randint(TAGS, size=weights.shape) * weights).astype(np.int32)
     scores = (4 * source.randn(*weights.shape, TAGS)).astype(np.float32)
-    return scores, labels, weights, source.randn(TAGS, TAGS).astype(np.float32)
-
-
-@pytest.mark.parametrize("longest", [0, LONGEST, 64], ids=["loop", "xla", "longer"])
-def test_the_loss_of_a_crf_is_minus_log_p_of_all_paths(session, monkeypatch, batch, longest):
-    monkeypatch.setattr(configuring, "compiles", lambda: bool(longest))
-    scores, labels, weights, transitions = batch
+    transitions = source.randn(TAGS, TAGS).astype(np.float32)
 
     def total(row, path):
         steps = sum(float(transitions[a, b]) for a, b in zip(path, path[1:]))

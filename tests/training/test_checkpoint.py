@@ -31,15 +31,6 @@ def names(folder):
     return [path.name for path in checkpoint.steps(folder)]
 
 
-def damages(size):
-    cuts = [(f"cut to {n}", lambda data, n=n: data[:n]) for n in {0, 1, size // 2, size - 1}]
-    flips = [
-        (f"bit of {at}", lambda data, at=at: data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :])
-        for at in {0, size // 3, size - 1}
-    ]
-    return cuts + flips + [("missing", None)]
-
-
 def test_every_damage_to_every_file_is_named_and_survived(tmp_path, capsys):
     folder = tmp_path / "run" / "checkpoints"
     runs.write(folder, 1)
@@ -50,10 +41,14 @@ def test_every_damage_to_every_file_is_named_and_survived(tmp_path, capsys):
     ]  # fmt: skip
     for file in files:
         data = file.read_bytes()
-        for how, damage in damages(len(data)):
+        size = len(data)
+        damages = {f"cut to {n}": data[:n] for n in {0, 1, size // 2, size - 1}}
+        for at in {0, size // 3, size - 1}:
+            damages[f"bit of {at}"] = data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :]
+        for how, damage in {**damages, "missing": None}.items():
             file.unlink()
-            if damage:
-                file.write_bytes(damage(data))
+            if damage is not None:
+                file.write_bytes(damage)
             wrong = checkpoint.problems(path)
             assert [line.split(":")[0] for line in wrong] == [file.name], (how, wrong)
             assert checkpoint.newest(folder).path.name == FIRST

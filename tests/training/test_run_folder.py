@@ -88,13 +88,10 @@ def test_a_start_that_got_no_checkpoint_may_be_started_over(here):
         RunFolder("r", "mine", resume=True)
 
 
-def denied_in(name):
-    def listdir(path, listed=os.listdir):
-        if name in str(path):
-            raise PermissionError(errno.EACCES, "Permission denied", path)
-        return listed(path)
-
-    return listdir
+def listdir(path, listed=os.listdir):
+    if "of-another-user" in str(path):
+        raise PermissionError(errno.EACCES, "Permission denied", path)
+    return listed(path)
 
 
 def test_the_newest_run_is_the_one_that_latest_names(here, monkeypatch):
@@ -112,7 +109,7 @@ def test_the_newest_run_is_the_one_that_latest_names(here, monkeypatch):
         (here / "runs" / "r" / name).mkdir()
     (here / "runs" / "r" / "linked" / "checkpoints").symlink_to(run.checkpoints.resolve())
     with monkeypatch.context() as patch:
-        patch.setattr("os.listdir", denied_in("of-another-user"))
+        patch.setattr("os.listdir", listdir)
         assert checkpoint.runs_in(here / "runs" / "r") == ["one", "two"]
     latest = here / "runs" / "r" / "latest"
     for target in (None, "../../elsewhere", "three", "/tmp"):

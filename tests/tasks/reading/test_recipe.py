@@ -14,6 +14,7 @@ from safetensors.numpy import load_file
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.tasks.reading import data, scores
 from tests.support.commands import CLI, served
+from tests.support.encoded import ids_of
 
 RECIPE = "recipes.reading"
 TINY = (
@@ -143,16 +144,6 @@ def test_no_answer_is_one_too(command):
         assert (answer["answer"] == "") == (answer["null_odds"] >= best["dev_threshold"])
 
 
-def asked_of(folder, lines):
-    aligned = data.encode(*zip(*lines), Tokenizer.of_folder(str(folder)), 96)
-    encoded = aligned.encoded
-    ids, segments = np.zeros((2, len(lines), int(encoded.lengths.max())), np.int32)
-    for i, size in enumerate(encoded.lengths):
-        ids[i, :size] = encoded.token_ids[encoded.offsets[i] : encoded.offsets[i + 1]]
-        segments[i, encoded.first_lengths[i] : size] = 1
-    return aligned, {"token_ids": ids, "segment_ids": segments}
-
-
 @pytest.mark.once
 @pytest.mark.slow
 def test_exports_answer_as_predict(trained, command):
@@ -160,7 +151,12 @@ def test_exports_answer_as_predict(trained, command):
     expected = [each["answer"] for each in command.answers(trained, "dev.json")]
     lines = [line[:2] for line in flat(questions(75, 2))]
     command.done(CLI, "export", str(trained), "--to", "saved")
-    aligned, batch = asked_of(command.folder / "saved", lines)
+    tokenizer = Tokenizer.of_folder(str(command.folder / "saved"))
+    aligned = data.encode(*zip(*lines), tokenizer, 96)
+    ids, segments = np.zeros((2, len(lines), int(aligned.encoded.lengths.max())), np.int32)
+    for i, pair in enumerate(ids_of(aligned.encoded, n) for n in range(len(lines))):
+        ids[i, : len(pair[0])], segments[i, : len(pair[1])] = pair
+    batch = {"token_ids": ids, "segment_ids": segments}
     values = served(command.folder / "saved", **batch)["scores"]
     batch["sample_ids"] = np.arange(len(values))
     first, last, *_ = scores.decode(values, batch, 8)
