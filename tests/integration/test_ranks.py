@@ -150,20 +150,14 @@ OFTEN = ("buckets" if backend.kind() == "tf1" else "pretraining", 2)
 OTHERS = (("buckets", 4), ("packed", 2), ("recomputed", 3), ("pretraining", 4))
 
 
-def alone(place, case):
-    """Train a case in one process, once; return its recipe and flags."""
-    recipe, flags = CASES[case]
-    flags = [*FLAGS[recipe], *flags, "--dropout", "0", *from_start(place, recipe)]
-    if not place.run(f"{case}-1", recipe).exists():
-        place.train(0, f"{case}-1", *flags, recipe=recipe)
-    return recipe, flags
-
-
 @pytest.mark.parametrize(
     ("case", "ranks"), [OFTEN, *(pytest.param(*it, marks=pytest.mark.long) for it in OTHERS)]
 )
 def test_any_number_of_ranks_learns_the_same(place, case, ranks):
-    recipe, flags = alone(place, case)
+    recipe, flags = CASES[case]
+    flags = [*FLAGS[recipe], *flags, "--dropout", "0", *from_start(place, recipe)]
+    if not place.run(f"{case}-1", recipe).exists():
+        place.train(0, f"{case}-1", *flags, recipe=recipe)
     said = place.train(ranks, f"{case}-{ranks}", *flags, recipe=recipe)
     assert f"{ranks} ranks share each batch" in said
     assert said.count("run folder: ") == 1  # one of them speaks

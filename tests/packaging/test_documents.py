@@ -185,20 +185,6 @@ OUTSIDE_FLAGS = set(
 )
 
 
-def all_flags():
-    """Return the flags of all commands, recipes, benchmarks, and of scripts with argparse."""
-    modules = {command.module for command in COMMANDS.values()}
-    modules |= {f"recipes.{name}" for name in RECIPES if not name.startswith("jax_")}
-    modules |= {
-        f"benchmarks.{path.stem}"
-        for path in (ROOT / "benchmarks").glob("*.py")
-        if "class Config" in path.read_text(encoding="utf-8")
-    }
-    scripts = [*(ROOT / "examples").glob("*.py"), *(ROOT / "tests").rglob("*.py")]
-    own = {flag for path in scripts for flag in re.findall(r'"(--[a-z-]+)"', path.read_text())}
-    return own.union(*(flags_of(module) for module in modules))
-
-
 def missing(text, known, names):
     """Return the programs, files and flags that a text names and this project does not have."""
     files = [
@@ -218,7 +204,15 @@ def missing(text, known, names):
 
 
 def test_named_programs_files_and_flags_exist():
-    known = all_flags() | OUTSIDE_FLAGS
+    modules = {command.module for command in COMMANDS.values()}
+    modules |= {f"recipes.{name}" for name in RECIPES if not name.startswith("jax_")}
+    benchmarks = (ROOT / "benchmarks").glob("*.py")
+    modules |= {
+        f"benchmarks.{p.stem}" for p in benchmarks if "class Config" in p.read_text("utf-8")
+    }
+    scripts = [*(ROOT / "examples").glob("*.py"), *(ROOT / "tests").rglob("*.py")]
+    known = {flag for path in scripts for flag in re.findall(r'"(--[a-z-]+)"', path.read_text())}
+    known = known.union(OUTSIDE_FLAGS, *map(flags_of, modules))
     names = {
         path.name
         for folder in FOLDERS - {".venvs", ".git", "runs"}
