@@ -207,12 +207,12 @@ def test_pools_end_though_the_signal_that_ends_a_worker_comes_while_it_is_forked
 
 def test_foreign_text_cannot_control_the_terminal(capsys):
     note("one\n\x1b[2Jtwo\x07 a\tb\r \u202ec\udc80 中文　Ünïcode")
-    output.lines(["label\x1b[2J\nwith a break\t0.9", "\u0645\u06cc\u200c\u062e 👩\u200d👧\u2028"])
+    output.lines(["label\x1b[2J\nturned \u202e\t0.9", "\u0645\u06cc\u200c\u062e 👩\u200d👧\u2028"])
     said = capsys.readouterr()
     assert said.err == "one\n\\x1b[2Jtwo\\x07 a\\tb\\r \\u202ec\\udc80 中文　Ünïcode\n"
     # Joiners of Persian and of emoji stay.
     assert said.out.startswith(
-        "label\\x1b[2J\\nwith a break\t0.9\n\u0645\u06cc\u200c\u062e 👩\u200d👧"
+        "label\\x1b[2J\\nturned \\u202e\t0.9\n\u0645\u06cc\u200c\u062e 👩\u200d👧"
     )
     note(f"first\n{'x' * 10**6} end")
     first, second = capsys.readouterr().err.splitlines()

@@ -145,6 +145,7 @@ def test_spans_are_those_of_all_pairs_and_the_threshold_of_all_thresholds(seed):
         "sample_ids": np.array([0, 1, -1, 3, -1]),
     }  # fmt: skip
     values = source.randn(5, 9, 2).astype(np.float32)
+    values[[1, 2], [7, 4]] += 3  # the token that both windows have
     first, last, chances, odds, empty = scores.decode(values, batch, 2, 4)
     powers, nulls = np.exp(values.astype(float)), values[:, 0].sum(1)
     for windows in ([0], [1, 2], [3]):
@@ -166,7 +167,7 @@ def test_spans_are_those_of_all_pairs_and_the_threshold_of_all_thresholds(seed):
         assert odds[row] == pytest.approx(np.log(empty[row] / chances[row, 0]))
     for span, expected in (
         ([4, 4], [[7, 7], [4, 4]]), ([1, 2], [[4, 5], [0, 0]]), ([0, 0], [[0, 0], [0, 0]]),
-        ([-1, -1], [[-1, -1], [-1, -1]]),
+        ([-1, -1], [[-1, -1], [-1, -1]]), ([3, 4], [[6, 7], [0, 0]]),
     ):  # fmt: skip
         found = data.with_labels(batch, np.array([[0, 0], span, [0, 0], [0, 0]]))
         assert found["labels"].tolist()[1:3] == expected
