@@ -105,6 +105,24 @@ def cleared():
     K.clear_session()
 
 
+@pytest.fixture
+def graph(cleared):
+    """A new default graph."""
+    from amp_xla.backend import tf
+
+    with tf.Graph().as_default() as graph:
+        yield graph
+
+
+@pytest.fixture
+def session(graph):
+    """A session of the new graph."""
+    from amp_xla.backend import tf
+
+    with tf.Session() as session:
+        yield session
+
+
 @pytest.fixture(scope="session")
 def servers():
     """Two fork servers, so that two processes can be alive at once."""

@@ -73,7 +73,9 @@ def test_a_row_is_what_its_name_says(row, why):
     [
         ("NVIDIA H100 80GB HBM3", "25%"), ("NVIDIA H100 PCIe", "33%"), ("NVIDIA A1000", "-"),
         ("NVIDIA H100 NVL", "-"), ("Tesla V100-PCIE-16GB", "-"), ("NVIDIA L40", "-"),
-        ("NVIDIA L4", "207%"), ("A100-SXM4-40GB", "80%"),
+        ("NVIDIA L4", "207%"), ("8 x NVIDIA A100-SXM4-40GB", "80%"), ("Radeon", "-"),
+        ("NVIDIA GeForce RTX 3080", "420%"), ("NVIDIA GeForce RTX 3080 Ti", "-"),
+        ("NVIDIA GeForce RTX 3090", "352%"), ("NVIDIA A10", "200%"),
     ],
 )  # fmt: skip
 def test_the_peak_is_that_of_exactly_this_card(card, peak):
@@ -86,21 +88,18 @@ def test_the_peak_is_that_of_exactly_this_card(card, peak):
     assert gpu.cells(row)[name("spread")] == "150%"
 
 
-def test_a_table_has_one_card():
+def test_a_table_has_one_card_and_the_committed_page_is_what_the_record_says():
     both = [made("amp"), made("tf32"), made("amp")]
     both[2].machine = {**FACTS, "card": "NVIDIA L4"}
     page = gpu.render({row.key: row for row in both}, trial=False)
     assert "## BERT-base at 384: NVIDIA L4" in page and page.count("| amp ") == 2
     assert "- amp; tf32: driver 550.54, tensorflow 2.17.1, steps 10" in page
     assert len(set(PLAN)) == len(PLAN) and {name for _, name in PLAN} == set(CONTESTANTS)
+    # After a change of the page: ``python -m benchmarks.gpu --render``.
+    page = gpu.PAGE.with_suffix(".md").read_text(encoding="utf-8")
+    assert page == gpu.render(gpu.read(gpu.PAGE), trial=False)
 
 
 def test_a_machine_without_a_gpu_is_refused(tmp_path):
     said = trial(tmp_path / "gpu", code=2)
     assert "error: no GPU (" in said and not list(tmp_path.iterdir())
-
-
-def test_the_committed_page_is_what_the_record_says():
-    """After a change of the page: ``python -m benchmarks.gpu --render``."""
-    page = gpu.PAGE.with_suffix(".md").read_text(encoding="utf-8")
-    assert page == gpu.render(gpu.read(gpu.PAGE), trial=False)

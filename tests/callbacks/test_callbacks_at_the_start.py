@@ -1,16 +1,17 @@
-"""What callbacks set when training or an epoch begins, and optimizers of Keras' own wrappers."""
+"""What callbacks set when training or an epoch begins."""
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import functools
 import random
-from typing import Any
+from typing import Any, ClassVar, List
 
 import numpy as np
 import pytest
 
-from amp_xla.backend import K, keras, tf
+from amp_xla.backend import K, keras
 from amp_xla.callbacks import Run
 from tests.support import small_fit
 from tests.support.small_fit import (
@@ -20,7 +21,6 @@ from tests.support.small_fit import (
     Shuffled,
     X,
     Y,
-    as_in_a_new_process,
     build,
     fit,
     states,
@@ -46,25 +46,18 @@ class Base(keras.callbacks.Callback):
             self.model.set_weights([weight * 0.5 for weight in self.first])
 
 
-class Counts(keras.callbacks.Callback):
-    """A variable outside the model, and a flag that is back at its first value in an epoch."""
+class Fresh(keras.callbacks.Callback):
+    """A flag that is back at its first value in an epoch."""
 
-    def __init__(self):
-        super().__init__()
-        self.epochs, self.fresh = K.variable(0), False
+    fresh = False
 
     def on_epoch_begin(self, epoch, logs=None):
-        K.set_value(self.epochs, K.get_value(self.epochs) + 1)
         self.fresh = True
 
     def on_train_batch_end(self, batch, logs=None):
         if self.fresh:
             self.model.set_weights([weight * 0.9 for weight in self.model.get_weights()])
         self.fresh = False
-
-    def on_epoch_end(self, epoch, logs=None):
-        scale = K.get_value(self.epochs)
-        self.model.set_weights([weight + 0.01 * scale for weight in self.model.get_weights()])
 
 
 class Draws(keras.callbacks.Callback):
@@ -248,10 +241,16 @@ def closure():
 
 
 class Places(keras.callbacks.Callback):
-    """State in all places that this callback can reach."""
+    """State in all places that this callback can reach, and of all kinds."""
+
+    listed: ClassVar[List[int]] = []
+    latest: ClassVar[Any] = collections.deque()
 
     def __init__(self):
         super().__init__()
+        Places.listed, Places.latest = [], collections.deque(maxlen=2)  # as in a new process
+        self.counted, self.lists = collections.Counter(), collections.defaultdict(list)
+        self.pairs, self.seen, self.by_step, self.long = [], set(), {}, []
         self.inner, self.pair = Holder(Holder(Holder(Slotted()))), (Slotted(), [Slotted()])
         self.frozen, self.named, self.mixed = Holder([]), Named(), {"a": Slotted(), "steps": 0}
         self.partial, self.closure = functools.partial(called, []), closure()
@@ -261,6 +260,29 @@ class Places(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch, logs=None):
         self.renewed = random.Random(epoch)
+
+    def kinds(self, batch):
+        """Return numbers that differ if a container is another kind after a resume."""
+        step = len(self.pairs)
+        self.long += range(1000)
+        self.pairs.append((step, None))
+        self.by_step[step] = float(batch)
+        self.counted[step] += batch
+        self.lists[step].append(batch)
+        for some in (self.listed, self.latest):
+            some.append(step)
+        self.seen.add(batch)
+        values = [
+            len(self.long),
+            len(set(self.pairs)),
+            sum(self.by_step),
+            sum(self.by_step.values()),
+        ]
+        values += [sum(self.counted), sum(map(len, self.lists.values())), len(self.seen)]
+        return [*values, len(self.listed), sum(self.latest), *getattr(self, "later", ())]
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.later = (epoch, np.float32(logs["loss"]))  # an attribute that appears in training
 
     def on_train_batch_end(self, batch, logs=None):
         self.before, self.last = self.last, self.last * 0.5 + batch
@@ -276,6 +298,7 @@ class Places(keras.callbacks.Callback):
             sum(self.frozen.held), self.named.steps, self.mixed["a"].next, self.partial(batch),
             len(self.history), depth, self.closure(), (self.last - self.before)[0], total(batch),
             self.random.rand(), self.drawn.random(), DRAWS.random(), self.renewed.random(),
+            *self.kinds(batch),
         ]  # fmt: skip
         K.set_value(self.model.optimizer.inner.lr, 0.01 * np.log1p(np.abs(numbers)).mean())
 
@@ -283,7 +306,7 @@ class Places(keras.callbacks.Callback):
 HOOKS = {
     "places": lambda folder: Places(),
     "loads": loads, "head": head, "restarts": restarts, "base": lambda folder: Base(),
-    "counts": lambda folder: Counts(), "inside": lambda folder: Inside(),
+    "fresh": lambda folder: Fresh(), "inside": lambda folder: Inside(),
     "schedule": lambda folder: keras.callbacks.LearningRateScheduler(Slotted().rate),
     "attributes": lambda folder: Attributes(),
     "early": lambda folder: keras.callbacks.EarlyStopping("loss", 10.0, 2, 0, "auto", None, True),
@@ -366,93 +389,3 @@ def test_random_numbers_of_callbacks_and_data_continue_after_a_kill(name, kill, 
     said = "differs from the one before the checkpoint: a resume is exact only if"
     assert capfd.readouterr().err.count(said) == (name == "counted")
     assert again == whole or name == "counted"
-
-
-class Limit(keras.callbacks.Callback):
-    """Stops within an epoch, as for a time limit, at the first start only."""
-
-    def __init__(self, step):
-        super().__init__()
-        self.left = step
-
-    def on_train_batch_end(self, batch, logs=None):
-        self.left -= 1
-        self.model.stop_training |= self.left == 0
-
-
-@pytest.mark.parametrize(
-    "step", [9, *(pytest.param(step, marks=pytest.mark.once) for step in (14, 15))]
-)
-def test_a_run_that_was_stopped_within_an_epoch_continues(step, tmp_path, capfd):
-    whole = build()
-    fit(whole, Limit(99), Run(tmp_path / "whole"))
-    expected = states(whole)
-    for limit in (step, 99):
-        as_in_a_new_process()
-        model = build()
-        fit(model, Limit(limit), Run(tmp_path / "run", resume=True))
-    assert states(model) == expected
-    said = f"resume=True continues it after step {step}"
-    assert capfd.readouterr().err.count(said) == 1
-
-
-def wrapped(optimizer, scale="dynamic"):
-    """Return Keras' own wrapper, on either TensorFlow."""
-    kind = getattr(keras.mixed_precision, "LossScaleOptimizer", None)
-    if kind is None:
-        return keras.mixed_precision.experimental.LossScaleOptimizer(optimizer, scale)
-    return kind(optimizer) if scale == "dynamic" else kind(optimizer, False, scale)
-
-
-def adam(rate: Any = 0.01) -> Any:
-    return keras.optimizers.Adam(rate)
-
-
-def rewriting() -> Any:
-    """Return the module that turns the graph rewrite on and off."""
-    module = getattr(tf, "mixed_precision", None)
-    is_new = hasattr(module, "enable_mixed_precision_graph_rewrite")
-    return module if is_new else tf.train.experimental  # TensorFlow 1.15
-
-
-def rewritten(optimizer):
-    return rewriting().enable_mixed_precision_graph_rewrite(optimizer)
-
-
-@pytest.fixture
-def rewrite_off_at_the_end():
-    yield
-    rewriting().disable_mixed_precision_graph_rewrite()
-
-
-OPTIMIZERS = {
-    "dynamic": lambda: wrapped(adam()),
-    "fixed": lambda: wrapped(adam(), 128.0),
-    "schedule": lambda: wrapped(adam(keras.optimizers.schedules.ExponentialDecay(0.01, 3, 0.5))),
-    "rewrite": lambda: rewritten(adam()),
-    "train": lambda: rewritten(tf.train.AdamOptimizer(0.01)),
-}
-
-
-@pytest.mark.parametrize("name", [
-    "dynamic", "rewrite", "train",
-    *(pytest.param(name, marks=pytest.mark.once) for name in ("fixed", "schedule")),
-])  # fmt: skip
-def test_keras_own_loss_scaling_trains_and_resumes(name, tmp_path, rewrite_off_at_the_end):
-    rows = np.array(np.random.RandomState(0).randn(26, 4))
-    rows[0] = 1e9 if name == "fixed" else np.nan  # one batch in each epoch of 7 is skipped
-
-    def trained(folder, *more, **options):
-        model, seen = build(dropout=0.0), []
-        model.compile(OPTIMIZERS[name](), "mse")
-        log = Hooks(on_epoch_end=lambda epoch, logs: seen.append(logs))
-        fit(model, Run(tmp_path / folder, checkpoint_every=1, **options), log, *more, x=rows)
-        state = K.batch_get_value(sorted(tf.global_variables(), key=lambda v: v.name))
-        return [array.tobytes() for array in model.get_weights() + state], seen[-1]
-
-    whole, logs = trained("whole")
-    scale, skipped = (128.0, 0) if name == "fixed" else (2.0**15 / 2**4, 4)
-    assert (logs["loss_scale"], logs["skipped_steps"]) in [(scale, skipped), (2 * scale, skipped)]
-    with pytest.raises(Killed):
-        trained("killed", KilledAfter(17))
-    assert trained("killed", resume=True)[0] == whole

@@ -154,7 +154,14 @@ def test_an_unused_run_locks_nothing(tmp_path):
 
 
 @pytest.mark.once
-def test_one_run_in_a_list(tmp_path):
+def test_one_run_in_a_list_and_its_arguments(tmp_path):
+    for wrong, words in (
+        ({"keep": 0}, "keep=0: allowed is a whole number, 1 or more"),
+        ({"checkpoint_every": -1}, "checkpoint_every=-1: allowed is a whole number, 0 or more"),
+        ({"on_nonfinite": "halt"}, "on_nonfinite='halt': allowed is skip, report, stop"),
+    ):
+        with pytest.raises(AmpXlaError, match=words):
+            Run(tmp_path / "run", **wrong)
     model, run = build(), Run(tmp_path / "run")
     given = {"x": X, "y": Y, "verbose": 0}
     with pytest.raises(AmpXlaError, match=r"give a list, callbacks=\[Run\(\.\.\.\)\]"):

@@ -6,7 +6,6 @@ import array
 import collections
 import dataclasses
 import logging
-import multiprocessing
 import os
 import pathlib
 import queue
@@ -14,7 +13,7 @@ import re
 import shutil
 import signal
 import threading
-from typing import Any, ClassVar, Dict, List, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -90,63 +89,6 @@ def test_a_run_that_a_callback_has_ended_stays_ended(make, tmp_path):
     assert found[0] == found[1] and not epochs
     fit(model, Run(tmp_path / "run", resume=True), epochs=9, validation_data=(X, Y))
     assert states(model) != found[0]  # without the callback the run continues
-
-
-def scores():
-    """Return a callback that keeps all kinds of values, of a new class as in a new process."""
-
-    class Scores(keras.callbacks.Callback):
-        listed: ClassVar[List[int]] = []
-        mapped: ClassVar[Dict[int, float]] = {}
-        latest: ClassVar[Any] = collections.deque(maxlen=2)
-
-        def __init__(self):
-            super().__init__()
-            self.by_epoch = {}
-            self.counted = collections.Counter()
-            self.lists = collections.defaultdict(list)
-            self.pairs = []
-            self.seen = set()
-            self.last = collections.deque(maxlen=2)
-            self.long = []
-            self.began = []
-            self.sums = np.zeros(3)
-
-        def on_epoch_begin(self, epoch, logs=None):
-            self.began.append(epoch)
-            self.listed.append(epoch)
-            self.mapped[epoch] = 1.0
-            self.latest.append(epoch)
-
-        def on_train_batch_end(self, batch, logs=None):
-            self.sums += batch
-            self.long += list(range(1000))
-
-        def on_epoch_end(self, epoch, logs=None):
-            self.later = (epoch, np.float32(logs["loss"]))  # an attribute that appears in training
-            self.by_epoch[epoch] = float(logs["loss"])
-            self.counted["epochs"] += 1
-            self.lists[epoch % 2].append(epoch)
-            self.pairs.append((epoch, None))
-            self.seen.add(epoch)
-            self.last.append(epoch)
-
-    return Scores()
-
-
-@pytest.mark.once
-@pytest.mark.parametrize("stop", [KilledAfter(17), KilledAfter(epoch=3)])
-def test_state_of_callbacks_is_restored_as_it_was(stop, tmp_path):
-    whole, again = scores(), scores()
-    fit(build(), whole, Run(tmp_path / "whole"))
-    with pytest.raises(Killed):
-        fit(build(), Run(tmp_path / "killed", checkpoint_every=1), scores(), stop)
-    fit(build(), Run(tmp_path / "killed", resume=True), again)
-    for name in {*vars(whole), "listed", "mapped", "latest"} - {"model", "params"}:
-        value, restored = getattr(whole, name), getattr(again, name)
-        assert type(restored) is type(value), name
-        assert np.array_equal(restored, value) if name == "sums" else restored == value, name
-    assert again.lists.default_factory is list and again.last.maxlen == 2
 
 
 class Pair(NamedTuple):
@@ -227,18 +169,6 @@ def test_variables_of_callbacks_are_restored_or_named(tmp_path, capfd):
     named = f"Counts.local ({kind}), Counts.mean (Mean), Counts.late ({kind}), Counts.late_list "
     assert printed.count(f"checkpoints do not hold {named}(list): a resume") == 3
     assert printed.count(f"checkpoints do not hold Counts.later ({kind})") == 3
-
-
-class Pools(keras.callbacks.Callback):
-    def on_epoch_end(self, epoch, logs=None):
-        with multiprocessing.get_context("fork").Pool(2) as pool:
-            assert pool.map(abs, range(-3, 1)) == [3, 2, 1, 0]
-
-
-@pytest.mark.once
-@pytest.mark.timeout(120)
-def test_a_pool_in_a_callback_ends(tmp_path):
-    fit(build(), Pools(), Run(tmp_path / "run"))
 
 
 class Slow(keras.callbacks.Callback):

@@ -1,4 +1,4 @@
-"""Scripts that call ``fit`` more than once."""
+"""Scripts that call ``fit`` more than once, or stop it within an epoch."""
 
 import json
 
@@ -38,16 +38,13 @@ def build(optimizer):
     return model
 
 
-class Look(keras.callbacks.Callback):
-    def on_train_begin(self, logs=None):
-        self.weights = self.model.get_weights()
-
-
 def fit(name, model, other):
-    before, look = model.get_weights() + other.get_weights(), Look()
+    before, first = model.get_weights() + other.get_weights(), []
+    look = keras.callbacks.LambdaCallback(
+        on_train_begin=lambda logs: first.extend(model.get_weights()))
     callbacks = [look, amp_xla.callbacks.Run(sys.argv[1] + "/" + name)]
     model.fit(x, x[:, :1], verbose=0, callbacks=callbacks)
-    seen[name] = all(map(np.array_equal, before, look.weights + other.get_weights()))
+    seen[name] = all(map(np.array_equal, before, first + other.get_weights()))
 
 
 one = build("adam")
@@ -109,3 +106,32 @@ def test_a_finished_fit_leaves_data_as_they_were_for_the_next(kind, epochs, step
     with pytest.raises(Killed):
         script(tmp_path / "killed", KilledAfter(steps + 1))
     assert script(tmp_path / "killed") == expected
+
+
+class Limit(keras.callbacks.Callback):
+    """Stops within an epoch, as for a time limit, at the first start only."""
+
+    def __init__(self, step):
+        super().__init__()
+        self.left = step
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.left -= 1
+        self.model.stop_training |= self.left == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "step", [9, *(pytest.param(step, marks=pytest.mark.once) for step in (14, 15))]
+)
+def test_a_run_that_was_stopped_within_an_epoch_continues(step, tmp_path, capfd):
+    whole = build()
+    fit(whole, Limit(99), Run(tmp_path / "whole"))
+    expected = states(whole)
+    for limit in (step, 99):
+        as_in_a_new_process()
+        model = build()
+        fit(model, Limit(limit), Run(tmp_path / "run", resume=True))
+    assert states(model) == expected
+    said = f"resume=True continues it after step {step}"
+    assert capfd.readouterr().err.count(said) == 1

@@ -31,22 +31,16 @@ STEP = {
 }
 
 
-def test_names_of_nodes():
+def test_a_task_and_the_names_of_its_nodes():
     names = "a008-ib a009-ib a010-ib a7-ib b r0n2 r0n3 r1n2 r1n3"
     assert slurm.expand("a[008-010,7]-ib,b,r[0-1]n[2-3]") == names.split()
-
-
-def test_a_task():
     task = slurm.read(STEP)
     assert task.plan == "gpu08:2,gpu09:2,gpu11:2,big:1"
     assert slurm.read({**STEP, "SLURM_NODEID": "3", "SLURM_LOCALID": "0"}).port == task.port
     assert slurm.read({**STEP, "SLURM_STEP_ID": "1"}).port != task.port
     assert slurm.read({**STEP, "HOROVOD_GLOO_RENDEZVOUS_PORT": "29400"}).port == 29400
-
-
-def test_a_shell_of_an_allocation_is_no_task():
     with pytest.raises(AmpXlaError, match=r"srun did not start.*train\.sbatch"):
-        slurm.read({"SLURM_JOB_ID": "4711"})
+        slurm.read({"SLURM_JOB_ID": "4711"})  # a shell of an allocation
 
 
 @pytest.mark.slow
@@ -233,13 +227,6 @@ def connect(first, second):
             ip("-n", name, "link", "set", device, "up")
 
 
-def listening(pid):
-    """Return the addresses on which the host of a process takes connections."""
-    rows = [line.split() for line in Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]]
-    hexadecimal = {row[1].partition(":")[0] for row in rows if row[3] == "0A"}
-    return {socket.inet_ntoa(bytes.fromhex(address)[::-1]) for address in hexadecimal}
-
-
 @pytest.mark.horovod
 @pytest.mark.slow
 def test_two_hosts_train_and_stop_in_order(hosts, tmp_path):
@@ -265,7 +252,10 @@ def test_two_hosts_train_and_stop_in_order(hosts, tmp_path):
     try:
         until(lambda: "step 10/" in logs[0].read_text() or tasks[0].poll() is not None)
         assert tasks[0].poll() is None, logs[0].read_text()
-        assert HOSTS[hosts[0]] in listening(tasks[0].pid), "the address that the other host needs"
+        rows = Path(f"/proc/{tasks[0].pid}/net/tcp").read_text().splitlines()[1:]
+        places = [row.split()[1] for row in rows if row.split()[3] == "0A"]  # that listen
+        found = {socket.inet_ntoa(bytes.fromhex(place[:8])[::-1]) for place in places}
+        assert HOSTS[hosts[0]] in found, "the address that the other host needs"
         for task in tasks:
             task.send_signal(signal.SIGTERM)
         assert [task.wait(60) for task in tasks] == [143, 143], [log.read_text() for log in logs]

@@ -1,4 +1,6 @@
-"""Labelled texts become batches: of equal shapes, labels by number, tokens hidden in training."""
+"""Labels have the same ids in every file; labelled texts become batches, tokens are hidden."""
+
+import shlex
 
 import numpy as np
 import pytest
@@ -42,16 +44,6 @@ def read(files, token_dropout=0.0, packed=False):
     return classification.read(files, how)
 
 
-def test_tokens_are_hidden_in_training_only(files):
-    plain, hidden = read(files), read(files, 0.5)
-
-    def tokens(batches):
-        return np.concatenate([batch["token_ids"].ravel() for batch in batches.epoch(0)])
-
-    assert not np.array_equal(tokens(plain.batches), tokens(hidden.batches))
-    assert np.array_equal(tokens(plain.dev_batches), tokens(hidden.dev_batches))
-
-
 @pytest.mark.parametrize("packed", [False, True])
 def test_a_share_of_the_ordinary_tokens_is_hidden_as_seed_epoch_and_step_decide(packed):
     words = [f"word{i}" for i in range(200)]
@@ -78,13 +70,20 @@ def test_a_share_of_the_ordinary_tokens_is_hidden_as_seed_epoch_and_step_decide(
     assert digest(others.epoch(1)) != digest(whole)
 
 
-def test_a_line_to_predict_is_independent_of_other_lines(files):
+def test_tokens_are_hidden_in_training_only_and_a_line_is_independent_of_others(files):
     tokenizer = read(files).tokenizer
     encoded = tokenizer.encode_lines(["good", "good\tbad text", "good\t", "text " * 20], 16)
     assert ids_of(encoded, 0) == ids_of(tokenizer.encode(["good"]), 0)
     assert ids_of(encoded, 1) == ids_of(tokenizer.encode(["good"], ["bad text"]), 0)
     assert ids_of(encoded, 2) == ids_of(tokenizer.encode(["good"], [""]), 0)
     assert ids_of(encoded, 3) == ids_of(tokenizer.encode(["text " * 20], max_length=16), 0)
+    plain, hidden = read(files), read(files, 0.5)
+
+    def tokens(batches):
+        return np.concatenate([batch["token_ids"].ravel() for batch in batches.epoch(0)])
+
+    assert not np.array_equal(tokens(plain.batches), tokens(hidden.batches))
+    assert np.array_equal(tokens(plain.dev_batches), tokens(hidden.dev_batches))
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -134,3 +133,55 @@ def test_class_weights():
     for spec in ("e=1", "a", "a=nan", ""):
         with pytest.raises(SettingsError, match="--class-weights: found .* such as a=2,b=0.5"):
             classification.class_weights(spec, labels, ids)
+
+
+def test_numbers_are_sorted_by_value_then_text_by_code_point(tmp_path):
+    labels = Labels.fit(["10", "b", "2", "a", "-1", "0.5", "nan", "2", "书\n", "1_0"])
+    assert labels.names == ("-1", "0.5", "2", "10", "1_0", "a", "b", "nan", "书\n")
+    (tmp_path / "labels.json").write_bytes(labels.encoded())
+    assert Labels.load(str(tmp_path / "labels.json")) == labels
+    ids = labels.ids(["10", "a", "-1"])
+    assert ids.dtype == np.int32 and ids.tolist() == [3, 5, 0]
+
+
+def test_unseen_labels_one_class_and_swapped_columns_are_errors():
+    labels = Labels.fit(["good", "bad"])
+    with pytest.raises(DataError) as error:
+        labels.ids(["good", "so-so", "so-so", "awful"])
+    message = str(error.value)
+    assert "'so-so' (2 times)" in message and "'awful' (1" in message
+    assert "'bad', 'good'" in message
+    with pytest.raises(DataError, match="3 samples with only this label: 'a'"):
+        Labels.fit(["a"] * 3)
+    with pytest.raises(DataError, match="none"):
+        Labels.fit([])
+    with pytest.raises(DataError, match="swapped"):
+        Labels.fit([f"a whole sentence {i}" for i in range(200)])
+
+
+def test_a_hint_if_the_cause_is_a_flag():
+    labels = Labels.fit(["good", "bad"])
+    with pytest.raises(DataError, match="; did --train-fraction 0.1 leave them out. Give a larger"):
+        labels.ids(["so-so"], 0.1)
+    for mark, names in (
+        (",", ["0", "1", "17", "0,1,17"]), ("|", ["a|b", "a", "b"]),
+        (";", ["a; b", "a;c", "b", "c"]),
+    ):  # fmt: skip
+        hint = f"may be several labels: --multilabel {shlex.quote(mark)}"
+        assert hint in Labels.fit(names).warnings(names)
+        with pytest.raises(DataError) as error:
+            Labels.fit([*names[1:], "z"]).ids(names)
+        assert hint in str(error.value) and "add such samples" not in str(error.value)
+    assert "'-' is a class here" in Labels.fit(["-", "neutral"]).warnings(["-", "neutral"])
+    for names in (["yes, of course", "no"], ["a", "b"], ["hotel, bar", "inn, pub"], ["1,5", "2,5"]):
+        assert not Labels.fit(names).warnings(names)
+
+
+@pytest.mark.parametrize("one, other", [
+    ("1", "1.0"), ("true", "1"), ("01", "1"), ("good", "Good"), ("a  b", "a b"), ("b", "b\u200b"),
+    ("scho\u0308n", "schön"), ("\ufeffb", "b"), ("ｂ", "b"),
+])  # fmt: skip
+def test_labels_that_differ_only_in_their_form_are_named(one, other):
+    assert "are two labels; if they mean one" in Labels.fit([one, other, "c"]).warnings([])
+    with pytest.raises(DataError, match="are two labels; if they mean one"):
+        Labels.fit([one, "c"]).ids([other])

@@ -107,14 +107,6 @@ def test_each_architecture(name):
     assert sum(kernel.products for kernel in found) == 6 * 2 * 2 * 4 * 128 * 128 * 64
 
 
-@on_tf2
-def test_what_xla_cannot_compile_is_named():
-    with tf.Graph().as_default() as graph:
-        tf.identity(tf.py_func(abs, [tf.placeholder(tf.int32, [4], "x")], tf.int32), "y")
-    with pytest.raises(UnsupportedError, match="compile this step: XLA has no PyFunc .PyFunc."):
-        kernels(graph.as_graph_def(), ["y"], {"x": [4]})
-
-
 def test_what_is_missing_is_named(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -126,8 +118,12 @@ def test_what_is_missing_is_named(monkeypatch, tmp_path):
 
 
 @on_tf2
-def test_a_float32_operand_of_cudnns_attention_is_an_error():
+def test_what_cannot_be_compiled_is_named():
     (call,) = kernels(*graph_of(attention_by_cudnn, *["float16"] * 3))
     assert call.kind == "__cudnn$fmhaSoftmax"
     with pytest.raises(UnsupportedError, match="f32.2,128,4,64. and reads it as half"):
         kernels(*graph_of(attention_by_cudnn, "float16", "float16", "float32"))
+    with tf.Graph().as_default() as graph:
+        tf.identity(tf.py_func(abs, [tf.placeholder(tf.int32, [4], "x")], tf.int32), "y")
+    with pytest.raises(UnsupportedError, match="compile this step: XLA has no PyFunc .PyFunc."):
+        kernels(graph.as_graph_def(), ["y"], {"x": [4]})

@@ -14,7 +14,7 @@ from amp_xla.graph import training_graph
 from amp_xla.precision.compat.keras import set_policy
 from amp_xla.precision.optimizer import LossScaleOptimizer
 from tests.support import heads
-from tests.support.commands import RECIPE, Commands
+from tests.support.commands import CLI, RECIPE, Commands
 
 FEATURES, CLASSES, BATCH = 16, 4, 8
 
@@ -131,6 +131,18 @@ def test_the_batches_of_fit_are_taken_as_fit_takes_them():
     # No dropout here, so that Keras' own step has the same loss.
     assert report.steps[0].float32_loss == pytest.approx(head.model.train_on_batch(*batch), 1e-4)
     assert report.worst_difference < 1e-2
+
+
+HEADS = "--layers 1 --hidden 64 --max-length 32 --shapes 1 --batch-size 16 --vocab-size 200"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", ["tagging", "relations", "reading"])
+def test_heads_of_tasks_are_finite_in_float16_on_padded_batches(server, tmp_path, recipe):
+    """With the lists of NVIDIA's TensorFlow where it is 1.15; a tagger's head is a CRF."""
+    words = ("rehearse", "--recipe", recipe, "--steps", "2", "--", *HEADS.split())
+    done = Commands(server, tmp_path)(CLI, *words)
+    assert done.code == 0 and "suggested constant loss scale" in done.out, done.out + done.err
 
 
 # After the first update the weights are so large that their squares are beyond float32.

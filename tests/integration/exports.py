@@ -11,7 +11,7 @@ from amp_xla.data.alignment import AlignedTexts
 from amp_xla.data.text import corpora
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.export import onnx_model
-from amp_xla.export.model import ANSWERS
+from amp_xla.export.model import ANSWERS, comparable
 from amp_xla.tasks.relations import answers as relations
 from amp_xla.tasks.seq2seq.answers import writer
 from amp_xla.tasks.tagging import spans
@@ -172,11 +172,6 @@ class Place(Commands):
         return compared(name, folder, self.answered(job), self.expected[name], texts, most)
 
 
-def softmax(x):
-    powers = np.exp(x - x.max(-1, keepdims=True))
-    return powers / powers.sum(-1, keepdims=True)
-
-
 def compared(name, folder, found, expected, texts, most):
     """Compare the answers; return the largest difference, or the number of equal ones."""
     task = ROWS[name][0][0]
@@ -187,7 +182,10 @@ def compared(name, folder, found, expected, texts, most):
         assert written == [answer["generated"] for answer in expected]
         return f"{len(set(written))} different texts"
     if task == "pretraining":
-        chances, tokens = softmax(found["logits"]), Tokenizer.of_folder(str(folder)).tokens
+        chances, tokens = (
+            comparable({"logits": found["logits"]}),
+            Tokenizer.of_folder(str(folder)).tokens,
+        )
         assert [tokens[i] for i in chances.argmax(1)] == [token for _, token in expected]
         difference = np.abs(chances.max(1) - [float(chance) for chance, _ in expected]).max()
         assert difference < 1.5e-4  # fill prints four decimals
@@ -208,7 +206,8 @@ def compared(name, folder, found, expected, texts, most):
             assert [str(x) for x in labels] == [answer["label"] for answer in expected]
     else:
         names = json.loads((folder / "labels.json").read_text())
-        found.setdefault("probabilities", softmax(found.get("logits", np.zeros(1))))
+        logits = {"logits": found.get("logits", np.zeros(1))}
+        found.setdefault("probabilities", comparable(logits))
         wanted = np.array([[a["probabilities"][label] for label in names] for a in expected])
         difference = np.abs(np.array(found["probabilities"]) - wanted).max()
         same = (found["probabilities"] > 0.5) == (wanted > 0.5)

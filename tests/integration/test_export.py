@@ -21,9 +21,9 @@ from amp_xla.models.weights import google
 from scripts.environment.uv import uv
 from tests.integration.exports import COUNT, ELSEWHERE, ROWS, Place
 from tests.support.commands import CLI, bytes_of
-from tests.support.grammar import prepared
 from tests.support.running import ROOT
 from tests.tasks.classification.test_recipe import write_corpus
+from tests.tasks.pretraining.test_recipe import prepared
 from tests.tasks.relations import test_recipe as test_relations
 from tests.tasks.similarity import test_recipe as test_similarity
 from tests.tasks.tagging import test_recipe as test_tagging
@@ -109,7 +109,7 @@ SMALL_FILES = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (40_00
 
 @pytest.mark.once
 @pytest.mark.parametrize("kind", ["savedmodel", "hf"])
-def test_a_full_disk_leaves_nothing_and_a_folder_is_not_replaced(place, kind):
+def test_what_cannot_be_written_is_one_line_and_leaves_nothing(place, kind):
     run = place.trained("mean")
     before = bytes_of(place.folder / run)
     words = ["export", run, "--format", kind, "--to"]
@@ -117,11 +117,6 @@ def test_a_full_disk_leaves_nothing_and_a_folder_is_not_replaced(place, kind):
     assert result.code == 2 and result.error.endswith("/full: File too large"), result.err
     assert bytes_of(place.folder / run) == before
     assert "exists already" in place(CLI, *words, run).error
-
-
-@pytest.mark.once
-def test_what_cannot_be_exported_is_one_line(place):
-    run = place.trained("mean")
     missing = "import sys; sys.modules['tf2onnx'] = None"
     said = place(CLI, "export", run, "--format", "onnx", "--to", "no", code=missing).error
     assert "pip install tf2onnx==1.1" in said
@@ -164,13 +159,6 @@ hugging_face.write = write
         assert len(left) == (name == "SIGKILL"), left
 
 
-def long(test):
-    """Mark a test of the whole table."""
-    for mark in (pytest.mark.once, pytest.mark.long, pytest.mark.network):
-        test = mark(test)
-    return pytest.mark.timeout(3600)(test)
-
-
 @pytest.fixture(scope="module")
 def whole(server, tmp_path_factory):
     """The built-in data, and an environment of other libraries."""
@@ -188,7 +176,10 @@ def whole(server, tmp_path_factory):
         program.kill()
 
 
-@long
+@pytest.mark.once
+@pytest.mark.long
+@pytest.mark.network
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("name", ROWS)
 def test_a_row(whole, name):
     library = ROWS[name][1]

@@ -17,10 +17,10 @@ from amp_xla.data.text.vocabulary import SPECIAL_TOKENS
 from amp_xla.process import durable
 from amp_xla.training.manifest import MANIFEST, manifest_of
 from tests.models.test_hugging_face import FOLDERS
-from tests.support import google_folder, grammar, run_folders
+from tests.support import google_folder, run_folders
 from tests.support.commands import CLI, Commands, bytes_of
 from tests.tasks.classification.test_recipe import DATA, WORDS, write_corpus
-from tests.tasks.pretraining.test_recipe import SMALLER
+from tests.tasks.pretraining.test_recipe import SMALLER, prepared
 
 ALL = int(os.environ.get("FUZZ_SEEDS", "320"))
 MINE, TRAIN = "runs/classification/mine", " ".join(["train classification", *DATA, "--shapes 1"])
@@ -170,7 +170,7 @@ def foreign(server, tmp_path_factory):
     (folder / MINE / "report.html").unlink()
     (folder / MINE / "nonfinite-00000190").mkdir()
     (folder / MINE / "nonfinite-00000190" / "report.txt").write_text("MatMul\n")
-    grammar.prepared(folder)
+    prepared(folder)
     tokens = [*SPECIAL_TOKENS, "the", "a", "with", *WORDS["weather"], *WORDS["kitchen"]]
     for name in ("bert", "bert_old", "bert_zip"):
         shutil.copytree(str(FOLDERS / name), str(folder / name))

@@ -94,7 +94,7 @@ def test_a_killed_run_continues_as_its_first_lines_say(printed, command):
 
 
 @pytest.mark.once
-def test_it_is_forecast_and_needs_its_files(command):
+def test_it_is_forecast_and_what_is_missing_is_named(command):
     words = ("--gpu", "h100", "--steps", "9000000", "--", *FLAGS)
     done = command.done(CLI, "plan", "stars.py", *words)
     assert "h100" in done.out and "written: runs/stars/plan/plan.json" in done.out
@@ -102,6 +102,9 @@ def test_it_is_forecast_and_needs_its_files(command):
     assert " --xla on (auto: " in done.out and "9,000,000" in done.out
     error = command(CLI, "train", "stars.py", "--layers", "1").error
     assert "give --train and --dev: the built-in" in error
+    for name, why in (("no-name.py", "needs another name"), ("main.py", "has no object `recipe`")):
+        (command.folder / name).write_text("def main(argv):\n    raise SystemExit(9)\n")
+        assert f"{name} {why}" in command(CLI, "train", "--recipe", name).error
 
 
 @pytest.mark.once
@@ -113,10 +116,3 @@ def test_what_a_recipe_lacks_is_named(printed, command, function):
     if function == "predict":
         error = command(CLI, *words, "--recipe", "tagging").error
         assert error.endswith("was trained by recipe stars, not tagging")
-
-
-@pytest.mark.once
-def test_a_file_that_is_no_recipe_is_refused(command):
-    for name, why in (("no-name.py", "needs another name"), ("main.py", "has no object `recipe`")):
-        (command.folder / name).write_text("def main(argv):\n    raise SystemExit(9)\n")
-        assert f"{name} {why}" in command(CLI, "train", "--recipe", name).error

@@ -21,11 +21,11 @@ from amp_xla import backend
 from amp_xla.report import record
 from amp_xla.training import checkpoint
 from tests.support.commands import CLI, Commands
-from tests.support.grammar import prepared
 from tests.support.horovod import need_horovod
 from tests.support.killing import repeatable
 from tests.support.running import ROOT, Result, environment
 from tests.tasks.classification.test_recipe import write_corpus
+from tests.tasks.pretraining.test_recipe import prepared
 
 SMALL = (
     "--train train.tsv --dev dev.tsv --vocab-size 200 --layers 2 --hidden 64 --max-length 24 "
@@ -150,20 +150,14 @@ OFTEN = ("buckets" if backend.kind() == "tf1" else "pretraining", 2)
 OTHERS = (("buckets", 4), ("packed", 2), ("recomputed", 3), ("pretraining", 4))
 
 
-def alone(place, case):
-    """Train a case in one process, once; return its recipe and flags."""
-    recipe, flags = CASES[case]
-    flags = [*FLAGS[recipe], *flags, "--dropout", "0", *from_start(place, recipe)]
-    if not place.run(f"{case}-1", recipe).exists():
-        place.train(0, f"{case}-1", *flags, recipe=recipe)
-    return recipe, flags
-
-
 @pytest.mark.parametrize(
     ("case", "ranks"), [OFTEN, *(pytest.param(*it, marks=pytest.mark.long) for it in OTHERS)]
 )
 def test_any_number_of_ranks_learns_the_same(place, case, ranks):
-    recipe, flags = alone(place, case)
+    recipe, flags = CASES[case]
+    flags = [*FLAGS[recipe], *flags, "--dropout", "0", *from_start(place, recipe)]
+    if not place.run(f"{case}-1", recipe).exists():
+        place.train(0, f"{case}-1", *flags, recipe=recipe)
     said = place.train(ranks, f"{case}-{ranks}", *flags, recipe=recipe)
     assert f"{ranks} ranks share each batch" in said
     assert said.count("run folder: ") == 1  # one of them speaks

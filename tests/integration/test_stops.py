@@ -58,13 +58,6 @@ def test_signals_in_every_phase_end_in_good_order(run, reference):
     assert (run.state(), run.samples()) == (reference.state(), reference.samples())
 
 
-def test_an_evaluation_that_is_repeated_leaves_one_line(run, reference):
-    assert run({"evaluate": [0, 1], "signal": "SIGTERM"}) == 143
-    assert run({"checkpoint": ["step-00000008.1", 1]}) == -9  # its line is written before
-    assert run() == 0, run.text()
-    assert run.state() == reference.state()
-
-
 EVALUATIONS = """
 import os, random, signal
 import numpy as np
@@ -97,9 +90,13 @@ def test_signals_at_any_moment_of_an_evaluation_crash_nothing():
     run_python("-c", EVALUATIONS)
 
 
-def test_a_second_signal_ends_at_once(run):
+def test_a_second_process_is_refused_and_a_second_signal_ends_at_once(servers, tmp_path):
+    run, other = Run(servers[0], tmp_path), Run(servers[1], tmp_path)
     pid = run.start({"pause": 9})
     before = whole(run)
+    other.log, other.out = tmp_path / "other.jsonl", tmp_path / "other.txt"
+    assert other() == 2
+    assert f"in use by process {pid} on {socket.gethostname()}" in other.text()
     os.kill(pid, signal.SIGTERM)
     os.kill(pid, signal.SIGTERM)  # passed on by a launcher: still the same request
     time.sleep(1.0)
@@ -107,16 +104,7 @@ def test_a_second_signal_ends_at_once(run):
     os.kill(pid, signal.SIGTERM)
     assert run.server.wait() == 143
     assert "second signal: ended at once" in run.text() and whole(run) == before
-
-
-def test_a_second_process_is_refused(servers, tmp_path):
-    run = Run(servers[0], tmp_path)
-    pid = run.start({"pause": 6})
-    other = Run(servers[1], tmp_path)
-    other.log, other.out = tmp_path / "other.jsonl", tmp_path / "other.txt"
-    assert other() == 2
-    assert f"in use by process {pid} on {socket.gethostname()}" in other.text()
-    assert run.go_on() == 0, run.text()
+    assert run() == 0, run.text()
 
 
 @pytest.fixture
@@ -145,11 +133,13 @@ def test_a_full_disk(server, small_disk, tmp_path):
     assert run() == 0, run.text()
 
 
-def test_a_bug_is_a_traceback_and_the_run_can_be_resumed(run, reference):
+def test_a_repeated_evaluation_leaves_one_line_and_a_bug_a_traceback(run, reference):
+    assert run({"evaluate": [0, 1], "signal": "SIGTERM"}) == 143
+    assert run({"checkpoint": ["step-00000008.1", 1]}) == -9  # its line is written before
     assert run({"step": [13, "after"], "raise": "ValueError"}, checkpoint_every=0) == 1
     assert "Traceback (most recent call last)" in run.text() and "ValueError" in run.text()
-    assert whole(run)[-1] == "step-00000008"
-    assert run({"evaluate": [1, 1], "raise": "RecursionError"}) == 1
+    assert whole(run)[-1] == "step-00000008.1"
+    assert run({"evaluate": [0, 1], "raise": "RecursionError"}) == 1
     assert run() == 0, run.text()
     assert run.state() == reference.state()
 
@@ -195,12 +185,6 @@ def test_nan_evaluations_stop_a_run_early_and_each_window_has_a_line(server, tmp
     assert steps == [5, 10, 15, 16], "the last window has fewer steps"
     for line in lines:
         assert datetime.datetime.strptime(line["time"], "%Y-%m-%dT%H:%M:%S+00:00")
-
-
-@pytest.mark.parametrize("policy", ["stop", "report"])
-def test_policies(run, policy):
-    assert run(on_nonfinite=policy) == (2 if policy == "stop" else 0)
-    assert run.text().count("step 3: loss inf at loss scale 128, not finite") == 1
 
 
 def test_a_forced_resume_names_what_differs(run):

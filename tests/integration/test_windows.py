@@ -5,7 +5,6 @@ import random
 
 import pytest
 
-from tests.support.commands import CLI
 from tests.support.killing import state
 from tests.tasks.tagging import test_recipe as tagging
 
@@ -95,8 +94,7 @@ def test_it_learns_what_stands_behind_the_first_row(case, command):
     best = max(logged, key=lambda line: line[f"dev_{metric}"])
     assert best[f"dev_{metric}"] >= least
     run = command.folder / "runs" / recipe / case
-    command.done(CLI, "evaluate", str(run), "--file", f"dev.{end}")
-    result = json.loads((run / "evaluation" / f"dev.{end}" / "result.json").read_text())
+    _, result = command.evaluated(run, f"dev.{end}")
     assert result["metrics"][metric]["value"] == pytest.approx(best[f"dev_{metric}"], rel=1e-3)
     step = logged[-1]["step"] * 2 // 3
     assert state(command.resumed(module, run, step, *data)) == state(run)

@@ -49,13 +49,6 @@ def test_hidden_states_are_those_of_transformers(name):
     np.testing.assert_allclose(found[real], wanted["hidden"][real], atol=1e-4)
 
 
-def test_other_families_are_refused():
-    with pytest.raises(
-        weights.DataError, match="only model_type bert with hidden_act gelu; found: alb"
-    ):
-        loaded(HUGGING_FACE / "albert")
-
-
 def test_dropout_drops_its_share_anew_each_step_and_place():
     x = jnp.ones([64, 32, 48])
     key = jax.random.key_data(jax.random.key(0))
@@ -137,7 +130,7 @@ def test_cudnns_attention_is_for_gpus_and_half_precision_only(monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["bert_model.ckpt", "model.ckpt-100"])
-def test_a_tensorflow_checkpoint_is_refused_with_the_way_to_convert_it(tmp_path, name):
+def test_other_families_and_a_tensorflow_checkpoint_are_refused(tmp_path, name):
     folder = tmp_path / "bert"
     shutil.copytree(str(FOLDER), str(folder))
     for ending in ("index", "data-00000-of-00001"):
@@ -148,3 +141,6 @@ def test_a_tensorflow_checkpoint_is_refused_with_the_way_to_convert_it(tmp_path,
         loaded(folder)
     assert f"{name}.index is a TensorFlow checkpoint" in str(refused.value)
     assert "\n" not in str(refused.value)
+    words = "only model_type bert with hidden_act gelu; found: alb"
+    with pytest.raises(weights.DataError, match=words):
+        loaded(HUGGING_FACE / "albert")

@@ -51,11 +51,9 @@ def corpus(folder):
     """Write 120 and 40 texts; the label is the set from which most words come."""
     numbers = random.Random(0)
     for name, count in (("train", 120), ("dev", 40)):
-        lines = []
-        for i in range(count):
-            label = "ab"[i % 2]
-            words = [numbers.choice(WORDS[label] + ["w"]) for _ in range(numbers.randint(3, 12))]
-            lines.append(f"{' '.join(words)}\t{label}\n")
+        labels = ("ab" * count)[:count]
+        texts = [numbers.choices([*WORDS[x], "w"], k=numbers.randint(3, 12)) for x in labels]
+        lines = (f"{' '.join(text)}\t{label}\n" for text, label in zip(texts, labels))
         (folder / f"{name}.tsv").write_text("".join(lines))
 
 

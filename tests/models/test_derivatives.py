@@ -59,7 +59,7 @@ def test_attention(session, kept, bias):
     check_equal(run(derivatives.attention), run(theirs_of_attention))
 
 
-def test_attention_to_nothing_is_finite_in_half_precision(session):
+def test_attention_to_nothing_and_a_row_of_equal_numbers_are_finite_in_half_precision(session):
     """A row of padding alone, whose bias is twice bert4keras' infinity for float16."""
     arrays = [array.astype(np.float16) for array in (QUERY, KEY, VALUE)]
     tensors = [tf.constant(array) for array in arrays]
@@ -68,10 +68,7 @@ def test_attention_to_nothing_is_finite_in_half_precision(session):
     out = derivatives.attention(*tensors, tf.clip_by_value(2 * bias, -2e4, 0.0))
     for found in session.run([out, *tf.gradients(out, tensors)]):
         assert found.dtype == np.float16 and np.isfinite(found).all()
-
-
-def test_a_row_of_equal_numbers_is_finite(session):
-    """In float16 bert4keras' epsilon of 1e-12 is 0: 0 / 0 there."""
+    # In float16 bert4keras' epsilon of 1e-12 is 0: 0 / 0 there.
     arrays = [array.astype(np.float16) for array in (np.full(ROWS.shape, 7.0), GAMMA, BETA)]
     value, *gradients = with_gradients(
         session, lambda *args: derivatives.layer_norm(*args, 1e-12), *arrays

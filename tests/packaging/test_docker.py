@@ -120,11 +120,6 @@ def test_the_command_lines(docker, tmp_path, name):
     assert docker.runs.is_dir() == (variables[0] != "docker-build")
 
 
-def test_the_exit_code_of_training_is_a_failure_of_make(docker):
-    docker.make("docker-train", FAKE_STATUS="3")
-    assert docker.status == 2 and "Error 3" in docker.stderr
-
-
 @pytest.mark.parametrize(
     "variables, message",
     [
@@ -145,8 +140,9 @@ def test_refused_before_docker_is_called(docker, variables, message):
         ({"FAKE_INFO": "permission denied while trying to connect"}, 1, "usermod -aG docker"),
         ({"FAKE_BUILD": "1"}, 2, "docker pull nvcr.io/nvidia/tensorflow:23.03-tf1-py3"),
         ({"FAKE_GPU": 'could not select device driver ""'}, 3, "nvidia-ctk runtime"),
+        ({"FAKE_STATUS": "3"}, 4, "Error 3"),  # make's line about the exit code of training
     ],
 )
-def test_failures_name_the_next_command(docker, fake, calls, advice):
+def test_failures_are_those_of_make_and_name_the_next_command(docker, fake, calls, advice):
     assert len(docker.make("docker-train", **fake)) == calls
     assert docker.status == 2 and advice in docker.stderr

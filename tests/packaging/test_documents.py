@@ -106,12 +106,18 @@ def test_a_printed_command_exists(line):
     check(line)
 
 
-def test_messages_name_commands_that_exist():
+def test_commands_in_messages_and_public_import_paths_exist():
     assert len(PRINTED) > 60
     for folder in ("amp_xla", "recipes", "scripts", "benchmarks"):
         for path in (ROOT / folder).rglob("*.py"):
             for name in re.findall(r"[`\" ]amp-xla ([a-z]+)", path.read_text(encoding="utf-8")):
                 assert name in {*COMMANDS, *HERE, "commands"}, f"{path}: amp-xla {name}"
+    # Contract 10 of CONTRIBUTING.
+    listed = "setup callbacks diagnose sok jax models.derivatives precision precision.loss_scale"
+    listed += " precision.optimizer precision.policy precision.jax precision.compat.jmp"
+    listed += " precision.compat.keras precision.compat.neurai precision.compat.sok"
+    missing = [n for n in listed.split() if importlib.util.find_spec(f"amp_xla.{n}") is None]
+    assert not missing
 
 
 LINK = re.compile(r"\]\(([^)#]+)")  # without the heading, whose words are translated
@@ -179,20 +185,6 @@ OUTSIDE_FLAGS = set(
 )
 
 
-def all_flags():
-    """Return the flags of all commands, recipes, benchmarks, and of scripts with argparse."""
-    modules = {command.module for command in COMMANDS.values()}
-    modules |= {f"recipes.{name}" for name in RECIPES if not name.startswith("jax_")}
-    modules |= {
-        f"benchmarks.{path.stem}"
-        for path in (ROOT / "benchmarks").glob("*.py")
-        if "class Config" in path.read_text(encoding="utf-8")
-    }
-    scripts = [*(ROOT / "examples").glob("*.py"), *(ROOT / "tests").rglob("*.py")]
-    own = {flag for path in scripts for flag in re.findall(r'"(--[a-z-]+)"', path.read_text())}
-    return own.union(*(flags_of(module) for module in modules))
-
-
 def missing(text, known, names):
     """Return the programs, files and flags that a text names and this project does not have."""
     files = [
@@ -212,7 +204,15 @@ def missing(text, known, names):
 
 
 def test_named_programs_files_and_flags_exist():
-    known = all_flags() | OUTSIDE_FLAGS
+    modules = {command.module for command in COMMANDS.values()}
+    modules |= {f"recipes.{name}" for name in RECIPES if not name.startswith("jax_")}
+    benchmarks = (ROOT / "benchmarks").glob("*.py")
+    modules |= {
+        f"benchmarks.{p.stem}" for p in benchmarks if "class Config" in p.read_text("utf-8")
+    }
+    scripts = [*(ROOT / "examples").glob("*.py"), *(ROOT / "tests").rglob("*.py")]
+    known = {flag for path in scripts for flag in re.findall(r'"(--[a-z-]+)"', path.read_text())}
+    known = known.union(OUTSIDE_FLAGS, *map(flags_of, modules))
     names = {
         path.name
         for folder in FOLDERS - {".venvs", ".git", "runs"}
@@ -225,16 +225,7 @@ def test_named_programs_files_and_flags_exist():
     assert all(missing(text, known, names) for text in wrong)
 
 
-def test_public_import_paths_exist():
-    """Contract 10 of CONTRIBUTING."""
-    listed = "setup callbacks diagnose sok jax models.derivatives precision precision.loss_scale"
-    listed += " precision.optimizer precision.policy precision.jax precision.compat.jmp"
-    listed += " precision.compat.keras precision.compat.neurai precision.compat.sok"
-    missing = [n for n in listed.split() if importlib.util.find_spec(f"amp_xla.{n}") is None]
-    assert not missing
-
-
-def test_the_changelog_begins_with_the_version():
+def test_the_changelog_begins_with_the_version_and_the_workflow_runs_all_parts():
     versions = [
         re.findall(pattern, (ROOT / name).read_text(encoding="utf-8"), re.MULTILINE)[0]
         for name, pattern in (
@@ -245,9 +236,6 @@ def test_the_changelog_begins_with_the_version():
         )
     ]
     assert len(set(versions)) == 1, versions
-
-
-def test_the_workflow_runs_every_part_of_ci():
     workflow = (ROOT / ".github/workflows/ci.yml").read_text(encoding="utf-8")
     script = (ROOT / ".ci/run").read_text(encoding="utf-8")
     parts = re.findall(r"parts=\(([a-z].*)\)", script)[0].split()

@@ -116,16 +116,6 @@ def asked(path):
     return {canonical(re.split(r"[=<> \[]", line)[0]): line for line in lines if line}
 
 
-def locked(path):
-    """Return canonical name -> version; the first one if markers choose between two."""
-    versions = {}
-    for line in path.read_text().splitlines():
-        match = re.match(r"^([A-Za-z0-9._-]+)==(\S+)", line)
-        if match:
-            versions.setdefault(canonical(match.group(1)), match.group(2))
-    return versions
-
-
 # An image's TensorFlow was built against these packages, so no lock for containers may have them.
 OF_THE_IMAGE = re.compile(
     r"(nvidia-)?(tensor(flow|board|rt).*|numpy|h5py|protobuf|keras.*|grpcio|horovod|jax.*|nvidia-.*)"
@@ -135,7 +125,9 @@ OF_THE_IMAGE = re.compile(
 @pytest.mark.parametrize("name", LOCKS)
 def test_a_lock_has_all_requirements_and_its_command(name):
     lock, source = REQUIREMENTS / f"{name}.txt", REQUIREMENTS / f"{name.replace('-py310', '')}.in"
-    pins = locked(lock)
+    pinned = re.findall(r"^([A-Za-z0-9._-]+)==(\S+)", lock.read_text(), re.MULTILINE)
+    # The first version counts if markers choose between two.
+    pins = {canonical(package): version for package, version in reversed(pinned)}
     for package, line in asked(source).items():
         if package == "tf-keras" and name.endswith("py310"):
             continue  # the one that fits the image's TensorFlow is chosen at the installation

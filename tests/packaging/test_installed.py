@@ -139,18 +139,6 @@ def test_the_script_in_ones_own_environment(own, bert):
 
 @pytest.mark.once
 @with_tensorflow
-def test_the_commands_that_an_own_recipe_prints(own):
-    (own.folder / "stars.py").write_text(blocks("recipe")[0])
-    (own.folder / "FILE").write_text("good book\t1\nbad book\t0\n" * 32)
-    flags = "--train FILE --dev FILE --layers 1 --hidden 64 --max-length 16 --epochs 1"
-    printed = re.findall(r"^.* with: (.*)$", own.amp_xla(f"train stars.py {flags}"), re.MULTILINE)
-    assert len(printed) == 3
-    for line in printed:
-        own.run(shlex.split(line))
-
-
-@pytest.mark.once
-@with_tensorflow
 def test_the_script_in_a_container_that_keeps_its_own_packages(tmp_path, checkout, bert):
     container = Environment(tmp_path, checkout)
     container.install(f"pip install {IMAGE[RUNTIME]}")

@@ -37,16 +37,11 @@ ADAMS = {
 ORDERS = [(0, 1, 2), (1, 2, 0), (2, 0, 1)]  # the embedding last, in between and first
 
 
-def exact_session():
-    """Without grappler, which rewrites Adam's arithmetic by what lies next to it (one ulp)."""
-    config = tf.ConfigProto()
-    config.graph_options.rewrite_options.disable_meta_optimizer = True
-    return tf.Session(config=config)
-
-
 def trained(order, make, style, factors=(1.0, 1.0, np.inf, 1.0)):
     """Weights by name, and the counters, after steps taken in one of several styles."""
-    with tf.Graph().as_default(), exact_session() as session:
+    config = tf.ConfigProto()  # without grappler, which rewrites Adam by what lies next to it
+    config.graph_options.rewrite_options.disable_meta_optimizer = True
+    with tf.Graph().as_default(), tf.Session(config=config) as session:
         every = variables(order)
         optimizer = sok.LossScaleOptimizer(make(), DynamicLossScale(8.0, growth_interval=2))
         factor = tf.placeholder(tf.float32, [])

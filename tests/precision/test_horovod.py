@@ -45,16 +45,13 @@ def test_ranks_skip_together_and_keep_equal_scales(ranks, case):
         assert steps[2]["own"] != steps[1]["own"]
 
 
-def test_sparse_operation_kits_block_averages_shared_gradients_with_or_without_allreduce(ranks):
-    for case in SOK:
-        assert ranks[case] == ranks["reducing"]
-
-
-def test_model_parallel_tables_stay_each_ranks_own(ranks):
+def test_tables_stay_each_ranks_own_and_shared_gradients_are_averaged_once(ranks):
     zero, one = ranks["reducing"]
     assert zero[-1]["own"] != one[-1]["own"]
     moved = np.abs(np.subtract(zero[0]["own"], zero[-1]["own"])).sum(axis=1)
     assert set(np.flatnonzero(moved)) == {1, 3, 5}  # rank 0's rows; rank 1 trains row 2
+    for case in SOK:
+        assert ranks[case] == ranks["reducing"]
 
 
 def test_the_ranks_clip_by_one_norm(ranks):

@@ -1,4 +1,6 @@
-"""Loss scales in JAX: compiled; one call for gradients; devices; Optax."""
+"""Loss scales in JAX: compiled; one call for gradients; devices; Optax; jmp's names and tests."""
+
+import importlib.util
 
 import jax
 import jax.numpy as jnp
@@ -7,21 +9,15 @@ import optax
 import pytest
 from hypothesis import given, settings
 
+import amp_xla.precision.compat.jmp as jmp
 from amp_xla.precision import PolicyRules
+from amp_xla.precision.compat import neurai
 from amp_xla.precision.jax import DynamicLossScale, NoOpLossScale, select_tree, value_and_grad
 from amp_xla.precision.jax.optax import loss_scaled
+from tests.support import update_sequences as updates
 from tests.support.running import run_python
 from tests.support.scale_reference import cases, reference
 from tests.support.snippets import blocks, run
-from tests.support.update_sequences import (
-    MOMENTUM,
-    RATE,
-    SLOPES,
-    checked,
-    follow,
-    scale,
-    sequences,
-)
 
 pytestmark = pytest.mark.jax
 
@@ -90,15 +86,16 @@ def test_optax_wrapper_skips_whole_steps():
 def sequence_step(state, factor, shift):
     params, slots, loss_scale, average = state
     optimizer = optax.chain(
-        optax.clip_by_global_norm(1.0), optax.sgd(RATE, MOMENTUM, accumulator_dtype=jnp.float32)
+        optax.clip_by_global_norm(1.0),
+        optax.sgd(updates.RATE, updates.MOMENTUM, accumulator_dtype=jnp.float32),
     )
 
     def loss(params):
-        return sum(jnp.sum(value * SLOPES) for value in params.values()) * factor + shift
+        return sum(jnp.sum(value * updates.SLOPES) for value in params.values()) * factor + shift
 
     _, grads, finite, loss_scale = value_and_grad(loss, loss_scale)(params)
-    updates, new_slots = optimizer.update(grads, slots, params)
-    new = optax.apply_updates(params, updates), new_slots, 0.5 * average + 0.5 * factor
+    moved, new_slots = optimizer.update(grads, slots, params)
+    new = optax.apply_updates(params, moved), new_slots, 0.5 * average + 0.5 * factor
     params, slots, average = select_tree(finite, new, (params, slots, average))
     return (params, slots, loss_scale, average), finite
 
@@ -106,8 +103,8 @@ def sequence_step(state, factor, shift):
 def check_sequence(case):
     """The moving average is part of the state; an abandoned step is a state not taken over."""
     params = {name: jnp.ones(2) for name in "eab"}
-    slots = optax.chain(optax.identity(), optax.sgd(RATE, MOMENTUM)).init(params)
-    state, counts = (params, slots, scale(), jnp.float32(0)), [0, 0]
+    slots = optax.chain(optax.identity(), optax.sgd(updates.RATE, updates.MOMENTUM)).init(params)
+    state, counts = (params, slots, updates.scale(), jnp.float32(0)), [0, 0]
 
     def train(micro):
         nonlocal state
@@ -119,11 +116,11 @@ def check_sequence(case):
         seen = [*counts, loss_scale.loss_scale, loss_scale.counter]
         return micro.abandoned or finite, weights, seen, {"whole": average}
 
-    follow((case[0], 1), train, clips_always=True)
+    updates.follow((case[0], 1), train, clips_always=True)
 
 
-test_random_sequences_of_updates, test_a_thousand = checked(
-    sequences(("whole",), abandon=True), check_sequence
+test_random_sequences_of_updates, test_a_thousand = updates.checked(
+    updates.sequences(("whole",), abandon=True), check_sequence
 )
 
 
@@ -189,3 +186,62 @@ def test_devices_decide_together():
 @pytest.mark.parametrize("code", blocks("jax"))
 def test_the_documentations_blocks_run(code):
     run(code)
+
+
+needs_jmp = pytest.mark.skipif(
+    importlib.util.find_spec("jmp") is None, reason="compares with jmp, which is not installed"
+)
+
+RUN_JMPS_TESTS = """
+import importlib, sys, unittest
+import jmp
+import amp_xla.precision.compat.jmp as ours
+suite = unittest.TestSuite()
+for name in ("loss_scale", "policy"):
+    sys.modules["jmp._src." + name] = ours
+    setattr(sys.modules["jmp._src"], name, ours)
+    tests = importlib.import_module(f"jmp._src.{name}_test")
+    suite.addTests(unittest.defaultTestLoader.loadTestsFromModule(tests))
+assert tests.jmp is ours
+result = unittest.TextTestRunner(verbosity=0).run(suite)
+print("ran", result.testsRun, "failed", len(result.failures) + len(result.errors))
+"""
+
+
+@needs_jmp
+def test_jmps_own_97_tests_pass():
+    done = run_python("-c", RUN_JMPS_TESTS, env={"JAX_PLATFORMS": "cpu"})
+    assert "ran 97 failed 0" in done.out, done.err
+
+
+@needs_jmp
+def test_all_of_jmps_names_are_here_and_in_neurai():
+    assert sorted(jmp.__all__) == sorted(importlib.import_module("jmp").__all__)
+    for module in (neurai.policy, neurai.scale):
+        assert all(getattr(module, name) is getattr(jmp, name) for name in jmp.__all__)
+
+
+def test_what_jmp_0_0_4_gets_wrong():
+    """In jmp 0.0.4 it is lost in tree_flatten and becomes 1."""
+    adjust = jax.jit(lambda state, finite: state.adjust(finite))
+    state = jmp.DynamicLossScale(jnp.float32(1), min_loss_scale=jnp.float32(2.0**-4))
+    for _ in range(8):
+        state = adjust(jax.tree_util.tree_map(lambda x: x, state), jnp.bool_(False))
+    assert state.loss_scale == 2.0**-4 and state.min_loss_scale == 2.0**-4
+    # In jmp 0.0.4 2**-11 / 2**15 is 0 in float16.
+    grads = {"w": jnp.array([2.0**-11], jnp.float16)}
+    assert jmp.StaticLossScale(2**15).unscale(grads)["w"][0] == 2.0**-26
+
+
+@pytest.mark.parametrize("kind", [int, np.float16, jnp.asarray])
+def test_three_static_values_trace_once(kind):
+    traces = []
+
+    @jax.jit
+    def scaled(loss_scale, x):
+        traces.append(1)
+        return loss_scale.scale(x)
+
+    for value in (2, 4, 8):
+        assert scaled(jmp.StaticLossScale(kind(value)), jnp.float32(1)) == value
+    assert len(traces) == 1

@@ -17,15 +17,6 @@ Y = X.sum(1, keepdims=True).astype("float32")
 pytestmark = pytest.mark.usefixtures("cleared")
 
 
-def sequential():
-    start = keras.initializers.glorot_uniform
-    layers = [
-        keras.layers.Dense(8, activation="relu", kernel_initializer=start(1), input_shape=(4,)),
-        keras.layers.Dense(1, kernel_initializer=start(2)),
-    ]
-    return keras.models.Sequential(layers)
-
-
 def own(inner, **arguments):
     """Return Keras' class around ``inner``, with equal settings on both TensorFlows."""
     cls = facade.own_class(inner)
@@ -67,7 +58,11 @@ def test_a_mirrored_strategy_trains_in_a_v1_graph(cls, devices):
 
 def test_what_its_users_read_and_a_skipped_step():
     made = LossScaleOptimizer(keras.optimizers.Adam(0.01), initial_scale=2.0**127)
-    model = sequential()
+    start = keras.initializers.glorot_uniform
+    model = keras.models.Sequential([
+        keras.layers.Dense(8, activation="relu", kernel_initializer=start(1), input_shape=(4,)),
+        keras.layers.Dense(1, kernel_initializer=start(2)),
+    ])  # fmt: skip
     model.compile(made, "mse")
     # The same batch each time: once its gradients fit, no later ones are larger.
     model.fit(X, Y * 100, batch_size=len(X), epochs=8, verbose=0)

@@ -1,5 +1,6 @@
-"""The loss scales as plain values, and in the variables of a v1 graph."""
+"""Loss scales and policies as plain values, and in a v1 graph."""
 
+import collections
 import copy
 import dataclasses
 import json
@@ -10,7 +11,16 @@ import pytest
 from hypothesis import given
 
 from amp_xla.backend import tf
-from amp_xla.precision import DynamicLossScale, NoOpLossScale, StaticLossScale, arrays
+from amp_xla.precision import (
+    DynamicLossScale,
+    NoOpLossScale,
+    PolicyRules,
+    StaticLossScale,
+    arrays,
+    get_policy,
+    half_dtype,
+    set_half_dtype,
+)
 from amp_xla.precision.loss_scale import from_spec
 from amp_xla.precision.tensorflow import LossScaleVariables
 from tests.support.scale_reference import VECTORS, cases, of_vector, reference
@@ -40,10 +50,6 @@ def test_random_sequences_equal_the_reference_within_bounds(case):
     assert all(bounds["minimum"] <= scale <= bounds["maximum"] for scale, _ in states(case))
 
 
-def test_a_counter_restored_under_a_shorter_interval_still_grows():
-    assert DynamicLossScale(4.0, 7, growth_interval=3).adjust(np.bool_(True)).loss_scale == 8
-
-
 @pytest.mark.parametrize(
     "cls, value", [(StaticLossScale, np.float64(2**15)), (DynamicLossScale, 2**15)]
 )
@@ -60,6 +66,7 @@ def test_only_floats_are_scaled():
     scaled = StaticLossScale(8).scale(tree)
     assert scaled == {"a": 3, "b": [None, "text", True], "c": (4.0, 2.0)}
     assert scaled["c"][0].dtype == np.float64
+    assert DynamicLossScale(4.0, 7, growth_interval=3).adjust(np.bool_(True)).loss_scale == 8
 
 
 def test_copies_pickles_and_specs_keep_everything():
@@ -73,6 +80,12 @@ def test_copies_pickles_and_specs_keep_everything():
     assert scale.adjust(np.bool_(True)) != scale
     for fixed in (StaticLossScale(3.0), NoOpLossScale()):
         assert from_spec(fixed.spec()) == fixed
+    assert from_spec("dynamic") == DynamicLossScale()
+    assert from_spec("1000") == StaticLossScale(1000)
+    assert from_spec(1) == NoOpLossScale() == from_spec(None)
+    for unknown in ("fast", {"kind": "other"}):
+        with pytest.raises(ValueError):
+            from_spec(unknown)
 
 
 @pytest.mark.parametrize(
@@ -91,27 +104,12 @@ def test_impossible_values_are_refused_by_name(arguments, said):
         DynamicLossScale(**arguments)
 
 
-def test_from_spec_takes_what_settings_have_and_refuses_the_rest():
-    assert from_spec("dynamic") == DynamicLossScale()
-    assert from_spec("1000") == StaticLossScale(1000)
-    assert from_spec(1) == NoOpLossScale() == from_spec(None)
-    for unknown in ("fast", {"kind": "other"}):
-        with pytest.raises(ValueError):
-            from_spec(unknown)
-
-
-def in_a_graph(loss_scale, flags):
-    """Return (scale, counter) after each step, by the variables of a v1 graph."""
-    with tf.Graph().as_default(), tf.Session() as session:
-        finite = tf.placeholder(tf.bool, [])
-        state = LossScaleVariables(loss_scale)
-        step = state.adjust(finite)
-        session.run(tf.global_variables_initializer())
-        seen = []
-        for flag in flags:
-            session.run(step, {finite: flag})
-            seen.append(tuple(session.run(state.state_variables)))
-        return seen
+def test_tensors_of_half_precision_are_unscaled_in_float32(session):
+    now = LossScaleVariables(2.0**15).at(tf.constant(2.0**15))
+    rows = tf.IndexedSlices(tf.constant([[2.0**-11]], tf.float16), tf.constant([7]))
+    dense, none, sparse = now.unscale([tf.constant(2.0**-11, tf.float16), None, rows])
+    assert none is None and sparse.indices is rows.indices and sparse.dense_shape is None
+    assert session.run([dense, sparse.values[0, 0]]) == [2.0**-26, 2.0**-26]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -124,7 +122,70 @@ class Quartering(DynamicLossScale):
         return self.replace(self.loss_scale * factor, self.counter)
 
 
-def test_a_new_rule_is_a_class_with_an_adjust_and_nothing_else():
+def test_a_new_rule_is_a_class_with_an_adjust_and_nothing_else(session):
     """What CONTRIBUTING.md promises: variables and sessions take it as it is."""
-    scales = [scale for scale, _ in in_a_graph(Quartering(64.0), (True, False, True))]
+    finite, state = tf.placeholder(tf.bool, []), LossScaleVariables(Quartering(64.0))
+    step, scales = state.adjust(finite), []
+    session.run(tf.global_variables_initializer())
+    for flag in (True, False, True):
+        session.run(step, {finite: flag})
+        scales.append(session.run(state.state_variables)[0])
     assert scales == [72.0, 18.0, 20.25]
+
+
+@pytest.mark.parametrize("text, names", [
+    (" half ", "float16 float16 float16"), ("mixed_bfloat16", "float32 bfloat16 bfloat16"),
+    ("output=half", "float32 float32 float16"),
+    (" o =full,  params = f64 ,c= f16", "float64 float16 float32"),
+    ("compute=float64,p=bf16", "bfloat16 float64 float64"),
+])  # fmt: skip
+def test_keys_and_defaults(text, names):
+    assert " ".join(get_policy(text).names) == names
+
+
+@pytest.mark.parametrize("text, said", [
+    ("c=f17", "Unknown dtype 'f17'"), ("x=f16", "Unknown key 'x'"),
+    ("c=f16,compute=f32", "a second time"), ("c=f16,", "Unknown key ''"),
+])  # fmt: skip
+def test_mistakes_are_named(text, said):
+    with pytest.raises(ValueError, match=said):
+        get_policy(text)
+
+
+Pair = collections.namedtuple("Pair", ["left", "right"])
+
+
+def test_casts_floats_in_any_tree_and_nothing_else():
+    with tf.Graph().as_default():
+        integers = tf.constant([0, 1])
+        sparse = tf.IndexedSlices(tf.ones([2, 3]), integers)
+        tensors = [tf.get_variable("v", [2], use_resource=True), integers, sparse]
+        arrays = Pair([np.ones(1), np.arange(2), np.array([True])], 1j * np.ones(1))
+        tree = {"tensors": tensors, "arrays": arrays, "rest": (None, 1, 2.5, "text")}
+        cast = get_policy("f16").cast_to_compute(tree)
+    variable, same, rows = cast["tensors"]
+    assert variable.dtype == rows.dtype == tf.float16 and same is rows.indices is integers
+    assert isinstance(rows, tf.IndexedSlices) and isinstance(cast["arrays"], Pair)
+    assert [x.dtype.name for x in cast["arrays"].left] == ["float16", "int64", "bool"]
+    assert cast["arrays"].right.dtype == np.complex128 and cast["rest"] == tree["rest"]
+
+
+def test_half_dtype_can_be_overridden():
+    with set_half_dtype("bfloat16"):
+        assert get_policy("half").names == ("bfloat16",) * 3
+        with set_half_dtype(None):
+            assert half_dtype() == np.float16
+    assert get_policy("half").names == ("float16",) * 3
+    with pytest.raises(ValueError, match="float32 is not a half-precision dtype"):
+        set_half_dtype("float32")
+
+
+def test_rules_choose_by_name():
+    rules = PolicyRules("mixed_float16", [("softmax|norm|logits", "float32"), ("pool", "bf16")])
+    assert rules.policy_for("Encoder-0-FeedForward-Norm") == get_policy("float32")
+    assert rules.policy_for("pooler") == get_policy("bf16")
+    assert rules.policy_for("dense") == get_policy("mixed_float16")
+    tree = {"encoder": {"norm": {"scale": np.ones(1)}, "dense": [np.ones(1)]}, "step": 3}
+    cast = rules.cast_to_compute(tree)
+    norm, (dense,) = cast["encoder"]["norm"]["scale"], cast["encoder"]["dense"]
+    assert norm.dtype == np.float32 and dense.dtype == np.float16 and cast["step"] == 3

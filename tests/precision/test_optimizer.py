@@ -100,21 +100,6 @@ def test_newer_keras_optimizers_are_refused_in_graph_mode(name):
             wrap(getattr(backend.tensorflow().keras.optimizers, name)(1e-3))
 
 
-def test_gradients_that_were_never_unscaled_are_warned_of():
-    optimizer = LossScaleOptimizer(tf.train.GradientDescentOptimizer(0.1), 8.0)
-    x = tf.get_variable("x", initializer=1.0)
-    grads = tf.gradients(optimizer.get_scaled_loss(x * 2.0), [x])
-    with pytest.warns(LossScaleWarning, match="never unscaled"):
-        optimizer.apply_gradients(zip(grads, [x]))
-
-
-def test_clipping_by_a_norm_that_ranks_do_not_share_is_refused():
-    inner, ours = tf.train.GradientDescentOptimizer(0.1), {"model_parallel": lambda v: True}
-    with pytest.raises(ValueError, match="function `total`"):
-        LossScaleOptimizer(inner, 8.0, 1.0, agreement=lambda finite: finite, **ours)
-    LossScaleOptimizer(inner, 8.0, 1.0, **ours)  # one rank
-
-
 @pytest.mark.parametrize("name, values", [
     ("loss.scale", (True, False, 0, -1, np.nan, "fast")),
     ("global_clipnorm", (-1, 0, np.nan, np.inf)), ("accumulate", (0, -2, 1.5, "2")),
@@ -152,6 +137,15 @@ def test_other_things_than_optimizers_and_no_gradients_are_refused():
     ):
         with pytest.raises(error, match=said):
             LossScaleOptimizer(inner)
+    inner, ours = tf.train.GradientDescentOptimizer(0.1), {"model_parallel": lambda v: True}
+    with pytest.raises(ValueError, match="function `total`"):
+        LossScaleOptimizer(inner, 8.0, 1.0, agreement=lambda finite: finite, **ours)
+    LossScaleOptimizer(inner, 8.0, 1.0, **ours)  # one rank
+    optimizer = LossScaleOptimizer(tf.train.GradientDescentOptimizer(0.1), 8.0)
+    x = tf.get_variable("x", initializer=1.0)
+    grads = tf.gradients(optimizer.get_scaled_loss(x * 2.0), [x])
+    with pytest.warns(LossScaleWarning, match="never unscaled"):
+        optimizer.apply_gradients(zip(grads, [x]))
 
 
 def test_warnings_reach_the_session_that_runs_the_step(session):

@@ -47,6 +47,8 @@ def test_the_page_shows_results_and_problems_of_a_run(tmp_path):
     assert "Too early to say" in page(empty)
     three = page(tmp_path / "good", tmp_path / "diverged", killed)
     assert "3 runs compared" in three and "Best: <strong>good" in three
+    text = page(tmp_path / "good", folders.good(tmp_path / "b", learning_rate=2e-3))
+    assert "0.002" in text and "learning_rate</th>" in text  # the setting that differs
 
 
 @pytest.mark.parametrize("f1, loss, advice", [
@@ -89,26 +91,23 @@ def test_a_run_of_another_machine_is_running_while_it_writes(tmp_path):
     assert record.read(run).state == "running"
     os.utime(str(run / "checkpoints"), (0, 0))
     assert record.read(run).state == "killed"
+    (run / "metrics.jsonl").write_text("")
+    (run / "checkpoints" / "step-00000007").mkdir()
+    assert record.read(run).steps == 7  # it stopped before its first line
 
 
-def test_text_from_a_run_folder_is_only_text(tmp_path):
+def test_text_from_a_run_folder_is_only_text_also_of_scored_files(tmp_path):
     run = folders.good(tmp_path / "evil", {EVIL: 0.5}, message=EVIL, train=EVIL)
-    text = page(run, run)
-    shown = html.escape(EVIL[:34]).replace("&#x27;", "&#39;") + r"\x1b[31m\u202e文件"
-    assert shown in text
-    assert "<script>alert" not in text and "\x1b" not in text and "\u202e" not in text
-    assert text.count("<script") == 2  # the page's own data and script
-
-
-def test_scored_files_are_part_of_the_page(tmp_path):
-    run = folders.good(tmp_path / "run")
     folders.scored(run, EVIL)
     folders.ranked(run)
-    text = page(run)
-    assert "pairs.tsv" in text
-    for part in ("Confusion matrix", "Calibration", "Worst errors", "McNemar", "macro F1"):
-        assert part in text, part
-    assert "<script>alert" not in text and "not of the expected form" not in text
+    for text in (page(run), page(run, run)):
+        shown = html.escape(EVIL[:34]).replace("&#x27;", "&#39;") + r"\x1b[31m\u202e文件"
+        assert shown in text
+        assert "<script>alert" not in text and "\x1b" not in text and "\u202e" not in text
+        assert text.count("<script") == 2  # the page's own data and script
+    parts = "pairs.tsv|Confusion matrix|Calibration|Worst errors|McNemar|macro F1".split("|")
+    assert all(part in page(run) for part in parts)
+    assert "not of the expected form" not in page(run)
     result = run / "evaluation" / "test.tsv" / "result.json"
     for damage in ('{"metrics": 3}', '{"per_label": [1]}', "{"):
         result.write_text(damage)
@@ -148,17 +147,6 @@ def test_runs_that_differ_in_their_seed_alone_have_a_mean(tmp_path, capsys):
     assert last == (
         f"seeds 1, 2, 12: best accuracy mean 0.9400, standard deviation 0.0361 ({a}, {b}, {c})"
     )
-
-
-def test_settings_that_differ_are_named(tmp_path):
-    text = page(folders.good(tmp_path / "a"), folders.good(tmp_path / "b", learning_rate=2e-3))
-    assert "0.002" in text and "learning_rate</th>" in text
-
-
-def test_a_run_that_stopped_before_its_first_line_has_the_steps_of_its_checkpoint(tmp_path):
-    run = folders.good(tmp_path / "run", lines=0)
-    (run / "checkpoints" / "step-00000007").mkdir(parents=True)
-    assert record.read(run).steps == 7
 
 
 X, Y = np.array([0.0, 50.0, 75.0, 100.0]), np.array([1.0, 3.0, np.nan, 2.0])
@@ -256,15 +244,12 @@ def test_scores_are_those_of_scikit_learn(classes, seed):
     assert found["macro_f1"]["value"] == pytest.approx(means[2])
 
 
-def test_mcnemar_and_the_direction_of_a_comparison():
+def test_mcnemar_the_direction_of_a_comparison_and_calibration():
     assert scores.mcnemar(10, 10) == 1.0 and scores.mcnemar(0, 2000) < 1e-300
     assert scores.mcnemar(1, 9) == pytest.approx(2 * (1 + 10) / 1024)
     labels, worse = answers(500, 3, 0.5, 1)
     pair = labelled(labels, labels).against(labelled(labels, worse), 1)
     assert pair["accuracy"]["low"] > 0 and pair["only_second"] == 0 and pair["p"] < 1e-9
-
-
-def test_calibration_error():
     source = np.random.RandomState(1)
     confidence = source.uniform(0.3, 1.0, 100_000)
     error, bins = scores.calibration(confidence, source.rand(100_000) < confidence)

@@ -75,9 +75,6 @@ def test_the_command_line_is_flat_and_the_help_shows_the_ranges(capsys):
     assert end.value.code == 0
     shown = re.sub(r"[\s│]+", " ", capsys.readouterr().out)
     assert "--rate FLOAT a rate (0 to below 1; default: 0.25)" in shown
-
-
-def test_option_groups():
     new = changed(Config(), rate=0.75, steps=5)
     assert (new.group.rate, new.steps, new.group.count) == (0.75, 5, None)
     with pytest.raises(SettingsError, match="no setting bogus"):

@@ -25,12 +25,16 @@ def test_one_value_says_what_the_settings_mean(settings, half, infinity, epsilon
     assert values == (infinity, epsilon, scale) and precision.describe() == words
 
 
-def test_reads_the_environment_and_lets_arguments_win():
+def test_arguments_and_flags_win_over_variables(monkeypatch):
     environ = {"AMP_XLA_PRECISION": "tf32", "AMP_XLA_XLA": "on", "AMP_XLA_LOSS_SCALE": "dynamic"}
     settings = Settings.from_environment(environ, xla="no_lazy", precision=None)
     assert settings == Settings(precision="tf32", xla="no_lazy", loss_scale="dynamic")
     with pytest.raises(SettingsError, match="precison.*did you mean precision"):
         Settings.from_environment(environ, precison="amp")
+    monkeypatch.delenv("AMP_XLA_XLA", raising=False)
+    assert PrecisionOptions().xla_mode == "auto"
+    monkeypatch.setenv("AMP_XLA_XLA", "on")
+    assert (PrecisionOptions().xla_mode, PrecisionOptions(xla="off").xla_mode) == ("on", "off")
 
 
 @pytest.mark.parametrize("name, value, words", [
@@ -145,10 +149,3 @@ def test_xla_is_on_where_it_pays(on, steps, tokens, size, shapes, card, runtime)
     assert (choice.on, choice.lengths) == (on, 2 if on else None), choice
     assert ("not measured on TensorFlow 1.15" in str(choice)) == (runtime == "tf1" and card != CPU)
     assert f"--xla {'off' if on else 'on'} overrules" in str(choice)
-
-
-def test_a_flag_wins_over_the_variable_and_both_over_auto(monkeypatch):
-    monkeypatch.delenv("AMP_XLA_XLA", raising=False)
-    assert PrecisionOptions().xla_mode == "auto"
-    monkeypatch.setenv("AMP_XLA_XLA", "on")
-    assert (PrecisionOptions().xla_mode, PrecisionOptions(xla="off").xla_mode) == ("on", "off")

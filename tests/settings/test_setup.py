@@ -87,20 +87,17 @@ def test_amp_reaches_all_sessions_and_nothing_is_left_running(tmp_path):
 LATE = "from bert4keras.models import Transformer" if TF1 else "from tf_keras import layers"
 
 
-def test_too_late_an_import_names_the_line_to_move(tmp_path):
-    script, first = tmp_path / "script.py", LATE
-    script.write_text(f"import os\nos.environ['TF_KERAS'] = '1'\n{first}\nimport amp_xla.setup\n")
-    result = run_python(str(script), code=1)
-    last = result.err.splitlines()[-1]
-    assert "SetupOrderError" in last and f"line 3 of script.py: `{first}`" in last
-
-
-def test_bad_settings_stop_before_training():
+def test_bad_settings_and_a_late_import_stop_before_training(tmp_path):
     env, words = {"TF_FORCE_GPU_ALLOW_GROWTH": "1"}, ["ALLOW_GROWTH=1", "true, false"]
     if backend.kind() == "tf1" and not backend.is_fork():
         env, words = {"AMP_XLA_XLA": "lite"}, ["UnsupportedError", "fusible", "off, on, no_lazy"]
     result = run_python("-c", "import amp_xla.setup", env=env, code=1)
     assert all(word in result.err.splitlines()[-1] for word in words)
+    script, first = tmp_path / "script.py", LATE
+    script.write_text(f"import os\nos.environ['TF_KERAS'] = '1'\n{first}\nimport amp_xla.setup\n")
+    result = run_python(str(script), code=1)
+    last = result.err.splitlines()[-1]
+    assert "SetupOrderError" in last and f"line 3 of script.py: `{first}`" in last
 
 
 CONFIGURE = """

@@ -18,19 +18,14 @@ TINY = ("--layers", "1", "--hidden", "64", "--max-length", "24", "--shapes", "1"
         "--batch-size", "8", "--vocab-size", "200")  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def words(tmp_path_factory):
-    data = tmp_path_factory.mktemp("tune") / "data.tsv"
-    data.write_text(
-        "".join(f"{['rain', 'wind', 'sun'][i % 3]} day {i}\t{i % 3}\n" for i in range(60))
-    )
-    return (*TINY, "--train", str(data), "--dev", str(data))
-
-
-@pytest.fixture(scope="module")
-def outcomes(words, tmp_path_factory):
-    """Outcomes of three requests, and after each turn the number of programs that XLA has kept."""
-    python = tmp_path_factory.mktemp("limited") / "python"  # enough memory to import nothing
+def test_running_out_of_memory_and_overflow_are_results_that_are_never_recommended(
+    tmp_path, monkeypatch
+):
+    data = tmp_path / "data.tsv"
+    rows = (f"{['rain', 'wind', 'sun'][i % 3]} day {i}\t{i % 3}\n" for i in range(60))
+    data.write_text("".join(rows))
+    words = (*TINY, "--train", str(data), "--dev", str(data))
+    python = tmp_path / "python"  # enough memory to import nothing
     python.write_text(f'#!/bin/sh\nulimit -v 600000\nexec {sys.executable} "$@"\n')
     python.chmod(0o755)
     huge = ("--learning-rate", "1e30", "--clip-norm", "0")  # weights leave float32's range
@@ -49,13 +44,8 @@ def outcomes(words, tmp_path_factory):
         kept.append(len(list(folder.glob("xla_compile_cache*"))))
         return lines
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(measure, "turn", counted)
-        return measure.measure(requests, 3, 2, 200), kept
-
-
-def test_running_out_of_memory_and_overflow_are_results_that_are_never_recommended(outcomes):
-    outcomes, kept = outcomes
+    monkeypatch.setattr(measure, "turn", counted)
+    outcomes = measure.measure(requests, 3, 2, 200)
     good = outcomes[0]
     assert good.status == "ok", good
     assert len(good.samples_per_second) == 2 and good.median > 0

@@ -1,6 +1,7 @@
 """Commands as users type them, each a process of its own, forked from one that has TensorFlow."""
 
 import hashlib
+import json
 import os
 import shutil
 import tempfile
@@ -48,6 +49,16 @@ class Commands:
         code = self._server.wait()
         # Bytes: reading as text would turn a carriage return into the end of a line.
         return Result(code, *(path.read_bytes().decode("utf-8", "replace") for path in paths))
+
+    def answers(self, run, file, *flags):
+        """Return the answers of ``predict --json``."""
+        lines = self.done(CLI, "predict", str(run), file, "--json", *flags).out.splitlines()
+        return [json.loads(line) for line in lines]
+
+    def evaluated(self, run, file):
+        """Score a run on a file; return what is printed, and the result."""
+        done = self.done(CLI, "evaluate", str(run), "--file", file)
+        return done.out, json.loads((run / "evaluation" / file / "result.json").read_text())
 
     def metrics(self, recipe, run):
         """Return the lines of a run's metrics.jsonl."""

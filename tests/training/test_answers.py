@@ -11,14 +11,6 @@ pytestmark = pytest.mark.once
 CHANCES = np.array([[0.75, 0.25], [0.625, 0.5001], [0.1, 0.2]])
 
 
-def test_several_labels_are_joined_by_the_separator():
-    rows, blank = label_answers(["a", "b", "c"], ("tool", "food"), CHANCES, ",")
-    assert blank == {"labels": None}
-    cells, fields = zip(*rows)
-    assert cells == (["tool", "0.7500", "a"], ["tool,food", "0.6250,0.5001", "b"], ["", "", "c"])
-    assert [each["labels"] for each in fields] == [["tool"], ["tool", "food"], []]
-
-
 @pytest.mark.parametrize("returned", [["a text"], CHANCES, None, (1, 2, 3)])
 def test_other_results_of_predict_are_one_clear_error(returned):
     with pytest.raises(AmpXlaError, match="allowed: Answers "):
@@ -31,11 +23,16 @@ def test_an_answer_to_each_line_is_needed(lines):
         checked(Answers([([line], {}) for line in ("c", "b", "a")]), lines)
 
 
-def test_answers_that_are_no_numbers_are_an_error():
+def test_labels_are_joined_by_the_separator_and_nan_is_an_error():
     rows = label_answers(["a"], ("x", "y"), np.array([[np.nan, 0.5]])).rows
     for answer in (rows[0], ([], {"score": float("nan")})):
         with pytest.raises(AmpXlaError, match="NaN"):
             checked(Answers([answer]), ["a"])
+    rows, blank = label_answers(["a", "b", "c"], ("tool", "food"), CHANCES, ",")
+    assert blank == {"labels": None}
+    cells, fields = zip(*rows)
+    assert cells == (["tool", "0.7500", "a"], ["tool,food", "0.6250,0.5001", "b"], ["", "", "c"])
+    assert [each["labels"] for each in fields] == [["tool"], ["tool", "food"], []]
 
 
 def test_options_of_two_kinds_of_answers_exclude_each_other():

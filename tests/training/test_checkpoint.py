@@ -31,15 +31,6 @@ def names(folder):
     return [path.name for path in checkpoint.steps(folder)]
 
 
-def damages(size):
-    cuts = [(f"cut to {n}", lambda data, n=n: data[:n]) for n in {0, 1, size // 2, size - 1}]
-    flips = [
-        (f"bit of {at}", lambda data, at=at: data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :])
-        for at in {0, size // 3, size - 1}
-    ]
-    return cuts + flips + [("missing", None)]
-
-
 def test_every_damage_to_every_file_is_named_and_survived(tmp_path, capsys):
     folder = tmp_path / "run" / "checkpoints"
     runs.write(folder, 1)
@@ -50,10 +41,14 @@ def test_every_damage_to_every_file_is_named_and_survived(tmp_path, capsys):
     ]  # fmt: skip
     for file in files:
         data = file.read_bytes()
-        for how, damage in damages(len(data)):
+        size = len(data)
+        damages = {f"cut to {n}": data[:n] for n in {0, 1, size // 2, size - 1}}
+        for at in {0, size // 3, size - 1}:
+            damages[f"bit of {at}"] = data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :]
+        for how, damage in {**damages, "missing": None}.items():
             file.unlink()
-            if damage:
-                file.write_bytes(damage(data))
+            if damage is not None:
+                file.write_bytes(damage)
             wrong = checkpoint.problems(path)
             assert [line.split(":")[0] for line in wrong] == [file.name], (how, wrong)
             assert checkpoint.newest(folder).path.name == FIRST
@@ -115,29 +110,24 @@ def test_files_have_the_mode_of_the_umask(tmp_path):
         assert path.stat().st_mode & 0o777 == 0o777 & ~mask
 
 
-def test_a_file_of_another_size_is_not_read(tmp_path):
-    path = runs.write(tmp_path, 1)
-    with (path / "tensors.safetensors").open("r+b") as file:
-        file.truncate(1 << 42)
+def test_what_is_no_file_of_the_folder_or_has_another_size_is_not_read(tmp_path):
+    path = runs.write(tmp_path / "checkpoints", 1)
+    manifest, tensors = path / "manifest.json", path / "tensors.safetensors"
+    files, whole = read_manifest(path), manifest.read_bytes()
+    for name in ("../state.json", "/etc/hostname"):
+        manifest.write_bytes(manifest_of(path.name, {**files, name: {"bytes": 1, "sha256": "0"}}))
+        assert checkpoint.problems(path) == [f"{name}: missing"]
+    manifest.write_bytes(whole)
+    size = tensors.stat().st_size
+    os.truncate(str(tensors), 1 << 42)
     assert checkpoint.problems(path) == ["tensors.safetensors: content differs from its SHA-256"]
-
-
-def test_links_are_not_followed(tmp_path):
-    path, name = runs.write(tmp_path / "checkpoints", 1), "state.json"
-    (path / name).rename(tmp_path / "elsewhere")
-    (path / name).symlink_to(tmp_path / "elsewhere")
-    assert checkpoint.problems(path) == [f"{name}: not a regular file"]
+    os.truncate(str(tensors), size)
+    (path / "state.json").rename(tmp_path / "elsewhere")
+    (path / "state.json").symlink_to(tmp_path / "elsewhere")
+    assert checkpoint.problems(path) == ["state.json: not a regular file"]
     path.rename(tmp_path / "moved")
     path.symlink_to(tmp_path / "moved")
     assert checkpoint.steps(path.parent) == []
-
-
-@pytest.mark.parametrize("name", ["../state.json", "/etc/hostname"])
-def test_a_manifest_names_files_of_its_folder_only(tmp_path, name):
-    path = runs.write(tmp_path, 1)
-    files = {**read_manifest(path), name: {"bytes": 1, "sha256": "0"}}
-    (path / "manifest.json").write_bytes(manifest_of(path.name, files))
-    assert checkpoint.problems(path) == [f"{name}: missing"]
 
 
 def test_damaged_checkpoints_are_set_aside(tmp_path):

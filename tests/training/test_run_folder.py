@@ -47,7 +47,9 @@ def test_looking_writes_nothing(here):
     assert bytes_of(here) == before
 
 
-def test_a_folder_that_cannot_be_written_is_refused_at_the_start(here, monkeypatch):
+def test_a_folder_that_cannot_be_written_is_refused_and_one_without_locks_is_a_warning(
+    here, monkeypatch, capsys
+):
     for name in (None, "mine"):
         with monkeypatch.context() as patch:
             patch.setattr("os.access", Mock(return_value=False))  # root may write everywhere
@@ -59,6 +61,11 @@ def test_a_folder_that_cannot_be_written_is_refused_at_the_start(here, monkeypat
             with pytest.raises(NotADirectoryError, match="'runs'"):
                 RunFolder("r", name)
             (here / "runs").unlink()
+    monkeypatch.setattr("fcntl.flock", Mock(side_effect=OSError(errno.ENOSYS, "not implemented")))
+    run = RunFolder("r", "mine")
+    run.begin()
+    run.close()
+    assert "without locks (not implemented)" in capsys.readouterr().err
 
 
 def test_a_start_that_got_no_checkpoint_may_be_started_over(here):
@@ -81,21 +88,10 @@ def test_a_start_that_got_no_checkpoint_may_be_started_over(here):
         RunFolder("r", "mine", resume=True)
 
 
-def test_a_file_system_without_locks_is_a_warning(monkeypatch, capsys):
-    monkeypatch.setattr("fcntl.flock", Mock(side_effect=OSError(errno.ENOSYS, "not implemented")))
-    run = RunFolder("r", "mine")
-    run.begin()
-    run.close()
-    assert "without locks (not implemented)" in capsys.readouterr().err
-
-
-def denied_in(name):
-    def listdir(path, listed=os.listdir):
-        if name in str(path):
-            raise PermissionError(errno.EACCES, "Permission denied", path)
-        return listed(path)
-
-    return listdir
+def listdir(path, listed=os.listdir):
+    if "of-another-user" in str(path):
+        raise PermissionError(errno.EACCES, "Permission denied", path)
+    return listed(path)
 
 
 def test_the_newest_run_is_the_one_that_latest_names(here, monkeypatch):
@@ -113,7 +109,7 @@ def test_the_newest_run_is_the_one_that_latest_names(here, monkeypatch):
         (here / "runs" / "r" / name).mkdir()
     (here / "runs" / "r" / "linked" / "checkpoints").symlink_to(run.checkpoints.resolve())
     with monkeypatch.context() as patch:
-        patch.setattr("os.listdir", denied_in("of-another-user"))
+        patch.setattr("os.listdir", listdir)
         assert checkpoint.runs_in(here / "runs" / "r") == ["one", "two"]
     latest = here / "runs" / "r" / "latest"
     for target in (None, "../../elsewhere", "three", "/tmp"):

@@ -86,20 +86,6 @@ def test_any_start_is_the_rest_of_the_epoch(lengths, options, epoch, data):
 
 
 @pytest.mark.once
-@pytest.mark.parametrize("options", [dict(lengths=[16, 40]), dict(shape=None)])
-def test_epochs_and_seeds_differ(options):
-    lengths = [5 + i % 30 for i in range(400)]
-    orders = [
-        seen(list(make(*encoded(lengths), dict(options, seed=seed)).epoch(epoch)))
-        for seed in (0, 1)
-        for epoch in (0, 1)
-    ]
-    for i, one in enumerate(orders):
-        for other in orders[:i]:
-            assert sum(a == b for a, b in zip(one, other)) < 20
-
-
-@pytest.mark.once
 def test_packed_steps_have_about_batch_size_samples():
     lengths = np.clip(np.random.RandomState(0).lognormal(3.2, 0.8, 3000), 3, 128).astype(int)
     batches = PackedBatches(*encoded(lengths), [128], 32, seed=1)

@@ -97,11 +97,13 @@ def test_the_order_is_the_same_in_every_version(packed, expected):
     assert digest(batches.epoch(2, start=2)) == digest(list(batches.epoch(2))[2:])
 
 
-def test_groups_leave_few_rows_empty():
+def test_groups_leave_few_rows_empty_and_means_are_over_the_rows_of_a_text():
     """Five windows per text: in groups of 16 rows, one would be empty."""
     batches = make(texts([50] * 40, 10)[1], packed=False)
     assert batches.group == 5 and batches.shapes == [(15, LENGTH)]
     assert len(list(batches.epoch(0))) == 14  # three texts in each
+    batch = {"sample_ids": np.array([4, -1, 2, -1]), "owners": np.array([4, 4, 2, -1])}
+    assert windows.means(np.array([1.0, 3.0, 5.0, 7.0]), batch).tolist() == [2.0, 2.0, 5.0, 7.0]
 
 
 def test_pairs_keep_the_shorter_text_in_every_window():
@@ -121,11 +123,6 @@ def test_pairs_keep_the_shorter_text_in_every_window():
     assert rows[6] == "CLS a b c SEP g h i SEP" and rows[8] == "CLS a b c SEP l m n SEP"
     assert encoded.lost.tolist() == [0, 0, 3, 0] and rows[9] == "CLS a SEP"
     assert encoded.first_lengths[:6].tolist() == [4, 4, 4, 6, 6, 6]
-
-
-def test_means_are_over_the_rows_of_a_text():
-    batch = {"sample_ids": np.array([4, -1, 2, -1]), "owners": np.array([4, 4, 2, -1])}
-    assert windows.means(np.array([1.0, 3.0, 5.0, 7.0]), batch).tolist() == [2.0, 2.0, 5.0, 7.0]
 
 
 def test_too_many_windows_are_one_error_with_an_example():

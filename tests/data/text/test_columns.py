@@ -116,6 +116,8 @@ def test_flags_decide(file):
     assert len(read(path, header="yes")) == 12 and len(read(path, header="no")) == 13
     data = read(path, text_field="utterance", label_field="goal")
     assert str(data.layout) == 'columns: text = 0 "utterance", label = 1 "goal" (header)'
+    path = file("spam.csv", "v1,v2,,,\n" + rows("lteee", separator=","))
+    assert str(read(path, "v2", None, "v1").layout).endswith('; 2 "", 3 "", 4 "" unused')
     header = "text\tlabel\n"  # of two files that were joined
     path = file("a.tsv", header + rows("tl") + header + rows("tl"))
     with pytest.raises(DataError, match="the header again"):
@@ -152,6 +154,8 @@ def test_the_program_that_converts_another_format(file, tmp_path, line, around):
     ('{"data": [{"text": "x", "label": 1}, {"text": "y", "label": 0}]}', "text = \"text\"", 2),
     ('{"v": 1,\n "data": [\n{"text": "x", "label": ["a"]}]}', "text = \"text\"", 1),
     ('{"data": "x", "text": "y", "label": 1}', '"data" unused', 1),
+    ('{"label": 1, "label_desc": "a", "sentence": "x", "keywords": ""}\n' * 3,  # TNEWS
+     'text = "sentence", label = "label" (JSON); "label_desc", "keywords" unused', 3),
     ('{"text": "x", "label": 1}\n' * 2 + '{"text": "x", "label": 1, "pair": "z"}\n', "", 0),
 ])  # fmt: skip
 def test_json(file, content, columns, count):
@@ -221,6 +225,7 @@ def test_a_layout_that_somebody_made_up_is_one_line(file, stored):
 
 
 GLUE = "index,sentence1,sentence2,label"
+STS_B = "index,genre,filename,year,old_index,source1,source2,sentence1,sentence2,score"
 NAMES = 'the run has: columns: text = 1 "review", label = 0 "label"'
 QUESTIONS = [
     # header of the training file, its kinds, file to predict, its inputs or why it is refused
@@ -240,6 +245,10 @@ QUESTIONS = [
     ("label,review", "lt", "x.json", '[{"text": "x"}, {"text": 0}]\n', "object 2: text is 0"),
     (GLUE, "ittl", "x.tsv", "index\tsentence1\tsentence2\n0\ta\tb\n", ["", "a\tb"]),
     (GLUE, "ittl", "x.tsv", "a\tb\n", ["a\tb"]),
+    (STS_B, "iwwniwwttn", "x.tsv", STS_B.replace(",", "\t")[:-6] + "\n0\tm\tM\t2\t0\tn\tn\ta\tb\n",
+     ["", "a\tb"]),
+    ("", "tnc", "x.tsv", "a text\t4\teeb1\n", ["a text"]),  # GoEmotions
+    ("label,text_a", "lt", "x.tsv", "qid\ttext_a\n0\ta text\n", ["", "a text"]),  # ChnSentiCorp
     ("", "ttl", "x.tsv", "a\tb\tgood\n", ["a\tb"]),
     ("", "tl", "x.txt", "a text\nwith\ttab\n", "x.txt, line 2: 2 columns, not 1"),
     ("", "tl", "x.tsv", "a\tb\tc\td\n", "x.tsv:1: 4 columns between tabs"),
@@ -302,6 +311,10 @@ def test_the_dev_file_is_read_as_the_training_file(file):
         prepared(file, rows("tl"), rows("ttl"))
     with pytest.raises(DataError, match="never seen in training: 'goal'"):
         prepared(file, rows("tl"), "frage\tgoal\n" + rows("tl"))
+    lines = "".join(f"the same words {i % 3}\tother{i} thing{i}\t{i % 2}\n" for i in range(10))
+    data = prepared(file, lines, lines)
+    unknown = data.tokenizer.encode(data.train.texts, data.train.pairs).token_ids
+    assert not (unknown == data.tokenizer.unk_id).any()
 
 
 @pytest.mark.parametrize("train", [rows("tt"), '{"source": "a b", "target": "c"}\n' * 6])
@@ -334,13 +347,6 @@ def test_an_encoding_is_named_before_the_columns(file, name, header):
     content = "".join(f"{header}\n" * bool(header)) + f"很好的电影{separator}正\n" * 6
     with pytest.raises(DataError, match=r"lines cannot be used: .* is not UTF-8.*iconv -f GB18030"):
         read(file(name, content.encode("gb18030")))
-
-
-def test_a_vocabulary_is_learned_from_both_texts(file):
-    lines = "".join(f"the same words {i % 3}\tother{i} thing{i}\t{i % 2}\n" for i in range(10))
-    data = prepared(file, lines, lines)
-    unknown = data.tokenizer.encode(data.train.texts, data.train.pairs).token_ids
-    assert not (unknown == data.tokenizer.unk_id).any()
 
 
 def test_targets_are_not_read_by_predict(file):

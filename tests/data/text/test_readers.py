@@ -88,7 +88,7 @@ def test_labels_of_any_kind(file):
     assert read(path).labels == ["体育", "3", "0.5", "true", "false", "padded"]
 
 
-def test_standard_input(monkeypatch):
+def test_standard_input_and_a_pipe(monkeypatch):
     class Stdin:
         buffer = io.BytesIO("one\t1\ntwo 二\t0\n".encode())
 
@@ -98,6 +98,12 @@ def test_standard_input(monkeypatch):
     monkeypatch.setattr("sys.stdin", None)
     with pytest.raises(DataError, match="standard input is closed"):
         read("-")
+    reading, writing = os.pipe()
+    os.write(writing, rows(TEXTS, LABELS).encode())
+    os.close(writing)
+    path = f"/dev/fd/{reading}"
+    assert TextFiles(train=path).count() == 0 and read(path).texts == TEXTS
+    os.close(reading)
 
 
 BAD = [

@@ -2,8 +2,10 @@
 
 import json
 import random
+import re
 import shutil
 
+import numpy as np
 import pytest
 from tokenizers import Tokenizer as HFTokenizer
 from tokenizers.models import WordPiece
@@ -13,6 +15,7 @@ from tokenizers.pre_tokenizers import BertPreTokenizer
 from amp_xla import backend
 from amp_xla.data.text import corpora
 from amp_xla.data.text.tokenizer import Tokenizer
+from amp_xla.data.text.vocabulary import Rules
 from amp_xla.errors import DataError
 from tests.support.encoded import ids_of
 
@@ -126,6 +129,30 @@ def test_a_folder_of_hugging_face_has_the_ids_of_its_library(settings, whole, vo
         encoded = again.encode(texts)
         assert [ids_of(encoded, i)[0][1:-1] for i in range(len(texts))] == expected
     assert Tokenizer.of_folder(str(tmp_path), lowercase=not lower).rules.lowercase is not lower
+
+
+@pytest.mark.parametrize("rules", [
+    Rules(True), Rules(False, hugging_face=True),
+    Rules(False, True, strip_accents=True, chinese=False),
+])  # fmt: skip
+def test_the_place_of_a_token_has_its_characters(rules):
+    source = np.random.RandomState(0)
+    blocks = [(32, 127), (0xA0, 0x250), (0x300, 0x370), (0x390, 0x530), (0x2000, 0x2070),
+              (0x3040, 0x30FF), (0x4E00, 0x4E40), (0xAC00, 0xAC40), (0x1F600, 0x1F640)]  # fmt: skip
+    characters = [chr(i) for block in blocks for i in range(*block)]
+    texts = ["".join(source.choice(characters, 20)) + " ΑΣ ÉE\u0301 İ" for _ in range(300)]
+    split = rules.splitter()
+    pieces = {char for text in texts for word in split(text) for char in word}
+    vocab = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *sorted(pieces | {f"##{char}" for char in pieces})]
+    tokenizer = Tokenizer(vocab, rules=rules)
+    for text in texts:
+        ids, starts, ends = tokenizer.aligned_pieces(text)
+        assert len(ids) == len(starts) == len(ends) and ids == tokenizer.pieces(text)
+        assert starts == sorted(starts) and all(s < e for s, e in zip(starts, ends))
+        for token, start, end in zip(ids, starts, ends):
+            piece = re.sub("^##", "", vocab[token])
+            # Σ at the end of a word, and a character that becomes two
+            assert piece in "".join(split(text[start:end])).replace("σ", "ςσ"), (text, start, end)
 
 
 @pytest.mark.once

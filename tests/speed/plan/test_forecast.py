@@ -13,7 +13,6 @@ from amp_xla.speed.plan.gpus import GPUS, chosen
 from benchmarks import gpu as gpu_record
 from benchmarks import plan_fit, plan_rows
 from benchmarks.gpu_rows import Row as GpuRow
-from benchmarks.gpu_rows import gpu_named
 
 pytestmark = pytest.mark.once
 
@@ -31,12 +30,18 @@ def test_published_speeds(program, median, within):
     assert np.median(errors) < median and np.mean(errors <= within) >= 0.9
 
 
-def test_ranges_hold_eight_of_ten():
+def test_ranges_hold_eight_of_ten_and_more_gpus_are_faster_but_not_in_proportion():
     pairs = [(forecast.spread(r.gpu), error) for r, error in zip(ROWS, ERRORS) if r.tensorflow]
     assert np.mean([low <= np.exp(error) <= high for (low, high), error in pairs]) >= 0.8
     h100 = [np.exp(e) for r, e in zip(ROWS, ERRORS) if r.tensorflow and r.gpu.name == "h100"]
     low, high = forecast.spread(GPUS["h100"])
     assert len(h100) == 2 and low <= h100[0] <= high and h100[1] < 1.25  # both with XLA
+    work, gpu = plan_rows.work("bert-base", 32, 128, 20, False), GPUS["v100-16g"]
+    program = forecast.program("tensorflow")
+    one, eight, many = (
+        sum(forecast.seconds(work, gpu, Mode("amp", True, n), program)) for n in (1, 8, 32)
+    )
+    assert one < eight < many < 3 * one
 
 
 @pytest.mark.parametrize("what, pairs", [("precision", 100), ("xla", 30)])
@@ -68,15 +73,6 @@ def test_the_largest_batch_fits_and_a_larger_one_does_not(name, mode):
         assert (forecast.verdict(needed) == "fits") == fits
 
 
-def test_more_gpus_are_faster_but_not_in_proportion():
-    work, gpu = plan_rows.work("bert-base", 32, 128, 20, False), GPUS["v100-16g"]
-    program = forecast.program("tensorflow")
-    one, eight, many = (
-        sum(forecast.seconds(work, gpu, Mode("amp", True, n), program)) for n in (1, 8, 32)
-    )
-    assert one < eight < many < 3 * one
-
-
 def test_data_sheets_and_names_of_gpus():
     for name, gpu in GPUS.items():
         assert gpu.source.startswith("https://") and gpu.name == name
@@ -91,17 +87,6 @@ def test_data_sheets_and_names_of_gpus():
     ):
         with pytest.raises(SettingsError, match=found):
             chosen(names)
-
-
-@pytest.mark.parametrize("device, name", [
-    ("1 x NVIDIA H100 80GB HBM3", "h100"), ("NVIDIA H100 PCIe", "h100-pcie"),
-    ("8 x NVIDIA A100-SXM4-40GB", "a100-40g"), ("NVIDIA GeForce RTX 3090", "rtx3090"),
-    ("NVIDIA A10", "a10"), ("Radeon", None), ("NVIDIA GeForce RTX 3080", "rtx3080"),
-    ("NVIDIA GeForce RTX 3080 Ti", None), ("NVIDIA GeForce RTX 2080 Ti", "rtx2080ti"),
-])  # fmt: skip
-def test_devices(device, name):
-    gpu = gpu_named(device)
-    assert (gpu and gpu.name) == name
 
 
 def test_rows_of_the_gpu_benchmark(tmp_path):
@@ -120,13 +105,6 @@ def options(work, names, price):
     modes = [Mode(precision, xla) for precision in ("fp32", "amp") for xla in (False, True)]
     gpus = [GPUS[name] for name in names.split()]
     return [report.option(work, 0.5, gpu, mode, 1e6, price) for gpu in gpus for mode in modes]
-
-
-def test_a_report_without_a_gpu_that_fits():
-    found = options(plan_rows.work("bert-large", 512, 512, 0, False), "t4 rtx3080", None)
-    result = report.Report("job", 512, 1, 1e12, 0.9, "a guess", found)
-    assert "none of these GPUs surely holds the batch" in str(result)
-    assert json.loads(json.dumps(result.to_json()))["options"][0]["verdict"] == "does not fit"
 
 
 def test_the_mean_batch_of_data_without_numbers():
@@ -149,3 +127,7 @@ def test_a_report(price):
     for item in found:
         assert item.step_ms[0] < item.step_ms[1] and sum(item.parts.values()) == pytest.approx(1)
         assert (item.cost is None) == (price is None)
+    found = options(plan_rows.work("bert-large", 512, 512, 0, False), "t4 rtx3080", price)
+    result = report.Report("job", 512, 1, 1e12, 0.9, "a guess", found)
+    assert "none of these GPUs surely holds the batch" in str(result)
+    assert json.loads(json.dumps(result.to_json()))["options"][0]["verdict"] == "does not fit"

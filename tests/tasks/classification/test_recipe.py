@@ -74,6 +74,14 @@ def test_learns_and_leaves_a_complete_run_folder(trained):
     assert (run / "vocab.txt").read_text().startswith("[PAD]\n")
     assert checkpoint.best(run / "checkpoints") is not None
     assert '<span class="state done">' in (run / "report.html").read_text()
+    half, why = backend.half_dtype()
+    executed = json.loads((run / "executed.json").read_text())
+    assert (executed["half_nodes"] > 0) == (half is not None)
+    assert executed["half_dtype"] == (half or "") and why in result.err
+    assert f"precision amp ({half or 'float32'}: " in result.err
+    lines = result.err.splitlines()
+    assert not [line for line in lines if "tensorflow/" in line or "Warning" in line]
+    assert len(lines) < 60
 
 
 def test_vectors_are_those_that_the_layer_of_labels_gets(trained, command):
@@ -92,22 +100,6 @@ def test_vectors_are_those_that_the_layer_of_labels_gets(trained, command):
     for path, problem in (("no/out.npy", "there is no folder no"), ("out", "there is no text")):
         assert problem in command(PREDICT, *run, "--vectors", path).error
         (command.folder / "lines.txt").write_text("\n \n")
-
-
-def test_says_what_precision_means_on_this_machine(trained):
-    run, result = trained
-    half, why = backend.half_dtype()
-    executed = json.loads((run / "executed.json").read_text())
-    assert (executed["half_nodes"] > 0) == (half is not None)
-    assert executed["half_dtype"] == (half or "")
-    assert f"precision amp ({half or 'float32'}: " in result.err
-    assert why in result.err
-
-
-def test_prints_no_wall_of_warnings(trained):
-    lines = trained[1].err.splitlines()
-    noise = [line for line in lines if "tensorflow/" in line or "Warning" in line]
-    assert noise == [] and len(lines) < 60
 
 
 @pytest.mark.slow

@@ -59,7 +59,7 @@ def test_without_a_preset_the_model_decides(words, steps, batch, said):
     assert described(config).startswith(said)
 
 
-def test_what_is_typed_stays_and_is_said():
+def test_what_is_typed_stays_and_help_shows_the_defaults(capsys):
     config = parse(Config, "--beta2 0.9 --preset bert --dropout 0.2 --steps 3000".split())
     found = flat(config)
     assert [found[name] for name in ("beta2", "dropout", "steps")] == [0.9, 0.2, 3000]
@@ -67,9 +67,6 @@ def test_what_is_typed_stays_and_is_said():
     with pytest.raises(SettingsError, match="'berd'"):
         parse(Config, ["--preset", "berd"])
     assert set(presets.PRESETS) >= {preset for preset, _ in PAPERS}
-
-
-def test_help_shows_the_defaults_of_the_preset(capsys):
     for words, rate in (("--help", "0.001"), ("--preset lamb --help", "0.006")):
         with pytest.raises(SystemExit):
             parse(Config, words.split())

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from amp_xla import backend
+from amp_xla.tasks.pretraining.data import prepare
 from amp_xla.training import checkpoint
-from tests.support.grammar import prepared
 from tests.support.killing import state
 
 pytestmark = pytest.mark.slow
@@ -19,6 +19,23 @@ SMALLER = """
 from amp_xla.models import options
 options.SIZES["tiny"] = (2, 64, 2)
 """
+
+
+def prepared(folder):
+    """Write a corpus whose grammar can be learned in a minute, and its sequences of 32 tokens."""
+    rng = np.random.RandomState(0)
+    pairs = [(f"north{i}", f"south{i}") for i in range(12)]
+    lines = []
+    for _ in range(1500):
+        chosen = [pairs[i] for i in rng.randint(0, 12, 6)]
+        lines.append(" ".join(f"{a} goes with {b} ." for a, b in chosen))
+    (folder / "corpus.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    prepare.prepare(
+        prepare.Config(
+            out=str(folder / "data"), corpus=str(folder / "corpus.txt"), vocab_size=192,
+            length=32, heldout=0.05, workers=1,
+        )
+    )  # fmt: skip
 
 
 def train(command, name, *words):

@@ -14,7 +14,7 @@ from safetensors.numpy import load_file
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.tasks.reading import data, scores
 from tests.support.commands import CLI, served
-from tests.support.killing import state
+from tests.support.encoded import ids_of
 
 RECIPE = "recipes.reading"
 TINY = (
@@ -22,7 +22,6 @@ TINY = (
     "--vocab-size 200 --log-every 5 --seed 3 --max-answer 8 --dropout 0 --attention-dropout 0"
 ).split()
 DATA = (*TINY, "--train", "train.json", "--dev", "dev.json")
-LONG = ("--epochs", "10", "--checkpoint-every", "50", "--keep", "99")
 PEOPLE, CITIES = "张伟 王芳 李娜 刘洋 陈杰 赵磊".split(), "北京 上海 广州 深圳 哈尔滨".split()
 COMPANIES = "蓝天航空 东方书店 长江银行 新星软件 BERT公司".split()
 FACTS = {  # name -> words before the fact in a passage, question about it
@@ -78,7 +77,7 @@ def command(command):
 
 @pytest.fixture(scope="module")
 def trained(command):
-    said = command.done(RECIPE, *DATA, *LONG, "--name", "good").err
+    said = command.done(RECIPE, *DATA, "--epochs", "10", "--name", "good").err
     assert "1,000 training and 150 dev questions, 0 and 0 of them without an answer" in said, said
     assert "warning" not in said and re.search('^sample: .*, label = "[^"[]+"$', said, re.M)
     return command.folder / "runs" / "reading" / "good"
@@ -93,27 +92,22 @@ def test_it_learns_and_answers_new_questions(trained, command):
     rows = [line.split("\t") for line in done.out.splitlines()]
     assert [row[-1] for row in rows[::2]] == [question for question, _, _ in new]
     assert sum([row[0]] == right for row, (_, _, right) in zip(rows[::2], new)) >= 17
-    done = command(CLI, "predict", str(trained), "new.txt", "--json")
-    answers = list(map(json.loads, done.out.splitlines()))
+    answers = command.answers(trained, "new.txt")
     for row, answer, (_, passage, _) in zip(rows[::2], answers[::2], new):
         assert passage[answer["start"] : answer["end"]] == answer["answer"] == row[0]
         assert answer["n_best"][0]["score"] == answer["score"] > answer["n_best"][1]["score"]
         assert len(answer["n_best"]) == 5
     assert rows[1] == [""] and answers[1]["answer"] is None
     (command.folder / "bad.txt").write_text("a question alone\n")
-    assert (
-        "bad.txt, line 1: needed: two texts with a tab"
-        in command(CLI, "predict", str(trained), "bad.txt").error
-    )
+    said = command(CLI, "predict", str(trained), "bad.txt").error
+    assert "bad.txt, line 1: needed: two texts with a tab" in said
 
 
 @pytest.mark.once
 def test_evaluate_scores_as_predict_answers(trained, command):
-    done = command(CLI, "predict", str(trained), "dev.json", "--json")
-    found = [json.loads(line)["answer"] for line in done.out.splitlines()]
+    found = [each["answer"] for each in command.answers(trained, "dev.json")]
     exact, f1 = scores.compared(found, labels_of(questions(75, 2))).mean(0)
-    command.done(CLI, "evaluate", str(trained), "--file", "dev.json")
-    result = json.loads((trained / "evaluation" / "dev.json" / "result.json").read_text())
+    _, result = command.evaluated(trained, "dev.json")
     assert result["metrics"]["f1"]["value"] == pytest.approx(f1)
     assert result["metrics"]["exact_match"]["value"] == pytest.approx(exact)
     best = max(line.get("dev_f1", 0) for line in command.metrics("reading", "good"))
@@ -142,8 +136,7 @@ def test_no_answer_is_one_too(command):
     best = max(command.metrics("reading", "second"), key=lambda line: line.get("dev_f1", 0))
     assert best["dev_f1"] >= 0.9
     run = command.folder / "runs" / "reading" / "second"
-    done = command(CLI, "predict", str(run), "dev2.json", "--json")
-    answers = [json.loads(line) for line in done.out.splitlines()]
+    answers = command.answers(run, "dev2.json")
     labels = labels_of(questions(75, 4, 1.0))
     f1 = scores.compared([answer["answer"] for answer in answers], labels)[:, 1].mean()
     assert f1 == pytest.approx(best["dev_f1"])
@@ -151,29 +144,19 @@ def test_no_answer_is_one_too(command):
         assert (answer["answer"] == "") == (answer["null_odds"] >= best["dev_threshold"])
 
 
-def test_resumed_it_ends_with_the_same_bits(trained, command):
-    assert state(command.resumed(RECIPE, trained, 357, *DATA, *LONG)) == state(trained)
-
-
-def asked_of(folder, lines):
-    aligned = data.encode(*zip(*lines), Tokenizer.of_folder(str(folder)), 96)
-    encoded = aligned.encoded
-    ids, segments = np.zeros((2, len(lines), int(encoded.lengths.max())), np.int32)
-    for i, size in enumerate(encoded.lengths):
-        ids[i, :size] = encoded.token_ids[encoded.offsets[i] : encoded.offsets[i + 1]]
-        segments[i, encoded.first_lengths[i] : size] = 1
-    return aligned, {"token_ids": ids, "segment_ids": segments}
-
-
 @pytest.mark.once
 @pytest.mark.slow
 def test_exports_answer_as_predict(trained, command):
     """A SavedModel by its outputs; Hugging Face's folder has the head of its own class."""
-    done = command(CLI, "predict", str(trained), "dev.json", "--json")
-    expected = [json.loads(line)["answer"] for line in done.out.splitlines()]
+    expected = [each["answer"] for each in command.answers(trained, "dev.json")]
     lines = [line[:2] for line in flat(questions(75, 2))]
     command.done(CLI, "export", str(trained), "--to", "saved")
-    aligned, batch = asked_of(command.folder / "saved", lines)
+    tokenizer = Tokenizer.of_folder(str(command.folder / "saved"))
+    aligned = data.encode(*zip(*lines), tokenizer, 96)
+    ids, segments = np.zeros((2, len(lines), int(aligned.encoded.lengths.max())), np.int32)
+    for i, pair in enumerate(ids_of(aligned.encoded, n) for n in range(len(lines))):
+        ids[i, : len(pair[0])], segments[i, : len(pair[1])] = pair
+    batch = {"token_ids": ids, "segment_ids": segments}
     values = served(command.folder / "saved", **batch)["scores"]
     batch["sample_ids"] = np.arange(len(values))
     first, last, *_ = scores.decode(values, batch, 8)

@@ -28,27 +28,22 @@ def gold_of(data):
     return list(map(unpack, data.labels or []))
 
 
-@pytest.mark.parametrize(
-    "field, listed", [("spo_list", GOLD), ("spo_list", OBJECTS), ("spo_list", VALUES),
-                      ("triple_list", GOLD)],
-)  # fmt: skip
-def test_layouts_of_public_sets(tmp_path, field, listed):
+PARTS = [{"subject": "Ann", "predicate": "sings", "object": {"@value": "a song", "inWork": "x"}}]
+SUNG = [("Ann", "sings", "a song"), ("Ann", "sings_inWork", "x")]  # each part is a triple
+
+
+@pytest.mark.parametrize("field, listed, triples", [
+    ("spo_list", GOLD, GOLD), ("spo_list", OBJECTS, GOLD), ("spo_list", VALUES, GOLD),
+    ("triple_list", GOLD, GOLD), ("spo_list", PARTS, SUNG),
+])  # fmt: skip
+def test_layouts_of_public_sets(tmp_path, field, listed, triples):
     records = [{"text": TEXT, field: listed}, {field: [], "text": "nothing"}]
     path = tmp_path / "train.json"
     path.write_text(json.dumps(records, indent=1))
     data = RelationFiles().dataset(str(path))
-    assert gold_of(data) == [sorted(Triple(*t) for t in GOLD), []]
+    assert gold_of(data) == [sorted(Triple(*t) for t in triples), []]
     assert data.texts == [TEXT, "nothing"]
     assert data.layout is not None and data.layout.names == {"text": "text", "label": field}
-
-
-def test_each_part_of_an_object_is_a_triple(tmp_path):
-    path = tmp_path / "duie2.json"
-    parts = {"@value": "a song", "inWork": "a film"}
-    spo = {"subject": "Ann", "predicate": "sings", "object": parts}
-    path.write_text(json.dumps({"text": "Ann sings a song in a film", "spo_list": [spo]}))
-    (triples,) = gold_of(RelationFiles().dataset(str(path)))
-    assert triples == [("Ann", "sings", "a song"), ("Ann", "sings_inWork", "a film")]
 
 
 @pytest.fixture

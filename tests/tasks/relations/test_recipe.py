@@ -68,33 +68,26 @@ def test_it_learns_and_finds_the_triples_of_new_text(trained, command):
     (command.folder / "new.txt").write_text("刘洋昨天在广州创办了长江银行。\n\n昨天王芳在北京。\n")
     done = command(CLI, "predict", str(trained), "new.txt")
     assert done.out == "(长江银行, 创始人, 刘洋)\t(长江银行, 总部, 广州)\n\n\n", done.err
-    done = command(CLI, "predict", str(trained), "new.txt", "--json")
-    first, blank, none = map(json.loads, done.out.splitlines())
+    first, blank, none = command.answers(trained, "new.txt")
     spo = {"subject": "长江银行", "predicate": "创始人", "object": "刘洋"}
     assert first["spo_list"][0] == spo and blank["spo_list"] is None and none["spo_list"] == []
     assert "training triples cannot be found" not in done.err
 
 
 @pytest.mark.once
-def test_evaluate_counts_as_an_independent_count(trained, command):
-    done = command(CLI, "predict", str(trained), "dev.json", "--json")
-    found = [triples_of(json.loads(line)) for line in done.out.splitlines()]
+def test_evaluate_counts_as_an_independent_count_and_a_resume_is_exact(trained, command):
+    found = list(map(triples_of, command.answers(trained, "dev.json")))
     gold = [triples_of(record) for record in samples(60, 2)]
     right = sum(len(f & g) for f, g in zip(found, gold))
     f1 = 2 * right / (sum(map(len, found)) + sum(map(len, gold)))
-    done = command(CLI, "evaluate", str(trained), "--file", "dev.json")
-    assert done.code == 0 and "triples" in done.out, done.err
-    result = json.loads((trained / "evaluation" / "dev.json" / "result.json").read_text())
+    said, result = command.evaluated(trained, "dev.json")
+    assert "triples" in said
     assert result["metrics"]["f1"]["value"] == pytest.approx(f1, abs=1e-9)
     assert result["metrics"]["partial_f1"]["value"] >= f1
     support = {row["label"]: row["support"] for row in result["per_label"]}
     every = [p for triples in gold for _, p, _ in triples]
     assert support == {name: every.count(name) for name in sorted(set(every))}
     assert "Evaluation on dev.json" in (trained / "report.html").read_text()
-
-
-@pytest.mark.once
-def test_resumed_it_ends_with_the_same_bits(trained, command):
     assert state(command.resumed(RECIPE, trained, 57, *DATA, *LONG)) == state(trained)
 
 

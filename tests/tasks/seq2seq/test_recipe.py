@@ -73,14 +73,10 @@ def test_it_answers_labelled_lines_and_draws_by_a_seed(command, run):
 
 
 @pytest.mark.once
-def test_resumed_it_ends_with_the_same_bits(command, run):
-    assert state(command.resumed(RECIPE, run, 119, *DATA)) == state(run)
-
-
-@pytest.mark.once
-def test_it_is_scored(command, run):
+def test_it_is_scored_and_resumed_to_the_same_bits(command, run):
     done = command.done(CLI, "evaluate", "--run", run, "--file", "dev.jsonl", "--json")
     scores = json.loads(done.out)[str(run)]["metrics"]
     assert sorted(scores) == ["bleu", "rouge_1", "rouge_2", "rouge_l"]
     best = max(line.get("dev_rouge_l", 0) for line in metrics(run))
     assert scores["rouge_l"]["value"] == pytest.approx(best, abs=1e-6)
+    assert state(command.resumed(RECIPE, run, 119, *DATA)) == state(run)

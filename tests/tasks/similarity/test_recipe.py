@@ -105,7 +105,7 @@ def test_it_learns_and_answers(command, name):
 
 
 @pytest.mark.once
-def test_a_file_of_pairs_may_have_labels_and_needs_pairs(command):
+def test_a_file_of_pairs_may_have_labels_and_a_resume_is_exact(command):
     run = trained(command, "cosent")
     done = command(PREDICT, "--run", run, "--file", "labelled.tsv")
     assert done.out.startswith("1\t") and done.out.endswith("\tsnow rain\twind storm\n")
@@ -117,10 +117,6 @@ def test_a_file_of_pairs_may_have_labels_and_needs_pairs(command):
     assert float(done.out.split("\t")[1]) == pytest.approx(cosine, abs=2e-4)
     said = command(PREDICT, "--run", run, "--file", "new.tsv").error
     assert "new.tsv, line 2: needed: two texts with a tab between them" in said
-
-
-@pytest.mark.once
-def test_resumed_it_ends_with_the_same_bits(command):
     run = trained(command, "cosent")
     assert state(command.resumed(RECIPE, run, 21, *DATA, "--method", "cosent")) == state(run)
 

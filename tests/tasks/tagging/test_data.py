@@ -16,13 +16,13 @@ from amp_xla.data.text import corpora, entities
 from amp_xla.data.text.entities import Entity
 from amp_xla.data.text.options import TaggedFiles
 from amp_xla.data.text.tokenizer import Tokenizer
-from amp_xla.data.text.vocabulary import Rules
 from amp_xla.errors import DataError
 from amp_xla.tasks.tagging import spans
 from amp_xla.tasks.tagging.data import token_spans
 from amp_xla.tasks.tagging.spans import Span
 from amp_xla.training.extraction import counted, f1
 
+pytestmark = pytest.mark.once
 BIO, BIOES = "O B-a I-a B-b I-b".split(), "O B-a I-a E-a S-a B-b I-b E-b S-b".split()
 
 
@@ -40,7 +40,6 @@ SEQEVAL = {
 }
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("scheme,tags", [("BIO", BIO), ("BIOES", BIOES)])
 def test_f1_is_that_of_seqeval_whatever_the_order_of_tags(scheme, tags):
     gold, answers = texts_of_tags(tags, 1), texts_of_tags(tags, 2)
@@ -62,7 +61,6 @@ def read(tmp_path, content, **how):
     return entities.read(str(path), **how)
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("content", [
     CONLL,
     CONLL.replace("B-ORG", "S-ORG").replace("I-PER", "E-PER").replace(" ", "\t"),
@@ -84,7 +82,6 @@ def test_one_text_in_each_format(tmp_path, content):
 CHINESE, NAMES = "患者张三有糖尿病", [Entity(2, 4, "name"), Entity(5, 8, "dis")]
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("record", [
     {"label": {"name": {"张三": [[2, 3]]}, "dis": {"糖尿病": [[5, 7]]}}},  # CLUENER
     {"entities": [{"start_idx": 2, "end_idx": 3, "type": "name", "entity": "张三"},
@@ -113,9 +110,10 @@ def test_entities_in_the_forms_of_public_files(tmp_path, record, form):
     assert data.texts == [CHINESE] * 2
     assert [entities.unpack(label) for label in data.labels] == [NAMES] * 2
     assert data.layout is not None and 'text = "text"' in str(data.layout)
+    asked, _ = TaggedFiles().questions("a.json", content.splitlines(), data.layout)
+    assert list(filter(None, asked)) == data.texts
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("content,text,found", [
     ("张\tB-x\n \tI-x\n三\tI-x\n", "张 三", "张 三"),
     (json.dumps({"tokens": ["张", " ", "三"], "tags": "B-x I-x I-x".split()}), "张 三", "张 三"),
@@ -130,7 +128,6 @@ def test_a_space_may_be_a_token(tmp_path, content, text, found):
     assert data.texts == [text] and text[entity.start : entity.end] == found
 
 
-@pytest.mark.once
 def test_positions_behind_tokens_cause_a_warning(tmp_path):
     with_positions = "张0\tB-x\n三1\tI-x\n来0\tO\n\n北0\tB-y\n京1\tI-y\n"
     for content in (with_positions, with_positions.replace("\t", " "), with_positions + "!0\tO\n"):
@@ -141,7 +138,6 @@ def test_positions_behind_tokens_cause_a_warning(tmp_path):
         assert read(tmp_path, content).warnings() == ""
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("content,message", [
     ("EU B-ORG\nrejects\n", r"data:2: 1 column; needed: a token and its tag: O, or B-"),
     (CONLL.replace("\n", "\r"), "data: only carriage returns end its lines"),
@@ -188,31 +184,6 @@ def test_errors_name_file_and_line(tmp_path, content, message):
         read(tmp_path, content, nested=False)
 
 
-@pytest.mark.parametrize("rules", [
-    Rules(True), Rules(False, hugging_face=True),
-    Rules(False, True, strip_accents=True, chinese=False),
-])  # fmt: skip
-def test_the_place_of_a_token_has_its_characters(rules):
-    source = np.random.RandomState(0)
-    blocks = [(32, 127), (0xA0, 0x250), (0x300, 0x370), (0x390, 0x530), (0x2000, 0x2070),
-              (0x3040, 0x30FF), (0x4E00, 0x4E40), (0xAC00, 0xAC40), (0x1F600, 0x1F640)]  # fmt: skip
-    characters = [chr(i) for block in blocks for i in range(*block)]
-    texts = ["".join(source.choice(characters, 20)) + " ΑΣ ÉE\u0301 İ" for _ in range(300)]
-    split = rules.splitter()
-    pieces = {char for text in texts for word in split(text) for char in word}
-    vocab = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *sorted(pieces | {f"##{char}" for char in pieces})]
-    tokenizer = Tokenizer(vocab, rules=rules)
-    for text in texts:
-        ids, starts, ends = tokenizer.aligned_pieces(text)
-        assert len(ids) == len(starts) == len(ends) and ids == tokenizer.pieces(text)
-        assert starts == sorted(starts) and all(s < e for s, e in zip(starts, ends))
-        for token, start, end in zip(ids, starts, ends):
-            piece = re.sub("^##", "", vocab[token])
-            # Σ at the end of a word, and a character that becomes two
-            assert piece in "".join(split(text[start:end])).replace("σ", "ςσ"), (text, start, end)
-
-
-@pytest.mark.once
 def test_entities_that_match_no_span_of_tokens_cannot_be_found():
     """The model learns the tokens that they touch; a space at the edge is in no token."""
     tokenizer = Tokenizer("[PAD] [UNK] [CLS] [SEP] new york ##er is big".split())
@@ -237,7 +208,6 @@ def legal(path, length):
     return follows and path[0] == 0 and path[length - 1] == 0
 
 
-@pytest.mark.once
 def test_the_best_path_is_the_best_of_all():
     source = np.random.RandomState(3)
     scores, transitions = source.randn(8, 5, 5).astype(np.float32), source.randn(5, 5)
@@ -285,7 +255,6 @@ def test_an_answer_is_that_of_the_window_where_it_is_furthest_from_an_edge(flat)
             ]  # fmt: skip
 
 
-@pytest.mark.once
 def test_built_in_texts_name_what_their_code_has(monkeypatch):
     monkeypatch.setattr(corpora, "LIBRARY", str(Path(email.__file__).parent))
     train, dev = corpora.entities.__wrapped__()
@@ -299,7 +268,6 @@ def test_built_in_texts_name_what_their_code_has(monkeypatch):
     assert kinds == {"parameter", "class", "function", "constant"}
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("tokens,text", [(["Ann", "Lee"], "Ann Lee"), (list("张三 来"), "张三 来")])
 def test_predict_reads_tokens_as_training_did(tmp_path, tokens, text):
     lines = [json.dumps({"tokens": tokens, "ner_tags": ["O"] * len(tokens)}) for _ in range(2)]

@@ -31,67 +31,51 @@ def reference(kind, weights, gradients, rates, decay, adapts=True):
     return w
 
 
-def gradients_of(sparse):
-    rng = np.random.RandomState(1)
-    found = [rng.randn(6, 4).astype(np.float32) * 10.0 ** rng.randint(-6, 1) for _ in range(STEPS)]
-    if sparse:
-        for g in found:
-            g[[1, 4]] = 0.0
-    return found
-
-
-def as_gradient(feed, sparse):
-    if not sparse:
-        return tf.identity(feed)
-    rows = tf.constant([0, 2, 3, 5, 0])  # row 0 twice: its parts add up before they are squared
-    parts = tf.gather(feed, rows) * tf.constant([[0.5], [1], [1], [1], [0.5]])
-    return tf.IndexedSlices(parts, rows, tf.constant([6, 4]))
-
-
 @pytest.mark.parametrize("kind", [AdamW, LAMB])
 @pytest.mark.parametrize("sparse, name", [(False, "kernel"), (True, "kernel"), (False, "bias")])
-def test_twenty_steps_equal_the_paper(kind, sparse, name):
+def test_twenty_steps_equal_the_paper(session, kind, sparse, name):
     plain = name == "bias"
     start = np.random.RandomState(0).randn(6, 4).astype(np.float32)
-    gradients, rates = gradients_of(sparse), [0.01 * (i + 1) / STEPS for i in range(STEPS)]
-    with tf.Graph().as_default(), tf.Session() as session:
-        variable = tf.get_variable(name, initializer=start)
-        feed, rate = tf.placeholder(tf.float32, [6, 4]), tf.placeholder(tf.float32, [])
-        optimizer = kind(rate, weight_decay=0.1)
-        assert optimizer.decays(variable) is not plain
-        update = optimizer.apply_gradients([(as_gradient(feed, sparse), variable)])
-        session.run(tf.global_variables_initializer())
-        for g, r in zip(gradients, rates):
-            session.run(update, {feed: g, rate: r})
-        result = session.run(variable)
+    rng, rates = np.random.RandomState(1), [0.01 * (i + 1) / STEPS for i in range(STEPS)]
+    gradients = [rng.randn(6, 4).astype("f4") * 10.0 ** rng.randint(-6, 1) for _ in range(STEPS)]
+    variable = tf.get_variable(name, initializer=start)
+    feed, rate = tf.placeholder(tf.float32, [6, 4]), tf.placeholder(tf.float32, [])
+    optimizer = kind(rate, weight_decay=0.1)
+    assert optimizer.decays(variable) is not plain
+    gradient = tf.identity(feed)
+    if sparse:
+        for each in gradients:
+            each[[1, 4]] = 0.0
+        rows = tf.constant([0, 2, 3, 5, 0])  # row 0 twice: its parts add up before they are squared
+        parts = tf.gather(feed, rows) * tf.constant([[0.5], [1], [1], [1], [0.5]])
+        gradient = tf.IndexedSlices(parts, rows, tf.constant([6, 4]))
+    update = optimizer.apply_gradients([(gradient, variable)])
+    session.run(tf.global_variables_initializer())
+    for g, r in zip(gradients, rates):
+        session.run(update, {feed: g, rate: r})
+    result = session.run(variable)
     expected = reference(kind, start, gradients, rates, 0.0 if plain else 0.1, not plain)
     np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-5)
 
 
-def test_a_zero_layer_moves_at_the_plain_rate():
-    with tf.Graph().as_default(), tf.Session() as session:
-        variable = tf.get_variable("kernel", initializer=np.zeros([3], np.float32))
-        update = LAMB(0.5, weight_decay=0.0).apply_gradients([(tf.ones([3]), variable)])
-        session.run(tf.global_variables_initializer())
-        session.run(update)
-        np.testing.assert_allclose(session.run(variable), -0.5, rtol=1e-5)
+def test_a_zero_layer_moves_at_the_plain_rate(session):
+    variable = tf.get_variable("kernel", initializer=np.zeros([3], np.float32))
+    update = LAMB(0.5, weight_decay=0.0).apply_gradients([(tf.ones([3]), variable)])
+    session.run(tf.global_variables_initializer())
+    session.run(update)
+    np.testing.assert_allclose(session.run(variable), -0.5, rtol=1e-5)
 
 
-def rates_of(steps, **options):
-    with tf.Graph().as_default(), tf.Session() as session:
+def test_schedules(session):
+    def rates_of(steps, **options):
         step = tf.placeholder(tf.int64, [])
         rate = warmup_decay(step, **options)
         return [float(session.run(rate, {step: i})) for i in steps]
 
-
-def test_warm_up_then_linear():
     rates = rates_of(range(11), peak=1.0, warmup_steps=2, total_steps=10)
     np.testing.assert_allclose(rates[:3], [0.5, 1.0, 8 / 9], rtol=1e-6)
     assert 0 < rates[9] < 0.2 and rates[10] == 0.0
     assert all(a > b for a, b in zip(rates[1:], rates[2:]))
-
-
-def test_cosine_and_constant():
     cosine = rates_of(range(11), peak=2.0, warmup_steps=0, total_steps=10, decay="cosine")
     assert cosine[0] == pytest.approx(1 + np.cos(np.pi / 11))
     assert cosine[10] == pytest.approx(0, abs=1e-6)

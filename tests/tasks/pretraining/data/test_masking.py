@@ -38,13 +38,6 @@ def below(statistic, freedom):
     return statistic < quantile
 
 
-def masked_tokens(result, ids):
-    where = np.zeros(ids.shape, bool)
-    rows, columns = np.nonzero(result["weights"])
-    where[rows, result["positions"][rows, columns]] = True
-    return where
-
-
 @pytest.mark.parametrize("unit", UNITS)
 def test_rates_on_a_hundred_thousand_tokens(unit):
     ids, starts = text(900)
@@ -52,7 +45,9 @@ def test_rates_on_a_hundred_thousand_tokens(unit):
     ordinary = ids > MASK
     n = int(ordinary.sum())
     assert n > 100_000
-    where = masked_tokens(result, ids)
+    where = np.zeros(ids.shape, bool)
+    rows, columns = np.nonzero(result["weights"])
+    where[rows, result["positions"][rows, columns]] = True
     assert not (where & ~ordinary).any()
     share = where.sum() / n
     assert abs(share - 0.15) < 0.003, share

@@ -172,7 +172,9 @@ def test_an_interrupted_command_leaves_no_process_and_continues(
     assert contents(out) == shards
 
 
-def test_a_lost_shard_is_made_again_and_a_damaged_one_named(tmp_path, vocab, corpus, small_units):
+def test_a_lost_shard_is_made_again_and_a_damaged_one_named(
+    tmp_path, vocab, corpus, small_units, monkeypatch
+):
     manifest = prepared(tmp_path, vocab, corpus)
     expected = contents(manifest.folder)
     name = sorted(n for n in expected if n.startswith("train"))[2]
@@ -188,7 +190,14 @@ def test_a_lost_shard_is_made_again_and_a_damaged_one_named(tmp_path, vocab, cor
         Sequences(Manifest.load(manifest.folder)).read(numbers)
     prepared(tmp_path, vocab, corpus)
     assert contents(manifest.folder) == expected
-    Sequences(Manifest.load(manifest.folder)).read(numbers)
+    monkeypatch.setattr("amp_xla.tasks.pretraining.data.prepared.OPEN_FILES", 3)
+    assert len(manifest.units) > 10
+    before = len(os.listdir("/proc/self/fd"))
+    sequences = Sequences(Manifest.load(manifest.folder))
+    in_order, _ = sequences.read(numbers)
+    order = np.random.RandomState(0).permutation(len(sequences))
+    np.testing.assert_array_equal(sequences.read(order)[0], in_order[order])
+    assert len(os.listdir("/proc/self/fd")) <= before + 3  # few are open at a time
 
 
 def test_a_folder_has_one_setting_and_one_corpus_known_by_its_content(tmp_path, vocab, corpus):
@@ -233,18 +242,6 @@ def test_a_vocabulary_is_learned_anew_if_no_unit_is_finished(tmp_path, corpus, m
     assert "THE" in manifest.tokenizer().tokens and manifest.total("unknown", "train") == 0
 
 
-def test_few_files_are_open_at_a_time(tmp_path, vocab, corpus, small_units, monkeypatch):
-    monkeypatch.setattr("amp_xla.tasks.pretraining.data.prepared.OPEN_FILES", 3)
-    manifest = prepared(tmp_path, vocab, corpus)
-    assert len(manifest.units) > 10
-    before = len(os.listdir("/proc/self/fd"))
-    sequences = Sequences(manifest)
-    in_order, _ = sequences.read(range(len(sequences)))
-    order = np.random.RandomState(0).permutation(len(sequences))
-    np.testing.assert_array_equal(sequences.read(order)[0], in_order[order])
-    assert len(os.listdir("/proc/self/fd")) <= before + 3
-
-
 @pytest.mark.parametrize("out, corpus", [("data/x/out", "data"), ("data", "data/*.txt")])
 def test_out_inside_the_corpus_is_refused(tmp_path, vocab, monkeypatch, out, corpus):
     monkeypatch.chdir(tmp_path)
@@ -253,14 +250,6 @@ def test_out_inside_the_corpus_is_refused(tmp_path, vocab, monkeypatch, out, cor
     with pytest.raises(DataError, match=f"--out {tmp_path / out}: inside the corpus"):
         prepared(tmp_path, vocab, corpus, out=out)
     assert [path.name for path in (tmp_path / "data").iterdir()] == ["a.txt"]
-
-
-def test_an_empty_corpus_is_an_error_and_leaves_no_manifest(tmp_path, vocab):
-    path = tmp_path / "empty.txt"
-    path.write_text("\n\n  \n")
-    with pytest.raises(DataError, match=r"empty\.txt is empty"):
-        prepared(tmp_path, vocab, path)
-    assert not (tmp_path / "out" / "manifest.json").exists()
 
 
 def test_parquet_is_prepared_as_json_lines_are(tmp_path, vocab):
@@ -276,7 +265,7 @@ def test_parquet_is_prepared_as_json_lines_are(tmp_path, vocab):
     assert contents(one.folder) == contents(other.folder) and one.units == other.units
 
 
-def test_texts_of_other_lengths_are_left_out_and_counted(tmp_path):
+def test_texts_of_other_lengths_are_counted_and_a_corpus_without_text_is_an_error(tmp_path):
     (tmp_path / "some.txt").write_text("quick brown\n的\nfoxes jump over it\nab\n", "utf-8")
     options = dict(vocab_size=256, heldout=0.0, shortest=10)
     found = prepared(tmp_path, None, tmp_path / "some.txt", **options)
@@ -285,6 +274,10 @@ def test_texts_of_other_lengths_are_left_out_and_counted(tmp_path):
     assert "的" not in found.tokenizer().tokens  # the vocabulary is learnt from what stays
     with pytest.raises(DataError, match="is empty: no text of the given lengths"):
         prepared(tmp_path, None, tmp_path / "some.txt", out="no", **{**options, "shortest": 100})
+    (tmp_path / "empty.txt").write_text("\n\n  \n")
+    with pytest.raises(DataError, match=r"empty\.txt is empty"):
+        prepared(tmp_path, None, tmp_path / "empty.txt", out="no")
+    assert not (tmp_path / "no" / "manifest.json").exists()
 
 
 def test_chinese_words_are_those_of_jieba(tmp_path):
