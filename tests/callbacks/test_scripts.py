@@ -148,9 +148,7 @@ def data(kind, model, others):
         return model.fit_generator(generator.forfit(), len(generator), **how)
 
 
-@pytest.mark.parametrize(
-    "kind", ["parts of passes", *once("weighted arrays", "passes")]
-)
+@pytest.mark.parametrize("kind", ["parts of passes", *once("weighted arrays", "passes")])
 def test_all_kinds_of_data_and_dropout_are_exact_after_a_kill(kind, tmp_path):
     whole, again = resumed(
         tmp_path,
