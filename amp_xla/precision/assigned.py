@@ -50,7 +50,7 @@ def forwarded(build: Callable[[], List[Any]]) -> List[Any]:
     changing = {op for operations in changes.values() for op in operations if op in here}
     reads: Dict[Any, Any] = {}
     for op in here:
-        change = changes.get(_variable(op.inputs[0]), [None])[0] if op.type == READ else None
+        change: Any = changes.get(_variable(op.inputs[0]), [None])[0] if op.type == READ else None
         others = [each for each in op.control_inputs if each not in changing]
         if op.type == "Const":
             _wait(op, others + begin)
