@@ -320,7 +320,11 @@ def hide_gpus() -> None:
 
 
 def use_gpu(number: int) -> None:
-    """Make only the GPU of this local rank visible to this process; an error if there is none."""
+    """Make only the GPU of this local rank visible to this process.
+
+    Raises:
+      UnsupportedError: this host has fewer GPUs than ranks.
+    """
     seen = _physical_gpus()
     if number >= len(seen):
         raise UnsupportedError(
@@ -349,9 +353,13 @@ def compute_capability() -> Optional[Tuple[int, int]]:
 
 
 def half_dtype(has_gpu: Optional[bool] = None) -> Tuple[Optional[str], str]:
-    """Return the half precision that this machine can train in, or None, and the reason.
+    """Return the half precision that this machine can train in, and the reason.
 
-    ``has_gpu``: whether there is a GPU; None = look at TensorFlow's devices.
+    Args:
+      has_gpu: whether there is a GPU; None = look at TensorFlow's devices.
+
+    Returns:
+      (``float16`` | ``bfloat16`` | None, the reason as one clause).
     """
     if has_gpu is None and gpus():
         capability = compute_capability()

@@ -302,9 +302,14 @@ def _averaged_once(extend: Any) -> Any:
 
 
 def refuse_unseen_gpu(device: str) -> None:
-    """Raise an error if TensorFlow does not see the driver's GPU, or ``device`` needs one.
+    """Raise an error if training would silently run on the CPU.
 
-    ``device`` is ``auto``, ``cpu`` (never an error) or ``gpu`` (an error without a GPU).
+    Args:
+      device: ``auto``, ``cpu`` (never an error) or ``gpu`` (an error without a GPU).
+
+    Raises:
+      UnsupportedError: the driver shows a GPU that TensorFlow does not see, or ``device`` is
+        ``gpu`` and there is no GPU.
     """
     if device == "cpu" or backend.gpus():
         return

@@ -38,6 +38,9 @@ def with_flags(words: Sequence[str], names: Sequence[str]) -> List[str]:
 
     If RUN is the only value of a command, several runs are allowed; they are joined by commas. The
     value ``-`` is standard input.
+
+    Raises:
+      AmpXlaError: there are more values than ``names``.
     """
     values = list(itertools.takewhile(lambda word: word == "-" or word[:1] != "-", words))
     rest = list(words[len(values) :])

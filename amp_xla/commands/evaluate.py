@@ -72,7 +72,11 @@ def main(argv: List[str]) -> int:
 
 
 def folders_of(names: str) -> List[Path]:
-    """Return the folders in ``--run``, which commas separate and which must exist."""
+    """Return the folders in ``--run``, which commas separate.
+
+    Raises:
+      AmpXlaError: there is none, or one does not exist.
+    """
     folders = [Path(name.strip()) for name in names.split(",") if name.strip()]
     if not folders:
         raise AmpXlaError(f"--run {names!r} names no folder")

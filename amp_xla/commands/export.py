@@ -185,7 +185,11 @@ def _compared(model: Any, writer: Any, folder: Path, config: Config, saved: Any,
 
 
 def all_or_nothing(folder: Path, write: Callable[[Path], Any]) -> Any:
-    """Let ``write`` fill a temporary folder, rename it to ``folder``, return ``write``'s result."""
+    """Let ``write`` fill a temporary folder, rename it to ``folder``, return ``write``'s result.
+
+    Raises:
+      AmpXlaError: the disk is full; the temporary folder was removed.
+    """
     folder.parent.mkdir(parents=True, exist_ok=True)
     prefix = f"{durable.TEMPORARY}{folder.name}-"
     for left in folder.parent.glob(f"{glob.escape(prefix)}*"):

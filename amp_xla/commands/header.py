@@ -44,7 +44,12 @@ class Config:
 
 
 def block(config: Config) -> str:
-    """Return the text of the block; a header cannot implement a dynamic loss scale."""
+    """Return the text of the block.
+
+    Raises:
+      SettingsError: a value is not allowed.
+      UnsupportedError: the loss scale is dynamic, which a header cannot implement.
+    """
     chosen = dataclasses.asdict(config)
     runtime, gpu = chosen.pop("runtime") or backend.installed(), chosen.pop("gpu")
     settings = Settings.from_environment({}, **chosen)

@@ -168,7 +168,11 @@ def _line(text: str, row: Row, as_json: bool) -> str:
 
 
 def lines_of(file: Optional[str]) -> List[str]:
-    """Return all lines of a file in UTF-8, or of standard input if ``file`` is None."""
+    """Return all lines of a file, or of standard input if ``file`` is None.
+
+    Raises:
+      AmpXlaError: a line is not UTF-8 text.
+    """
     lines = _lines(file)
     _warn(file or "-", lines)
     return lines

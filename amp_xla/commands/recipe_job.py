@@ -76,7 +76,12 @@ class SubjectOptions:
     def open(self, words: Sequence[str], **work: Any) -> Subject:
         """Build the recipe's job or the script's model.
 
-        ``words`` are flags of the recipe, or words of the script. ``work``: see ``open_recipe``.
+        Args:
+          words: flags of the recipe, or words of the script. ``work``: see ``open_recipe``.
+
+        Raises:
+          AmpXlaError: the recipe, script or batch does not exist; or ``--batch`` is given for a
+            recipe.
         """
         if self.out is not None:
             regular.refuse_unwritable(Path(self.out))
@@ -112,6 +117,9 @@ def open_recipe(recipe: str, words: Sequence[str], steps: int = 0, gpus: int = 1
     """Build a recipe's job with ``precision=amp`` and the loss scale for float16.
 
     ``steps`` and ``gpus`` are those for ``--xla auto``; steps 0 = the recipe's.
+
+    Raises:
+      AmpXlaError: the recipe does not exist, or ``words`` set a precision other than amp.
     """
     found = find_recipe(recipe)
     config = found.parse(words)
@@ -175,6 +183,9 @@ def open_script(script: ScriptFunction, words: Sequence[str], batch: Optional[st
       words: ``sys.argv[1:]`` for the script.
       batch: name of an object in the script: a batch as for ``fit``, several batches, or a function
         that returns one of these.
+
+    Raises:
+      AmpXlaError: a file or name is missing, or has another type.
     """
     if not os.path.isfile(script.path):
         raise AmpXlaError(f"there is no file {script.path}")

@@ -47,7 +47,11 @@ class Task(NamedTuple):
 
 
 def read(environ: Mapping[str, str]) -> Task:
-    """Read the task from the environment variables of ``srun``."""
+    """Read the task from the environment variables of ``srun``.
+
+    Raises:
+      AmpXlaError: ``srun`` did not start this process.
+    """
     try:
         nodes = expand(environ["SLURM_STEP_NODELIST"])
         slots = counts(environ["SLURM_STEP_TASKS_PER_NODE"])

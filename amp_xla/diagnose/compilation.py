@@ -47,8 +47,12 @@ class CompiledReport(JsonReport):
 def compiled(model: Any, gpu: Any, batch: Optional[Sequence[Any]] = None) -> CompiledReport:
     """Compile a training step for a GPU that need not be there, and report its kernels.
 
-    Arguments and errors are those of ``inspect``, and ``gpu`` is one of ``speed.plan.gpus.GPUS``.
-    If XLA cannot compile the step, or TensorFlow is not 2.17, that is an ``UnsupportedError``.
+    Args:
+      model, batch: as for ``inspect``, whose errors it raises, too.
+      gpu: one of ``amp_xla.speed.plan.gpus.GPUS``.
+
+    Raises:
+      UnsupportedError: XLA cannot compile the step, or TensorFlow is not 2.17.
     """
     training = training_graph.view(model)
     feeds, origins = training.feed_shapes(batch), NodeOrigins(training)

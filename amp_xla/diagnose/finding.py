@@ -40,10 +40,15 @@ class Finding(JsonReport):
     """The first node that is not finite.
 
     Attributes:
+      phase: ``forward`` or ``backward``.
+      half: whether it computes in half.
       output: its result before rounding to half.
-      source: as of ``NodeOrigins.source``.
+      source: the line of code that made it (for a gradient: its forward operation); empty if
+        unknown.
+      problem: one sentence about the cause.
       float32_too: float32 fails on this batch too, so mixed precision is not the cause.
       float32_loss, half_loss: losses of the two replays.
+      loss_scale: loss scale of the failed step.
       remedies: commands and environment lines to copy, the best first.
     """
 

@@ -19,9 +19,15 @@ _REASONS = {
 
 @dataclasses.dataclass(frozen=True)
 class LayerReport:
-    """One Keras layer in the forward and backward pass; the note below the table explains it.
+    """One Keras layer in the forward and backward pass (the update is never half).
 
-    ``blocked_by`` is of the forward pass, or, if nothing blocks there, of the backward pass.
+    Attributes:
+      matmul, softmax, other: number of half nodes and of all nodes in the forward pass, e.g.
+        ``5/6``; ``-`` if there are none.
+      backward: the same for matrix products of the backward pass.
+      float32_bytes: bytes of the results that stay in float32, both passes.
+      blocked_by: the op that keeps most bytes of the forward pass (if none: of the backward pass)
+        in float32; empty if none.
     """
 
     layer: str
@@ -37,8 +43,11 @@ class LayerReport:
 class BlockerReport:
     """An op type that keeps nodes in float32, in the ``forward`` or ``backward`` phase.
 
-    ``nodes``, ``float32_bytes`` and ``layers`` are of the nodes that it keeps there, including
-    itself; ``source`` is the line of code that created an example.
+    Attributes:
+      reason: one of ``_REASONS``.
+      nodes: number of nodes that it keeps in float32, including itself.
+      float32_bytes, layers: bytes of the results of these nodes, and their layers.
+      source: line of code that created an example of this op.
     """
 
     op: str

@@ -52,10 +52,19 @@ class RehearsedStep:
 
 @dataclasses.dataclass
 class LayerHealth:
-    """One Keras layer, over all examined steps; the note below the table explains the fields.
+    """One Keras layer, over all examined steps.
 
-    ``gradient_error`` is the norm of the difference between mixed precision and float32, divided by
-    the norm in float32.
+    Attributes:
+      largest_activation: the largest number that the forward pass rounds to half, divided by 65504;
+        above 1 it overflows.
+      activations_lost: share of these numbers that half precision makes zero.
+      largest_gradient: as ``largest_activation``, in the backward pass at the current loss scale.
+      backward_lost: as ``activations_lost``, in the backward pass.
+      gradient_error: error of its weights' gradients in the worst step: the norm of the difference
+        between mixed precision and float32, divided by the norm in float32.
+      gradients_lost: share of its weights' gradients that are zero in mixed precision but not in
+        float32.
+      gradients_lost_then: the same at the suggested loss scale.
     """
 
     layer: str
@@ -112,10 +121,13 @@ def rehearse(
     inputs and results, float32 in between. ``print`` the report for tables.
 
     Args:
-      model: as for ``inspect``, whose errors it raises, too; its weights are initialized.
+      model: a compiled Keras model, a ``Job`` or a ``TrainStep``; its weights initialized.
       batches: one batch per step, as for ``inspect``.
       steps: number of steps; ends early if mixed precision is not finite.
       on_step: called with each finished step.
+
+    Raises:
+      PassFailedError, UnsupportedError: as for ``inspect``.
     """
     training = training_graph.view(model)
     values, origins = training.values(), NodeOrigins(training)

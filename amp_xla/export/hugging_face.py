@@ -27,7 +27,11 @@ _ONLY_BERT4KERAS = (
 
 
 def write(model: Exportable, folder: Path, dtype: str) -> None:
-    """Write the folder."""
+    """Write the folder.
+
+    Raises:
+      AmpXlaError: transformers has no such model.
+    """
     if model.kind is None and not model.formula:
         raise AmpXlaError(
             "--format hf: transformers' BERT has no attention for --objective lm or unilm; "

@@ -104,7 +104,11 @@ def random_tokens(
 
 
 def compare(expected: np.ndarray, answers: np.ndarray, dtype: str) -> float:
-    """Return the largest difference of two outputs; raise an error if it exceeds ``TOLERANCE``."""
+    """Return the largest difference between the run's outputs and the export's.
+
+    Raises:
+      AmpXlaError: they differ by more than ``TOLERANCE``.
+    """
     most = TOLERANCE[dtype]
     # Numbers above 1, such as logits, are rounded more; masked scores may be infinite.
     scale = np.maximum(1.0, np.where(np.isfinite(expected), np.abs(expected), 1.0))

@@ -28,7 +28,11 @@ package = functools.partial(extra, use="--format onnx", packages=PACKAGES)
 
 
 def write(model: Exportable, folder: Path, dtype: str) -> None:
-    """Write the folder."""
+    """Write the folder.
+
+    Raises:
+      DataError: a package is missing.
+    """
     onnx, convert = package("onnx"), package("tf2onnx.convert")
     package("onnxruntime")
     assert model.graph is not None

@@ -76,7 +76,15 @@ def tokenizer_in(module: Any) -> Optional[Tokenizer]:
 
 
 def load(model: Any, weights: str, built: Sequence[Any], module: Any) -> None:
-    """Load a file of Keras' ``save_weights``, a bert4keras checkpoint or a run's checkpoint."""
+    """Load a file of Keras' ``save_weights``, a bert4keras checkpoint or a run's checkpoint.
+
+    Args:
+      weights: path of the file or folder.
+      built: what ``recorded`` collected.
+
+    Raises:
+      AmpXlaError: there is no such file, or it does not fit the model.
+    """
     path = Path(weights)
     if (path / STATE).is_file():
         wrong = problems(path)
@@ -135,8 +143,15 @@ def exportable(
 ) -> Exportable:
     """Return a script's model, with its weights loaded.
 
-    ``batch`` is one as for ``fit``, or None to draw token ids; ``built`` is what ``recorded``
-    collected. With ``bert`` the format has bert4keras' encoder, and other layers only as a formula.
+    Args:
+      model: the Keras model.
+      batch: batch of the script, as for ``fit``; None = draw token ids.
+      built: what ``recorded`` collected.
+      tokenizer: tokenizer of the script.
+      bert: whether the format has bert4keras' encoder, and the other layers only as a formula.
+
+    Raises:
+      AmpXlaError: the model has no such form; or its inputs cannot be drawn.
     """
     mine = [t for t in built if {id(w) for w in t.model.weights} <= {id(w) for w in model.weights}]
     outputs = dict(zip((re.sub(r"[^\w.-]", "_", n) for n in model.output_names), model.outputs))

@@ -25,8 +25,17 @@ _ROWS = 32  # texts per batch
 def quantize(model: Exportable, folder: Path, dev: Dataset, accept: bool) -> str:
     """Store the weights of ``model.onnx`` in int8, with a scale per channel.
 
-    Writes ``export.json``, too, and returns a line with agreement, largest difference, speed and
-    size. Too low an agreement on ``dev`` is an error, unless ``accept``.
+    Args:
+      model: the exported model.
+      folder: has its ``model.onnx`` in float32; gets ``export.json``.
+      dev: texts on which the answers are compared.
+      accept: also accept an agreement that is too low.
+
+    Returns:
+      A line with agreement, largest difference, speed and size.
+
+    Raises:
+      AmpXlaError: too few answers are those of float32.
     """
     small = folder / onnx_model.FILE
     kernels = onnx_model.package("onnxruntime.quantization")

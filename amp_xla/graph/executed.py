@@ -21,8 +21,12 @@ BETWEEN_RANKS = "between_ranks"
 class ExecutedGraph:
     """Counts over the graphs that one ``session.run`` executed, on all devices.
 
-    ``half_nodes`` include ``casts``, from or to half precision; ``half_ops`` counts them by op
-    type. ``half_dtype`` is empty without them. ``clusters`` are launched XLA clusters.
+    Attributes:
+      half_nodes: nodes in half precision, casts to it included.
+      half_dtype: ``float16``, ``bfloat16`` or empty.
+      half_ops: op type -> number of half nodes.
+      casts: Cast nodes from or to half precision.
+      clusters: launched XLA clusters.
     """
 
     nodes: int
@@ -66,8 +70,14 @@ def verify(counts: ExecutedGraph, precision: str, half_dtype: Any, why: str, xla
     """Raise an error if the first training step contradicts the settings.
 
     Args:
+      counts: counts of the first training step.
       precision, xla: as in ``Settings``; ``auto`` allows both.
       half_dtype, why: half precision of this machine (None = none), and the reason.
+
+    Raises:
+      NothingConvertedError: amp is set and the machine has half precision, but no node ran in it.
+      UnsupportedError: half precision or XLA ran although it is off, or XLA is on and no cluster
+        was made.
     """
     computing = counts.half_nodes - counts.casts
     if precision == "amp" and half_dtype and computing <= 0:

@@ -19,7 +19,12 @@ from amp_xla.graph.training_graph import TrainingGraph
 
 
 def of_step(training: TrainingGraph, feeds: Mapping[str, Sequence[int]]) -> bytes:
-    """Return the ``HloModuleProto`` of a training step; ``feeds`` maps placeholders to shapes."""
+    """Return the ``HloModuleProto`` of a training step; ``feeds`` maps placeholders to shapes.
+
+    Raises:
+      PassFailedError: the mixed-precision pass failed.
+      UnsupportedError: XLA cannot compile an operation, or does not know a shape.
+    """
     fetches = list(training.ends)
     if training.finite:
         finite = training.graph.get_operation_by_name(training.finite)

@@ -28,16 +28,21 @@ _STATELESS = {
 
 @dataclasses.dataclass(frozen=True)
 class TrainingGraph:
-    """A training graph; operations are given by name, a tensor is output 0 of its operation.
+    """A training graph, as ``inspect`` and ``rehearse`` need it.
+
+    Operations are given by name; a tensor is output 0 of its operation.
 
     Attributes:
+      graph: tf.Graph.
       feeds: placeholder -> static shape, None for an unknown dimension; in feeding order.
       constants: placeholder -> value that it gets in every step, such as the learning phase.
-      loss: the float32 loss, unscaled; ``train``: operations of the update.
+      loss: the float32 loss, unscaled.
+      train: operations of the update.
       gradients: (variable, unscaled gradient) for each trained variable that has a gradient; for an
         IndexedSlices, its ``values``.
+      loss_scale: the current loss scale.
       finite: a boolean that is false if the update is skipped; None if updates are never skipped.
-      layers: as ``layers_of`` returns them.
+      layers: Keras layers by name, including those of nested models.
       model: the Keras model, which checks and orders the arrays of a batch; None for a step.
     """
 
@@ -65,8 +70,12 @@ class TrainingGraph:
     def arrays(self, batch: Sequence[Any]) -> List[Any]:
         """Return the arrays of a batch in feeding order.
 
-        A Keras model's batch has inputs, targets and sample weights as for ``fit``, that of a
-        ``TrainStep`` its arrays in feeding order.
+        Args:
+          batch: for a Keras model, inputs, targets and sample weights as for ``fit``; for a
+            ``TrainStep``, its arrays in feeding order.
+
+        Raises:
+          UnsupportedError: the arrays do not fit the model's placeholders.
         """
         arrays = list(batch)
         if self.model is not None:

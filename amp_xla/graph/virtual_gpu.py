@@ -50,9 +50,14 @@ class Rewritten(NamedTuple):
 
 
 def rewrite(training: Any, fetches: Sequence[str], repeatable: bool = True) -> Rewritten:
-    """Return the graph that ``TrainingGraph.export`` makes, as mixed precision would run it.
+    """Return the training graph as mixed precision would run it.
 
-    The operations ``fetches`` keep their dtype. Raises ``PassFailedError`` with the pass' reason.
+    Args:
+      training, repeatable: a ``TrainingGraph``, and as for its ``export``.
+      fetches: names of the operations that a step runs; they keep their dtype.
+
+    Raises:
+      PassFailedError: with the reason that the pass logged.
     """
     with temporary_folder("amp_xla-") as folder:
         graph = optimized.item(training.export(fetches, repeatable), fetches)

@@ -129,8 +129,11 @@ class Layer:
     ) -> jax.Array:
         """Return the output for ``x``, both [B, L, hidden].
 
-        ``mask`` is bool [B, L], False for padding; ``place`` is the number of the layer's first
-        dropout mask, of three.
+        Args:
+          x: output of the layer below.
+          mask: bool [B, L], False for padding.
+          dropout: key and rate of this step; None = no dropout.
+          place: number of the layer's first dropout mask; a layer has three.
         """
         rows, length, _ = x.shape
 

@@ -126,6 +126,9 @@ def restored(checkpoint: Checkpoint, like: Any, prefix: str = "") -> Any:
     """Return a tree like ``like`` with the arrays of a checkpoint, on all devices.
 
     ``like`` is a ``State``, or the part of it at the path ``prefix``, such as ``.model``.
+
+    Raises:
+      CheckpointError: an array is missing or has another shape.
     """
     named = {prefix + name: leaf for name, leaf in _leaves(like)}
     shapes = {name: shape_of(leaf) for name, leaf in named.items()}

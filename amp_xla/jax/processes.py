@@ -35,6 +35,9 @@ def join() -> Ranks:
 
     Each is started with ``JAX_COORDINATOR_ADDRESS`` (host:port of the first), ``JAX_NUM_PROCESSES``
     and ``JAX_PROCESS_ID``.
+
+    Raises:
+      AmpXlaError: a process does not answer.
     """
     if world().size > 1:
         try:

@@ -88,8 +88,15 @@ def training_step(
 ) -> Any:
     """Build a function (``State``, batch) -> (``State``, ``StepResult``), compiled per shape.
 
-    The state is donated. ``optimizer`` and ``rate`` are results of ``adamw`` and ``schedule``;
-    ``dropout``: shares to drop of activations and of attention weights, attention by cuDNN.
+    The state is donated.
+
+    Args:
+      optimizer: result of ``adamw``.
+      rate: result of ``schedule``.
+      policy: dtypes of parameters, computation and output.
+      dropout: shares to drop of activations and of attention weights; attention by cuDNN.
+      smoothing: label smoothing.
+      seed: seed of dropout.
     """
 
     @functools.partial(jax.jit, donate_argnums=0)

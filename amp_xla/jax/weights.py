@@ -15,7 +15,11 @@ from amp_xla.models.weights.pretrained import Pretrained
 
 
 def pretrained(folder: str) -> Pretrained:
-    """Return the ``Pretrained`` of a folder, if it is a BERT that the JAX recipe supports."""
+    """Return the ``Pretrained`` of a folder, if it is a BERT that the JAX recipe supports.
+
+    Raises:
+      DataError: see ``Pretrained``; or the model is not a BERT with GELU.
+    """
     opened = Pretrained(folder, _refused)
     config = opened.config
     if config["hidden_act"] != "gelu" or config["model_type"] != "bert":
@@ -27,7 +31,11 @@ def pretrained(folder: str) -> Pretrained:
 
 
 def load(model: Bert, folder: str) -> Bert:
-    """Return ``model`` with the weights in ``folder``."""
+    """Return ``model`` with the weights in ``folder``.
+
+    Raises:
+      DataError: a file or tensor is missing, damaged or has another shape.
+    """
     initial = named(model)
     arrays = pretrained(folder).take({name: leaf.shape for name, leaf in initial.items()})
     values = {id(leaf): jnp.asarray(arrays[name]) for name, leaf in initial.items()}

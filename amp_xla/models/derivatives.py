@@ -55,8 +55,15 @@ def gelu(x: Any) -> Any:
 def layer_norm(x: Any, gamma: Any, beta: Any, epsilon: float) -> Any:
     """Build (x - mean) / sqrt(variance + epsilon) * gamma + beta over the last axis.
 
-    ``x`` is float [..., hidden], ``gamma`` and ``beta`` are [hidden]. A row of equal numbers gives
-    beta, even if epsilon rounds to 0 in float16.
+    Args:
+      x: floats [..., hidden].
+      gamma: [hidden], the scale.
+      beta: [hidden], the offset.
+      epsilon: added to the variance. A row of equal numbers gives beta, even if epsilon rounds
+        to 0 in float16.
+
+    Returns:
+      The shape and dtype of x.
 
     Source: Ba, Kiros and Hinton, arXiv:1607.06450.
     """
@@ -159,6 +166,9 @@ def relative_attention(
     Args:
       query, key, value, bias, mask: as for ``attention``.
       relative: floats [L, M, D].
+
+    Returns:
+      [B, L, heads, D].
 
     Source: Shaw et al., arXiv:1803.02155.
     """

@@ -37,9 +37,13 @@ class _Stream(NamedTuple):
 
 
 def install(seed: int, hashed: Optional[bool] = None) -> Any:
-    """Prepare the current graph for training; return the placeholder of ``step_input``.
+    """Prepare the current graph for training with stateless dropout masks.
 
-    ``hashed``: take masks from the hash, not from TensorFlow's generator; None = if XLA is on.
+    Args:
+      hashed: take masks from the hash, not from TensorFlow's generator; None = if XLA is on.
+
+    Returns:
+      int64 scalar placeholder for the number of the micro-batch.
     """
     step = tf.placeholder(tf.int64, [], name=DROPOUT_STEP)
     tf.get_default_graph()._amp_xla_dropout = _Stream(seed, step, hashed, {})
@@ -115,7 +119,13 @@ def step_input() -> Any:
 
 
 def keep_mask(name: str, shape: Any, rate: float) -> Any:
-    """Return a bool mask, False for a share ``rate``; two calls for a layer give different ones."""
+    """Return a bool mask, True for elements to keep; two calls for a layer give different ones.
+
+    Args:
+      name: name of the layer.
+      shape: shape of the mask, int32 [rank].
+      rate: share of elements to drop, 0 < rate < 1.
+    """
     return (_hashed if kind() == HASH else _random)(shape, _seed(name), rate)
 
 

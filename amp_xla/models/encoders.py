@@ -57,6 +57,9 @@ def transformer(
       weights: False = read only the configuration from ``bert``.
       extend: function from bert4keras' model class to a subclass, which is built instead.
       pooler: add the pooler, for ``pooled``; its weights are new if ``bert`` has none.
+
+    Raises:
+      AmpXlaError: a file of the folder is missing, damaged or does not fit.
     """
     config = config or {}
     folder = None if bert is None else google.pretrained(bert)
@@ -203,7 +206,10 @@ def inputs_of(
 ) -> Dict[str, Any]:
     """Return the placeholders of training by name: those of a model, labels and weights.
 
-    ``labels`` and ``weights`` are shapes; ``kind`` is the labels' dtype, None = int32.
+    Args:
+      model: as for ``named_inputs``.
+      labels, weights: their shapes; weights are float32.
+      kind: dtype of the labels; None = int32.
     """
     return {
         **named_inputs(model),

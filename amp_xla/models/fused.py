@@ -138,7 +138,11 @@ def call(
 
 
 def verify(precision: Precision, plain: Callable[..., Any]) -> None:
-    """Raise an error if cuDNN's attention, if installed, differs from ``plain`` or cannot run."""
+    """Compare cuDNN's attention, if it is installed, with ``plain``, that of ``derivatives``.
+
+    Raises:
+      UnsupportedError: it cannot run here, or its output or gradients are wrong.
+    """
     installed = batch()
     if installed is None:
         return

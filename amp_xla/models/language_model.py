@@ -134,7 +134,10 @@ class LanguageModel:
     def head(self, inputs: Dict[str, Any], vectors: Any, smoothing: float = 0.0) -> Dict[str, Any]:
         """Build ``loss`` and ``hits`` of each predicted position, weighted, float32 [B * K].
 
-        ``inputs`` are those of ``placeholders``; ``smoothing`` is as for ``cross_entropy``.
+        Args:
+          inputs: ``positions``, ``labels`` int32 [B, K]; ``weights`` float32 [B, K].
+          vectors: the encoder's output.
+          smoothing: share of a label's weight that is spread over all labels.
         """
         logits = tf.cast(self.logits(vectors, inputs["positions"]), tf.float32)
         labels = tf.reshape(inputs["labels"], [-1])

@@ -32,7 +32,11 @@ class Series:
 
 
 def thin(x: np.ndarray, y: np.ndarray, most: int = MOST_POINTS) -> Tuple[np.ndarray, np.ndarray]:
-    """Return at most ``most`` points: first, last, and the extremes of parts of equal length."""
+    """Return at most ``most`` points: first, last, and the extremes of parts of equal length.
+
+    Args:
+      x, y: float64 [N], without NaN.
+    """
     if len(x) <= most:
         return x, y
     edges = np.linspace(0, len(x), (most - 2) // 2 + 1).astype(int)
@@ -83,10 +87,12 @@ def short(value: float) -> str:
 
 
 class Axis:
-    """A scale from finite values to 0 .. 1, with ticks.
+    """A scale from values to 0 .. 1, with ticks.
 
-    With ``fit`` it has no margins, as for steps; with ``log`` it is logarithmic if all values are
-    positive and far apart.
+    Args:
+      values: float64 [N], finite, at least one.
+      fit: True = no margins around the values, as for an axis of steps.
+      log: True = logarithmic if all values are positive and far apart.
     """
 
     def __init__(self, values: np.ndarray, fit: bool = False, log: bool = False) -> None:

@@ -23,7 +23,13 @@ class Answer(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """A problem or a possible improvement, and a sentence or flags that help, or ''."""
+    """A problem or a possible improvement, and how to fix it.
+
+    Attributes:
+      level: ``error``, ``warning`` or ``note``.
+      what: a sentence that describes it.
+      fix: a sentence or flags that help; may be empty.
+    """
 
     level: str  # error, warning or note
     what: str

@@ -84,6 +84,9 @@ class DistributedEmbedding(_Embedding):
 
     The layer takes ids as a SparseTensor [batch * slot_num, max_nnz] or as a RaggedTensor with as
     many rows, and returns [batch, slot_num, width] in its compute dtype.
+
+    Raises:
+      AmpXlaError: an argument has a value that is not allowed.
     """
 
     def __init__(

@@ -54,7 +54,11 @@ class LazyAdam(_legacy.Adam):
 
 @contextlib.contextmanager
 def OptimizerScope(trainable_variables: Iterable[Any]) -> Iterator[None]:
-    """Check that the variables are tables; for scripts that use SparseOperationKit's scope."""
+    """Check that the variables are tables; for scripts that use SparseOperationKit's scope.
+
+    Raises:
+      AmpXlaError: a variable is not a table.
+    """
     for variable in trainable_variables:
         table.rows(variable)
     yield

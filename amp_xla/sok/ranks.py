@@ -28,6 +28,9 @@ def Init(global_batch_size: Optional[int] = None, **_: Any) -> Any:  # SparseOpe
     Returns:
       The number of ranks. In graph mode it is a tensor, because scripts for TensorFlow 1.15 run
       the result in a session.
+
+    Raises:
+      AmpXlaError: the ranks do not divide the batch, or Horovod is missing.
     """
     if world().size > 1:
         try:
@@ -52,7 +55,11 @@ def Init(global_batch_size: Optional[int] = None, **_: Any) -> Any:  # SparseOpe
 
 
 def place() -> Tuple[int, int]:
-    """Return the global rank and the number of ranks; ``Init`` must have been called."""
+    """Return the global rank and the number of ranks.
+
+    Raises:
+      AmpXlaError: several ranks were started, and ``Init`` was not called.
+    """
     module = joined()
     if module is None and world().size > 1:
         raise AmpXlaError(

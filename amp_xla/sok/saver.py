@@ -73,7 +73,11 @@ def write_rows(folder: Path, name: str, tensors: Mapping[str, Any]) -> None:
 
 
 def read_rows(folder: Path, name: str, tensor: str, rows: table.Rows) -> Any:
-    """Return this rank's rows, float32, from files of any number of ranks."""
+    """Return this rank's rows, float32, from files of any number of ranks.
+
+    Raises:
+      AmpXlaError: files are missing, damaged, or belong to another table.
+    """
     files = _files(folder, name)
     if len(files) != 1:
         counts = " and of ".join(f"{count} ranks" for count in sorted(files)) or "none"
@@ -130,7 +134,12 @@ class TableShards:
         return [variable for _, variable, _ in self._parts()]
 
     def write(self, folder: Path) -> None:
-        """Write this rank's rows to a file, if they are finite; wait until it is on disk."""
+        """Write this rank's rows to a file; wait until it is on disk.
+
+        Raises:
+          AmpXlaError: a row is not finite.
+          OSError: the file cannot be written, e.g. on a full disk.
+        """
         tensors, session = {}, backend.session()
         for name, variable, _ in self._parts():
             values = tensors[name] = session.run(variable)

@@ -92,8 +92,12 @@ class Outcome:
     def add(self, lines: Sequence[Dict[str, Any]], steps: int) -> None:
         """Add a round: the last ``steps`` steps of a run, without steps that compiled.
 
-        ``lines`` are the run's lines of metrics.jsonl, one per step. Raises ``ChildEnded`` if most
-        steps were not finite.
+        Args:
+          lines: the run's lines of metrics.jsonl, one per step.
+          steps: number of timed steps.
+
+        Raises:
+          ChildEnded: most steps were not finite.
         """
         samples = np.diff([0, *(line["samples"] for line in lines)])
         seconds = samples / [line["samples_per_second"] for line in lines]
@@ -135,8 +139,12 @@ def ended(code: int, errors: bytes) -> ChildEnded:
 def turn(request: Request, steps: int, timeout: float, folder: Path) -> List[Dict[str, Any]]:
     """Train in a new process for ``steps`` steps; return its lines of metrics.jsonl, one per step.
 
-    ``folder`` gets the run, and the programs that XLA of TensorFlow 2 compiles, for the next round.
-    Raises ``ChildEnded`` if the run failed, or took more than ``timeout`` seconds.
+    Args:
+      timeout: maximum seconds.
+      folder: gets the run, and the programs that XLA of TensorFlow 2 compiles, for the next round.
+
+    Raises:
+      ChildEnded: the run failed, or took longer.
     """
     runs, errors, began = folder / "runs", folder / "errors", time.monotonic()
     shutil.rmtree(str(runs), ignore_errors=True)

@@ -31,9 +31,14 @@ def label_answers(
     probabilities: np.ndarray,
     separator: Optional[str] = None,
 ) -> Answers:
-    """Return labels with their probabilities, float [lines, labels].
+    """Return labels with their probabilities.
 
-    The most probable one is predicted, or with a ``separator`` all above 0.5, joined by it.
+    Args:
+      lines: the lines to answer.
+      labels: names of the labels.
+      probabilities: probability of each label, float [lines, labels].
+      separator: None = the most probable label is predicted; otherwise all labels above 0.5 are,
+        joined by this text.
     """
     rows: List[Row] = []
     for line, row in zip(lines, probabilities):

@@ -44,10 +44,13 @@ class Checkpoint:
     """A checkpoint whose files the caller has verified.
 
     Attributes:
-      state: content of ``state.json``; if it is unusable, the constructor raises CheckpointError.
+      state: content of ``state.json``.
       loop: position of the run.
       ranks: world size at this checkpoint and at the start, micro-batches per update.
       run: the run folder.
+
+    Raises:
+      CheckpointError: ``state.json`` is unreadable or has unexpected content.
     """
 
     def __init__(self, path: Path) -> None:
@@ -65,7 +68,11 @@ class Checkpoint:
         self.ranks: Dict[str, int] = self.state["ranks"]
 
     def config(self, kind: Type[T]) -> T:
-        """Return the configuration of the run, a ``kind``, with ``bert`` set to this checkpoint."""
+        """Return the configuration of the run, with ``bert`` set to this checkpoint.
+
+        Raises:
+          CheckpointError: a setting is unknown to ``kind``, or its value is out of range.
+        """
         try:
             config = settings.changed(kind(), **self.settings(kind))
         except (SettingsError, TypeError) as error:
@@ -254,8 +261,12 @@ def steps(folder: Path) -> List[Path]:
 def newest(folder: Path, good: bool = False) -> Optional[Checkpoint]:
     """Return the newest whole checkpoint; print a line about each damaged one that is newer.
 
-    ``good``: ignore those written right after a skipped update. If all are damaged, raise
-    CheckpointError.
+    Args:
+      folder: a run's ``checkpoints``.
+      good: ignore checkpoints written right after a skipped update.
+
+    Raises:
+      CheckpointError: all checkpoints are damaged.
     """
     paths = steps(folder)
     damaged = []
@@ -295,10 +306,15 @@ def readable(folder: Path) -> Optional[Checkpoint]:
 
 
 def find(run: Path, name: Optional[str] = None) -> Checkpoint:
-    """Return the checkpoint of a run folder to predict with.
+    """Return the checkpoint to predict with.
 
-    ``name`` may be ``best`` or ``last``; None = the best, or the newest if none is marked as best.
-    If it is missing or damaged, raise CheckpointError, which lists undamaged ones.
+    Args:
+      run: run folder.
+      name: name of a checkpoint, ``best`` or ``last``; None = the best, or the newest
+        if none is marked as best.
+
+    Raises:
+      CheckpointError: it does not exist or is damaged; the message lists undamaged ones.
     """
     if not run.is_dir():
         raise CheckpointError(f"{run} is not a folder; `amp-xla runs` lists the runs")

@@ -88,7 +88,11 @@ class Ranks:
     # -- Python values ------------------------------------------------------------------------
 
     def gather(self, value: T) -> List[T]:
-        """Return the JSON-able values of all ranks, in order; all ranks must call it."""
+        """Return the JSON-able values of all ranks, in order; all ranks must call it.
+
+        Raises:
+          RankLost: a rank does not answer.
+        """
         if not self.several:
             return [value]
         texts = self.exchange(json.dumps(value).encode())
@@ -158,7 +162,11 @@ class Ranks:
             raise self.lost(error) from error
 
     def compare(self, names: Sequence[str], arrays: Sequence[Any]) -> None:
-        """Raise RanksDiffer, which names the first array that differs between ranks, if any."""
+        """Compare hashes of arrays that must be the same on each rank.
+
+        Raises:
+          RanksDiffer: names the first array that differs, and the ranks.
+        """
         if not self.several:
             return
         digests = [hashlib.sha256(np.ascontiguousarray(a).tobytes()).hexdigest() for a in arrays]
@@ -184,6 +192,9 @@ def join() -> Ranks:
     """Join the processes that the launcher started, and set ``current``.
 
     Call it after precision and XLA were set.
+
+    Raises:
+      AmpXlaError: Horovod is missing, or its ranks differ from the launcher's.
     """
     global _current
     place, hvd = world(), _current.hvd

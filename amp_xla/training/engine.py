@@ -92,13 +92,19 @@ class Engine:
     def write_shards(self, folder: Path) -> Optional[Path]:
         """Write tables of which each rank has some rows into a new folder inside ``folder``.
 
-        All ranks call it. Rank 0 then moves the files into its checkpoint. If a rank cannot write,
-        all raise CheckpointError.
+        All ranks call it. Rank 0 then moves the files into its checkpoint.
+
+        Raises:
+          CheckpointError: a rank could not write (raised on all ranks); the folder was removed.
         """
         return None
 
     def restore(self, checkpoint: Checkpoint, weights_only: bool = False) -> None:
-        """Set all tensors, or the model's weights, from a checkpoint; all ranks call it."""
+        """Set all tensors, or the model's weights, from a checkpoint; all ranks call it.
+
+        Raises:
+          AmpXlaError: the checkpoint has other tensors, or tensors of another dtype or shape.
+        """
         raise NotImplementedError
 
     def start(self) -> None:
@@ -123,8 +129,12 @@ def fitting(
 ) -> Dict[str, np.ndarray]:
     """Return the tensors of a checkpoint for variables of ``shapes``, by name, see ``shape_of``.
 
-    If one is missing or of another dtype or shape, raise CheckpointError; with ``exactly`` also if
-    there are further ones. ``slot``: optimizer slot to take instead of each variable that has it.
+    Args:
+      exactly: whether further tensors in the checkpoint are an error.
+      slot: optimizer slot to take instead of each variable that has it.
+
+    Raises:
+      CheckpointError: a tensor is missing, unknown or of another dtype or shape.
     """
     tensors = checkpoint.tensors()
     tensors.update({n: tensors[f"{n}/{slot}"] for n in shapes if f"{n}/{slot}" in tensors})

@@ -153,7 +153,13 @@ def several_labels(infer: Infer, batches: Any) -> Dict[str, float]:
 
 
 def ranking(infer: Infer, batches: Any, samples: int) -> Dict[str, float]:
-    """Return AUC, accuracy and mean loss of a click model with outputs ``logits``, ``loss`` [B]."""
+    """Return AUC, accuracy and mean loss of a click model.
+
+    Args:
+      infer: outputs ``logits`` and ``loss``, both [B].
+      batches: ``SlotBatches``, not shuffled.
+      samples: number of samples.
+    """
     logits, loss, labels = per_sample(infer, batches, samples, ("logits", "loss", "labels"))
     return {
         "auc": scores.auc(labels > 0.5, logits),

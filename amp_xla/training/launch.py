@@ -134,7 +134,8 @@ def prepare(
 ) -> Loop:
     """Return the loop, ready to train a new run or to continue from a checkpoint.
 
-    If the checkpoint does not fit, raise AmpXlaError; then nothing was written.
+    Raises:
+      AmpXlaError: the checkpoint does not fit (then nothing was written), or writing fails.
     """
     run_options: RunOptions = config.run
     ranks = engine.ranks

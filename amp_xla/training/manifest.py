@@ -45,7 +45,9 @@ def write_manifest(folder: Path, name: str) -> None:
 def read_manifest(path: Path) -> Dict[str, Any]:
     """Return file name -> ``bytes`` and ``sha256`` of each file of a checkpoint.
 
-    Raise ValueError if the manifest is missing or damaged, OSError if it cannot be read.
+    Raises:
+      ValueError: the manifest is missing or damaged; the message names it.
+      OSError: the manifest cannot be read.
     """
     try:
         data = regular.read(path / MANIFEST)
@@ -65,8 +67,13 @@ def read_manifest(path: Path) -> Dict[str, Any]:
 def problems(path: Path, only: Sequence[str] = ()) -> List[str]:
     """Return what is wrong with a checkpoint, one line per file; empty if it is whole.
 
-    The content of all files, or of ``only`` those, is read. Links and files that are not in the
-    manifest count as damage. A file that cannot be read may be whole: it raises CheckpointError.
+    The whole content is read. Links and files that are not in the manifest count as damage.
+
+    Args:
+      only: names of the files to check; empty = all.
+
+    Raises:
+      CheckpointError: a file cannot be read, e.g. without permission, and so may be whole.
     """
     try:
         return _problems(path, only)

@@ -104,7 +104,9 @@ class PrecisionOptions:
 def precision_options(config: Any, purpose: str) -> PrecisionOptions:
     """Return the ``PrecisionOptions`` of a recipe's configuration.
 
-    A recipe without the graph rewrite has none: an error that starts with ``purpose``.
+    Raises:
+      AmpXlaError: it has none: this recipe does not get its precision from the graph rewrite. The
+        message starts with ``purpose``, e.g. ``this measures``.
     """
     options: Optional[PrecisionOptions] = getattr(config, "precision_options", None)
     if options is None:

@@ -127,6 +127,9 @@ def find_recipe(recipe: str) -> Recipe:
     """Return a recipe by its name in ``recipes`` or by the path of its file.
 
     Pass only what the user typed, never a name from a file: importing runs code.
+
+    Raises:
+      AmpXlaError: there is no such recipe, or the file has no object ``recipe``.
     """
     if recipe.endswith(".py"):
         module = module_of(recipe)

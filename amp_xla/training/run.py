@@ -83,6 +83,11 @@ class RunFolder:
       continues: True if the folder has checkpoints to continue from.
       resume_by, force_by, choose: the flags for messages: to continue the run, to continue it
         although something differs, and to use another folder.
+
+    Raises:
+      AmpXlaError: the name is not valid; the folder already holds a run, or a run whose
+        checkpoints are gone; it is in use.
+      OSError: the folder cannot be written.
     """
 
     resume_by, force_by, choose = "--resume", "--force-resume", "choose another --name"
@@ -203,7 +208,11 @@ class RunFolder:
     # -- writing -----------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Create the folder if needed, lock it and delete unfinished checkpoints."""
+        """Create the folder if needed, lock it and delete unfinished checkpoints.
+
+        Raises:
+          AmpXlaError: another process holds the lock.
+        """
         if not self._writes:
             return
         if self._lock is None:

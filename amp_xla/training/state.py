@@ -78,7 +78,8 @@ class LoopState:
     def from_json(cls, values: Mapping[str, Any]) -> LoopState:
         """Return the state that a checkpoint holds; a field that it lacks has its default.
 
-        Values that no run has written raise ValueError.
+        Raises:
+          ValueError: ``step`` is missing; a field is of another type, or a count is negative.
         """
         kinds = {name: _OPTIONAL.get(name, type(value)) for name, value in vars(cls()).items()}
         json_files.require(

@@ -224,7 +224,13 @@ class Variables:
 
 
 def restore_weights(checkpoint: Checkpoint, weights: Sequence[Any]) -> None:
-    """Set ``weights`` from a checkpoint, to the averages if the run has them (``--ema``)."""
+    """Set ``weights`` from a checkpoint.
+
+    If the run averaged its weights (``--ema``), they are set to the averages.
+
+    Raises:
+      CheckpointError: a tensor is missing or of another shape.
+    """
     variables = Variables(weights)
     slot = SLOT if checkpoint.loop.applied else ""
     variables.assign(fitting(checkpoint, variables.shapes(), exactly=False, slot=slot))

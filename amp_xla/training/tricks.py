@@ -21,7 +21,7 @@ Objective = Callable[[Any], Tuple[Any, Any]]
 
 
 class Tricks:
-    """Tricks applied to a model; SettingsError if one does not fit it or another setting.
+    """Tricks applied to a model.
 
     Args:
       options: ``TrickOptions``.
@@ -31,6 +31,9 @@ class Tricks:
 
     Attributes:
       variables: weights to train.
+
+    Raises:
+      SettingsError: a trick does not fit the model or another setting.
     """
 
     def __init__(self, options: Any, model: Any, pretrained: bool, recompute: bool) -> None:

@@ -232,11 +232,14 @@ def choose_lengths(
 class PackedBatches(Batches):
     """The packed batches of a corpus, in one shape; follows ``BatchSource``.
 
-    Args: as of ``Batches``, but
-      lengths: one length, the tokens per row; the longest sample must fit.
+    Args:
+      encoded: token ids of each sample.
+      label_ids: int [samples]; None = no labels.
+      length: tokens per row; the longest sample must fit.
       batch_size: average number of samples per step, which decides the number of rows.
+      seed: decides the order.
       shuffle: False packs every epoch the same way.
-      shape: None = chosen from the samples.
+      shape: rows per step and slots per row; None = chosen from the samples.
 
     Attributes:
       rows: R, rows of a step.

@@ -66,7 +66,14 @@ class Kernel:
 
 
 def kernels(module: bytes, gpu: Mapping[str, Any]) -> List[Kernel]:
-    """Compile an ``HloModuleProto`` for a GPU, the values of ``target.txtpb``; return kernels."""
+    """Compile XLA's ``HloModuleProto`` for a GPU; return the kernels in their order.
+
+    Args:
+      gpu: values of ``target.txtpb``, XLA's description of a GPU.
+
+    Raises:
+      UnsupportedError: XLA fails, or cuDNN's attention would compute wrong numbers.
+    """
     built, description = program(), (_FOLDER / "target.txtpb").read_text(encoding="utf-8")
     with tempfile.TemporaryDirectory(prefix="amp_xla-") as name:
         paths = [Path(name) / file for file in ("module.pb", "target.txtpb")]
@@ -82,7 +89,11 @@ def kernels(module: bytes, gpu: Mapping[str, Any]) -> List[Kernel]:
 
 
 def program() -> Path:
-    """Return the path of the program; build it if the cache has none for this TensorFlow."""
+    """Return the path of the program; build it if the cache has none for this TensorFlow.
+
+    Raises:
+      UnsupportedError: TensorFlow is not 2.17, or the program cannot be built.
+    """
     spec = importlib.util.find_spec("tensorflow")
     tensorflow = Path((spec.origin if spec else None) or "-").parent
     header = tensorflow / "include/tensorflow/core/public/version.h"

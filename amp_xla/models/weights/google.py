@@ -19,7 +19,11 @@ def pretrained(folder: str) -> Pretrained:
 
 
 def tensors(prefix: Path) -> Tensors:
-    """Return the tensors of a TensorFlow checkpoint; TensorFlow verifies each when it reads it."""
+    """Return the tensors of a TensorFlow checkpoint; TensorFlow verifies each when it reads it.
+
+    Raises:
+      DataError: the index is damaged.
+    """
     # The readers raise various exceptions, IndexError for a truncated file.
     try:
         reader = tf.train.load_checkpoint(str(prefix))

@@ -58,6 +58,9 @@ def tensors(folder: Path) -> Optional[Tensors]:
     """Return the tensors in a folder by name; None if it has no file of weights.
 
     PyTorch's old names of LayerNorm's tensors, gamma and beta, become weight and bias.
+
+    Raises:
+      DataError: a file is damaged or missing, or contains something other than tensors.
     """
     for name, read in {"model.safetensors": safetensors, "pytorch_model.bin": pytorch}.items():
         index = folder / f"{name}.index.json"
@@ -85,7 +88,11 @@ def _parts(index: Path) -> List[str]:
 
 
 def spelling(names: Iterable[str], family: str, source: str) -> Callable[[str], str]:
-    """Return a function from Google's name of a tensor to its name in ``names``."""
+    """Return a function from Google's name of a tensor to its name in ``names``.
+
+    Raises:
+      DataError: ``names`` do not belong to exactly one model.
+    """
     models = sorted(n[: -len(EMBEDDINGS)] for n in names if n.endswith(EMBEDDINGS))
     if len(models) != 1:
         raise DataError(
@@ -110,7 +117,13 @@ def spelling(names: Iterable[str], family: str, source: str) -> Callable[[str], 
 
 
 def safetensors(path: Path) -> Tensors:
-    """Return the tensors of a ``model.safetensors``."""
+    """Return the tensors of a ``model.safetensors``. The library's NumPy reader has no bfloat16.
+
+    The file begins with the size of its header and the header, a JSON object.
+
+    Raises:
+      DataError: the file is damaged or truncated.
+    """
     # The library's NumPy reader has no bfloat16.
     content = functools.lru_cache(maxsize=1)(lambda: dict(deserialize(path.read_bytes())))
 

@@ -76,6 +76,9 @@ class Pretrained:
       path: path of the configuration file.
       tasks: number of ERNIE's tasks; 0 = not an ERNIE that uses them.
       config: content of ``path``; missing sizes have defaults, ``model_type`` is a known one.
+
+    Raises:
+      DataError: a file is missing, is not JSON, or has an impossible value.
     """
 
     def __init__(self, folder: str, checkpoint: Callable[[Path], Tensors]) -> None:
@@ -96,7 +99,15 @@ class Pretrained:
             )
 
     def check_sizes(self, vocab_size: Optional[int], length: Optional[int]) -> None:
-        """Check that the files have all layers, and embeddings for a vocabulary and a length."""
+        """Check that the model has enough embeddings for a vocabulary and a sequence length.
+
+        Args:
+          vocab_size: number of tokens in the vocabulary.
+          length: maximum number of tokens per sequence.
+
+        Raises:
+          DataError: it has too few; or the files have fewer layers, or no weights.
+        """
         layers, needed = _layers(self.stored()), self.config["num_hidden_layers"]
         if 0 < layers < needed:
             raise DataError(
@@ -130,7 +141,10 @@ class Pretrained:
           report: False = do not print the line.
 
         Returns:
-          Google's name -> float32, finite.
+          Google's name -> float32.
+
+        Raises:
+          DataError: a tensor is missing, damaged, not finite, or has another shape or dtype.
         """
         stored, source = self.stored(), self._source
         if self.tasks:

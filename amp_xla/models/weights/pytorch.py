@@ -155,7 +155,11 @@ class _Unpickler(_Interpreter):
 
 
 def pytorch(path: Path) -> Tensors:
-    """Return the tensors of a ``pytorch_model.bin``."""
+    """Return the tensors of a ``pytorch_model.bin``.
+
+    Raises:
+      DataError: the file is damaged, or contains something other than tensors.
+    """
     try:
         with regular.opened(path, links=True) as file:
             zipped = file.read(4) == b"PK\x03\x04"

@@ -59,7 +59,11 @@ GPUS = {row[0]: Gpu(*row) for row in _ROWS}
 
 
 def chosen(names: str) -> List[Gpu]:
-    """Return the GPUs of a list separated by commas, or all for ``all``."""
+    """Return the GPUs of a list separated by commas, or all for ``all``.
+
+    Raises:
+      SettingsError: a name is unknown.
+    """
     if names == "all":
         return list(GPUS.values())
     gpus = [named(word, "--gpu", "all, ") for word in names.split(",")]
@@ -67,7 +71,11 @@ def chosen(names: str) -> List[Gpu]:
 
 
 def named(word: str, flag: str, others: str = "") -> Gpu:
-    """Return a GPU by its name; the error names ``flag`` and its other values, ``others``."""
+    """Return a GPU by its name; the error names ``flag`` and its other values, ``others``.
+
+    Raises:
+      SettingsError: the name is unknown.
+    """
     name = word.strip().lower()
     if name not in GPUS:
         starts = [known for known in GPUS if name and known.startswith(name)]

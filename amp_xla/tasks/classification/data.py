@@ -109,6 +109,9 @@ def class_weights(spec: Optional[str], labels: Labels, ids: np.ndarray) -> Optio
         is 1. Or weights such as ``spam=5,ham=0.5``; other labels have weight 1.
       labels: labels of the training texts.
       ids: label of each training text, int [texts].
+
+    Raises:
+      SettingsError: an unknown label, or no weight above 0.
     """
     if spec is None:
         return None

@@ -16,7 +16,16 @@ from amp_xla.training.checkpoint import Checkpoint
 def fill(
     config: Any, checkpoint: Checkpoint, texts: Sequence[str], top: int
 ) -> List[List[Filling]]:  # fmt: skip
-    """Return the ``top`` predictions for each [MASK] in each text, in their order."""
+    """Return the predictions for each text, in order of its [MASK] tokens.
+
+    Args:
+      config, checkpoint: of the run.
+      texts: texts with at least one [MASK] each.
+      top: number of predictions per [MASK].
+
+    Raises:
+      AmpXlaError: the run's objective is not ``mlm``, or a text is too long.
+    """
     from amp_xla.backend import session, tf
     from amp_xla.models import dropout
     from amp_xla.training.step import restore_weights

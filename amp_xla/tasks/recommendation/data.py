@@ -125,7 +125,11 @@ class Lines:
 
 
 def parse_line(line: bytes, columns: Columns, values: int, index: int = 0) -> Parsed:
-    """Return label, numbers and hashes of a line; an empty label is 0. Raise LineError if bad."""
+    """Return label, numbers and hashes of a line; an empty label is 0.
+
+    Raises:
+      LineError: there are too many or too few columns, or a number is not finite.
+    """
     label, *fields = line.rstrip(b"\r\n").split(b"\t")
     if len(fields) != sum(columns):
         raise LineError(index, f"{len(fields)} columns after the label; required: {sum(columns)}")
@@ -209,9 +213,14 @@ def batch_of(
     sample_ids: np.ndarray,
     size: int,
 ) -> Batch:
-    """Return a batch of ``size`` = B samples, at least one parsed one and padding.
+    """Return a batch of ``size`` samples, filled up with padding.
 
-    ``rows`` is the number of rows of the table, ``values`` the maximum values per slot.
+    Args:
+      parsed: at least one sample.
+      rows: number of rows of the table.
+      values: maximum values per slot.
+      sample_ids: int64 [samples].
+      size: B, samples per batch.
 
     Returns:
       ``numbers``: float32 [B, numbers], log(1 + x) of each number; ``ids``: int64 [B, slots,

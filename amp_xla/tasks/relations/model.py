@@ -17,8 +17,13 @@ POINTERS = ("Entities", "Heads", "Tails")
 def linker(encoder: Any, predicates: int, dropout: float) -> Any:
     """Return a Keras model from token and segment ids to scores.
 
-    Its output is [B, 2 + 2 * predicates, L, L], with the planes of ``data.cells_of``; that of the
-    Keras model ``encoder`` is [B, L, hidden]. ``dropout`` is before the head.
+    Args:
+      encoder: Keras model with output [B, L, hidden]; its first input is token ids [B, L].
+      predicates: number of predicates.
+      dropout: dropout rate before the head.
+
+    Returns:
+      The model; its output is [B, 2 + 2 * predicates, L, L], with the planes of ``data.cells_of``.
     """
     vectors = keras.layers.Dropout(dropout, name="Head-Dropout")(encoder.output)
     planes = [

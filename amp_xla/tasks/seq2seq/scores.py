@@ -37,7 +37,11 @@ def rouge_l(found: Sequence[str], wanted: Sequence[str]) -> float:
 
 
 def rouge(found: Sequence[str], wanted: Sequence[str]) -> np.ndarray:
-    """Return F1 of ROUGE-1, -2 and -L of each text, split by ``words``, float64 [N, 3]."""
+    """Return F1 of ROUGE-1, -2 and -L of each text, split by ``words``, float64 [N, 3].
+
+    Raises:
+      DataError: the package rouge_score is missing.
+    """
     scorer = extra("rouge_score.rouge_scorer", "ROUGE").RougeScorer(
         list(ROUGE.values()), tokenizer=types.SimpleNamespace(tokenize=words)
     )
@@ -46,7 +50,11 @@ def rouge(found: Sequence[str], wanted: Sequence[str]) -> np.ndarray:
 
 
 def bleu(found: Sequence[str], wanted: Sequence[str]) -> float:
-    """Return the corpus BLEU-4 of NLTK with smoothing method 1; ``words`` splits the texts."""
+    """Return the corpus BLEU-4 of NLTK with smoothing method 1; ``words`` splits the texts.
+
+    Raises:
+      DataError: the package nltk is missing.
+    """
     library: Any = extra("nltk.translate.bleu_score", "BLEU")
     value: float = library.corpus_bleu(
         [[words(text)] for text in wanted], [words(text) for text in found],

@@ -10,13 +10,18 @@ from amp_xla.backend import tf
 def warmup_decay(
     step: Any, peak: float, warmup_steps: int, total_steps: int, decay: str = "linear"
 ) -> Any:
-    """Build a linear warm-up to ``peak`` and a decay to 0 after ``total_steps``, float32.
+    """Build a linear warm-up to ``peak`` and a decay to 0 after ``total_steps``.
 
     Args:
       step: int64 scalar tensor or variable, number of applied updates. The next update is number
         ``step + 1``, so the first one has a rate above 0.
-      warmup_steps, total_steps: updates until ``peak``, and of the whole run.
+      peak: highest learning rate.
+      warmup_steps: updates until ``peak``.
+      total_steps: updates of the whole run, including the warm-up.
       decay: ``linear``, ``cosine`` or ``constant`` (after the warm-up).
+
+    Returns:
+      float32 scalar tensor.
     """
     number = tf.cast(tf.convert_to_tensor(step), tf.float32) + 1.0
     warm = number / float(max(warmup_steps, 1))

@@ -95,7 +95,11 @@ class Config:
 
 
 def prepare(config: Config) -> Optional[Manifest]:
-    """Prepare this machine's part; return the manifest if the whole corpus is done, else None."""
+    """Prepare this machine's part; return the manifest if the whole corpus is done, else None.
+
+    Raises:
+      DataError: there is no text or bad text, or ``out`` was prepared with other settings.
+    """
     with workers(config.workers) as parallel:
         files = [_built_in(config, parallel)] if config.corpus is None else files_of(config.corpus)
         _refuse_inside(config, files)

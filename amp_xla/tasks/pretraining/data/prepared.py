@@ -122,7 +122,11 @@ class Manifest:
         return all(_has_files(self.folder, unit) for unit in self.units)
 
     def tokenizer(self) -> Tokenizer:
-        """Return the tokenizer of the folder's vocabulary, if the text was tokenized with it."""
+        """Return the tokenizer of the folder's vocabulary.
+
+        Raises:
+          DataError: the text was tokenized with another vocabulary.
+        """
         path = os.path.join(self.folder, VOCAB)
         tokenizer = Tokenizer.load(path, self.settings["lowercase"])
         known = vocabulary.fingerprint(tokenizer.tokens), tokenizer.vocab_size
@@ -253,10 +257,13 @@ def _check(unit: Dict[str, Any], source: Path) -> None:
 
 
 def claim(folder: str, settings: Dict[str, Any]) -> None:
-    """Record the settings of a folder before any unit is written; refuse other settings later.
+    """Record the settings of a folder before any unit is written.
 
     Later commands may name the corpus by another path, and may change ``--on-bad-line``: with
     ``error``, a unit with a bad line was never finished.
+
+    Raises:
+      DataError: the folder has other settings.
     """
     path = os.path.join(folder, SETTINGS)
     if not os.path.exists(path) or not begun(folder):

@@ -35,12 +35,17 @@ class Stream:
     ``Masking`` describes the arrays of a batch, which are the same for all objectives.
 
     Args:
+      sequences: the prepared text.
       masking: masks for ``mlm``; the other objectives use only its tokenizer and seed.
-      batch_size: B; the attributes ``length`` and ``predicted`` are L and K.
+      batch_size: B.
       batches: number of batches.
       objective: ``mlm``, ``lm`` (predict every next token) or ``unilm`` (predict the second of two
         segments, separated by a [SEP] at a random position).
       shuffle: False = order of the files.
+
+    Attributes:
+      length: L.
+      predicted: K.
     """
 
     def __init__(

@@ -152,7 +152,11 @@ def _lines(path: str) -> Iterator[Tuple[int, bytes]]:
 
 
 def texts_of(unit: Unit, reading: Reading) -> Tuple[List[str], int]:
-    """Return the documents of a unit, and the number of bad lines that were skipped."""
+    """Return the documents of a unit, and the number of bad lines that were skipped.
+
+    Raises:
+      DataError: a line is bad, and bad ones are not skipped.
+    """
     texts: List[str] = []
     bad = 0
     for begin, content in unit.documents:
