@@ -14,7 +14,7 @@ import warnings
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
-from amp_xla.backend import nvidia
+from amp_xla.backend import nvidia, repairs
 from amp_xla.errors import SetupOrderError, UnsupportedError
 from amp_xla.process.checkout import environment
 
@@ -129,9 +129,7 @@ def _legacy_keras(raw: Any) -> Dict[str, Any]:
             # bert4keras subclasses keras.optimizers.Optimizer the way Keras 2.3 had it.
             if isinstance(getattr(legacy, name), type):
                 setattr(optimizers, name, getattr(legacy, name))
-    _seed_each_variable(source)
-    _keep_graph_layers()
-    _name_activations(tf_keras, raw.keras)
+    repairs.repair(tf_keras, raw.keras, source)
     for backend in (tf_keras.backend, raw.keras.backend):
         backend.get_session = source.get_session
         backend.set_session = source.set_session
@@ -139,58 +137,6 @@ def _legacy_keras(raw: Any) -> Dict[str, Any]:
     for name in ("backend", "layers", "models", "optimizers", "initializers", "activations"):
         sys.modules[f"keras.{name}"] = getattr(tf_keras, name)
     return {"tf": raw.compat.v1, "keras": tf_keras, "K": tf_keras.backend}
-
-
-def _seed_each_variable(source: Any) -> None:
-    """Make unseeded initializers return different numbers for each variable, as on TensorFlow 1.15.
-
-    In tf-keras an unseeded initializer returns the same numbers at each call. bert4keras uses one
-    initializer for the query, key and value kernels of an attention layer: they would start equal.
-    """
-    generator = source.RandomGenerator
-    original = generator._set_rng_type
-
-    def set_rng_type(self: Any, rng_type: Optional[str], **kwargs: Any) -> None:
-        if rng_type == generator.RNG_STATELESS and self._seed is None:
-            rng_type = generator.RNG_LEGACY_STATEFUL
-        original(self, rng_type, **kwargs)
-
-    generator._set_rng_type = set_rng_type
-    from tf_keras.src.initializers import initializers
-
-    initializers.Initializer._warn_reuse = lambda self: None
-
-
-def _keep_graph_layers() -> None:
-    """Keep new layers in graph mode, also while a SavedModel is written.
-
-    Writing traces a function, which tf-keras mistakes for eager execution. If bert4keras' attention
-    creates a Dropout layer at that time, tf-keras changes the base class of all Dropout layers, and
-    later calls of them fail.
-    """
-    from tf_keras.src.utils import version_utils
-
-    version_utils.should_use_v2 = lambda: False
-
-
-def _name_activations(tf_keras: Any, public: Any) -> None:
-    """Make Keras save a registered activation, such as bert4keras' gelu, by its name.
-
-    tf-keras saves a dictionary instead, which it cannot load from HDF5.
-    """
-    from tf_keras.src import activations as source
-
-    original = source.serialize
-
-    @functools.wraps(original)
-    def serialize(activation: Any, use_legacy_format: bool = False) -> Any:
-        name = getattr(activation, "__name__", None)
-        if tf_keras.utils.get_custom_objects().get(name) is activation:
-            return name
-        return original(activation, use_legacy_format)
-
-    for activations in (source, tf_keras.activations, public.activations):
-        activations.serialize = serialize
 
 
 def __getattr__(name: str) -> Any:

@@ -199,3 +199,18 @@ def test_an_update_that_the_loss_depends_on_is_named(cleared):
         optimizer = LossScaleOptimizer(tf.train.AdamOptimizer(0.1), 8.0)
         with tf.control_dependencies([update]), pytest.warns(LossScaleWarning, match="s mean, too"):
             optimizer.minimize(tf.get_variable("weight", []) * update)
+
+
+@pytest.mark.parametrize("name", ["LSTM", "GRU", "SimpleRNN"])
+def test_recurrent_layers_train_by_their_last_output(name):
+    x = keras.layers.Input([5, 3])
+    both = [getattr(keras.layers, name)(4, return_sequences=whole) for whole in (False, True)]
+    last, outputs = (layer(keras.layers.Masking()(x)) for layer in both)
+    model = keras.models.Model(x, keras.layers.Dense(1)(last))
+    model.compile(LossScaleOptimizer(keras.optimizers.SGD(0.1), 1000), "mse")
+    values = RNG.randn(6, 5, 3)
+    losses = [model.train_on_batch(values, np.ones([6, 1])) for _ in range(5)]
+    assert losses[4] < losses[0]
+    both[1].set_weights(both[0].get_weights())
+    found = keras.models.Model(x, [last, outputs]).predict(values)
+    np.testing.assert_array_equal(found[0], found[1][:, -1])
