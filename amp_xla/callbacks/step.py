@@ -25,6 +25,8 @@ from amp_xla.training.engine import StepResult
 from amp_xla.training.job import Job
 from amp_xla.training.step import counted
 
+_do_run = tf.Session._do_run
+
 
 def check(model: Any) -> None:
     """Raise AmpXlaError unless ``Run`` can train a model; warn if it loses small gradients."""
@@ -230,18 +232,25 @@ class FitStep:
         """Set Keras' callable to one that is traced as long as there are ``run_options``.
 
         Keras would have another one for steps that are not traced, and XLA would compile it, too.
+        ``session.run`` refuses arrays that Keras accepts, such as labels with one dimension less.
         """
         function = self.function
-        fetches = [*function.outputs, *function.fetches, function.updates_op]
         fed = [*feeds, *sorted(function.feed_dict or {})]
-        traced = session.make_callable(fetches, fed, accept_options=True)
-        usual = session.make_callable(fetches, fed)
+        fetches, buffers = function.outputs + function.fetches, _do_run.__globals__["tf_session"]
 
-        def run(*arrays: Any, run_metadata: Any = None) -> List[Any]:
-            options = function.run_options
-            if options is None:
-                return list(usual(*arrays)[:-1])
-            return list(traced(*arrays, options=options, run_metadata=run_metadata)[:-1])
+        def run(*arrays: Any, run_metadata: Any = None) -> Any:
+            what = None, [function.updates_op], fetches, dict(zip(fed, arrays))
+            if function.run_options is None:
+                return _do_run(session, *what, None, None)
+            options = buffers.TF_NewBufferFromString(function.run_options.SerializeToString())
+            traces = buffers.TF_NewBuffer()
+            try:
+                results = _do_run(session, *what, options, traces)
+                run_metadata.ParseFromString(bytes(buffers.TF_GetBuffer(traces)))
+            finally:
+                for buffer in (options, traces):
+                    buffers.TF_DeleteBuffer(buffer)
+            return results
 
         vars(function).update(
             _callable_fn=run, _feed_arrays=feeds, _feed_symbols=symbols, _symbol_vals=values,

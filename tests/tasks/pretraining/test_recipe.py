@@ -126,13 +126,14 @@ def test_bert4keras_loads_the_weights_and_predicts_the_same(command, trained):
     So the average of the weights, which differ from those trained, is evaluated and saved.
     """
     from amp_xla.data.text.tokenizer import Tokenizer
+    from amp_xla.tasks.pretraining.data.masking import Masking
     from amp_xla.tasks.pretraining.data.prepared import Manifest, Sequences
     from amp_xla.tasks.pretraining.data.stream import Stream
     from recipes.pretraining import Config
 
     run = command.folder / WHOLE
     tokenizer = Tokenizer.load(str(run / "vocab.txt"), True)
-    masking = Config.goal.masking(tokenizer, seed=0)
+    masking = Masking(tokenizer, Config.goal.mask_rate, Config.goal.mask, seed=0)
     held = Sequences(Manifest.load(str(command.folder / "data")), "heldout")
     (batch,) = Stream(held, masking, 16, 1, shuffle=False).epoch(0)
     names = [name for name, _ in backend.tf.train.list_variables(str(run / "bert_model.ckpt"))]
