@@ -236,6 +236,8 @@ class FitStep:
         """
         function = self.function
         fed = [*feeds, *sorted(function.feed_dict or {})]
+        if backend.kind() == "tf2":
+            fed = [tensor.ref() for tensor in fed]
         fetches, buffers = function.outputs + function.fetches, _do_run.__globals__["tf_session"]
 
         def run(*arrays: Any, run_metadata: Any = None) -> Any:
