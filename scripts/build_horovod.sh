@@ -68,7 +68,7 @@ if ! compgen -G "$wheels/horovod-$version-*.whl" >/dev/null; then
     command -v make >/dev/null || fail "Horovod needs make." "Next: sudo apt-get install make"
     echo "building horovod $version for $tensorflow, $tag (about a minute on 2 cores) ..." >&2
     work=$(mktemp -d)
-    while sleep 8 >/dev/null 2>&1; do echo "... still building ($SECONDS s)" >&2; done 9>&- &
+    while sleep 8 >/dev/null 2>&1 && kill -0 $$ 2>/dev/null; do echo "... still building ($SECONDS s)" >&2; done 9>&- &
     ticker=$!
     trap 'kill $ticker; rm -rf "$work"' EXIT
     # pip, because uv cannot build a wheel of a release; cmake below 4, as Horovod's files need it.

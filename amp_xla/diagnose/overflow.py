@@ -84,7 +84,7 @@ class _Replay(NamedTuple):
         return inputs
 
     def turns_bad(self, tensor: Tensor, trained: Set[str]) -> bool:
-        """Return if a node makes a bad tensor from good ones; ``trained`` depend on weights."""
+        """Return whether a node makes a bad tensor of good ones; ``trained``: depend on weights."""
         name, values = tensor[0], self.ranges[tensor]
         if nodes.cast_source(name) != name:
             return False  # the node that reads it is reported: its input is beyond float16

@@ -31,7 +31,7 @@ class Problem(NamedTuple):
       fix: a sentence or flags that help; may be empty.
     """
 
-    level: str  # error, warning or note
+    level: str
     what: str
     fix: str
 

@@ -54,7 +54,7 @@ def per_label(confusion: np.ndarray) -> Dict[str, np.ndarray]:
 
 
 def of_counts(counts: np.ndarray) -> Dict[str, np.ndarray]:
-    """Return the same from the numbers of correct, predicted and true ones, int64 [labels, 3]."""
+    """Return these of the numbers of correct, predicted and true labels, int64 [labels, 3]."""
     right, found, support = counts.T
     return {
         "precision": _ratio(right, found),

@@ -72,7 +72,7 @@ def pays_from(best: Outcome, outcomes: Sequence[Outcome]) -> str:
         return ""
     return (
         f"{best.name} compiles for {compiling:.0f} s, which pays off after "
-        f"{compiling / (times[0] - times[1]):,.0f} steps; --xla auto, the default, knows only the "
+        f"{compiling / (times[0] - times[1]):,.0f} steps; --xla auto, the default, decides by the "
         f"speed of an H100\n"
     )
 

@@ -33,7 +33,7 @@ def trained(folder, optimizer, **options):
     return fit(model, run, x=BAD, shuffle=False, batch_size=1, epochs=1)
 
 
-APPLIED = "step 3: loss nan at loss scale 1, not finite, but applied: LossScaleOptimizer skips it"
+APPLIED = "loss nan at loss scale 1, not finite, but applied: only LossScaleOptimizer skips it"
 
 
 @pytest.mark.once

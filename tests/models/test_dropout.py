@@ -74,13 +74,17 @@ def test_attention_weights_have_their_own_rate(rates, masks):
     assert (config["hidden_dropout_prob"], config["attention_probs_dropout_prob"]) == (0.1, 0.0)
 
 
-LAYER = "Transformer-0-MultiHeadSelfAttention"
+RATE, LAYER = 0.1, "Transformer-0-MultiHeadSelfAttention"
 
 
-def hash_mask(step, elements, rate):
-    """The mask of ``LAYER`` in a step in NumPy, for elements with these numbers, uint32."""
-    own = np.frombuffer(hashlib.sha256(f"1/{LAYER}/0".encode()).digest()[:8], "<u4")
-    keys = np.uint32(step) * np.array([0x9E3779B9, 0xC2B2AE35], np.uint32) + own
+def hash_keys(step, text=f"1/{LAYER}/0"):
+    """The two keys of a layer's mask in a step."""
+    own = np.frombuffer(hashlib.sha256(text.encode()).digest()[:8], "<u4")
+    return np.uint32(step) * np.array([0x9E3779B9, 0xC2B2AE35], np.uint32) + own
+
+
+def hash_mask(keys, elements, rate=RATE):
+    """The mask of ``dropout`` in NumPy, for elements with these numbers, uint32."""
     x = elements ^ keys[0]
     for shift, factor, key in ((17, 0xED5AD4BB, keys[1]), (11, 0xAC4C1B51, 0), (15, 0x31848BAB, 0)):
         x = (x ^ (x >> np.uint32(shift))) * np.uint32(factor) + np.uint32(key)
@@ -96,7 +100,7 @@ def test_hashed_masks_are_the_same_bits_everywhere_and_in_the_backward_pass(step
         y = keras.layers.Dropout(rate, name="drop")(x)
         feed = {number: step, x: np.ones([20, 30, 7])}
         found, value, slope = session.run([kept, y, tf.gradients(y, x)[0]], feed)
-    expected = hash_mask(step, np.arange(20 * 30 * 7, dtype=np.uint32), rate)
+    expected = hash_mask(hash_keys(step), np.arange(20 * 30 * 7, dtype=np.uint32), rate)
     np.testing.assert_array_equal(found.ravel(), expected)
     np.testing.assert_array_equal(slope, value)
     assert abs(value.mean() - 1) < 5 * (rate / (1 - rate) / value.size) ** 0.5
@@ -128,3 +132,29 @@ def test_with_xla_a_script_has_the_same_dropout_without_a_conditional(monkeypatc
     (compiled, one), (usual, other) = outputs(True), outputs(False)
     np.testing.assert_array_equal(compiled, usual)
     assert (one, other) == (False, True)
+
+
+@pytest.mark.parametrize("draws", [2**21, pytest.param(10**8, marks=pytest.mark.long)])
+def test_hashed_masks_are_independent(draws):
+    """Share kept, and pairs of masks: each statistic has chi-square's distribution."""
+    elements, step = np.arange(draws, dtype=np.uint32), 12345
+    keys = hash_keys(step)
+    mask = hash_mask(keys, elements)
+    scores = [(mask.mean() - (1 - RATE)) / (RATE * (1 - RATE) / draws) ** 0.5]
+
+    def compare(one, other):
+        kept, both = 1 - RATE, np.count_nonzero(one & other) / one.size
+        covariance = both - kept * (np.count_nonzero(one) + np.count_nonzero(other)) / one.size
+        scores.append((covariance + kept**2) / (kept * RATE) * one.size**0.5)
+
+    for distance in (1, 2, 3, 4, 8, 64, 384, 768, 2**16, 384 * 384, 2**20):
+        compare(mask[:-distance], mask[distance:])
+    others = [hash_keys(step + k) for k in (1, 2, 3, 8, 1000)]
+    names = (f"2/{LAYER}/0", f"1/{LAYER}/1", f"1/{LAYER}/0/rank 1", "1/Transformer-1-FeedForward/0")
+    for other in others + [hash_keys(step, name) for name in names]:
+        compare(mask, hash_mask(other, elements))
+        # If masks were translations of one another, one of these would be the same mask.
+        for translation in (keys[0] ^ other[0], keys[0] ^ other[0] ^ keys[1] ^ other[1]):
+            compare(mask, hash_mask(other, elements ^ translation))
+    squares = np.square(scores)
+    assert squares.max() < 16 and squares.sum() < len(scores) + 4 * (2 * len(scores)) ** 0.5

@@ -6,18 +6,19 @@ Rules translate the names in Google's checkpoints, which bert4keras uses, to tho
 
 from __future__ import annotations
 
-import functools
+import json
 import re
 from pathlib import Path
 from typing import Any, Callable, Iterable, List, Optional
 
 import numpy as np
-from safetensors import SafetensorError, deserialize, safe_open
+from safetensors import SafetensorError, safe_open
 
 from amp_xla.data.text.vocabulary import json_file
 from amp_xla.errors import DataError
 from amp_xla.models.weights import Shape, Stored, Tensors, damaged, decoded
 from amp_xla.models.weights.pytorch import pytorch
+from amp_xla.process import regular
 
 _DTYPES = {
     "F32": "float32", "F16": "float16", "BF16": "bfloat16", "F64": "float64", "I64": "int64",
@@ -117,32 +118,36 @@ def spelling(names: Iterable[str], family: str, source: str) -> Callable[[str], 
 
 
 def safetensors(path: Path) -> Tensors:
-    """Return the tensors of a ``model.safetensors``. The library's NumPy reader has no bfloat16.
-
-    The file begins with the size of its header and the header, a JSON object.
+    """Return the tensors of a ``model.safetensors``; each is read when it is needed.
 
     Raises:
       DataError: the file is damaged or truncated.
+      OSError: it cannot be read.
     """
-    # The library's NumPy reader has no bfloat16.
-    content = functools.lru_cache(maxsize=1)(lambda: dict(deserialize(path.read_bytes())))
 
     def read(name: str, dtype: str, shape: Shape) -> np.ndarray:
-        if dtype == "bfloat16":
-            return decoded(content()[name]["data"], dtype).reshape(shape)
-        with safe_open(str(path), "np") as file:
-            return file.get_tensor(name)
+        if dtype != "bfloat16":
+            with safe_open(str(path), "np") as file:
+                return file.get_tensor(name)
+        # The library's NumPy reader has no bfloat16. The file begins with its header's size.
+        with regular.opened(path, links=True) as stream:
+            begin = 8 + int.from_bytes(stream.read(8), "little")
+            first, last = json.loads(stream.read(begin - 8).decode())[name]["data_offsets"]
+            stream.seek(begin + first)
+            return decoded(stream.read(last - first), dtype).reshape(shape)
 
     def stored(name: str, part: Any) -> Stored:
         dtype, shape = part.get_dtype(), tuple(part.get_shape())
         dtype = _DTYPES.get(dtype, dtype)
         return Stored(shape, dtype, str(path), lambda: read(name, dtype, shape))
 
+    regular.opened(path, links=True).close()  # the library calls any failure "No such file"
     try:
         with safe_open(str(path), "np") as file:
             names = file.keys()
             return {name: stored(name, file.get_slice(name)) for name in names}
     except SafetensorError as error:
         raise DataError(
-            f"{path} is truncated or damaged ({error}); copy or download it again"
+            f"{path} is truncated or damaged, or has a dtype that the package safetensors does not "
+            f"read ({error}); copy or download it again"
         ) from None

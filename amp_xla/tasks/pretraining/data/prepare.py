@@ -115,6 +115,7 @@ def prepare(config: Config) -> Optional[Manifest]:
         if os.path.exists(os.path.join(config.out, MANIFEST)):
             done = Manifest.load(config.out)
             if done.complete():
+                note(f"nothing to do: all parts of {config.out} are finished")
                 return done
         prepared.write(os.path.join(config.out, VOCAB), tokenizer.assets[VOCAB])
         for unit in itertools.islice(units(files, config.reading), 1):
