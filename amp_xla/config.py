@@ -246,7 +246,7 @@ def _parse(config: Type[T], words: List[str], prog: Optional[str], default: Any 
 
 def _choices(match: Any) -> str:
     flag, value, choices = match.groups()
-    names = sorted(set(re.findall(r"'(\w+)'", choices)) - {"None"})
+    names = sorted(set(re.findall(r"'([^']*)'", choices)) - {"None"})
     return f"{flag} {value}: allowed is {', '.join(names)}"
 
 

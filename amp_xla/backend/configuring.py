@@ -7,7 +7,6 @@ Raises an error if it is too late for them, or if TensorFlow does not see the dr
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import linecache
@@ -149,8 +148,11 @@ def _apply(precision: Precision) -> Precision:
     backend.set_graph_rewrite(precision.half)
     _warn_of_tapes()
     infinity = None
-    with contextlib.suppress(UnsupportedError):  # a plain Keras script, without bert4keras
+    try:
         library = backend.bert4keras()
+    except UnsupportedError:  # a plain Keras script
+        pass
+    else:
         if hasattr(library, "set_infinity"):
             infinity = precision.infinity
             library.set_infinity(infinity or _OWN_INFINITY)

@@ -18,7 +18,8 @@ import numpy as np
 from amp_xla import backend
 from amp_xla.backend import keras
 from amp_xla.callbacks import script_walk
-from amp_xla.callbacks.random_states import GENERATORS, apart, restored, seeded
+from amp_xla.callbacks.random_states import apart, restored, seeded
+from amp_xla.callbacks.script_values import holds_generator
 from amp_xla.errors import DataError, UnsupportedError
 from amp_xla.process.progress import note
 from amp_xla.process.world import world
@@ -277,7 +278,7 @@ class Feed:
         slots: Dict[str, script_walk.Slot] = {}
         script_walk.walk(getattr(source, "sequence", None), "", {}, slots, {})
         # A checkpoint has the states of these after the last batch that was trained.
-        self._draws = any(type(value) in GENERATORS for value, _ in slots.values())
+        self._draws = any(holds_generator(value) for value, _ in slots.values())
         # A generator that can start at an epoch need not read the one before.
         starts = isinstance(source, Generator) and source.starts_over()
         if position >= end or (starts and not skip):
@@ -327,7 +328,8 @@ class Feed:
         if self._before is None:
             return
         batch = self._next()
-        if self._source.hashed(False) != self._before and not self._draws:
+        restored = self._draws and world().rank == 0  # other ranks' data are not in the checkpoint
+        if self._source.hashed(False) != self._before and not restored:
             note(
                 f"warning: batch {self._position} of the data differs from the one before the "
                 f"checkpoint: a resume is exact only if data depend on nothing but their files, "

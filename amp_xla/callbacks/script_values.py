@@ -25,6 +25,20 @@ def shared(text: str) -> List[str]:
     return [str(json.loads(name)).partition("|")[0] for name in names]
 
 
+def holds_generator(value: Any) -> bool:
+    """Return whether a value is, or holds in small containers, a generator of random numbers."""
+    values, seen = [value], set()
+    while values:
+        value = values.pop()
+        if type(value) in GENERATORS:
+            return True
+        if isinstance(value, _SEQUENCES + _MAPPINGS) and len(value) <= 1000:
+            if id(value) not in seen:
+                values += value.values() if isinstance(value, dict) else value
+            seen.add(id(value))
+    return False
+
+
 def encoded(
     value: Any, name: str, arrays: Dict[str, np.ndarray], owners: MutableMapping[int, str]
 ) -> Any:

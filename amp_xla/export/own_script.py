@@ -128,7 +128,7 @@ def _other_numbers(trained: Set[str], model: Any, module: Any) -> str:
     ]  # fmt: skip
     hint = [*whole, f"make the trained model a global of {script}, built as in training"][0]
     name = next(name for name in names if name not in trained)
-    return f"has {name} under another number, because another model was built first; {hint}"
+    return f"has {name} under another number, because it was not the first model built; {hint}"
 
 
 def _unmapped(model: Any, built: Sequence[Any]) -> List[str]:

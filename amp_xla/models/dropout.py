@@ -94,10 +94,11 @@ def make_repeatable() -> None:
         def dropped(always: Any = True) -> Any:
             shape = self._get_noise_shape(inputs)
             keep = keep_mask(self.name, tf.shape(inputs) if shape is None else shape, self.rate)
-            factor: Any = 1.0 / (1.0 - self.rate)
+            factor: Any = tf.constant(1.0 / (1.0 - self.rate), inputs.dtype)
             if always is not True:
-                keep, factor = tf.logical_or(keep, ~always), tf.where(always, factor, 1.0)
-            return inputs * (tf.cast(keep, inputs.dtype) * tf.cast(factor, inputs.dtype))
+                keep = tf.logical_or(keep, ~always)
+                factor = tf.where(always, factor, tf.ones_like(factor))
+            return inputs * (tf.cast(keep, inputs.dtype) * factor)
 
         if configuring.compiles() and tf.is_tensor(training):
             # XLA fuses operations around the choice of a mask, but not around a conditional.

@@ -23,9 +23,10 @@ def forwarded(build: Callable[[], List[Any]]) -> List[Any]:
 
     If XLA compiles the v1 graph that it builds, a read after an assignment becomes the assigned
     value; other reads, and constants, do not wait for assignments. Equal reads become one, which
-    joins the updates of all weights. Nothing changes if a variable is assigned more than once.
+    joins the updates of all weights. Nothing changes if a variable is assigned more than once, or
+    read after its assignment within a nested conditional.
     """
-    if not (in_v1_graph() and configuring.compiles()):
+    if not (in_v1_graph() and configuring.compiles()) or tf.distribute.has_strategy():
         return build()
     graph = tf.get_default_graph()
     start = len(graph.get_operations())
@@ -39,6 +40,12 @@ def forwarded(build: Callable[[], List[Any]]) -> List[Any]:
         for tensor in op.inputs if op.type not in UNCHANGED else ():
             if tensor.dtype == tf.resource:
                 changes.setdefault(_variable(tensor), []).append(op)
+    readers = [op for op in inside if op.type in (READ, "ResourceGather")]
+    after = {
+        op for op in readers if upstream([op], inside).intersection(_of(op.inputs[0], changes))
+    }
+    if any(op.type != READ or op._get_control_flow_context() is not branch for op in after):
+        return results
     if any(len(operations) > 1 for operations in changes.values()):
         return results
     begin = []
@@ -50,11 +57,11 @@ def forwarded(build: Callable[[], List[Any]]) -> List[Any]:
     changing = {op for operations in changes.values() for op in operations if op in here}
     reads: Dict[Any, Any] = {}
     for op in here:
-        change: Any = changes.get(_variable(op.inputs[0]), [None])[0] if op.type == READ else None
+        change: Any = (*_of(op.inputs[0], changes), None)[0] if op.type == READ else None
         others = [each for each in op.control_inputs if each not in changing]
         if op.type == "Const":
             _wait(op, others + begin)
-        elif op.type == READ and change not in upstream([op], inside):
+        elif op.type == READ and op not in after:
             _wait(op, others)
             same = reads.setdefault((op.inputs[0].name, op.outputs[0].dtype), op)
             if same is not op:
@@ -65,6 +72,10 @@ def forwarded(build: Callable[[], List[Any]]) -> List[Any]:
             _replace(op.outputs[0], change.inputs[1])
     # A change for which only constants and reads have waited would not run.
     return [*results, *(op for op in here if op in changing)]
+
+
+def _of(handle: Any, changes: Dict[Any, List[Any]]) -> List[Any]:
+    return changes.get(_variable(handle), [])
 
 
 def _variable(tensor: Any) -> Any:

@@ -86,10 +86,10 @@ class Inner:
         """Return sparse gradients as dense ones if the optimizer, as bert4keras' do, makes them so.
 
         It would first look for the distinct rows. Their number differs between batches, and XLA
-        would compile the whole update for each.
+        would compile the whole update for each. Where it clips, it clips rows.
         """
         owner = _owner(self.optimizer, "_resource_apply_sparse")
-        if owner is None or not owner.__module__.startswith("bert4keras"):
+        if self.clips or owner is None or not owner.__module__.startswith("bert4keras"):
             return pairs
         return [(dense(gradient), variable) for gradient, variable in pairs]
 

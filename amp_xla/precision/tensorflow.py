@@ -74,8 +74,8 @@ def as_tensor(gradient: Any) -> Any:
 
 
 def dense(gradient: Any) -> Any:
-    """Return the sum of an embedding's rows as a dense gradient, and dense ones unchanged."""
-    if not isinstance(gradient, tf.IndexedSlices):
+    """Return the sum of an embedding's rows as a dense gradient; others unchanged."""
+    if not isinstance(gradient, tf.IndexedSlices) or gradient.dense_shape is None:
         return gradient
     return tf.math.unsorted_segment_sum(gradient.values, gradient.indices, gradient.dense_shape[0])
 

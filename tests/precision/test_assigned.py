@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from amp_xla import backend
-from amp_xla.backend import K, configuring, keras
+from amp_xla.backend import K, configuring, keras, tf
 from amp_xla.precision.optimizer import LossScaleOptimizer
 from tests.support.running import run_python
 
@@ -31,6 +31,39 @@ def extended(names, **given):
     return cls(0.01, **given)
 
 
+class Own(keras.optimizers.Optimizer):
+    """Updates that read their moments in the order of ``form``."""
+
+    def __init__(self, form, **given):
+        super().__init__(name="Own", **given)
+        self.form = form
+
+    def _create_slots(self, variables):
+        for variable in variables:
+            self.add_slot(variable, "m")
+            self.add_slot(variable, "c")
+
+    def _resource_apply_dense(self, gradient, variable):
+        m, c = self.get_slot(variable, "m"), self.get_slot(variable, "c")
+        first = K.update(m, 0.5 * m + gradient)
+        with tf.control_dependencies([first]):
+            norm = tf.sqrt(tf.reduce_sum(m * m))
+            waits = K.update(c, c + 1.0) if self.form == "counter" else norm
+            if self.form == "branch":
+                return K.update(
+                    variable, variable - tf.cond(norm > 1.0, lambda: m / norm, lambda: m)
+                )
+        with tf.control_dependencies([waits]):
+            return K.update(variable, variable - 0.1 * m / norm)
+
+    def _resource_apply_sparse(self, gradient, variable, indices):
+        rows = tf.IndexedSlices(gradient, indices, K.shape(variable))
+        return self._resource_apply_dense(tf.convert_to_tensor(rows), variable)
+
+    def get_config(self):
+        return super().get_config()
+
+
 def trained(optimizer):
     """Return all variables after a few steps of a model with an embedding; one overflows."""
     tokens = keras.layers.Input([4], dtype="int32")
@@ -52,6 +85,7 @@ def trained(optimizer):
 @pytest.mark.parametrize("make, rounding", [
     *((functools.partial(extended, names, **given), 0.0) for names, given in EXTENDED),
     (lambda: OPTIMIZERS.AdaFactor(0.01), 1e-6),  # computes its decay anew for each use
+    *((functools.partial(Own, form), 0.0) for form in ("norm", "counter", "branch")),
     (lambda: keras.optimizers.Adam(0.01), 0.0),
     (lambda: keras.optimizers.SGD(0.01, momentum=0.9), 0.0),
 ])  # fmt: skip

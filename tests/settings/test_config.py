@@ -25,7 +25,7 @@ class Group:
     """a rate"""
     count: Annotated[Optional[int], within(at_least=1)] = None
     """a count"""
-    mode: Optional[Literal["a", "b"]] = None
+    mode: Optional[Literal["a", "b-c"]] = None
     """a mode"""
 
 
@@ -57,6 +57,7 @@ class Config:
     ("--steps 0", "--steps 0: allowed is a whole number, above 0 to 1,000,000"),
     ("--steps 1e3", "'1e3' is not a whole number: --steps INT, how many"),
     ("--rate x", "'x' is not a number: --rate FLOAT, a rate"),
+    ("--mode b", "--mode b: allowed is a, b-c"),
     ("--stepz 1", "unknown flag --stepz; did you mean --steps INT, how many"),
     ("--count 1 a.txt", "unexpected a.txt: values without a flag come before the first flag"),
 ])  # fmt: skip
@@ -83,7 +84,7 @@ def test_the_command_line_is_flat_and_the_help_shows_the_ranges(capsys):
         changed(Config(), rate=2)
     with pytest.raises(SettingsError, match="--mode 'c': allowed is a, b"):  # from a file
         changed(Config(), mode="c")
-    assert changed(Config(), mode="b").group.mode == "b"
+    assert changed(Config(), mode="b-c").group.mode == "b-c"
 
 
 CONFIGS = sorted(

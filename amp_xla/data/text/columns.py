@@ -94,11 +94,12 @@ def decide(table: Table, request: Request, run: Optional[Layout] = None) -> Layo
 def _with_row_names(table: Table) -> Table:
     """Return the table with an empty first cell in its header if that lacks one, as in R.
 
-    The first cells of the other rows must be different numbers: they may be parts of texts.
+    Without tabs in the file, the first cells must be different numbers: they may be parts of texts.
     """
     (number, head), *below = table.rows[:EXAMINED]
     names = [row.partition("\t")[0] for _, row in below]
-    numbered = len(set(names)) == len(names) and all(map(str.isdigit, names))
+    numbered = len(set(names)) == len(names)
+    numbered &= table.format != "comma" or all(map(str.isdigit, names))
     columns = {row.count("\t") for _, row in below}
     if numbered and "\t" in head and columns == {head.count("\t") + 1}:
         return table._replace(rows=[(number, f"\t{head}"), *table.rows[1:]])
@@ -337,9 +338,11 @@ def _by_number(
         sizes = {i: (len(columns[i]), len(set(columns[i]))) for i in texts}
         few = [i for i, (n, k) in sizes.items() if k <= min(n // 2, max(2, n // 10))]
         doubtful += [i for i in texts if i in words] + few + [last] * ids
-    if "label" in places and kinds[last] == "text":
+    if "label" in places and not all(map(_is_number, columns[last])) and kinds[last] != "id":
         label = places["label"]
         doubtful += [label] * _differ(columns[label])
+    if "label" in places and kinds[last] == "text":
+        label = places["label"]
         doubtful += [i for i in texts[:1] if i in words and label not in words]
     if doubtful and len(free) > 1 and columns[0]:  # else there is no row below the header
         other = [i for i in free if i != doubtful[0]] + doubtful[:1]

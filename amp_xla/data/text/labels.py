@@ -77,7 +77,7 @@ class Labels:
             if share < 1.0:
                 advice = f"did --train-fraction {share:g} leave them out? Give a larger one"
             both = sorted({*self.names, *unseen})
-            advice = alike(both) or several(both) or advice
+            advice = ("" if alike(self.names) else alike(both)) or several(both) or advice
             raise DataError(
                 f"labels never seen in training: {counts}; known: {_listed(self.names)}; {advice}"
             )
