@@ -272,7 +272,7 @@ def _averaged_once(extend: Any) -> Any:
     """Average embeddings once per step.
 
     bert4keras 0.11.5 averages them twice with its own optimizers, whose sparse update calls the
-    dense one. No version averages them with Keras' SGD, which has another method.
+    dense one. No version averages them with Keras' SGD, whose sparse method has another name.
     """
 
     @functools.wraps(extend)

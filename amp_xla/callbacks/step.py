@@ -338,7 +338,7 @@ class FitJob(Job):
         return training_graph.from_model(self.model)
 
     def verify(self, graph: executed.ExecutedGraph) -> None:
-        """Compare the executed graph with Keras' policy, or with the settings if that is float32.
+        """Compare the executed graph with Keras' mixed policy, or without one with the settings.
 
         Raises:
           NothingConvertedError, UnsupportedError: the executed graph differs from the policy or the

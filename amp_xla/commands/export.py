@@ -138,7 +138,7 @@ def _export_script(config: Config, target: str, words: List[str]) -> int:
     with own_script.recorded() as built:
         model, batches, *_ = open_script(script, words, None)
     if setup.current().settings.precision == "amp":
-        raise AmpXlaError(f"{script} calls configure(precision=amp); export computes in float32")
+        raise AmpXlaError(f"{script} calls configure(precision=amp); export needs precision=fp32")
     module = module_of(script.path)
     own_script.load(model, weights, built, module)
     batch = next(batches) if batches else None

@@ -26,7 +26,7 @@ class KernelReport(compiler.Kernel):
 
     @property
     def what(self) -> str:
-        """Return what a table calls it: the function of a library, or how XLA made it."""
+        """Return the kernel's name in tables: a library's function, or how XLA made it."""
         return self.kind if self.library else _FUSED.get(self.kind, f"not fused: {self.kind}")
 
 

@@ -33,7 +33,7 @@ def recompute(loss: Any, gradients: Iterable[Any]) -> None:
     matrix product of a layer and the operations after it are not recomputed either. This keeps two
     more tensors of the output's size, and saves a third of the recomputation.
 
-    No session may have run the ``gradients``, tensors or IndexedSlices, yet.
+    No session may have run ``gradients`` (tensors or IndexedSlices) before.
 
     Raises:
       SettingsError: the loss depends on fewer than two layers named ``Transformer-<number>-...``.

@@ -37,8 +37,8 @@ class Dropout(NamedTuple):
 def dropped(x: jax.Array, dropout: Optional[Dropout], place: int) -> jax.Array:
     """Return ``x`` with a share of its elements set to 0 and the others scaled up.
 
-    A hash of step, ``place`` in the model and element decides, so several processes drop the same
-    elements as one. JAX's generator, Threefry, doubles the time of a step and of its compilation on
+    A hash of step, ``place`` in the model and element decides, so the number of processes changes
+    nothing. JAX's generator, Threefry, doubles the time of a step and of its compilation on
     a CPU.
     """
     if dropout is None or not dropout.rate:

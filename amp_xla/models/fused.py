@@ -138,7 +138,7 @@ def call(
 
 
 def verify(precision: Precision, plain: Callable[..., Any]) -> None:
-    """Compare cuDNN's attention, if it is installed, with ``plain``, that of ``derivatives``.
+    """Compare cuDNN's attention, if this run uses it, with ``plain`` of ``derivatives``.
 
     Raises:
       UnsupportedError: it cannot run here, or its output or gradients are wrong.

@@ -83,7 +83,7 @@ class EncoderOptions:
             )
 
     def config(self, vocab_size: int, max_length: int) -> Dict[str, Any]:
-        """Return the ``bert_config.json`` of a model that starts without ``bert``."""
+        """Return the ``bert_config.json`` of a model with random initial weights."""
         heads = max(1, self.hidden // HEAD)
         return bert_config(vocab_size, self.layers, self.hidden, heads, max_length, *self.rates)
 

@@ -78,9 +78,9 @@ def check_clipping(
     local = global_clipnorm is not None and not hasattr(agreement, "total")
     if agreement is not None and (inner or local):
         raise ValueError(
-            "global_clipnorm with model_parallel variables needs a norm over all ranks: pass it to "
-            "LossScaleOptimizer, not to the inner optimizer, and give the agreement a function "
-            "`total` that sums a float32 scalar over ranks"
+            "global_clipnorm with model_parallel variables needs a norm over all ranks: pass "
+            "global_clipnorm to LossScaleOptimizer, not to the inner optimizer, and give the "
+            "agreement a function `total` that sums a float32 scalar over ranks"
         )
 
 

@@ -238,7 +238,7 @@ class Window:
             if traced and late:
                 raise ValueError(
                     f"accumulate: a tf.function traced before does not update {', '.join(late)}; "
-                    f"give all variables to each apply_gradients, with zeros as gradients of those "
+                    f"pass all variables to each apply_gradients, with zero gradients for those "
                     f'that a micro-batch does not use (unconnected_gradients="zero")'
                 )
         self._kinds[kind] = (variables, not tf.executing_eagerly() and not in_v1_graph())

@@ -70,7 +70,7 @@ def _winner(runs: List[Record]) -> Optional[Record]:
 
 
 def visible(value: Any) -> Any:
-    r"""Return text for others, with control characters as ``\x1b``; other values unchanged."""
+    r"""Return a text redacted, its control characters as ``\x1b``; None as –, others unchanged."""
     if type(value) is not str:  # Markup, a subclass, is from our templates
         return "–" if value is None else value
     return printable(for_others(value), allowed="\n\t")

@@ -48,12 +48,12 @@ class _Embedding(tf.keras.layers.Layer):
         super().build(input_shape)
 
     def _computed(self, vectors: Any) -> Any:
-        """Cast to the compute dtype, or to float32 where TensorFlow 1.15 reports the ids' dtype."""
+        """Cast to the compute dtype; to float32 if that is the ids' dtype (TensorFlow 1.15)."""
         dtype = tf.as_dtype(getattr(self, "_compute_dtype", None) or tf.float32)
         return tf.cast(vectors, dtype if dtype.is_floating else tf.float32)
 
     def _vectors(self, keys: Any, slots: Any) -> Any:
-        """Return vectors [N, width] of int keys [N]; ``slots``, int64 [N], are for messages."""
+        """Return vectors [N, width] of int keys [N]; errors name the ``slots``, int64 [N]."""
         ids = tf.cast(keys, tf.int64)
         known = tf.logical_and(ids >= 0, ids < self.rows.height)
         wrong_slots, wrong_ids = (tf.boolean_mask(x, ~known) for x in (slots, ids))

@@ -80,8 +80,8 @@ def read_rows(folder: Path, name: str, tensor: str, rows: table.Rows) -> Any:
     """
     files = _files(folder, name)
     if len(files) != 1:
-        counts = " and of ".join(f"{count} ranks" for count in sorted(files)) or "none"
-        raise AmpXlaError(f"{folder} must hold the files of one table {name}; found: {counts}")
+        counts = " and ".join(f"one of {count} ranks" for count in sorted(files)) or "none"
+        raise AmpXlaError(f"{folder} must hold one table {name}; found: {counts}")
     ((count, paths),) = files.items()
     missing = [str(number) for number in range(count) if number not in paths]
     if missing:

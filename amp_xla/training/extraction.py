@@ -84,10 +84,10 @@ def predict(
     decode: Decode,
     fields: Callable[[List[Any]], Dict[str, Any]],
 ) -> Answers:
-    """Return a column for each entity or triple that a checkpoint of a run finds in a text.
+    """Return what a run's checkpoint finds in each text: a column per entity or triple.
 
     Args:
-      unit: what is found, for a warning.
+      unit: ``entities`` or ``triples``, for a warning.
       build: function (Keras model of the encoder, number of labels) -> model, outputs by name.
       fields: function that returns the JSON fields of what was found in a text.
     """

@@ -311,7 +311,7 @@ def _doubtful(
 def _by_number(
     table: Table, columns: Sequence[Sequence[str]], kinds: Sequence[str], request: Request
 ) -> Dict[str, int]:
-    """Return the columns by their order, without empty ones and ids."""
+    """Return which columns are text and label by their position, without empty ones and ids."""
     needs, known, last = request.needs, request.known, len(kinds) - 1
     ids = kinds[last] == "id" and all(map(_is_number, columns[last]))  # or labels
     free = list(range(len(kinds)))

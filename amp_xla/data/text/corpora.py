@@ -342,7 +342,7 @@ def package_files() -> List[List[Tuple[str, str]]]:
 
 
 def docstrings(group: List[Tuple[str, str]]) -> List[str]:
-    """Return docstrings, one line each; leave out short ones and dev texts of ``pydoc``."""
+    """Return one line per docstring; skip short ones and dev texts of the corpus ``pydoc``."""
     texts: List[str] = []
     for package, path in group:
         package_name = re.compile(re.escape(package), re.IGNORECASE)

@@ -171,7 +171,7 @@ def _csv(path: str, lines: List[str], **how: Any) -> Tuple[List[Line], List[BadL
 def _json_rows(
     path: str, lines: Sequence[str], rows: List[Line], bad: Sequence[BadLine]
 ) -> List[Tuple[int, Any]]:
-    """Return JSON lines as they are, or the parsed objects of an array or of several lines each."""
+    """Return JSON lines as they are; parse an array, or objects that span several lines."""
     with contextlib.suppress(ValueError):
         json_object(rows[0][1])
         return list(rows)

@@ -45,7 +45,7 @@ class Files:
         raise NotImplementedError
 
     def dataset(self, path: str, run: Optional[Layout] = None) -> Dataset:
-        """Return the texts of a file; ``run``: layout of the training file, if this is another."""
+        """Return the texts of a file; ``run``: the training file's layout, for any other file."""
         raise NotImplementedError
 
     def read(self, seed: int, **training: Any) -> Tuple[Dataset, Dataset]:

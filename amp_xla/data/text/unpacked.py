@@ -1,4 +1,4 @@
-"""Files and pipes as bytes: compressed in any way, or Parquet."""
+"""Unpacks files and pipes, compressed or Parquet, into bytes."""
 
 from __future__ import annotations
 

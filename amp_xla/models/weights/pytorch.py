@@ -59,7 +59,7 @@ class _View(NamedTuple):
 
     @property
     def span(self) -> int:
-        """The number of numbers from the first to the last of the tensor."""
+        """The length in the storage from the tensor's first to its last element."""
         steps = ((n - 1) * step for n, step in zip(self.size, self.stride))
         return 0 if 0 in self.size else sum(steps) + 1
 

@@ -49,8 +49,8 @@ def option(
 ) -> Option:
     """Forecast one GPU in one mode.
 
-    ``work`` is of the longest micro-batch; the mean one is ``ratio`` times as large. ``samples`` of
-    the run and the ``price`` of an hour of one GPU may be unknown.
+    ``work`` is that of the longest micro-batch; a mean micro-batch has ``ratio`` times as much. The
+    run's ``samples`` and the ``price`` of an hour of one GPU may be None.
     """
     seconds = forecast.seconds(work.scaled(ratio), gpu, mode, forecast.program("tensorflow"))
     total = sum(seconds)

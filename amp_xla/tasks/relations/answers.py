@@ -101,7 +101,7 @@ def decode(planes: np.ndarray, length: int) -> List[Tuple[int, ...]]:
 def triples(
     planes: np.ndarray, aligned: AlignedTexts, text: int, names: Sequence[str]
 ) -> List[Triple]:
-    """Return the triples that the scores ``planes`` give for a text, without duplicates."""
+    """Return a text's triples by their scores, ``planes``, without duplicates."""
     found = decode(planes, int(aligned.encoded.lengths[text]))
     return sorted({
         Triple(aligned.words(text, sh, st), names[p], aligned.words(text, oh, ot))

@@ -115,8 +115,8 @@ def cosent(cosine: Any, labels: Any, weights: Any) -> Any:
 def in_batch(vectors: Any, weights: Any) -> Any:
     """Build SimCSE's loss (Gao et al., arXiv:2104.08821), a float32 scalar.
 
-    It is the cross-entropy of cosines / 0.05 of unit vectors, float32 [B, 2, hidden]; the second
-    texts of all other pairs are negatives. ``weights``, [B], are 0 for padding.
+    It is the cross-entropy over cosines / 0.05. ``vectors``, float32 [B, 2, hidden], have length 1;
+    the second texts of other pairs are negatives. ``weights``, [B], are 0 for padding.
     """
     # AMP converts products of float32 to half precision, but not of float64; B is small.
     first, second = (tf.cast(vectors[:, i], tf.float64) for i in range(2))

@@ -21,7 +21,7 @@ Map = Callable[[Callable[[Any], Any], Iterable[Any]], Iterator[Any]]
 
 @contextlib.contextmanager
 def workers(count: int) -> Iterator[Map]:
-    """Yield a ``map`` in order by ``count`` processes, 0 = one per core, 1 = this process.
+    """Yield an ordered ``map`` over ``count`` processes; 0: one per core, 1: this process.
 
     Only a few items are in memory.
     """
