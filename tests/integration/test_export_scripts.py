@@ -218,7 +218,7 @@ def test_of_several_models_of_a_script_the_trained_one_is_named(scripts):
     first = "classify.py:build_model"
     for words, hint in (
         (("runs/classify", first), "name classify.py:model"),
-        (("runs/second", "classify.py:model"), "needed: a global of classify.py"),
+        (("runs/second", "classify.py:model"), "make the trained model a global of classify.py"),
     ):
         error = scripts(CLI, "export", *words, "--to", "no").error
         assert hint in error and "another model" not in error, error

@@ -64,7 +64,7 @@ def test_what_is_typed_stays_and_help_shows_the_defaults(capsys):
     found = flat(config)
     assert [found[name] for name in ("beta2", "dropout", "steps")] == [0.9, 0.2, 3000]
     assert described(config).startswith("preset bert, but beta2 0.9, dropout 0.2; meant for text ")
-    with pytest.raises(SettingsError, match="'berd'"):
+    with pytest.raises(SettingsError, match="--preset berd: allowed is bert"):
         parse(Config, ["--preset", "berd"])
     assert set(presets.PRESETS) >= {preset for preset, _ in PAPERS}
     for words, rate in (("--help", "0.001"), ("--preset lamb --help", "0.006")):
