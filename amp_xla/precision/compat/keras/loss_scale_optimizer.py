@@ -178,7 +178,7 @@ class LossScaleOptimizer(optimizer.LossScaleOptimizer):
         agreement.check_strategy()
         if not self._steps.ever_scaled:
             warnings.warn(
-                "apply_gradients() was called, but get_scaled_loss() never: gradients are not "
+                "apply_gradients() was called, but get_scaled_loss() was never called: gradients are not "
                 "protected from underflow; scale the loss, and unscale its gradients by "
                 "get_unscaled_gradients()",
                 LossScaleWarning,
