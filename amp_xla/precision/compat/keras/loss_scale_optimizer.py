@@ -178,8 +178,8 @@ class LossScaleOptimizer(optimizer.LossScaleOptimizer):
         agreement.check_strategy()
         if not self._steps.ever_scaled:
             warnings.warn(
-                "apply_gradients() was called, but get_scaled_loss() was never called: gradients are not "
-                "protected from underflow; scale the loss, and unscale its gradients by "
+                "apply_gradients() was called, but get_scaled_loss() was never called: gradients "
+                "are not protected from underflow; scale the loss, and unscale its gradients by "
                 "get_unscaled_gradients()",
                 LossScaleWarning,
                 stacklevel=2,
