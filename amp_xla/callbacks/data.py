@@ -328,8 +328,8 @@ class Feed:
         if self._before is None:
             return
         batch = self._next()
-        restored = self._draws and world().rank == 0  # other ranks' data are not in the checkpoint
-        if self._source.hashed(False) != self._before and not restored:
+        restarted = self._draws and world().rank == 0  # other ranks' data are not in the checkpoint
+        if self._source.hashed(False) != self._before and not restarted:
             note(
                 f"warning: batch {self._position} of the data differs from the one before the "
                 f"checkpoint: a resume is exact only if data depend on nothing but their files, "

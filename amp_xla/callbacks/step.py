@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import types
 from typing import Any, Callable, Dict, List, Mapping, Optional
@@ -241,13 +242,15 @@ class FitStep:
         fetches, buffers = function.outputs + function.fetches, _do_run.__globals__["tf_session"]
 
         def run(*arrays: Any, run_metadata: Any = None) -> Any:
-            what = None, [function.updates_op], fetches, dict(zip(fed, arrays))
+            step = functools.partial(
+                _do_run, session, None, [function.updates_op], fetches, dict(zip(fed, arrays))
+            )
             if function.run_options is None:
-                return _do_run(session, *what, None, None)
+                return step(None, None)
             options = buffers.TF_NewBufferFromString(function.run_options.SerializeToString())
             traces = buffers.TF_NewBuffer()
             try:
-                results = _do_run(session, *what, options, traces)
+                results = step(options, traces)
                 run_metadata.ParseFromString(bytes(buffers.TF_GetBuffer(traces)))
             finally:
                 for buffer in (options, traces):

@@ -73,6 +73,15 @@ def as_tensor(gradient: Any) -> Any:
     return arrays.map_floats(arrays.widen, gradient) if half else gradient
 
 
+def variable_of(tensor: Any) -> Any:
+    """Return the operation of the variable whose handle or reference enters a branch or a loop."""
+    while tensor.op.type.endswith(("Switch", "Enter")) or (  # RefSwitch, too
+        tensor.op.type == "Identity" and tensor.dtype == tf.resource
+    ):
+        tensor = tensor.op.inputs[0]
+    return tensor.op
+
+
 def dense(gradient: Any) -> Any:
     """Return the sum of an embedding's rows as a dense gradient; others unchanged."""
     if not isinstance(gradient, tf.IndexedSlices) or gradient.dense_shape is None:

@@ -12,7 +12,14 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequ
 
 from amp_xla.graph.nodes import closure, upstream
 from amp_xla.precision.loss_scale import LossScaleWarning
-from amp_xla.precision.tensorflow import Pairs, Window, all_finite, in_v1_graph, tf
+from amp_xla.precision.tensorflow import (
+    Pairs,
+    Window,
+    all_finite,
+    in_v1_graph,
+    tf,
+    variable_of,
+)
 
 ASSIGNS = ("Assign", "ResourceScatter", "Scatter", "StatefulPartitionedCall")
 
@@ -116,14 +123,11 @@ def _of_layers(operations: List[Any]) -> List[Any]:
 
 def _assigned(operations: Iterable[Any]) -> Set[Any]:
     """Return the operations of the variables that are assigned, also in a branch."""
-    variables = set()
+    variables: Set[Any] = set()
     for op in operations:
         if op.type.startswith(ASSIGNS):
             # A tf.function may assign all variables that it uses.
-            for source in op.inputs[: None if op.type.endswith("Call") else 1]:
-                while source.op.type.endswith(("Switch", "Enter")):  # RefSwitch, too
-                    source = source.op.inputs[0]
-                variables.add(source.op)
+            variables.update(map(variable_of, op.inputs[: None if op.type.endswith("Call") else 1]))
     return variables
 
 

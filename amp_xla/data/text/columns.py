@@ -338,12 +338,12 @@ def _by_number(
         sizes = {i: (len(columns[i]), len(set(columns[i]))) for i in texts}
         few = [i for i, (n, k) in sizes.items() if k <= min(n // 2, max(2, n // 10))]
         doubtful += [i for i in texts if i in words] + few + [last] * ids
-    if "label" in places and not all(map(_is_number, columns[last])) and kinds[last] != "id":
+    if "label" in places:
         label = places["label"]
-        doubtful += [label] * _differ(columns[label])
-    if "label" in places and kinds[last] == "text":
-        label = places["label"]
-        doubtful += [i for i in texts[:1] if i in words and label not in words]
+        is_name = kinds[last] != "id" and not all(map(_is_number, columns[last]))
+        doubtful += [label] * (is_name and _differ(columns[label]))
+        is_text = kinds[last] == "text" and label not in words
+        doubtful += [i for i in texts[:1] if is_text and i in words]
     if doubtful and len(free) > 1 and columns[0]:  # else there is no row below the header
         other = [i for i in free if i != doubtful[0]] + doubtful[:1]
         other = free[::-1] if len(free) == 2 else other
