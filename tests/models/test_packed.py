@@ -18,6 +18,7 @@ CLASSES = 3
 def session():
     """With the infinity of mixed precision, which must be enough to keep texts apart."""
     K.clear_session()
+    tf.set_random_seed(0)
     source = backend.bert4keras("backend").K
     before = source.infinity() if hasattr(source, "set_infinity") else None
     if before is not None:
@@ -82,8 +83,9 @@ def test_every_text_gets_the_answer_and_gives_the_gradient_it_has_alone(session,
     )
     assert [w.shape.as_list() for w in alone.weights] == [w.shape.as_list() for w in rows.weights]
     initialize_variables()
-    # Larger than at the start, or attention is too even for a leak to show.
-    values = [v * 8 + rng.normal(0, 0.1, v.shape) for v in alone.get_weights()]
+    # Larger than at the start, or attention is too even for a leak to show; 8 times is too sharp for
+    # float32: two of 25 draws then have gradients that rounding alone moves by more than the tolerance.
+    values = [v * 4 + rng.normal(0, 0.1, v.shape) for v in alone.get_weights()]
     alone.set_weights(values)
     rows.set_weights(values)
     names = ["token_ids", "segment_ids", "position_ids", "slots"]
