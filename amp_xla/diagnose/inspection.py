@@ -65,10 +65,10 @@ def inspect(model: Any, batch: Optional[Sequence[Any]] = None) -> Report:
 
 
 class _Node(NamedTuple):
-    """A node that computes. ``size``, the bytes of its results, is set if it stays in float32.
+    """A node that computes. The fields from ``size`` on are set only if it stays in float32.
 
-    So are ``op`` and ``blocker``, type and name of the node that keeps it there, and ``reason``, a
-    key of ``inspection_report._REASONS``; empty if there is none.
+    ``size`` is the bytes of its results. ``op`` and ``blocker`` are type and name of the node that
+    keeps it in float32, and ``reason`` is a key of ``inspection_report._REASONS``.
     """
 
     layer: str
@@ -180,7 +180,7 @@ def _blockers(nodes: Sequence[_Node], origins: NodeOrigins) -> List[BlockerRepor
 
 
 def _misfits(graph: Mapping[str, Any], origins: NodeOrigins) -> List[Misfit]:
-    """Return the constants that do not fit float16; those that nodes read in float16 come first."""
+    """Return constants that do not fit float16; first those that are rounded to float16."""
     readers = nodes.consumers(graph)
     out = []
     for name, node in graph.items():

@@ -26,7 +26,7 @@ GROUP_BYTES = 32 << 20
 
 
 def choose(agreement: Union[Agreement, str, None]) -> Optional[Agreement]:
-    """Replace ``auto`` by the agreement that this process needs; return a function or None as is.
+    """Return Horovod's agreement for ``auto``, if it has several ranks; others unchanged.
 
     Raises:
       ValueError: another string.
@@ -120,10 +120,10 @@ def check_strategy() -> None:
 def in_all_replicas(
     function: Callable[..., Any], gradients: Sequence[Any], scalars: Sequence[Any]
 ) -> Any:
-    """Call ``function(each_replica, scalars)`` once for all replicas, or for the only one.
+    """Call ``function(each_replica, scalars)`` once for all replicas of a strategy.
 
-    Optimizers call ``merge_call``, which TensorFlow forbids in a branch inside a replica. So the
-    branch is built where all replicas merge, and each replica applies inside it, as in Keras.
+    Optimizers call ``merge_call``, which TensorFlow forbids in a branch inside a replica. So one
+    branch is built for all replicas, and each replica applies its gradients in it, as in Keras.
 
     Args:
       function: builds the branch; ``each_replica(apply)`` inside it runs ``apply(gradients)``

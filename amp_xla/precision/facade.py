@@ -1,8 +1,8 @@
-"""The class, attributes, weights and configuration that Keras and checkpoints need.
+"""The part of ``LossScaleOptimizer`` for Keras and checkpoints: class, attributes, weights, config.
 
 Keras' ``compile`` accepts only Keras' optimizer classes. Under ``mixed_float16`` it also wraps each
-optimizer that is not Keras' ``LossScaleOptimizer``, so the loss would be scaled twice. Therefore
-users get an object whose class inherits from Keras' class, too; its methods are this package's.
+optimizer that is not Keras' ``LossScaleOptimizer``, so the loss would be scaled twice. So the class
+of the object that users get also inherits from Keras'; its methods are this package's.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Trackable: Any = next(c for c in tf.Module.__mro__ if c.__name__ == "Trackable")
 
 
 def concrete(base: type, inner: Inner) -> type:
-    """Return the subclass of ``base`` that the framework behind ``inner`` accepts."""
+    """Return a subclass of ``base`` that the framework of ``inner`` accepts as its optimizer."""
     expected: Optional[type] = None
     if isinstance(inner, (KerasInner, NewKerasInner)) and keras_of(inner.optimizer) is not None:
         module = sys.modules[own_class(inner.optimizer).__module__]
@@ -167,7 +167,7 @@ class OptimizerFacade(Trackable):
         return self.inner.get_slot(variable, name)
 
     def get_config(self) -> Dict[str, Any]:
-        """Return a description for JSON, which leaves out functions (groups, agreement, ...)."""
+        """Return a description for JSON; warn of functions (groups, ...), which it leaves out."""
         left_out = sorted(name for name, value in self._functions.items() if value)
         if left_out:
             warnings.warn(

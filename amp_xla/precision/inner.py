@@ -83,10 +83,10 @@ class Inner:
         return list(getattr(self.optimizer, self.aggregation)(pairs))
 
     def summed(self, pairs: Pairs) -> Pairs:
-        """Return sparse gradients as dense ones if the optimizer, as bert4keras' do, makes them so.
+        """Make sparse gradients dense if the optimizer is bert4keras', which would do so itself.
 
-        It would first look for the distinct rows. Their number differs between batches, and XLA
-        would compile the whole update for each. Where it clips, it clips rows.
+        They would first search the distinct rows, whose number differs between batches, and XLA
+        would compile the whole update for each number. If they clip, they need the rows.
         """
         owner = _owner(self.optimizer, "_resource_apply_sparse")
         if self.clips or owner is None or not owner.__module__.startswith("bert4keras"):
@@ -104,7 +104,7 @@ class Inner:
                 build(list(variables))
 
     def clip(self, pairs: Pairs) -> Pairs:
-        """Clip unscaled gradients, before they are cast, as the optimizer is configured."""
+        """Clip unscaled gradients as the optimizer is configured; the caller casts them later."""
         clip = getattr(type(self.optimizer), self.clipping, None)  # another replica may apply now
         if clip is not None:
             return list(clip(self.optimizer, pairs))
@@ -253,7 +253,7 @@ def _refuse_second_scaling(optimizer: Any) -> None:
 
 
 def derived(loss: Any, variables: Sequence[Any], tape: Any = None) -> Pairs:
-    """Return pairs (gradient, variable); None as gradient if the loss does not depend on it."""
+    """Return pairs (gradient, variable); the gradient is None if the loss does not depend on it."""
     if tape is None:
         return list(zip(tf.gradients(loss, list(variables)), variables))
     return list(zip(tape.gradient(loss, list(variables)), variables))

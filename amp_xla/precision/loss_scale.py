@@ -43,7 +43,7 @@ class LossScaleWarning(UserWarning):
 
 
 class _LossScale:
-    """Base class of the three loss scales; ``spec`` names each of them by its ``kind``."""
+    """Base class of the loss scales; ``kind`` is the name of a class in ``spec``."""
 
     kind: ClassVar[str]
     loss_scale: Any
@@ -165,7 +165,7 @@ class DynamicLossScale(_LossScale):
     def adjust(self, grads_finite: Any) -> DynamicLossScale:
         """Return the next state; ``grads_finite`` is a boolean scalar.
 
-        It only multiplies, because compilers change the last bit of divisions by constants.
+        There is no division, because compilers change the last bit of divisions by constants.
         """
         scale, counter = self.loss_scale, self.counter
         xp = arrays.namespace(scale, counter, grads_finite)

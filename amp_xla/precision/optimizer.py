@@ -41,7 +41,7 @@ Group = Tuple[Callable[[Any], bool], Any]
 
 
 class LossScaleOptimizer(OptimizerFacade):
-    """An optimizer with loss scaling that skips, and counts, non-finite steps.
+    """An optimizer with loss scaling, which skips steps that are not finite and counts them.
 
     Args:
       inner: a ``tf.train`` optimizer, a Keras optimizer (OptimizerV2, bert4keras', the newer
@@ -293,7 +293,7 @@ class LossScaleOptimizer(OptimizerFacade):
                     LossScaleWarning,
                     stacklevel=2,
                 )
-            # Gradients that the user scaled and unscaled are one whole step.
+            # Gradients that were neither scaled nor unscaled here are one whole step.
             several = step.scaled or bool(step.unscaled)
             if not several:
                 self._steps.close()

@@ -1,7 +1,7 @@
 """Mixed-precision policies: the dtypes of parameters, computation and outputs.
 
-A policy is a frozen, hashable value with a short text form for command lines. Dtypes of any
-framework give equal policies. Source of the idea and the grammar: jmp,
+A policy is a frozen, hashable value with a short text form for command lines. The same dtypes make
+equal policies, whichever framework they come from. Source of the idea and the grammar: jmp,
 https://github.com/google-deepmind/jmp.
 """
 

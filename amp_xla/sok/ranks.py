@@ -1,8 +1,8 @@
 """Ranks that share tables and exchange their rows, through Horovod; or a single process.
 
 Each id and its vector are sent once per rank and step. Gradients are summed in float32 before they
-are sent, and each rank updates its rows. The sum is divided by the number of ranks, which gives the
-gradient of the mean loss over all ranks, as for the variables that all ranks have.
+are sent, and each rank updates its rows. The sum is divided by the number of ranks: it is then the
+gradient of the mean loss over ranks, as the averaged gradients of other variables are.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ class LossScaleOptimizer(optimizer.LossScaleOptimizer):
             self._track_trackable(self.inner, "base_optimizer")
             self._track_trackable(_KerasState(self._state), "loss_scale")
             return
-        # To a checkpoint this object is the inner optimizer, with a loss scale.
+        # Checkpoints treat this object as the inner optimizer, with a loss scale as a child.
         self._trackable = self.inner
         if hasattr(self.inner, "_hyper"):
             keras = sys.modules[facade.own_class(self.inner).__module__]
@@ -193,7 +193,7 @@ class LossScaleOptimizer(optimizer.LossScaleOptimizer):
 
 
 class _KerasState(Trackable):
-    """A loss scale's variables by their names in Keras' checkpoints."""
+    """The variables of a loss scale, tracked by their names in Keras' checkpoints."""
 
     def __init__(self, state: LossScaleVariables) -> None:
         if state.dynamic:
