@@ -10,12 +10,18 @@ needs this function.
 from __future__ import annotations
 
 import importlib
+import os
+import socket
 import sys
 from typing import Any, Callable, List, Mapping, Optional, Sequence, Union
 
+from amp_xla import backend
+from amp_xla.backend import configuring
+from amp_xla.errors import AmpXlaError
 from amp_xla.graph.executed import BETWEEN_RANKS
 from amp_xla.precision import arrays
 from amp_xla.precision.tensorflow import Pairs, distinct_rows, in_v1_graph, tf
+from amp_xla.process.world import World, meet
 
 Agreement = Callable[[Any], Any]
 # Strategies in which each replica has its own copy of a variable, by the names of their classes.
@@ -23,6 +29,71 @@ SUPPORTED = ("MirroredStrategy", "CollectiveAllReduceStrategy", "OneDeviceStrate
 # Size of a group of gradients that is sent at once. Horovod's own fusion depends on timing, so with
 # three ranks or more it would add the same numbers in another order in each run.
 GROUP_BYTES = 32 << 20
+# Horovod's own limit for a rank that does not answer is infinite. With XLA on a GPU a rank may
+# compile while others have loaded their programs.
+_STALL_SECONDS, _COMPILING_SECONDS = "35", "600"
+_DEFAULTS = {
+    "HOROVOD_STALL_CHECK_TIME_SECONDS": "20",
+    "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": _STALL_SECONDS,
+    "HOROVOD_GLOO_TIMEOUT_SECONDS": _STALL_SECONDS,
+    "HOROVOD_LOG_LEVEL": "fatal",
+    "HOROVOD_DISABLE_GROUP_FUSION": "1",  # fixes the order of additions
+}
+
+
+def start_horovod(place: World) -> Any:
+    """Initialize Horovod among the ranks of a launcher, choose this rank's GPU; return Horovod.
+
+    Raises:
+      AmpXlaError: Horovod is missing, or its ranks differ from the launcher's.
+    """
+    compiles = configuring.compiles() and backend.gpus()
+    for name, value in _DEFAULTS.items():
+        longer = compiles and value == _STALL_SECONDS
+        os.environ.setdefault(name, _COMPILING_SECONDS if longer else value)
+    _check_name(place, os.environ)
+    try:
+        hvd = importlib.import_module("horovod.tensorflow")
+    except ImportError as error:
+        raise AmpXlaError(
+            f"{place.size} ranks were started, and Horovod cannot be imported ({error}); "
+            f"`make train NP={place.size}` builds it"
+        ) from error
+    # A script that has initialized Horovod may have chosen the GPU.
+    chosen = hvd.is_initialized() and len(backend.gpus()) == 1
+    if not hvd.is_initialized():
+        meet(place)
+        hvd.init()
+    if (hvd.rank(), hvd.size()) != (place.rank, place.size):
+        raise AmpXlaError(
+            f"the launcher started rank {place.rank} of {place.size}, but Horovod is rank "
+            f"{hvd.rank()} of {hvd.size()}: it was built for another launcher; see `horovodrun "
+            f"--check-build`"
+        )
+    if backend.gpus() and not chosen:
+        backend.use_gpu(hvd.local_rank())
+    return hvd
+
+
+def _check_name(place: World, environ: Mapping[str, str]) -> None:
+    """Refuse to run on several hosts if this host's name resolves to the loopback address.
+
+    Gloo listens on the address of the host's name, so other hosts would wait for minutes. Debian's
+    installer writes such a name into /etc/hosts.
+    """
+    several = int(environ.get("HOROVOD_CROSS_SIZE") or 1) > 1
+    if not several or environ.get("HOROVOD_GLOO_RENDEZVOUS_ADDR", "127.").startswith("127."):
+        return
+    name = socket.gethostname()
+    try:
+        address = socket.gethostbyname(name)
+    except OSError as error:
+        address = f"nothing ({error})"
+    if address.startswith(("127.", "nothing")):
+        raise AmpXlaError(
+            f"{place.name} resolves its own name {name} to {address}, which no other host reaches; "
+            f"in its /etc/hosts or DNS, give {name} the address of its network card"
+        )
 
 
 def choose(agreement: Union[Agreement, str, None]) -> Optional[Agreement]:

@@ -150,6 +150,12 @@ def is_float(x: Any) -> bool:
     return name is not None and name.startswith(("float", "bfloat")) and name != "float0"
 
 
+def is_finite(values: np.ndarray) -> bool:
+    """Return True if a NumPy array has no NaN and no infinity."""
+    # Minimum and maximum propagate NaN and need no array of booleans.
+    return not values.size or bool(np.isfinite(values.min()) and np.isfinite(values.max()))
+
+
 def is_sparse(x: Any) -> bool:
     """Return True for ``tf.IndexedSlices``: rows of a gradient, with the row numbers."""
     return hasattr(x, "values") and hasattr(x, "indices") and hasattr(x, "dense_shape")

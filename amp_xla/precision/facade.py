@@ -16,7 +16,6 @@ import warnings
 from typing import Any, Dict, List, Optional, Sequence
 
 from amp_xla import backend
-from amp_xla.precision import loss_scale as scales
 from amp_xla.precision.inner import Inner, KerasInner, NewKerasInner
 from amp_xla.precision.loss_scale import LossScaleWarning
 from amp_xla.precision.tensorflow import tf
@@ -86,6 +85,7 @@ class OptimizerFacade(Trackable):
       inner: the wrapped optimizer.
     """
 
+    inner_field = "inner"  # of the configuration
     inner: Any
     applied_steps: Any
     _config: Dict[str, Any]
@@ -184,13 +184,13 @@ class OptimizerFacade(Trackable):
         """Return the optimizer that ``get_config`` described.
 
         Args:
-          config: from ``get_config``.
+          config: from ``get_config`` of this class; in the drop-in for Keras' class, also of that.
           custom_objects: classes by name, for inner optimizers that no import finds.
           **more: the functions that ``get_config`` left out.
         """
         config = dict(config)
-        inner = restored(config.pop("inner"), custom_objects)
-        return cls(inner, scales.from_spec(config.pop("loss_scale")), **config, **more)
+        inner = restored(config.pop(cls.inner_field), custom_objects)
+        return cls(inner, **config, **more)
 
 
 def described(optimizer: Any) -> Dict[str, Any]:

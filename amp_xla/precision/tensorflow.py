@@ -135,19 +135,18 @@ class LossScaleVariables(tf.Module):
         no_scaling = isinstance(self.spec, loss_scale.NoOpLossScale)
         return self.spec if no_scaling else loss_scale.StaticLossScale(scale)
 
-    def adjust(self, grads_finite: Any, scale: Optional[Any] = None) -> Any:
+    def adjust(self, grads_finite: Any, scale: Any) -> Any:
         """Assign the next state.
 
         Args:
           grads_finite: boolean scalar tensor, the same on every replica.
-          scale: the scale of this step; None = read the variable.
+          scale: the scale of this step.
 
         Returns:
           In a v1 graph the operation that assigns.
         """
         if self.scale_variable is None or self.counter is None:
             return tf.no_op()
-        scale = self.loss_scale if scale is None else scale
         counter = tf.cast(self.counter.read_value(), tf.int32)
         following = self.spec.replace(scale, counter).adjust(tf.convert_to_tensor(grads_finite))
         # The old state must be read before the new one is written.

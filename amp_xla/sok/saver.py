@@ -16,6 +16,7 @@ from safetensors import SafetensorError, safe_open
 
 from amp_xla import backend
 from amp_xla.errors import AmpXlaError
+from amp_xla.precision.arrays import is_finite
 from amp_xla.process import durable
 from amp_xla.sok import ranks, table
 
@@ -142,9 +143,8 @@ class TableShards:
         """
         tensors, session = {}, backend.session()
         for name, variable, _ in self._parts():
-            values = tensors[name] = session.run(variable)
-            # Minimum and maximum propagate NaN and need no array of booleans.
-            if values.size and not (np.isfinite(values.min()) and np.isfinite(values.max())):
+            tensors[name] = session.run(variable)
+            if not is_finite(tensors[name]):
                 raise AmpXlaError(f"{name} is not finite")
         write_rows(folder, _FILES, tensors)
 

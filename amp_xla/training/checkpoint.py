@@ -28,6 +28,7 @@ from safetensors import SafetensorError
 
 from amp_xla import config as settings
 from amp_xla.errors import DataError, SettingsError
+from amp_xla.precision.arrays import is_finite
 from amp_xla.process import durable, json_files, regular
 from amp_xla.process.progress import note
 from amp_xla.training.manifest import TENSORS, CheckpointError, problems, write_manifest
@@ -129,7 +130,7 @@ class Checkpoint:
         loaded = self._load().items()
         tensors = {name: array for name, array in loaded if not name.startswith(MORE)}
         for name, array in tensors.items():
-            if not _is_finite(array):
+            if not is_finite(array):
                 raise CheckpointError(f"{self.path / TENSORS}: {name} has NaN or infinity")
         return tensors
 
@@ -175,7 +176,7 @@ def write(
         for name, array in tensors.items()
     }
     for name, array in sorted(stored.items()):
-        if not name.startswith(MORE) and not _is_finite(array):
+        if not name.startswith(MORE) and not is_finite(array):
             raise CheckpointError(f"{name} is not finite, so {path.name} was not written")
     temporary = folder / f"{durable.TEMPORARY}{path.name}"
     try:
@@ -203,11 +204,6 @@ def write(
 def _write_tensors(path: Path, tensors: Dict[str, np.ndarray]) -> None:
     safetensors.numpy.save_file(tensors, str(path))
     durable.own(path)
-
-
-def _is_finite(array: np.ndarray) -> bool:
-    # Minimum and maximum propagate NaN and need no array of booleans.
-    return not array.size or bool(np.isfinite(array.min()) and np.isfinite(array.max()))
 
 
 def prune(folder: Path, keep: int) -> None:

@@ -125,7 +125,7 @@ class Quartering(DynamicLossScale):
 def test_a_new_rule_is_a_class_with_an_adjust_and_nothing_else(session):
     """What CONTRIBUTING.md promises: variables and sessions take it as it is."""
     finite, state = tf.placeholder(tf.bool, []), LossScaleVariables(Quartering(64.0))
-    step, scales = state.adjust(finite), []
+    step, scales = state.adjust(finite, state.loss_scale), []
     session.run(tf.global_variables_initializer())
     for flag in (True, False, True):
         session.run(step, {finite: flag})

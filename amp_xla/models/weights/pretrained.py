@@ -21,6 +21,7 @@ from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.data.text.vocabulary import json_file
 from amp_xla.errors import DataError
 from amp_xla.models.weights import Shape, Stored, Tensors, damaged, hugging_face
+from amp_xla.precision.arrays import is_finite
 from amp_xla.process import regular
 from amp_xla.process.progress import note
 
@@ -366,8 +367,7 @@ def _finite(name: str, tensor: Stored) -> np.ndarray:
         values = np.asarray(tensor.read(), np.float32)
     except Exception as error:
         raise damaged(f"{tensor.source}: tensor {name}", error) from None
-    # Minimum and maximum propagate NaN and need no array of booleans.
-    if values.size and not (np.isfinite(values.min()) and np.isfinite(values.max())):
+    if not is_finite(values):
         raise DataError(f"{tensor.source}: tensor {name} holds NaN or infinity")
     return values
 

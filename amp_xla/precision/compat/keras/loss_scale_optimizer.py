@@ -47,6 +47,7 @@ class LossScaleOptimizer(optimizer.LossScaleOptimizer):
     """
 
     keeps_keras_name = counts_skipped = True
+    inner_field = "inner_optimizer"
 
     def __new__(cls, inner_optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         _check_inner(inner_optimizer)
@@ -138,15 +139,6 @@ class LossScaleOptimizer(optimizer.LossScaleOptimizer):
             "initial_scale": self.initial_scale,
             "dynamic_growth_steps": self.dynamic_growth_steps,
         }
-
-    @classmethod
-    def from_config(
-        cls, config: Dict[str, Any], custom_objects: Optional[Dict[str, Any]] = None, **more: Any
-    ) -> Any:
-        """Return the optimizer of a ``get_config`` dictionary, of this class or of Keras'."""
-        config = dict(config)
-        inner = facade.restored(config.pop("inner_optimizer"), custom_objects)
-        return cls(inner, **config, **more)
 
     def apply_gradients(  # type: ignore[override]
         self,
