@@ -107,10 +107,8 @@ def _model_line(operation: Any) -> str:
 
 
 def _short(path: str) -> str:
-    parts = path.replace(os.sep, "/").split("/")
-    if "site-packages" in parts:
-        return "/".join(parts[parts.index("site-packages") + 1 :])
-    if "bert4keras" in parts:
-        return "/".join(parts[len(parts) - 1 - parts[::-1].index("bert4keras") :])
+    library = re.search(r"/site-packages/(.+)|.*/(bert4keras/.+)", path.replace(os.sep, "/"))
+    if library:
+        return library.group(1) or library.group(2)
     relative = os.path.relpath(path)
     return os.path.basename(path) if relative.startswith("..") else relative

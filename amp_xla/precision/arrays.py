@@ -167,8 +167,6 @@ def cast(x: Any, dtype: str) -> Any:
         return x
     if family(x) == "tensorflow":
         return sys.modules["tensorflow"].cast(x, dtype)
-    if family(x) == "jax":
-        return x.astype(dtype)
     return x.astype(scalar_type(dtype))
 
 

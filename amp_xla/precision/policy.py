@@ -84,9 +84,6 @@ class Policy:
     def __repr__(self) -> str:
         return "Policy(" + ", ".join(repr(name) for name in self.names) + ")"
 
-    def __reduce__(self) -> Any:
-        return type(self), self.names
-
 
 def _cast(tree: T, dtype: str) -> T:
     return arrays.map_floats(lambda x: arrays.cast(x, dtype), tree)

@@ -91,25 +91,13 @@ class LossScaleOptimizer(optimizer.LossScaleOptimizer):
         """True from TensorFlow 2.4 on: checkpoints treat Keras' class as its inner optimizer."""
         return any(c.__name__ == "DelegatingTrackableMixin" for c in type(self).__mro__)
 
-    @property
-    def inner_optimizer(self) -> Any:
-        return self.inner
-
-    @property
-    def dynamic(self) -> bool:
-        return self._state.dynamic
-
-    @property
-    def initial_scale(self) -> float:
-        return float(self._state.spec.loss_scale)
-
-    @property
-    def dynamic_counter(self) -> Optional[Any]:
-        return self._state.counter
-
-    @property
-    def dynamic_growth_steps(self) -> Optional[int]:
-        return self._state.spec.growth_interval if self.dynamic else None
+    inner_optimizer = property(lambda self: self.inner)
+    dynamic = property(lambda self: self._state.dynamic)
+    initial_scale = property(lambda self: float(self._state.spec.loss_scale))
+    dynamic_counter = property(lambda self: self._state.counter)
+    dynamic_growth_steps = property(
+        lambda self: self._state.spec.growth_interval if self.dynamic else None
+    )
 
     def _delegated(self, name: str) -> bool:
         hyper = getattr(self.inner, "_hyper", {})
