@@ -53,7 +53,7 @@ def rewrite(training: Any, fetches: Sequence[str], repeatable: bool = True) -> R
     """Return the training graph as mixed precision would run it.
 
     Args:
-      training, repeatable: a ``TrainingGraph``, and as for its ``export``.
+      training, repeatable: the ``TrainingGraph``, and the argument of its ``export``.
       fetches: names of the operations that a step runs; they keep their dtype.
 
     Raises:

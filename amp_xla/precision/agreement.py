@@ -97,7 +97,7 @@ def _check_name(place: World, environ: Mapping[str, str]) -> None:
 
 
 def choose(agreement: Union[Agreement, str, None]) -> Optional[Agreement]:
-    """Return Horovod's agreement for ``auto``, if it has several ranks; others unchanged.
+    """Return a function or None unchanged; for ``auto`` Horovod's agreement, if it has ranks.
 
     Raises:
       ValueError: another string.
@@ -191,7 +191,7 @@ def check_strategy() -> None:
 def in_all_replicas(
     function: Callable[..., Any], gradients: Sequence[Any], scalars: Sequence[Any]
 ) -> Any:
-    """Call ``function(each_replica, scalars)`` once for all replicas of a strategy.
+    """Call ``function(each_replica, scalars)`` once, in a strategy for all of its replicas.
 
     Optimizers call ``merge_call``, which TensorFlow forbids in a branch inside a replica. So one
     branch is built for all replicas, and each replica applies its gradients in it, as in Keras.

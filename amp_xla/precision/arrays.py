@@ -208,9 +208,7 @@ def map_with_path(leaf: Callable[[str, Any], Any], tree: Any, path: str = "") ->
         return leaf(path, tree)
     if isinstance(tree, dict):
         pairs = {k: map_with_path(leaf, v, _join(path, k)) for k, v in tree.items()}
-        if type(tree) is dict:
-            return pairs
-        clone = tree.copy()
+        clone = tree.copy()  # also of subclasses
         clone.update(pairs)
         return clone
     if isinstance(tree, (list, tuple)):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-from typing import Any, ClassVar, Dict, Iterator, List, Optional, Sequence
+from typing import Any, ClassVar, Dict, Iterator, List, Sequence
 
 from amp_xla.errors import UnsupportedError
 from amp_xla.precision import arrays
@@ -35,8 +35,8 @@ class Inner:
         self.optimizer = optimizer
 
     @property
-    def iterations(self) -> Optional[Any]:
-        """The optimizer's step variable, if it has one."""
+    def iterations(self) -> Any:
+        """The optimizer's step variable, or None; Keras' optimizers always have one."""
         steps = getattr(self.optimizer, "iterations", None)
         if steps is not None and not hasattr(steps, "read_value"):
             steps = getattr(steps, "value", None)  # Keras 3 wraps TensorFlow's variables
@@ -54,11 +54,6 @@ class Inner:
         """The optimizer's clipping: any of clipnorm, clipvalue, global_clipnorm."""
         values = {name: getattr(self.optimizer, name, None) for name in CLIPS}
         return {name: float(value) for name, value in values.items() if value}
-
-    @property
-    def children(self) -> Dict[str, Any]:
-        """Parts of the optimizer, by name, which a SavedModel must contain."""
-        return {}
 
     def gradients(self, loss: Any, variables: Sequence[Any], tape: Any = None) -> Pairs:
         """Return pairs (gradient, variable), reduced over ranks if the optimizer does so.
@@ -129,12 +124,6 @@ class Inner:
         finally:
             fields.pop(self.clipping, None)  # once for all replicas
 
-    def count_skipped(self) -> Any:
-        """Advance the optimizer's step without an update."""
-        if self.iterations is None:
-            return tf.no_op()
-        return self.iterations.assign_add(1, read_value=False)
-
 
 class KerasInner(Inner):
     """A Keras OptimizerV2, including bert4keras' optimizers."""
@@ -176,10 +165,6 @@ class NewKerasInner(Inner):
 
     clipping = "_clip_gradients"
     aggregation, aggregated = "aggregate_gradients", {"skip_gradients_aggregation": True}
-
-    @property
-    def children(self) -> Dict[str, Any]:
-        return {"_iterations": self.optimizer.iterations, "_variables": self.optimizer._variables}
 
     def gradients(self, loss: Any, variables: Sequence[Any], tape: Any = None) -> Pairs:
         if tape is None or is_keras_own(self.optimizer, "compute_gradients"):

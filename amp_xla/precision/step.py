@@ -237,7 +237,8 @@ class Steps:
             def skip() -> Any:
                 done = self._skipped(scale) if first else []
                 if self.counts_skipped:
-                    done += [inner.count_skipped() for inner in inners if inner not in repeated]
+                    steps = [inner.iterations for inner in inners if inner not in repeated]
+                    done += [variable.assign_add(1, read_value=False) for variable in steps]
                 return _after([], lambda: done)
 
             reads = [value for pairs in step.shared.values() for _, value in pairs]

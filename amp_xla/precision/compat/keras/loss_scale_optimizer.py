@@ -120,7 +120,7 @@ class LossScaleOptimizer(optimizer.LossScaleOptimizer):
         return list(getattr(self.inner, "get_slot_names", list)())
 
     def get_config(self) -> Dict[str, Any]:
-        """Return the configuration of Keras' class."""
+        """Return a configuration that Keras' class reads, too."""
         return {
             "inner_optimizer": facade.described(self.inner),
             "dynamic": self.dynamic,
