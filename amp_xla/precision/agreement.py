@@ -16,7 +16,6 @@ import sys
 from typing import Any, Callable, List, Mapping, Optional, Sequence, Union
 
 from amp_xla import backend
-from amp_xla.backend import configuring
 from amp_xla.errors import AmpXlaError
 from amp_xla.graph.executed import BETWEEN_RANKS
 from amp_xla.precision import arrays
@@ -29,16 +28,6 @@ SUPPORTED = ("MirroredStrategy", "CollectiveAllReduceStrategy", "OneDeviceStrate
 # Size of a group of gradients that is sent at once. Horovod's own fusion depends on timing, so with
 # three ranks or more it would add the same numbers in another order in each run.
 GROUP_BYTES = 32 << 20
-# Horovod's own limit for a rank that does not answer is infinite. With XLA on a GPU a rank may
-# compile while others have loaded their programs.
-_STALL_SECONDS, _COMPILING_SECONDS = "35", "600"
-_DEFAULTS = {
-    "HOROVOD_STALL_CHECK_TIME_SECONDS": "20",
-    "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": _STALL_SECONDS,
-    "HOROVOD_GLOO_TIMEOUT_SECONDS": _STALL_SECONDS,
-    "HOROVOD_LOG_LEVEL": "fatal",
-    "HOROVOD_DISABLE_GROUP_FUSION": "1",  # fixes the order of additions
-}
 
 
 def start_horovod(place: World) -> Any:
@@ -47,10 +36,6 @@ def start_horovod(place: World) -> Any:
     Raises:
       AmpXlaError: Horovod is missing, or its ranks differ from the launcher's.
     """
-    compiles = configuring.compiles() and backend.gpus()
-    for name, value in _DEFAULTS.items():
-        longer = compiles and value == _STALL_SECONDS
-        os.environ.setdefault(name, _COMPILING_SECONDS if longer else value)
     _check_name(place, os.environ)
     try:
         hvd = importlib.import_module("horovod.tensorflow")

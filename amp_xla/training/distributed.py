@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import os
 import re
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, Callable, List, Optional, Sequence, TypeVar, cast
@@ -18,12 +19,23 @@ from typing import Any, Callable, List, Optional, Sequence, TypeVar, cast
 import numpy as np
 
 from amp_xla import backend
+from amp_xla.backend import configuring
 from amp_xla.data.batches.protocol import RankShard
 from amp_xla.errors import AmpXlaError, RankLost
 from amp_xla.process.world import World, stop_with_launcher, world
 
 T = TypeVar("T")
 
+# Horovod's own limit for a rank that does not answer is infinite. With XLA on a GPU a rank may
+# compile while others have loaded their programs.
+_STALL_SECONDS, _COMPILING_SECONDS = "35", "600"
+_DEFAULTS = {
+    "HOROVOD_STALL_CHECK_TIME_SECONDS": "20",
+    "HOROVOD_STALL_SHUTDOWN_TIME_SECONDS": _STALL_SECONDS,
+    "HOROVOD_GLOO_TIMEOUT_SECONDS": _STALL_SECONDS,
+    "HOROVOD_LOG_LEVEL": "fatal",
+    "HOROVOD_DISABLE_GROUP_FUSION": "1",  # fixes the order of additions
+}
 # Finds the cause in the long error messages of TensorFlow and Horovod.
 _CAUSE = re.compile(
     r"connection closed by peer|connection reset by peer|timed out waiting|stalled|"
@@ -192,6 +204,10 @@ def join() -> Ranks:
     if place.size > 1 and hvd is None:
         from amp_xla.precision.agreement import start_horovod  # needs TensorFlow
 
+        compiles = configuring.compiles() and backend.gpus()
+        for name, value in _DEFAULTS.items():
+            longer = compiles and value == _STALL_SECONDS
+            os.environ.setdefault(name, _COMPILING_SECONDS if longer else value)
         hvd = start_horovod(place)
         stop_with_launcher()
     _current = Ranks(place, hvd)
