@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import itertools
 from collections import Counter
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
@@ -137,11 +138,9 @@ def _blocker(
 
 
 def _layers(nodes: Sequence[_Node], positions: Mapping[str, int]) -> List[LayerReport]:
-    members: Dict[str, List[_Node]] = {}
-    for node in nodes:
-        members.setdefault(node.layer, []).append(node)
-    ordered = sorted(members, key=lambda n: (positions.get(n, len(positions)), n))
-    return [_layer(name, members[name]) for name in ordered]
+    ordered = sorted(nodes, key=lambda n: (positions.get(n.layer, len(positions)), n.layer))
+    groups = itertools.groupby(ordered, lambda node: node.layer)
+    return [_layer(name, list(members)) for name, members in groups]
 
 
 def _layer(name: str, nodes: Sequence[_Node]) -> LayerReport:

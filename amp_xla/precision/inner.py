@@ -5,9 +5,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import inspect
-from typing import Any, ClassVar, Dict, Iterator, List, Sequence
+from typing import Any, ClassVar, Dict, List, Sequence
 
 from amp_xla.errors import UnsupportedError
 from amp_xla.precision import arrays
@@ -134,18 +133,14 @@ class KerasInner(Inner):
     def gradients(self, loss: Any, variables: Sequence[Any], tape: Any = None) -> Pairs:
         if is_keras_own(self.optimizer, "get_gradients" if tape is None else "_compute_gradients"):
             return derived(loss, variables, tape)
-        with self._without_clipping():  # Horovod's would clip before it reduces
-            if tape is not None:
-                return list(self.optimizer._compute_gradients(loss, variables, tape=tape))
-            return list(zip(self.optimizer.get_gradients(loss, list(variables)), variables))
-
-    @contextlib.contextmanager
-    def _without_clipping(self) -> Iterator[None]:
-        # TensorFlow 1.15 tests whether the attribute exists, so None would not do.
+        # Horovod's would clip before it reduces. TensorFlow 1.15 tests whether an attribute exists,
+        # so None would not do.
         fields = vars(self.optimizer)
         removed = {name: fields.pop(name) for name in CLIPS if fields.get(name) is not None}
         try:
-            yield
+            if tape is not None:
+                return list(self.optimizer._compute_gradients(loss, variables, tape=tape))
+            return list(zip(self.optimizer.get_gradients(loss, list(variables)), variables))
         finally:
             fields.update(removed)
 
@@ -200,24 +195,6 @@ def inner_of(optimizer: Any) -> Inner:
     if isinstance(optimizer, type):
         name = optimizer.__name__
         raise TypeError(f"optimizer is the class {name}; allowed: an instance, e.g. {name}(1e-3)")
-    _refuse_second_scaling(optimizer)
-    if not hasattr(optimizer, "apply_gradients"):
-        raise TypeError(f"{optimizer!r} is not an optimizer: it has no apply_gradients")
-    if hasattr(optimizer, "_hyper") and hasattr(optimizer, "_resource_apply_dense"):
-        return KerasInner(optimizer)
-    if hasattr(optimizer, "update_step") and hasattr(optimizer, "build"):
-        if in_v1_graph():  # Keras would create the updates and run none of them
-            raise UnsupportedError(
-                f"{type(optimizer).__name__} is one of Keras' newer optimizers, which do not train "
-                f"in graph mode (import amp_xla.setup has turned it on); allowed: an optimizer of "
-                f"keras.optimizers.legacy, of bert4keras (weight decay: extend_with_weight_decay) "
-                f"or of tf.compat.v1.train; or eager execution, without that import"
-            )
-        return NewKerasInner(optimizer)
-    return Inner(optimizer)
-
-
-def _refuse_second_scaling(optimizer: Any) -> None:
     name = type(optimizer).__name__
     if hasattr(optimizer, "get_unscaled_gradients"):
         raise ValueError(f"{name} already scales the loss; pass its inner optimizer instead")
@@ -235,6 +212,20 @@ def _refuse_second_scaling(optimizer: Any) -> None:
             f"would make its sums NaN for good (0 * NaN is NaN); remove bert4keras' "
             f"extend_with_gradient_accumulation and pass accumulate={steps} here"
         )
+    if not hasattr(optimizer, "apply_gradients"):
+        raise TypeError(f"{optimizer!r} is not an optimizer: it has no apply_gradients")
+    if hasattr(optimizer, "_hyper") and hasattr(optimizer, "_resource_apply_dense"):
+        return KerasInner(optimizer)
+    if hasattr(optimizer, "update_step") and hasattr(optimizer, "build"):
+        if in_v1_graph():  # Keras would create the updates and run none of them
+            raise UnsupportedError(
+                f"{name} is one of Keras' newer optimizers, which do not train "
+                f"in graph mode (import amp_xla.setup has turned it on); allowed: an optimizer of "
+                f"keras.optimizers.legacy, of bert4keras (weight decay: extend_with_weight_decay) "
+                f"or of tf.compat.v1.train; or eager execution, without that import"
+            )
+        return NewKerasInner(optimizer)
+    return Inner(optimizer)
 
 
 def derived(loss: Any, variables: Sequence[Any], tape: Any = None) -> Pairs:
