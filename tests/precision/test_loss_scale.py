@@ -17,6 +17,7 @@ from amp_xla.precision import (
     PolicyRules,
     StaticLossScale,
     arrays,
+    full_precision,
     get_policy,
     half_dtype,
     set_half_dtype,
@@ -168,6 +169,9 @@ def test_casts_floats_in_any_tree_and_nothing_else():
     assert isinstance(rows, tf.IndexedSlices) and isinstance(cast["arrays"], Pair)
     assert [x.dtype.name for x in cast["arrays"].left] == ["float16", "int64", "bool"]
     assert cast["arrays"].right.dtype == np.complex128 and cast["rest"] == tree["rest"]
+    dtypes = []
+    wrapped = full_precision(lambda x: dtypes.append(x.dtype) or x, "half")
+    assert wrapped(np.ones(2, np.float16)).dtype == np.float16 and dtypes == [np.float32]
 
 
 def test_half_dtype_can_be_overridden():
