@@ -104,11 +104,10 @@ class OptimizerFacade(Trackable):
     def __setattr__(self, name: str, value: Any) -> None:
         mine = name.startswith("_") or not vars(self).get("_ready") or name in vars(self)
         declared = hasattr(type(self), name) and name not in ("lr", "learning_rate")
-        target = self.inner if not (mine or declared) and self._delegated(name) else self
-        if target is self:
+        if mine or declared or not self._delegated(name):
             object.__setattr__(self, name, value)
         else:
-            setattr(target, name, value)
+            setattr(self.inner, name, value)
 
     @property
     def learning_rate(self) -> Any:
