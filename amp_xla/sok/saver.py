@@ -81,12 +81,15 @@ def read_rows(folder: Path, name: str, tensor: str, rows: table.Rows) -> Any:
     """
     files = _files(folder, name)
     if len(files) != 1:
-        counts = " and ".join(f"one of {count} ranks" for count in sorted(files)) or "none"
-        raise AmpXlaError(f"{folder} must hold one table {name}; found: {counts}")
+        counts = ", ".join(map(str, sorted(files))) or "none"
+        raise AmpXlaError(
+            f"{folder} needs files {name}-RANK-of-RANKS.safetensors of one number RANKS; found: "
+            f"{counts}"
+        )
     ((count, paths),) = files.items()
-    missing = [str(number) for number in range(count) if number not in paths]
+    missing = [f"{name}-{n}-of-{count}.safetensors" for n in range(count) if n not in paths]
     if missing:
-        raise AmpXlaError(f"{folder} has no file of table {name} from rank {', '.join(missing)}")
+        raise AmpXlaError(f"{folder} has no {', '.join(missing)}")
     values = np.empty((rows.here, rows.width), np.float32)
     numbers = np.arange(rows.rank, rows.height, rows.size)
     for number, path in paths.items():
