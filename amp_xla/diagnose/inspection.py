@@ -50,6 +50,9 @@ def inspect(model: Any, batch: Optional[Sequence[Any]] = None) -> Report:
     flops, unmeasured = shapes.matmul_flops(float32, sizes)
     total, half = sum(flops.values()), nodes.half_nodes(rewritten.graph_def)
     computing = list(_nodes(after, half, origins, sizes, rewritten.lists))
+    positions = origins.layer_positions()
+    ordered = sorted(computing, key=lambda n: (positions.get(n.layer, len(positions)), n.layer))
+    by_layer = itertools.groupby(ordered, lambda node: node.layer)
     return Report(
         tensorflow=backend.tensorflow().__version__ + (" (NVIDIA)" if backend.is_fork() else ""),
         batch=feed_shapes,
@@ -59,7 +62,7 @@ def inspect(model: Any, batch: Optional[Sequence[Any]] = None) -> Report:
         matmul_flops=total,
         half_flops_share=sum(flops[name] for name in half & set(flops)) / max(total, 1),
         unmeasured=unmeasured,
-        layers=_layers(computing, origins.layer_positions()),
+        layers=[_layer(name, list(members)) for name, members in by_layer],
         blockers=_blockers(computing, origins),
         constants=_misfits(after, origins),
     )
@@ -135,12 +138,6 @@ def _blocker(
             if color in ("gray", "clear"):
                 queue.append(source)
     return "", "", ""
-
-
-def _layers(nodes: Sequence[_Node], positions: Mapping[str, int]) -> List[LayerReport]:
-    ordered = sorted(nodes, key=lambda n: (positions.get(n.layer, len(positions)), n.layer))
-    groups = itertools.groupby(ordered, lambda node: node.layer)
-    return [_layer(name, list(members)) for name, members in groups]
 
 
 def _layer(name: str, nodes: Sequence[_Node]) -> LayerReport:
