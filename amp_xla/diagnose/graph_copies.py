@@ -196,12 +196,12 @@ class PairedReplay(GraphCopies):
         )
         with self.graph.as_default():
             self._comparisons = [self._compare(gradient) for _, gradient in training.gradients]
-            self._reads = {name: self._read(f"amp/{name}") for name, _ in training.gradients}
-
-    def _read(self, variable: str) -> Any:
-        handle = self.graph.get_operation_by_name(variable)
-        dtype = handle.get_attr("dtype")
-        return tf.raw_ops.ReadVariableOp(resource=handle.outputs[0], dtype=dtype)
+            self._reads = {}
+            for name, _ in training.gradients:
+                handle = self.graph.get_operation_by_name(f"amp/{name}")
+                self._reads[name] = tf.raw_ops.ReadVariableOp(
+                    resource=handle.outputs[0], dtype=handle.get_attr("dtype")
+                )
 
     def train(self, copy: str, batch: Sequence[Any], step: int) -> Tuple[float, bool]:
         """Run one training step; return the loss, and whether loss and gradients are finite."""

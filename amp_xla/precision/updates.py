@@ -100,25 +100,20 @@ def if_applied(
 @contextlib.contextmanager
 def apart() -> Iterator[List[Any]]:
     """Remove control dependencies on updates of layers within the block; yield these updates."""
-    waits = tf.get_default_graph()._current_control_dependencies() if in_v1_graph() else []
-    updates = _of_layers(list(waits))
+    graph, updates = tf.get_default_graph(), []
+    waits = list(graph._current_control_dependencies()) if in_v1_graph() else []
+    if waits and graph._get_control_flow_context() is None:
+        changing = _changing(set())
+        steps = {v.op for v in tf.get_collection(tf.GraphKeys.GLOBAL_STEP)}
+        assign = [op for op in waits if _assigned(upstream([op], changing)) - steps]
+        # Not those of optimizers.
+        updates = [op for op in assign if not any("Apply" in each.type for each in upstream([op]))]
     if not updates:
         yield []
         return
     others = [op for op in waits if op not in updates]
     with tf.control_dependencies(None), tf.control_dependencies(others):
         yield updates
-
-
-def _of_layers(operations: List[Any]) -> List[Any]:
-    """Return the operations that update layers, not those of optimizers or the global step."""
-    graph = tf.get_default_graph()
-    if not operations or graph._get_control_flow_context() is not None:
-        return []
-    changing = _changing(set())
-    steps = {v.op for v in tf.get_collection(tf.GraphKeys.GLOBAL_STEP)}
-    assign = [op for op in operations if _assigned(upstream([op], changing)) - steps]
-    return [op for op in assign if not any("Apply" in each.type for each in upstream([op]))]
 
 
 def _assigned(operations: Iterable[Any]) -> Set[Any]:
