@@ -210,17 +210,6 @@ def test_ranks_reduce_once_a_window(session):
     assert session.run(calls) == 2 * len(trainer.task.variables)
 
 
-def test_groups_applied_apart_are_refused():
-    optimizer = LossScaleOptimizer(tf.train.AdamOptimizer(), accumulate=2)
-    task = problem()
-    grads = optimizer.get_unscaled_gradients(
-        tf.gradients(optimizer.get_scaled_loss(task.loss), task.variables)
-    )
-    optimizer.apply_gradients([(grads[0], task.variables[0])])
-    with pytest.raises(RuntimeError, match="all variable groups in one"):
-        optimizer.apply_gradients([(grads[1], task.variables[1])])
-
-
 def averaged(base, outer=()):
     """Extend a class by averages, and these by ``outer``."""
     cls = optimizers.extend_with_exponential_moving_average(base, name="Averaged")
