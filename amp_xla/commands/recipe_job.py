@@ -192,7 +192,6 @@ def open_script(script: ScriptFunction, words: Sequence[str], batch: Optional[st
     from amp_xla.backend import keras
 
     path = os.path.abspath(script.path)
-    sys.path.insert(0, os.path.dirname(path))
     sys.argv[:] = [path, *words]
     module = module_of(path)
     model = _value(module, script)

@@ -161,7 +161,7 @@ def own_package() -> Any:
 
 
 def module_of(path: str) -> Any:
-    """Import a file, by the path that the user typed."""
+    """Import a file, by the path that the user typed; it may import files of its folder."""
     path = os.path.abspath(path)
     name = Path(path).stem
     loaded = sys.modules.get(name)
@@ -175,6 +175,7 @@ def module_of(path: str) -> Any:
     assert spec is not None and spec.loader is not None  # the path ends in .py
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses look up their module
+    sys.path.insert(0, os.path.dirname(path))
     try:
         spec.loader.exec_module(module)
     except BaseException:
