@@ -33,7 +33,7 @@ _folder: Optional[Path] = None
 
 
 def folder(environ: Mapping[str, str], gpu: bool) -> str:
-    """Return the folder of this TensorFlow, device, revision and flags; '' if it cannot be used."""
+    """Return the folder of programs for this device and these flags; '' if it is unusable."""
     root = Path(environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "amp_xla", "xla")
     tensorflow = importlib.import_module("importlib.metadata").version("tensorflow")
     device = nvidia.look().describe() if gpu else str([*map(backend.cpu().get, _PROCESSOR)])
@@ -60,7 +60,7 @@ def _prepared(path: Path) -> str:
                 excess -= stats[file].st_size
                 _delete(file)
     except OSError as error:  # another process may be deleting the same files
-        note(f"XLA's programs are not kept for the next start: {error}")
+        note(f"the programs that XLA compiles cannot be stored for the next start: {error}")
         return ""
     _folder = path
     atexit.register(seal)

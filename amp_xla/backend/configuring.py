@@ -52,7 +52,7 @@ def current() -> Precision:
 
 
 def compiles() -> bool:
-    """Return True if XLA is on; models then have other, equivalent operations where XLA gains."""
+    """Return True if XLA is on; models then use equivalent operations that XLA speeds up more."""
     return _current is not None and _current.settings.xla != "off"
 
 
@@ -144,7 +144,7 @@ def _cache(settings: Settings, gpu: bool) -> str:
 
 
 def _apply(precision: Precision) -> Precision:
-    """Switch the graph rewrite, set bert4keras' and Keras' constants; return what is in force."""
+    """Switch the graph rewrite, set bert4keras' and Keras' constants; return those in force."""
     backend.set_graph_rewrite(precision.half)
     _warn_of_tapes()
     infinity = None
@@ -211,9 +211,9 @@ def _warn_of_tapes() -> None:
         if not (caller.startswith(libraries) or ops.executing_eagerly_outside_functions()):
             tape.__enter__ = original
             warnings.warn(
-                "GradientTape in graph mode, which amp_xla.setup turns on: "
-                "gradients are tensors that a session must run, and an eager loop trains nothing. "
-                "For such a loop leave the import out; LossScaleOptimizer works without it",
+                "GradientTape in graph mode: amp_xla.setup has turned eager execution off, so an "
+                "eager loop trains nothing (only a session computes gradients). For an eager loop, "
+                "remove the import of amp_xla.setup; LossScaleOptimizer works without it",
                 stacklevel=2,
             )
         return original(self)

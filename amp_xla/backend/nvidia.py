@@ -38,9 +38,9 @@ class Gpu(NamedTuple):
 
 
 class Driver(NamedTuple):
-    """The driver, and the GPUs that nvidia-smi lists; '' if there is no such thing.
+    """The driver, and the GPUs that nvidia-smi lists; texts are empty if they do not apply.
 
-    ``trace`` is the path of a file that exists only with a driver, ``problem`` nvidia-smi's error,
+    ``trace`` is the path of a file that only a driver creates, ``problem`` nvidia-smi's error,
     ``hidden`` the setting that hides every GPU from programs.
     """
 

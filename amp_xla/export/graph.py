@@ -74,11 +74,11 @@ def with_weights(
     length: int,
     **others: Any,
 ) -> Exportable:
-    """Return the model that ``build`` builds; ``reload`` builds it from an exported folder.
+    """Return the model that ``build`` builds, as an ``Exportable``.
 
     Args:
-      build: function that builds the model with its weights (argument None), or with the weights
-        in a folder, as for ``--bert``.
+      build: function that builds the model: with its trained weights if the argument is None,
+        else with the weights in that folder, as for ``--bert``.
       config, tokenizer, length, **others: as in ``Exportable``.
     """
     parts = _built(build, None)
@@ -111,7 +111,7 @@ def _built(build: Callable[[Optional[str]], Parts], folder: Optional[str]) -> Pa
 
 
 def names_of(model: Any) -> List[str]:
-    """Return the names of an exported model's inputs, in the order of the Keras model's."""
+    """Return the exported model's input names, in the order of the Keras model's inputs."""
     return [NAMES.get(name, name) for name in model.input_names]
 
 
@@ -126,7 +126,7 @@ def running(parts: Parts) -> Run:
 
 
 def serving(parts: Parts, half: bool) -> Serving:
-    """Return the model's graph with its weights as constants, with ``half`` in float16."""
+    """Return the model's graph with its weights as constants; ``half`` makes them float16."""
     session, model = backend.session(), parts.transformer.model
     ends = [tensor.op.name for tensor in parts.outputs.values()]
     frozen = tf.graph_util.convert_variables_to_constants(

@@ -33,7 +33,7 @@ class Stopped(KeyboardInterrupt):
 
 
 class Interrupted(SystemExit, KeyboardInterrupt):
-    """SIGINT stopped a script: ``except KeyboardInterrupt`` catches it, else it is an exit code."""
+    """SIGINT stopped a script. A KeyboardInterrupt; if it is not caught, only an exit code."""
 
 
 def interactive() -> bool:
@@ -54,12 +54,11 @@ def ending(error: Any) -> BaseException:
 
 
 class SignalWatch:
-    """Context in which signals stop the work in order.
+    """Context in which the first signal stops the work after a checkpoint.
 
-    SIGTERM, SIGINT, SIGHUP and SIGUSR1 set ``received``, which the training loop reads between two
-    steps and batches; inside ``nothing_to_save`` they end the process. A thread ends it at the
-    second signal, even while the main thread compiles a graph; but a notebook's process never ends
-    by SIGINT. ``nohup``'s ignored SIGHUP stays ignored.
+    SIGTERM, SIGINT, SIGHUP and SIGUSR1 set ``received``; the training loop reads it between steps.
+    Inside ``nothing_to_save`` they end the process. A second signal ends it, even while the main
+    thread compiles a graph. SIGINT never ends a notebook's process. ``nohup`` works.
 
     Attributes:
       received: name of the first signal.

@@ -15,7 +15,7 @@ TENSOR_CORES = (7, 0)  # compute capability
 
 
 class Work(NamedTuple):
-    """The updates of a run, the tokens in each on one GPU, sizes of the encoder, shapes."""
+    """Updates of a run, tokens per update on a GPU, the encoder's sizes, number of shapes."""
 
     steps: int
     tokens: float
