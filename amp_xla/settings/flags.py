@@ -82,8 +82,8 @@ def _precision(settings: Settings, environ: Mapping[str, str]) -> Dict[str, str]
         for name in (FULL_AMP, FORK_LOSS_SCALING):
             if environ.get(name, "0").lower() in _TRUE:
                 raise SettingsError(
-                    f"{name}={environ[name]} makes tf.train optimizers scale the loss as well as "
-                    f"amp_xla, so twice; unset it, and set AMP_XLA_LOSS_SCALE instead"
+                    f"{name}={environ[name]} turns on loss scaling in tf.train optimizers, and so "
+                    f"scales the loss twice; unset it, and set AMP_XLA_LOSS_SCALE instead"
                 )
         if environ.get(GRAPH_REWRITE, "1").lower() not in _TRUE:
             raise _contradiction(GRAPH_REWRITE, environ, "precision=amp", "tf32")
