@@ -10,7 +10,7 @@ import atexit
 import contextlib
 import functools
 import hashlib
-import importlib
+import importlib.util
 import os
 import shutil
 from pathlib import Path
@@ -35,11 +35,14 @@ _folder: Optional[Path] = None
 def folder(environ: Mapping[str, str], gpu: bool) -> str:
     """Return the folder of programs for this device and these flags; '' if it is unusable."""
     root = Path(environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "amp_xla", "xla")
-    tensorflow = importlib.import_module("importlib.metadata").version("tensorflow")
+    tensorflow = importlib.util.find_spec("tensorflow")  # its package may be tensorflow-cpu
+    if tensorflow is None or tensorflow.origin is None:
+        return ""
     device = nvidia.look().describe() if gpu else str([*map(backend.cpu().get, _PROCESSOR)])
-    parts = [device, __version__, *(environ.get(name, "") for name in _DECIDING)]
+    build = f"{tensorflow.origin} {os.path.getmtime(tensorflow.origin)}"
+    parts = [build, device, __version__, *(environ.get(name, "") for name in _DECIDING)]
     digest = hashlib.sha256("|".join(parts).encode()).hexdigest()[:16]
-    return _prepared(root / f"tensorflow-{tensorflow}-{digest}")
+    return _prepared(root / digest)
 
 
 @functools.lru_cache(maxsize=None)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import textwrap
+from pathlib import Path
 
 import pytest
 
 from amp_xla import backend
-from tests.support.running import run_python
+from tests.support.running import ROOT, run_python
 
 TF1 = backend.kind() == "tf1"
 
@@ -81,6 +82,18 @@ def test_amp_reaches_all_sessions_and_nothing_is_left_running(tmp_path):
     ours = ("run folder: ", "building ", "first step ran: ", "step ", "done: ", "report: ")
     ours += ("<string>:", "-c:")
     assert [line for line in lines if not line.startswith(ours)] == []  # none of TensorFlow's
+
+
+@pytest.mark.parametrize("missing, code, words", [
+    ("tensorflow-", 0, "XLA on, "),  # the package is tensorflow-cpu, tf-nightly, ...
+    ("tensorflow", 1, "UnsupportedError: TensorFlow cannot be imported (No module named"),
+])  # fmt: skip
+def test_xla_with_another_package_of_tensorflow_and_without_any(tmp_path, missing, code, words):
+    for entry in Path(backend.tensorflow().__file__).parents[1].iterdir():
+        if not entry.name.startswith(missing):
+            (tmp_path / entry.name).symlink_to(entry)
+    env = {"PYTHONPATH": f"{ROOT}:{tmp_path}", "AMP_XLA_XLA": "on", "XDG_CACHE_HOME": str(tmp_path)}
+    assert words in run_python("-S", "-c", "import amp_xla.setup", env=env, code=code).err
 
 
 # Without the shim bert4keras cannot be imported at all beside TensorFlow 2.17.
