@@ -134,14 +134,14 @@ def serving(parts: Parts, half: bool) -> Serving:
     )
     for node in frozen.node:  # the attribute names a Python function, which other programs lack
         node.attr.pop("_gradient_op_type", None)
-    if half:
-        frozen = _in_half(frozen)
     with tf.Graph().as_default() as graph:
         inputs = {}
         for name, tensor in zip(names_of(model), model.inputs):
             dtype = tf.int32 if name in NAMES.values() else tensor.dtype
             inputs[name] = tf.placeholder(dtype, tensor.shape, name)
         replaced = {t.name: tf.cast(i, t.dtype) for t, i in zip(model.inputs, inputs.values())}
+        if half:
+            replaced.update(_in_half(frozen))
         imported = tf.import_graph_def(
             frozen, replaced, [tensor.name for tensor in parts.outputs.values()], name="model"
         )
@@ -149,21 +149,12 @@ def serving(parts: Parts, half: bool) -> Serving:
     return Serving(graph, inputs, outputs)
 
 
-def _in_half(frozen: Any) -> Any:
-    """Return a graph with large float32 constants stored as float16, each followed by a cast."""
-    graph_def = tf.GraphDef()
-    for node in frozen.node:
-        value = tf.make_ndarray(node.attr["value"].tensor) if node.op == "Const" else None
-        if value is None or value.dtype != np.float32 or value.size < _LARGE:
-            graph_def.node.add().CopyFrom(node)
-            continue
-        small = value.astype(np.float16)
-        constant = graph_def.node.add(op="Const", name=f"{node.name}/half")
-        constant.attr["dtype"].type = tf.float16.as_datatype_enum
-        constant.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(small))
-        cast = graph_def.node.add(op="Cast", name=node.name, input=[constant.name])
-        cast.attr["SrcT"].type = tf.float16.as_datatype_enum
-        cast.attr["DstT"].type = tf.float32.as_datatype_enum
-    graph_def.library.CopyFrom(frozen.library)
-    graph_def.versions.CopyFrom(frozen.versions)
-    return graph_def
+def _in_half(frozen: Any) -> Dict[str, Any]:
+    """Remove large float32 constants from a graph; return casts of float16 ones, by their names."""
+    casts = {}
+    for node in [node for node in frozen.node if node.op == "Const"]:
+        value = tf.make_ndarray(node.attr["value"].tensor)
+        if value.dtype == np.float32 and value.size >= _LARGE:
+            casts[f"{node.name}:0"] = tf.cast(tf.constant(value.astype(np.float16)), tf.float32)
+            frozen.node.remove(node)
+    return casts

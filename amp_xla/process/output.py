@@ -50,7 +50,7 @@ def lines(texts: Iterable[str]) -> None:
       AmpXlaError: standard output cannot be written, e.g. to a full disk.
       BrokenPipeError: the reading program has ended.
     """
-    _reconfigure(sys.stdout, encoding="utf-8")
+    sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
     with _writing():
         for text in texts:
             print(_CONTROLS.sub(lambda match: printable(match.group()), text))
@@ -59,7 +59,7 @@ def lines(texts: Iterable[str]) -> None:
 
 def tolerate_encoding() -> None:
     r"""Let standard output escape characters that its encoding lacks, e.g. as ``\u4e2d``."""
-    _reconfigure(sys.stdout, errors="backslashreplace")
+    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
 
 
 def flush() -> None:
@@ -104,11 +104,6 @@ def _open_closed() -> List[str]:
 
 
 CLOSED = _open_closed()
-
-
-def _reconfigure(stream: Any, **settings: str) -> None:
-    if hasattr(stream, "reconfigure"):  # pytest's own streams have no such method
-        stream.reconfigure(**settings)
 
 
 @contextlib.contextmanager

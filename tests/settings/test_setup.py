@@ -93,7 +93,8 @@ def test_xla_with_another_package_of_tensorflow_and_without_any(tmp_path, missin
         if not entry.name.startswith(missing):
             (tmp_path / entry.name).symlink_to(entry)
     env = {"PYTHONPATH": f"{ROOT}:{tmp_path}", "AMP_XLA_XLA": "on", "XDG_CACHE_HOME": str(tmp_path)}
-    assert words in run_python("-S", "-c", "import amp_xla.setup", env=env, code=code).err
+    program = "import setuptools, amp_xla.setup"  # Python 3.12 has no distutils
+    assert words in run_python("-S", "-c", program, env=env, code=code).err
 
 
 # Without the shim bert4keras cannot be imported at all beside TensorFlow 2.17.
