@@ -54,7 +54,8 @@ def _prepared(path: Path) -> str:
         if shutil.disk_usage(str(path)).free < _FREE_BYTES:
             return ""
         for program in path.glob("*.pb"):
-            if not _sum(program).exists() or _sum(program).read_text() != durable.sha256(program):
+            checksum = _sum(program).read_bytes() if _sum(program).exists() else b""
+            if checksum != durable.sha256(program).encode():
                 _delete(program)
         stats: Dict[Path, os.stat_result] = {p: p.stat() for p in path.parent.glob("*/*.pb*")}
         excess = sum(stat.st_size for stat in stats.values()) - MOST_BYTES

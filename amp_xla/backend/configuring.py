@@ -237,10 +237,9 @@ def _guarded(name: str, init: Any) -> Any:
             version = ".".join(map(str, backend.bert4keras_version()))
             raise UnsupportedError(
                 f"{name} of bert4keras {version} cannot be trained with {precision.describe()}: "
-                f"it recognizes padding by a score below -1e6, so infinity=1e4 leaves padding "
-                f"unmasked and infinity=1e12 is NaN in float16; allowed: AMP_XLA_PRECISION=tf32 "
-                f"(or fp32) with bert4keras' default infinity, or bert4keras 0.11.5 (on TensorFlow "
-                f"2 the metric must be a function, because Keras accepts no method: `def "
+                f"it takes only scores below -1e6 for padding, so it needs float32 and an infinity "
+                f"above 1e6; allowed: AMP_XLA_PRECISION=tf32 (or fp32) without AMP_XLA_INFINITY, "
+                f"or bert4keras 0.11.5 (whose metric must be a function on TensorFlow 2: `def "
                 f"accuracy(y_true, y_pred): return CRF.sparse_accuracy(y_true, y_pred)`)"
             )
         backend.bert4keras().set_infinity(chosen)  # in float32 not amp's 1e4

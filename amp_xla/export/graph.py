@@ -38,6 +38,9 @@ class Parts(NamedTuple):
     answers: Mapping[str, Any] = {}
 
 
+Build = Callable[[Optional[str]], Parts]  # builds a model; see ``with_weights``
+
+
 class Serving(NamedTuple):
     """A graph whose weights are constants, and its inputs (int32 [B, L]) and outputs by name."""
 
@@ -47,11 +50,7 @@ class Serving(NamedTuple):
 
 
 def exportable(
-    checkpoint: Checkpoint,
-    build: Callable[[Optional[str]], Parts],
-    length: int,
-    labels: Sequence[str] = (),
-    **others: Any,
+    checkpoint: Checkpoint, build: Build, length: int, labels: Sequence[str] = (), **others: Any
 ) -> Exportable:
     """Return a recipe's model with the weights of a checkpoint; see ``with_weights``."""
 
@@ -68,11 +67,7 @@ def exportable(
 
 
 def with_weights(
-    build: Callable[[Optional[str]], Parts],
-    config: Dict[str, Any],
-    tokenizer: Tokenizer,
-    length: int,
-    **others: Any,
+    build: Build, config: Dict[str, Any], tokenizer: Tokenizer, length: int, **others: Any
 ) -> Exportable:
     """Return the model that ``build`` builds, as an ``Exportable``.
 
@@ -105,7 +100,7 @@ def with_weights(
     )  # fmt: skip
 
 
-def _built(build: Callable[[Optional[str]], Parts], folder: Optional[str]) -> Parts:
+def _built(build: Build, folder: Optional[str]) -> Parts:
     with dropout.inference():
         return build(folder)
 

@@ -21,7 +21,7 @@ _DEEPEST = 32
 
 
 class Whole(NamedTuple):
-    """Whole numbers of a range."""
+    """A range of whole numbers."""
 
     at_least: int = 0
     at_most: int = 2**63 - 1

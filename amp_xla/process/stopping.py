@@ -105,8 +105,8 @@ class SignalWatch:
 
         Args:
           when: last words of the message, e.g. ``before the first step``.
-          at_once: False = first wait some seconds for the code inside to end. In a notebook a
-            signal always waits, and then raises ``Stopped``.
+          at_once: False = first wait some seconds for the code inside to end. In a notebook the
+            code always ends first, then ``Stopped`` is raised.
         """
         self.check(when)
         self._nothing_to_save.append((when, at_once))

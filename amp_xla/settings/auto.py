@@ -25,7 +25,7 @@ class Work(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """Whether XLA is on, the reason, and the most lengths that batches may have; None = any."""
+    """Whether XLA is on, why, and how many lengths batches may have at most; None = any number."""
 
     on: bool
     why: str

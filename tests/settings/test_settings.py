@@ -1,7 +1,11 @@
 """Settings: their meaning on a machine, variables merged with the user's, and ``--xla auto``."""
 
+import hashlib
+from pathlib import Path
+
 import pytest
 
+from amp_xla.backend import compiled
 from amp_xla.errors import SettingsError
 from amp_xla.settings import Precision, Settings, auto, flags
 from amp_xla.training.options import PrecisionOptions
@@ -125,6 +129,21 @@ def test_misspelt_variables_are_reported(name, value, tf2, words):
 def test_precision_switches(precision, variables):
     keras = {"TF_KERAS": "1", "TF_USE_LEGACY_KERAS": "1"}
     assert environment(precision=precision) == {**keras, **variables}
+
+
+@pytest.mark.parametrize("checksum, stays", [
+    (None, False), (b"", False), (b"\xff", False), (b"0" * 64, False),
+    (hashlib.sha256(b"a program").hexdigest().encode(), True),
+])  # fmt: skip
+def test_a_program_of_xla_stays_only_with_its_checksum(tmp_path, monkeypatch, checksum, stays):
+    monkeypatch.setattr(compiled, "_folder", None)
+    program = Path(compiled.folder({"XDG_CACHE_HOME": str(tmp_path)}, gpu=False), "a.pb")
+    program.write_bytes(b"a program")
+    if checksum is not None:
+        Path(f"{program}.sha256").write_bytes(checksum)
+    compiled._prepared.cache_clear()
+    assert compiled.folder({"XDG_CACHE_HOME": str(tmp_path)}, gpu=False) == str(program.parent)
+    assert program.exists() == stays
 
 
 H100, A100, T4, P100, CPU = (9, 0), (8, 0), (7, 5), (6, 0), None

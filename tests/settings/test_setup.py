@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from pathlib import Path
 
 import pytest
@@ -115,28 +114,28 @@ def test_bad_settings_and_a_late_import_stop_before_training(tmp_path):
 
 
 CONFIGURE = """
-    from amp_xla import setup
-    setup.configure(precision="fp32", xla="on")
-    import os
-    assert "--tf_xla_auto_jit=1" in os.environ["TF_XLA_FLAGS"]
-    assert "TF_ENABLE_AUTO_MIXED_PRECISION_GRAPH_REWRITE" not in os.environ
-    from bert4keras.backend import K
-    assert K.epsilon() == 1e-7
-    setup.configure(precision="amp")  # still in time; xla is off again
-    assert "TF_XLA_FLAGS" not in os.environ and K.epsilon() == 1e-5
-    from amp_xla.backend import session
-    session()
-    assert setup.configure(precision="amp") == setup.current()  # says nothing new: allowed
-    try:
-        setup.configure(precision="amp", xla="on")
-    except setup.SetupOrderError as error:
-        print(error)
+from amp_xla import setup
+setup.configure(precision="fp32", xla="on")
+import os
+assert "--tf_xla_auto_jit=1" in os.environ["TF_XLA_FLAGS"]
+assert "TF_ENABLE_AUTO_MIXED_PRECISION_GRAPH_REWRITE" not in os.environ
+from bert4keras.backend import K
+assert K.epsilon() == 1e-7
+setup.configure(precision="amp")  # still in time; xla is off again
+assert "TF_XLA_FLAGS" not in os.environ and K.epsilon() == 1e-5
+from amp_xla.backend import session
+session()
+assert setup.configure(precision="amp") == setup.current()  # says nothing new: allowed
+try:
+    setup.configure(precision="amp", xla="on")
+except setup.SetupOrderError as error:
+    print(error)
 """
 
 
 @pytest.mark.once
 def test_configure_from_python_until_a_session_exists():
-    result = run_python("-c", textwrap.dedent(CONFIGURE))
+    result = run_python("-c", CONFIGURE)
     lines = [line for line in result.err.splitlines() if line.startswith("amp_xla: ")]
     assert lines[0].startswith("amp_xla: precision amp"), lines
     assert all(line.startswith("amp_xla: now precision ") for line in lines[1:]), lines
@@ -145,25 +144,26 @@ def test_configure_from_python_until_a_session_exists():
 
 
 CRF = """
-    import amp_xla.setup
-    from bert4keras.layers import ConditionalRandomField, MaximumEntropyMarkovModel
-    from bert4keras.backend import K
-    for layer in ConditionalRandomField, MaximumEntropyMarkovModel:
-        try:
-            layer()
-            print("built", K.infinity() if hasattr(K, "infinity") else None)
-        except RuntimeError as error:
-            print(error)
+import pathlib, sys
+from amp_xla.backend import nvidia
+nvidia.ROOT = pathlib.Path(sys.argv[1])
+import amp_xla.setup
+from bert4keras.layers import ConditionalRandomField, MaximumEntropyMarkovModel
+from bert4keras.backend import K
+for layer in ConditionalRandomField, MaximumEntropyMarkovModel:
+    try:
+        layer()
+        print("built", K.infinity() if hasattr(K, "infinity") else None)
+    except RuntimeError as error:
+        print(error)
 """
 
 
 def test_crf_is_refused_where_half_precision_is_in_use(tmp_path):
-    script = textwrap.dedent(CRF)
     old = backend.bert4keras_version() < backend.SAFE_MASKS
     (tmp_path / "dev").mkdir()
     (tmp_path / "dev" / "nvidia0").touch()
-    gpu = f"import pathlib, amp_xla.backend.nvidia as n; n.ROOT = pathlib.Path({str(tmp_path)!r})"
-    on_gpu = run_python("-c", gpu + script).out
+    on_gpu = run_python("-c", CRF, str(tmp_path)).out
     words = ("0.11.3", "-1e6", "AMP_XLA_PRECISION=tf32", "0.11.5", "CRF.sparse_accuracy(y_true")
     words = words if old else ("built None",)
     assert len(on_gpu.splitlines()) == 2
