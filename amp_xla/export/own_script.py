@@ -167,11 +167,12 @@ def exportable(
             inputs=_samples(model, batch, mine), call=f"call: {', '.join(graph.names_of(model))}",
         )  # fmt: skip
     if len(mine) != 1:
-        raise AmpXlaError(
-            "--format hf and google need a model with 1 encoder of build_transformer_model; this "
-            f"model has {len(mine)}; allowed: --format savedmodel, onnx"
-        )
+        raise _refused(f"the model has {len(mine)} encoders of build_transformer_model, not 1")
     return _encoder(model, mine[0], tokenizer, answers)
+
+
+def _refused(problem: str) -> AmpXlaError:
+    return AmpXlaError(f"--format hf and google: {problem}; or use --format savedmodel or onnx")
 
 
 def _samples(model: Any, batch: Any, built: Sequence[Any]) -> Tuple[np.ndarray, ...]:
@@ -202,15 +203,15 @@ def _encoder(model: Any, transformer: Any, tokenizer: Any, answers: Any) -> Expo
     if mask is not None:
         config["application"] = mask
     if tokenizer is None or tokenizer.vocab_size != transformer.vocab_size:
-        raise AmpXlaError(
-            "--format hf and google need a bert4keras Tokenizer as a global of the script, with "
-            f"the encoder's {transformer.vocab_size:,} tokens; or use --format savedmodel, onnx"
+        raise _refused(
+            "the script needs a global bert4keras Tokenizer with the encoder's "
+            f"{transformer.vocab_size:,} tokens"
         )
     unknown = [*_unmapped(transformer.model, [transformer]), *transformer.model.input_names[2:]]
     if unknown or len(transformer.inputs) < 2:
-        raise AmpXlaError(
-            f"--format hf and google: the encoder has {', '.join(unknown[:3]) or 'one input'}; "
-            "needed: only token and segment ids, and weights of bert4keras; or savedmodel, onnx"
+        raise _refused(
+            f"the encoder has {', '.join(unknown[:3]) or 'one input'}; needed: token and segment ids "
+            "as inputs, and only weights of bert4keras' own layers"
         )
     head: Dict[str, Any] = {}
     hidden = _hidden(transformer)
@@ -241,10 +242,7 @@ def _family(transformer: Any) -> Tuple[str, Optional[str]]:
     mask = next((name for name, base in masks.items() if isinstance(transformer, base)), None)
     classes = [c for c in type(transformer).__mro__ if not issubclass(c, tuple(masks.values()))]
     if classes[0].__module__ != models.__name__ or classes[0].__name__ not in names:
-        raise AmpXlaError(
-            f"--format hf and google: the encoder's class is {classes[0].__name__}; allowed: "
-            f"{', '.join(names)}"
-        )
+        raise _refused(f"the encoder's class is {classes[0].__name__}, not {', '.join(names)}")
     return names[classes[0].__name__], mask
 
 
@@ -284,9 +282,9 @@ def _formula(tensor: Any, transformer: Any, hidden: Any, head: Dict[str, Any]) -
                 head[f"{layer.name}.transitions"] = layer.trans
             formula = _FORMULAS[kind].format(inner, layer.name, kind, layer)
             return formula if act == "linear" else f"{act}({formula})"
-    raise AmpXlaError(
-        f"--format hf and google: no formula for layer {layer.name} ({kind}) after the encoder; "
-        "allowed: Dense, Dropout, first token, mean, CRF, global pointers; or savedmodel, onnx"
+    raise _refused(
+        f"no formula for layer {layer.name} ({kind}) after the encoder; allowed: Dense, Dropout, "
+        "first token, mean, CRF, global pointers"
     )
 
 
