@@ -210,8 +210,8 @@ def _encoder(model: Any, transformer: Any, tokenizer: Any, answers: Any) -> Expo
     unknown = [*_unmapped(transformer.model, [transformer]), *transformer.model.input_names[2:]]
     if unknown or len(transformer.inputs) < 2:
         raise _refused(
-            f"the encoder has {', '.join(unknown[:3]) or 'one input'}; needed: token and segment ids "
-            "as inputs, and only weights of bert4keras' own layers"
+            f"the encoder has {', '.join(unknown[:3]) or 'one input'}; needed: token and segment "
+            "ids as inputs, and only weights of bert4keras' own layers"
         )
     head: Dict[str, Any] = {}
     hidden = _hidden(transformer)
