@@ -143,11 +143,15 @@ def test_configure_from_python_until_a_session_exists():
     assert "already made a session" in result.out and "--tf_xla_auto_jit=1" in result.out
 
 
-CRF = """
+ON_GPU = """
 import pathlib, sys
 from amp_xla.backend import nvidia
 nvidia.ROOT = pathlib.Path(sys.argv[1])
 import amp_xla.setup
+from amp_xla.backend import tf
+for session in tf.Session(), tf.InteractiveSession():
+    options = session._config.graph_options
+    assert options.rewrite_options.auto_mixed_precision == 1 and not options.place_pruned_graph
 from bert4keras.layers import ConditionalRandomField, MaximumEntropyMarkovModel
 from bert4keras.backend import K
 for layer in ConditionalRandomField, MaximumEntropyMarkovModel:
@@ -159,11 +163,11 @@ for layer in ConditionalRandomField, MaximumEntropyMarkovModel:
 """
 
 
-def test_crf_is_refused_where_half_precision_is_in_use(tmp_path):
+def test_with_a_gpu_all_sessions_have_the_pass_and_an_old_crf_is_refused(tmp_path):
     old = backend.bert4keras_version() < backend.SAFE_MASKS
     (tmp_path / "dev").mkdir()
     (tmp_path / "dev" / "nvidia0").touch()
-    on_gpu = run_python("-c", CRF, str(tmp_path)).out
+    on_gpu = run_python("-c", ON_GPU, str(tmp_path)).out
     words = ("0.11.3", "-1e6", "AMP_XLA_PRECISION=tf32", "0.11.5", "CRF.sparse_accuracy(y_true")
     words = words if old else ("built None",)
     assert len(on_gpu.splitlines()) == 2
