@@ -127,8 +127,9 @@ def serving(parts: Parts, half: bool) -> Serving:
     frozen = tf.graph_util.convert_variables_to_constants(
         session, session.graph.as_graph_def(), ends
     )
-    for node in frozen.node:  # the attribute names a Python function, which other programs lack
-        node.attr.pop("_gradient_op_type", None)
+    for node in frozen.node:
+        node.attr.pop("_gradient_op_type", None)  # a Python function, which other programs lack
+        node.attr.pop("_class", None)  # places beside variables, which are gone
     with tf.Graph().as_default() as graph:
         inputs = {}
         for name, tensor in zip(names_of(model), model.inputs):
