@@ -33,7 +33,7 @@ class Stopped(KeyboardInterrupt):
 
 
 class Interrupted(SystemExit, KeyboardInterrupt):
-    """SIGINT stopped a script. A KeyboardInterrupt; if it is not caught, only an exit code."""
+    """SIGINT stopped a script: a KeyboardInterrupt that is only an exit code if nobody catches it."""
 
 
 def interactive() -> bool:
@@ -58,7 +58,7 @@ class SignalWatch:
 
     SIGTERM, SIGINT, SIGHUP and SIGUSR1 set ``received``; the training loop reads it between steps.
     Inside ``nothing_to_save`` they end the process. A second signal ends it, even while the main
-    thread compiles a graph. SIGINT never ends a notebook's process. ``nohup`` works.
+    thread compiles a graph. SIGINT never ends a notebook's process; ``nohup`` keeps SIGHUP ignored.
 
     Attributes:
       received: name of the first signal.
