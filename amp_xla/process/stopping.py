@@ -33,7 +33,7 @@ class Stopped(KeyboardInterrupt):
 
 
 class Interrupted(SystemExit, KeyboardInterrupt):
-    """SIGINT stopped a script: a KeyboardInterrupt that is only an exit code if nobody catches it."""
+    """SIGINT stopped a script: a KeyboardInterrupt, or an exit code if nobody catches it."""
 
 
 def interactive() -> bool:
