@@ -83,6 +83,7 @@ def test_amp_reaches_all_sessions_and_nothing_is_left_running(tmp_path):
     assert [line for line in lines if not line.startswith(ours)] == []  # none of TensorFlow's
 
 
+@pytest.mark.once
 @pytest.mark.parametrize("missing, code, words", [
     ("tensorflow-", 0, "XLA on, "),  # the package is tensorflow-cpu, tf-nightly, ...
     ("tensorflow", 1, "UnsupportedError: TensorFlow cannot be imported (No module named"),
