@@ -238,7 +238,7 @@ def _multi_head_attention() -> Any:
             kind, batch = kwargs.get("p_bias"), fused.batch()
             special = self.normalization != "softmax" or self.return_attention_scores
             if batch and (special or kind or kwargs.get("a_bias")):
-                raise fused.unfit("rows that are padded only at the end", f"more in {self.name}")
+                raise fused.unfit("no mask but padding at the end of rows", f"more in {self.name}")
             if special or kind not in (None, "rotary", "typical_relative"):
                 return super().pay_attention_to(inputs, mask, **kwargs)
             query, key, value, *rest = inputs

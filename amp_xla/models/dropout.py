@@ -28,7 +28,7 @@ _training = True  # False inside ``inference()``
 
 
 class _Stream(NamedTuple):
-    """State of a graph's masks: as for ``install``, and the number of calls of each layer."""
+    """State of a graph's masks: the values of ``install``, and each layer's number of calls."""
 
     seed: int
     step: Any
@@ -76,7 +76,7 @@ def inference() -> Iterator[None]:
 
 
 def without(model: Any, inputs: Optional[Any] = None) -> Any:
-    """Build the output of a model in inference mode; ``inputs``: None = its own placeholders."""
+    """Build the output of a model in inference mode; ``inputs``: None = the model's."""
     with inference():
         return model(model.inputs if inputs is None else inputs)
 
@@ -120,7 +120,7 @@ def step_input() -> Any:
 
 
 def keep_mask(name: str, shape: Any, rate: float) -> Any:
-    """Return a bool mask, True for elements to keep; two calls for a layer give different ones.
+    """Return a bool mask, True for elements to keep; each call for a layer gives another mask.
 
     Args:
       name: name of the layer.

@@ -41,7 +41,7 @@ class Batch:
 
 
 def unfit(needed: str, found: Any) -> UnsupportedError:
-    """Return the error of a setting, model or machine that cuDNN's attention does not fit."""
+    """Return the error for a setting, model or machine that cuDNN's attention does not support."""
     return UnsupportedError(
         f"--attention fused needs {needed}; found: {found}; change that, or take --attention plain"
     )
@@ -138,7 +138,7 @@ def call(
 
 
 def verify(precision: Precision, plain: Callable[..., Any]) -> None:
-    """Compare cuDNN's attention, if this run uses it, with ``plain`` of ``derivatives``.
+    """Compare cuDNN's attention, if this run uses it, with ``plain``, TensorFlow's attention.
 
     Raises:
       UnsupportedError: it cannot run here, or its output or gradients are wrong.

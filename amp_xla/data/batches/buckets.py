@@ -50,7 +50,7 @@ def laid(grid: np.ndarray, sizes: np.ndarray, length: int) -> Tuple[np.ndarray, 
 def in_batches(
     buckets: Sequence[np.ndarray], lengths: Sequence[int], rows: int
 ) -> List[Tuple[int, np.ndarray]]:
-    """Return (length, rows) of batches; rows that do not fill one join the next longer bucket."""
+    """Cut buckets into batches; rows that do not fill a batch join the next longer bucket."""
     plan, rest = [], buckets[0][:0]
     for members, length in zip(buckets, lengths):
         members = np.concatenate([rest, members])
@@ -278,7 +278,7 @@ class PackedBatches(Batches):
 
 
 class Sharing:
-    """Sizes of the items in each row, chosen by ``pack``, which returns ``patterns``."""
+    """The assignment of items to rows whose sizes, ``patterns``, are a result of ``pack``."""
 
     def __init__(self, patterns: Sequence[Pattern], slots: int) -> None:
         sizes = np.zeros((len(patterns), slots), np.int64)
@@ -335,7 +335,7 @@ def pack(counts: Sequence[int], length: int, slots: int) -> List[Pattern]:
 
 
 def _fewest_slots(counts: Sequence[int], length: int) -> Tuple[int, List[Pattern]]:
-    """Return the smallest number of slots that costs at most 0.1% more rows, and these rows."""
+    """Return the fewest slots per row that cost at most 0.1% more rows, and these rows."""
     free = max(2, length // int(np.flatnonzero(counts)[0]))
     most = len(pack(counts, length, free)) * (1 + GAIN)
     each = ((slots, pack(counts, length, slots)) for slots in range(2, free + 1))

@@ -1,8 +1,8 @@
 """Batches of texts in windows: all windows of a text are in one batch, and on one rank.
 
 A batch consists of groups with equally many rows; ranks and micro-batches take whole groups. A
-group holds whole texts. ``buckets`` decides once which numbers of windows share a group, and in
-each epoch which texts with these numbers do.
+group holds whole texts. ``buckets.pack`` decides once which numbers of windows share a group. Each
+epoch draws which texts with these numbers do.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from amp_xla.data.text.tokenizer import Encoded
 
 
 def owners(batch: Mapping[str, np.ndarray]) -> Tuple[np.ndarray, np.ndarray]:
-    """Return the text of each row of a batch, -1 for padding, and where the row begins in it."""
+    """Return the text of each row, -1 for padding, and the row's position in the text."""
     texts = batch["sample_ids"]
     return batch.get("owners", texts), batch.get("begins", np.zeros(len(texts), np.int64))
 
@@ -40,9 +40,9 @@ class WindowBatches(Batches):
     """The batches of texts in windows; follows ``BatchSource``.
 
     Arrays of samples have the values of a text in the place of its first window. More arrays:
-    ``owners`` and ``begins``, int64, the text of each row and where the row begins in it; -1 and 0
-    for padding. ``windows``, int32 [groups, rows of a group * slots], each window's text, by its
-    place in the group; -1 for padding.
+    ``owners`` and ``begins``, int64, the text of each row and the row's position in the text; -1
+    and 0 for padding. ``windows``, int32 [groups, rows of a group * slots], each window's text, by
+    its place in the group; -1 for padding.
 
     Args:
       rows: batches whose samples are windows: one in each row, or packed rows.

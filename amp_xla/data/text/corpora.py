@@ -1,4 +1,4 @@
-"""The built-in corpora: docstrings and heads of code, of the standard library and of packages.
+"""The built-in corpora: docstrings and signatures in the Python files of library and packages.
 
 The SHA-256 of a text decides whether it is a dev text, so copies are never in both parts.
 """
@@ -53,7 +53,7 @@ Parts = Tuple[Dataset, Dataset]
 
 @functools.lru_cache(maxsize=None)
 def pydoc() -> Parts:
-    """Return training and dev texts: docstrings, labelled with one of 12 packages.
+    """Return training and dev texts: docstrings; a text's label is its package, one of 12.
 
     About 3,300 English texts, the same in every run of one Python version. A package's name is
     removed from its texts, and white space becomes single spaces. Copies within a package count
@@ -153,9 +153,9 @@ def entities() -> Parts:
 def relations() -> Parts:
     """Return training and dev texts; labels are lists of [subject, predicate, object] in JSON.
 
-    A text is the heads of a class or function of Python's standard library and of those inside it,
-    up to 40 words. A class ``extends`` another and ``defines`` a function, a function ``takes`` a
-    parameter. Texts are left out if a name of a triple occurs twice.
+    A text has the signatures of a class or function of Python's standard library and of its inner
+    definitions, up to 40 words. A class ``extends`` another and ``defines`` a function; a function
+    ``takes`` a parameter. A text is left out if a name of its triples occurs twice in it.
     """
     labels: Dict[str, Set[str]] = {}
     for tree in trees(LIBRARY):
@@ -173,7 +173,7 @@ def relations() -> Parts:
 
 
 def _heads(node: Any, triples: List[Any]) -> Iterator[Tuple[str, List[Any]]]:
-    """Yield the head and triples of a definition, then those of definitions inside it."""
+    """Yield signature and triples of a definition, then those of each inner definition."""
     if isinstance(node, ast.ClassDef):
         word, verb, names = "class", "extends", [getattr(b, "id", "") for b in node.bases]
     else:
@@ -187,7 +187,7 @@ def _heads(node: Any, triples: List[Any]) -> Iterator[Tuple[str, List[Any]]]:
 
 @functools.lru_cache(maxsize=None)
 def names() -> Parts:
-    """Return training and dev texts: descriptions of functions and classes; targets are the names.
+    """Return training and dev texts: descriptions of functions and classes; targets: their names.
 
     A text is the first paragraph of a docstring of Python's standard library; its target is the
     name in words: ``get_payload`` is "get payload". A text with several names is left out.
@@ -206,8 +206,9 @@ def names() -> Parts:
 def questions() -> Parts:
     """Return training and dev questions on passages; labels are lists of [answer, start] in JSON.
 
-    A passage is the head of a function of Python's standard library and the first paragraph of its
-    docstring. The questions are what it takes, does and returns; some have no answer.
+    A passage has the signature of a function of Python's standard library and the first paragraph
+    of its docstring. The questions are what the function takes, does and returns; some have no
+    answer.
     """
     passages: Dict[str, Tuple[str, str]] = {}
     for node in _statements(LIBRARY):
@@ -358,7 +359,7 @@ def docstrings(group: List[Tuple[str, str]]) -> List[str]:
 def _documents(node: Optional[ast.AST], public: bool = False) -> Iterator[str]:
     """Yield the docstrings of modules, classes, functions and methods.
 
-    ``public``: as pydoc does, without private names and definitions inside a function.
+    ``public``: without private names and definitions inside functions, as in pydoc.
     """
     if isinstance(node, DOCUMENTED):
         name = getattr(node, "name", "")

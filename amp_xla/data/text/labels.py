@@ -66,7 +66,7 @@ class Labels:
     def ids(self, labels: Sequence[str], share: float = 1.0) -> np.ndarray:
         """Return the ids of labels, int32 [len(labels)].
 
-        ``share``: part of the training texts in use, for the message about an unseen label.
+        ``share``: ``train_fraction``, for the message about labels that are new in dev texts.
         """
         index = {name: i for i, name in enumerate(self.names)}
         unseen = sorted(set(labels) - set(index), key=_order)
@@ -166,7 +166,7 @@ class Scale:
 
 
 def many_numbers(names: Sequence[str]) -> Optional[bool]:
-    """Return whether labels are many different numbers, or fractions; None if one is no number."""
+    """Return whether labels are many numbers, or fractions; None if a label is no number."""
     orders = list(map(_order, set(names)))
     if not all(kind == 0 and math.isfinite(number) for kind, number, _ in orders):
         return None
@@ -204,7 +204,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def as_number(text: str) -> float:
-    """Return the number that a text is; NaN if it is none, as 1_000, which only Python reads."""
+    """Return the number in a text; NaN for other texts and for 1_000, which only Python reads."""
     with contextlib.suppress(ValueError):
         return math.nan if "_" in text else float(text)
     return math.nan

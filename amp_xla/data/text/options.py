@@ -45,13 +45,13 @@ class Files:
         raise NotImplementedError
 
     def dataset(self, path: str, run: Optional[Layout] = None) -> Dataset:
-        """Return the texts of a file; ``run``: the training file's layout, for any other file."""
+        """Return the texts of a file; ``run``: the training file's layout, for another file."""
         raise NotImplementedError
 
     def read(self, seed: int, **training: Any) -> Tuple[Dataset, Dataset]:
         """Return training and dev texts; the built-in ones if no files are given.
 
-        ``seed`` decides which texts ``train_fraction`` takes; ``training`` goes to ``dataset``.
+        ``seed`` decides which texts ``train_fraction`` takes; ``training`` is for ``dataset``.
         """
         train, dev = _whole(self, **training)
         _whole.cache_clear()  # it may be large

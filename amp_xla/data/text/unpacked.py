@@ -1,4 +1,4 @@
-"""Unpacks files and pipes, compressed or Parquet, into bytes."""
+"""Read files and pipes, compressed or Parquet, as bytes."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class _Unpacked(io.RawIOBase):
         if self._file.tell() > self._most:
             raise DataError(
                 f"{called(self._path)}: unpacked, it has more than {self._most:,} bytes, {_RATIO} "
-                "times its size; if that is right, unpack it before"
+                "times its size; if this is right, unpack the file first"
             )
         buffer[: len(data)] = data
         return len(data)
@@ -128,7 +128,7 @@ def _json_lines(file: Any) -> Iterator[bytes]:
 
 
 def _as_json(column: Any) -> Iterator[str]:
-    """Return the JSON of a column's values; text without gaps takes the fast way."""
+    """Return the JSON of a column's values; columns of text without nulls are encoded faster."""
     if str(column.type) in ("string", "large_string") and not column.null_count:
         return map(encode_basestring, column.to_numpy(zero_copy_only=False))
     try:
@@ -186,7 +186,7 @@ def _whole(file: Any, path: str, most: int = MEMORY) -> bytes:
     for part in iter(lambda: file.read(1 << 20), b""):
         content.write(part)
         if content.tell() > most:
-            share = ", a quarter of the memory; split it" if most == MEMORY else ""
+            share = ", a quarter of the memory; split the file" if most == MEMORY else ""
             raise DataError(f"{called(path)}: larger than {most:,} bytes{share}")
     return content.getvalue()
 
@@ -196,7 +196,7 @@ def extra(module: str, use: str, packages: Optional[str] = None) -> Any:
 
     Args:
       module: name of the module.
-      use: what needs it, for the message.
+      use: feature that needs the module, for the message.
       packages: packages to install; None = the package of the module.
 
     Raises:

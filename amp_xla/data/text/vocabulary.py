@@ -98,7 +98,7 @@ class Rules(NamedTuple):
 
 
 class _Characters(Dict[int, str]):
-    """Code point -> replacement, computed at the first look-up, as bert4keras' `_tokenize` does."""
+    """Code point -> replacement as in bert4keras' `_tokenize`, computed at the first look-up."""
 
     def __init__(self, drop_marks: bool) -> None:
         super().__init__()
@@ -163,9 +163,7 @@ def tokens(folder: str) -> List[str]:
         ids.update({token["content"]: token["id"] for token in whole.get("added_tokens") or []})
         json_files.require(ids, dict.fromkeys(ids, json_files.Whole(0, _LARGEST_ID)), "id of ")
     except (KeyError, TypeError, ValueError) as error:
-        raise DataError(
-            f"{source}: model.vocab or added_tokens has no tokens with ids: {error}"
-        ) from None
+        raise DataError(f"{source}: cannot read model.vocab or added_tokens: {error}") from None
     # In vocab.txt a space would end the token. Words have no spaces, so replacing it is safe.
     named = {number: "\u2581".join(token.split(" ")) for token, number in ids.items()}
     return [named.get(number, f"[none{number}]") for number in range(max(named, default=-1) + 1)]

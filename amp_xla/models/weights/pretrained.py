@@ -281,7 +281,7 @@ def check(folder: Optional[str]) -> None:
 
 
 def _configuration(folder: Path) -> Tuple[Path, Dict[str, Any], int]:
-    """Return path and content of the configuration, and the bytes of the weights."""
+    """Return path and content of the configuration, and the size of the weights in bytes."""
     size = 0
     # Links are usual in Hugging Face's cache; run folders may come from others.
     links = not (folder / "run.json").is_file()

@@ -193,7 +193,7 @@ def _reader(view: _View, content: Callable[[str], bytes]) -> Callable[[], np.nda
 
 
 class _File(io.FileIO):
-    """A ZIP archive, whose list of members ``zipfile`` reads at once."""
+    """A ZIP archive; refuses a long list of members, which ``zipfile`` reads at once."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(regular.descriptor(str(path), os.O_RDONLY, links=True))

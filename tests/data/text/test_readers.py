@@ -120,7 +120,7 @@ BAD = [
     (b'{"text": 7, "label": 1}', "text is 7"),
     (b'{"text": "x", "label": null}', "label is null"),
     (b'{"text": "x", "label": [1, 2]}', "several labels need --multilabel ,"),
-    (b'{"text": "x", "label": [1, 0, 0]}', "needed: label names, not 0 or 1 for each"),
+    (b'{"text": "x", "label": [1, 0, 0]}', "needed: names of labels, not 0 or 1 per label"),
     (b'{"text": "x", "label": []}', "label is []"),
     (b'{"text": "x", "label": NaN}', "label is NaN"),
     (b'{"text": "", "label": 1}', "text is empty"),
