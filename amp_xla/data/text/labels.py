@@ -19,16 +19,8 @@ from amp_xla.process import json_files
 
 SHOWN = 20  # maximum number of labels listed in a message
 MANY = 100  # with this many samples, mostly different labels are an error
-ABSENT = (
-    "-",
-    "na",
-    "nan",
-    "null",
-    "n/a",
-    "#n/a",
-    "<na>",
-    "\\n",
-)  # in SNLI, pandas, databases, Excel
+# No label, in SNLI, pandas, databases and Excel
+ABSENT = ("-", "na", "nan", "null", "n/a", "#n/a", "<na>", "\\n")
 MANY_NUMBERS = 20  # more different numbers than this are probably values, not names of classes
 
 
