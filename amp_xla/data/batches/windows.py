@@ -11,7 +11,7 @@ from typing import Iterator, List, Mapping, Optional, Tuple
 
 import numpy as np
 
-from amp_xla.data.batches.buckets import Batches, Pattern, Sharing, in_batches, laid, pack
+from amp_xla.data.batches.buckets import Batches, in_batches, laid, pack, shared
 from amp_xla.data.batches.order import generator
 from amp_xla.data.batches.protocol import Batch
 from amp_xla.data.text.tokenizer import Encoded
@@ -73,7 +73,7 @@ class WindowBatches(Batches):
         self._begins = np.append(windows.begins, 0)
         counts = [np.bincount(sizes, minlength=1).tolist() for _, sizes in self._units(0)]
 
-        def packed(group: int) -> List[List[Pattern]]:
+        def packed(group: int) -> List[np.ndarray]:
             return [pack(each, group, group) for each in counts]
 
         if shape is None:
@@ -83,7 +83,7 @@ class WindowBatches(Batches):
             group = min(sizes, key=lambda n: n * sum(map(len, packed(n))))
             shape = parts * (size // group * group), group
         self.rows, self.group = shape
-        self._sharing = [Sharing(patterns, self.group) for patterns in packed(self.group)]
+        self._packed = packed(self.group)
         self._batch_lengths = [length for length, _ in self._plan(0)]
 
     def like(self, encoded: Encoded, label_ids: Optional[np.ndarray] = None) -> WindowBatches:
@@ -113,8 +113,8 @@ class WindowBatches(Batches):
     def _plan(self, epoch: int) -> List[Tuple[int, np.ndarray]]:
         """Return length and windows of each batch; these are int64 [rows], or [rows, slots]."""
         source, buckets = generator(self._seed, epoch), []
-        for (leads, sizes), sharing in zip(self._units(epoch), self._sharing):
-            groups = sharing.members(np.arange(len(leads)), sizes)
+        for (leads, sizes), packed in zip(self._units(epoch), self._packed):
+            groups = shared(packed, np.arange(len(leads)), sizes)
             units, numbers, real = laid(groups, np.append(sizes, 0), self.group)
             windows = np.append(leads, np.full((1, self.slots), -1), 0)[units]
             windows[..., 0] += numbers  # only a text alone in its rows has more than one
