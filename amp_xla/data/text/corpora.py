@@ -16,7 +16,7 @@ import os
 import re
 import sysconfig
 import warnings
-from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Set, Tuple
 
 import numpy as np
 
@@ -65,15 +65,8 @@ def pydoc() -> Parts:
         if name not in SKIPPED and os.path.isfile(os.path.join(folder, "__init__.py")):
             by_package[name] = sorted({t for tree in trees(folder) for t in _documents(tree, True)})
     largest = sorted(by_package, key=lambda name: (-len(by_package[name]), name))[:PACKAGES]
-    labels = sorted(name for name in largest if by_package[name])
-    if len(labels) < 2:
-        raise DataError(
-            f"{LIBRARY}: only these packages have docstrings: {', '.join(labels) or 'none'}. The "
-            "built-in corpus needs the library's .py files; or give --train FILE and --dev FILE"
-        )
-
     owners: Dict[str, Set[str]] = collections.defaultdict(set)
-    for label in labels:
+    for label in largest:
         package_name = re.compile(re.escape(label), re.IGNORECASE)
         for text in by_package[label]:
             text = " ".join(package_name.sub(" ", text).split())
@@ -88,8 +81,18 @@ def _sides(values: Dict[str, Set[str]], column: str = "labels") -> Parts:
     ``column`` is the attribute of ``Dataset`` that holds the value.
     """
     samples = sorted((text, *each) for text, each in values.items() if len(each) == 1)
-    parts = ([s for s in samples if is_dev(s[0]) == dev] for dev in (False, True))
-    columns: Any = ({"texts": [s[0] for s in p], column: [s[1] for s in p]} for p in parts)
+    return _parts([{"texts": text, column: value} for text, value in samples], "texts")
+
+
+def _parts(samples: Sequence[Dict[str, str]], decides: str) -> Parts:
+    """Return training and dev texts; ``decides`` is the field whose text decides the part."""
+    if not samples:
+        raise DataError(
+            f"{LIBRARY}: no .py files with docstrings, which the built-in texts are made of; give "
+            "--train FILE and --dev FILE"
+        )
+    parts = ([s for s in samples if is_dev(s[decides]) == dev] for dev in (False, True))
+    columns: Any = ({field: [s[field] for s in part] for field in samples[0]} for part in parts)
     train, dev = (Dataset(**each) for each in columns)
     return train, dev
 
@@ -217,7 +220,7 @@ def questions() -> Parts:
             taken = ", ".join(name for name in _arguments(node) if name not in NO_NAMES)
             if len(text.split()) in SENTENCES and not text_problem(text):
                 passages[f"{node.name}({taken}): {text}"] = (node.name, taken)
-    parts: Any = ([], [])
+    samples: List[Dict[str, str]] = []
     for passage, (name, taken) in sorted(passages.items()):
         begin = len(f"{name}({taken}): ")
         spans = {"take": (len(name) + 1, begin - 3)}
@@ -227,10 +230,9 @@ def questions() -> Parts:
         for verb, (start, end) in spans.items():
             label = json.dumps([[passage[start:end], start]] * (start < end))
             if start < end or "eturn" not in passage:
-                parts[is_dev(passage)].append((f"what does {name} {verb}?", passage, label))
-    columns: Any = ([list(column) for column in zip(*part)] for part in parts)
-    train, dev = (Dataset(*each) for each in columns)
-    return train, dev
+                question = f"what does {name} {verb}?"
+                samples.append({"texts": question, "pairs": passage, "labels": label})
+    return _parts(samples, "pairs")
 
 
 def _paragraphs(node: Any) -> Iterator[Tuple[str, Set[str]]]:
