@@ -150,7 +150,7 @@ _ENCODER = json.JSONEncoder(ensure_ascii=False, default=_plain)
 
 def _member(path: str, raw: Any) -> Any:
     """Open the only file in a ZIP archive."""
-    archive = zipfile.ZipFile(raw if raw.seekable() else io.BytesIO(raw.read()))
+    archive = zipfile.ZipFile(raw if raw.seekable() else io.BytesIO(_whole(raw, path, MEMORY)))
     names = _files_in(archive)
     if len(names) == 1:
         try:
@@ -176,11 +176,11 @@ def _raw(path: str) -> io.BufferedReader:
         return open(path, "rb")
     if sys.stdin is None or "stdin" in output.CLOSED:
         raise DataError("standard input is closed; name a file")
-    content: Any = io.BytesIO(_whole(sys.stdin.buffer, path))
+    content: Any = io.BytesIO(_whole(sys.stdin.buffer, path, MEMORY))
     return io.BufferedReader(content)  # which can peek
 
 
-def _whole(file: Any, path: str, most: int = MEMORY) -> bytes:
+def _whole(file: Any, path: str, most: int) -> bytes:
     """Read a file, a pipe or a device of at most ``most`` bytes."""
     content = io.BytesIO()
     for part in iter(lambda: file.read(1 << 20), b""):

@@ -187,6 +187,7 @@ UNUSABLE = [
     ("a.json", b'[{"text": "x", "label": 1},\n', {}, "a.json:1: the JSON array has no end"),
     ("a.json", b"hello\n", {}, "not a JSON object"),
     ("a.jsonl", b'{"x": "a", "y": 1}\n', {}, "found: 'x', 'y'"),
+    ("a.json", '{"text": "x", "label": 1}\n{"pair": "z"}', {}, "a.json:1: no field 'pair'"),
     ("a.jsonl", b'{"text": "a", "y": 1}\n', {"label_field": "z"}, "'z'.*found: 'text', 'y'"),
     ("a.tsv", b"s\tl\na\t1\n", {"text_field": "t"}, "'t' for --text-field; found: 's', 'l'"),
     ("a.tsv", b"a\t1\n", dict(text_field="0", label_field="2"), "'2' for --lab.*found: '0', '1'"),
@@ -306,6 +307,13 @@ def test_a_file_that_would_fill_the_memory_is_refused(file, monkeypatch, content
     for use in (read, tagged.read, unpacked.read_bytes):
         with pytest.raises(DataError, match=r"1,048,576 bytes, (100 times|a quarter)"):
             use(path)
+    reading, writing = os.pipe()
+    os.write(writing, b"PK\x03\x04" + bytes(1000))
+    os.close(writing)
+    monkeypatch.setattr(unpacked, "MEMORY", 1000)
+    with pytest.raises(DataError, match="larger than 1,000 bytes, a quarter of the memory"):
+        unpacked.read_bytes(f"/dev/fd/{reading}")
+    os.close(reading)
 
 
 def archive(name):
