@@ -181,10 +181,10 @@ class Tokenizer:
         ``tokenizer_config.json``. ``lowercase`` overrides its setting; None = that setting, else
         True.
         """
-        tokens, rules = vocabulary.read(folder)
+        rules = vocabulary.rules(folder, warn=True)
         if lowercase is not None:
             rules = rules._replace(lowercase=lowercase)
-        return cls(tokens, rules, vocabulary.path(folder))
+        return cls(vocabulary.tokens(folder), rules, vocabulary.path(folder))
 
     @property
     def assets(self) -> Dict[str, bytes]:

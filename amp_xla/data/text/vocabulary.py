@@ -14,7 +14,7 @@ import os
 import string
 import unicodedata
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence
 
 from tokenizers import Tokenizer as HFTokenizer
 from tokenizers.models import WordPiece
@@ -139,18 +139,6 @@ def path(folder: str) -> str:
     return whole if os.path.isfile(whole) else os.path.join(folder, "vocab.txt")
 
 
-def read(folder: str) -> Tuple[List[str], Rules]:
-    """Return the tokens in the order of their ids, and the rules that split a text into words."""
-    how = rules(folder)
-    kind = str(json_file(os.path.join(folder, SETTINGS)).get("tokenizer_class", ""))
-    if kind.startswith("RoFormer"):
-        note(
-            f"warning: the tokenizer of {folder} cuts Chinese text into words with jieba; here "
-            "Chinese is cut into characters, so results may be worse"
-        )
-    return tokens(folder), how
-
-
 def tokens(folder: str) -> List[str]:
     """Return the tokens in the order of their ids; unused ids get tokens that occur in no text."""
     source = path(folder)
@@ -169,12 +157,18 @@ def tokens(folder: str) -> List[str]:
     return [named.get(number, f"[none{number}]") for number in range(max(named, default=-1) + 1)]
 
 
-def rules(folder: str) -> Rules:
+def rules(folder: str, warn: bool = False) -> Rules:
     """Return the tokenizer's rules; ``tokenizer_config.json`` has priority over ``tokenizer.json``.
 
     Hugging Face's rules apply if there is a ``tokenizer.json``, or no ``bert_config.json``.
+    ``warn``: print a warning if the rules differ from those of the folder's tokenizer.
     """
     settings_of = json_file(os.path.join(folder, SETTINGS))
+    if warn and str(settings_of.get("tokenizer_class", "")).startswith("RoFormer"):
+        note(
+            f"warning: the tokenizer of {folder} cuts Chinese text into words with jieba; here "
+            "Chinese is cut into characters, so results may be worse"
+        )
     normalizer = _normalizer(os.path.join(folder, WHOLE))
     fields: Dict[str, Any] = {}
     for field, (key, other) in _KEYS.items():
@@ -191,7 +185,7 @@ def rules(folder: str) -> Rules:
 
 
 def settings(rules: Rules) -> Dict[str, Any]:
-    """Return the content of ``tokenizer_config.json``, from which ``read`` gets the rules."""
+    """Return the content of ``tokenizer_config.json``, from which ``rules`` are read."""
     values = {key: getattr(rules, field) for field, (key, _) in _KEYS.items()}
     return {**values, "rules": _HF if rules.hugging_face else "bert4keras"}
 
