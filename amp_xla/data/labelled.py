@@ -151,7 +151,7 @@ class Preparation(NamedTuple):
         )  # fmt: skip
 
     def _most_windows(self, encoded: Sequence[Encoded], parts: Sequence[Dataset]) -> int:
-        """Return the most windows of a text, 0 without windows; raise an error if too many."""
+        """Return the largest number of windows of a text, 0 without windows; refuse too many."""
         most, limit = 0, self.micro_batch
         group = self.windows[1] if self.windows else 0
         if group > limit:

@@ -73,7 +73,7 @@ def attention(query: Any, key: Any, value: Any, mask: Any, batch: Batch) -> Any:
     Args:
       query, key, value: floats [B, L, heads, D]; ``query`` is already divided by sqrt(D).
       mask: bool [B, L], False for padding at the end of a row; bert4keras masks no first token.
-      batch: B and L; gets the sizes of the heads.
+      batch: B and L; this function sets its ``heads`` and ``size``.
     """
     batch.heads, batch.size = query.shape.as_list()[2:]
     if batch.size not in HEADS:

@@ -35,7 +35,7 @@ def laid(grid: np.ndarray, sizes: np.ndarray, length: int) -> Tuple[np.ndarray, 
     """Lay the items of each row end to end in ``length`` places.
 
     ``grid`` has the items' numbers, int [R, S], -1 = no item. ``sizes[n]`` is the number of places
-    of item n; its last element is 0. Returns three arrays, int [R, length], for each place: the
+    of item n; the last size is 0. Returns three arrays, int [R, length], for each place: the
     item, the place within the item, and the item's column in ``grid``, -1 after the last item.
     """
     ends, columns = sizes[grid].cumsum(1), np.arange(length)

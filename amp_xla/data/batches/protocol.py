@@ -58,7 +58,7 @@ def sample_count(batch: Batch) -> int:
 
 
 class SharedBatch(NamedTuple):
-    """A batch of all ranks, and this rank's micro-batches; ``SHARE`` is the share of each."""
+    """A batch of all ranks, and this rank's micro-batches, each with its ``SHARE``."""
 
     whole: Batch
     micro_batches: List[Batch]
@@ -101,7 +101,7 @@ class RankShard(MappedBatches):
 
 
 def whole(batches: Any) -> Any:
-    """Return all ranks' batches, or their rows of one batch."""
+    """Return the batches, or the batch, of all ranks together, from those of one rank."""
     return getattr(batches, "whole", batches)
 
 

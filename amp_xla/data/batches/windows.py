@@ -97,7 +97,7 @@ class WindowBatches(Batches):
         return f"{super().describe()}; {several:,} texts in windows, at most {most} each"
 
     def _units(self, epoch: int) -> List[Tuple[np.ndarray, np.ndarray]]:
-        """Return the units of each length, in the order of an epoch: rows that stay together.
+        """Return the units, rows that stay together, of each length in the order of an epoch.
 
         A unit is given by the windows in its first row, int64 [units, slots], -1 = no window, and
         by its number of rows, int64 [units].

@@ -73,7 +73,7 @@ class Pretrained:
 
     Attributes:
       path: path of the configuration file.
-      tasks: number of ERNIE's tasks; 0 = not an ERNIE that uses them.
+      tasks: number of ERNIE's task embeddings; 0 = the model has none.
       config: content of ``path``; missing sizes have defaults, ``model_type`` is a known one.
 
     Raises:
