@@ -187,7 +187,7 @@ def _layers() -> Sequence[Any]:
     """Return subclasses of bert4keras' layers that call the functions above."""
     layers = backend.bert4keras("layers")
 
-    class LayerNormalization(layers.LayerNormalization):  # type: ignore[misc]
+    class LayerNormalization(layers.LayerNormalization):  # type: ignore[name-defined]
         def call(self, inputs: Any) -> Any:
             whole = self.zero_mean and self.unit_variance
             if self.conditional or not whole or (self.scale, self.offset) != (True, True):
@@ -195,14 +195,14 @@ def _layers() -> Sequence[Any]:
             gamma, beta = (tf.convert_to_tensor(w) for w in (self.gamma, self.beta))
             return layer_norm(inputs, gamma, beta, self.epsilon)
 
-    class PositionEmbedding(layers.PositionEmbedding):  # type: ignore[misc]
+    class PositionEmbedding(layers.PositionEmbedding):  # type: ignore[name-defined]
         def call(self, inputs: Any) -> Any:
             special = self.custom_position_ids or self.hierarchical or self.merge_mode != "add"
             if special or not configuring.compiles():
                 return super().call(inputs)
             return add_rows(inputs, tf.convert_to_tensor(self.embeddings)[: tf.shape(inputs)[1]])
 
-    class MultiHeadAttention(layers.MultiHeadAttention):  # type: ignore[misc]
+    class MultiHeadAttention(layers.MultiHeadAttention):  # type: ignore[name-defined]
         def call(self, inputs: Any, mask: Any = None, **kwargs: Any) -> Any:
             x, *others = inputs[:3]
             same = all(other is x for other in others) and self.key_size == self.head_size
