@@ -201,7 +201,7 @@ def _entity(text: str, given: Any) -> Entity:
                 raise ValueError(f"entity {shown}: the text has {text[start : end + 1]!r} there")
             end += 1
         if 0 <= start < end <= len(text) and label.strip():
-            return Entity(start, end, label)
+            return Entity(start, end, text_value({"label": label}, "label"))
     raise ValueError(
         f"entity {shown}; needed: [start, end, label] with 0 <= start < end <= {len(text)}, the "
         "length of the text in characters"

@@ -104,7 +104,8 @@ class Labels:
 
     def encoded(self) -> bytes:
         """Return the names as a JSON list, the content of ``labels.json``."""
-        return json.dumps(list(self.names), ensure_ascii=False, indent=1).encode() + b"\n"
+        text = json.dumps(list(self.names), ensure_ascii=False, indent=1)
+        return text.encode("utf-8", "backslashreplace") + b"\n"  # a name may be half a character
 
     @classmethod
     def load(cls, path: str) -> Labels:

@@ -126,7 +126,8 @@ class Layout:
 
     def encoded(self) -> bytes:
         """Return the layout as JSON, the content of ``layout.json``."""
-        return json.dumps(dataclasses.asdict(self), ensure_ascii=False).encode() + b"\n"
+        text = json.dumps(dataclasses.asdict(self), ensure_ascii=False)
+        return text.encode("utf-8", "backslashreplace") + b"\n"  # a key may be half a character
 
     @classmethod
     def of_objects(cls, names: Sequence[str], labels: Sequence[str], text: str = "text") -> Layout:

@@ -175,6 +175,7 @@ def test_positions_behind_tokens_cause_a_warning(tmp_path):
     ('{"tokens": ["", "b"], "tags": ["O", "O"]}', "data:1: '', 'O'; needed: a token and its tag"),
     ('{"tokens": [" "], "tags": ["O"]}', "data:1: the text is blank"),
     ('{"tokens": ["\\ud800"], "tags": ["O"]}', "data:1: tokens: character 1 is half a surrogate"),
+    ('{"text": "ab", "entities": [[0, 1, "x\\ud800"]]}', "data:1: label: character 2 is half a"),
     ('{"tokens": ["a"], "tags": ["B-x"]}\n{"tokens": ["a"], "tags": ["E-x"]}\n'
      '{"tokens": ["a"], "tags": ["I-x"]}\n{"tokens": ["a"], "tags": ["M-x"]}',
      "data: tags of two schemes: B- in line 1, E- in line 2, I- in line 3, M- in line 4"),
