@@ -276,6 +276,7 @@ def test_usable_weights_are_read_and_unused_ones_named(folders, tmp_path, capfd)
     "name, content, words",
     [
         ("tokenizer.json", {"added_tokens": [{"content": "x", "id": 10**12}]}, "id of x is 10"),
+        ("tokenizer.json", {"added_tokens": [{"content": 5, "id": 9}]}, "content is a whole"),
         ("tokenizer.json", {"model": {"type": "WordPiece", "vocab": {"a": -1}}}, "id of a is -1"),
         ("tokenizer.json", {"model": {"type": "WordPiece", "vocab": [1, 2]}}, "cannot read model"),
         ("vocab.txt", gzip.compress(bytes(1 << 25)), "larger than"),
@@ -301,7 +302,9 @@ def test_the_tokenizer_is_checked_before_texts_are_read(folders, tmp_path, name,
 def test_published_keys_that_no_model_reads(tmp_path):
     """NEZHA's ``embedding_size`` and null; Hugging Face's cache consists of links."""
     shutil.copytree(str(FOLDERS / "nezha"), str(tmp_path / "blobs"))
-    config(embedding_size=128)(tmp_path / "blobs")
+    path = tmp_path / "blobs" / "config.json"
+    sizes = dict.fromkeys(["type_vocab_size", "max_position_embeddings", "layer_norm_eps"])
+    path.write_text(json.dumps({**json.loads(path.read_text()), "embedding_size": 128, **sizes}))
     (tmp_path / "snapshot").mkdir()
     for path in (tmp_path / "blobs").iterdir():
         (tmp_path / "snapshot" / path.name).symlink_to(f"../blobs/{path.name}")

@@ -148,7 +148,9 @@ def tokens(folder: str) -> List[str]:
     whole = json_file(source)
     try:
         ids: Dict[str, int] = dict(whole["model"]["vocab"])
-        ids.update({token["content"]: token["id"] for token in whole.get("added_tokens") or []})
+        for token in whole.get("added_tokens") or []:
+            json_files.require(token, {"content": str})
+            ids[token["content"]] = token["id"]
         json_files.require(ids, dict.fromkeys(ids, json_files.Whole(0, _LARGEST_ID)), "id of ")
     except (KeyError, TypeError, ValueError) as error:
         raise DataError(f"{source}: cannot read model.vocab or added_tokens: {error}") from None

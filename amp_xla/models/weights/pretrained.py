@@ -36,7 +36,8 @@ TASKS = "bert/embeddings/task_type_embeddings"
 _REQUIRED = (
     "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"
 )  # fmt: skip
-_DEFAULTS = {"max_position_embeddings": 512, "type_vocab_size": 2}  # as in bert4keras
+# As in bert4keras
+_DEFAULTS = {"max_position_embeddings": 512, "type_vocab_size": 2, "layer_norm_eps": 1e-12}
 # hidden_act -> its name in bert4keras
 _ACTIVATIONS = {
     "gelu": "gelu", "gelu_python": "gelu", "gelu_tanh": "gelu_tanh", "gelu_new": "gelu_tanh",
@@ -89,7 +90,7 @@ class Pretrained:
         self.config["model_type"] = self._family()
         # ERNIE's task 0 is part of every input, so `take` adds its row to those of the segments.
         tasks = self.config.pop("use_task_id", False)
-        self.tasks = self.config.get("task_type_vocab_size", 3) if tasks else 0
+        self.tasks = (self.config.get("task_type_vocab_size") or 3) if tasks else 0
         _complete(self.config, self.path)
         if size and 2 * _numbers(self.config) > size + _SMALL:
             raise DataError(
@@ -304,10 +305,10 @@ def _configuration(folder: Path) -> Tuple[Path, Dict[str, Any], int]:
     kind: Any = config.get("model_type")
     if str(kind).endswith(TAGGER):
         config["model_type"] = kind[: -len(TAGGER)]
-    config.setdefault("hidden_act", "gelu")
     for key, allowed in _ALLOWED.items():
         value = config.get(key)
-        if value is None and key not in (*_REQUIRED, "hidden_act"):
+        missing = key not in config or (value is None and key != "hidden_act")
+        if missing and key not in _REQUIRED:
             continue
         if isinstance(allowed, int):
             fits, words = type(value) is int and 1 <= value <= allowed, f"1 to {allowed:,}"
@@ -318,7 +319,7 @@ def _configuration(folder: Path) -> Tuple[Path, Dict[str, Any], int]:
         else:
             fits, words = isinstance(value, allowed), " or ".join(k.__name__ for k in allowed)
         if not fits:
-            problem = "is missing" if value is None else f"is {json.dumps(value)[:40]}"
+            problem = "is missing" if missing else f"is {json.dumps(value)[:40]}"
             raise DataError(f"{path}: {key} {problem}; allowed: {words}")
     return path, config, size
 
@@ -337,14 +338,13 @@ def _numbers(config: Mapping[str, Any]) -> int:
 
 def _complete(config: Dict[str, Any], path: Path) -> None:
     """Fill in defaults, and refuse sizes that do not fit together."""
-    config.update({**_DEFAULTS, **config})
+    config.update({k: v for k, v in _DEFAULTS.items() if config.get(k) is None})
     if config["model_type"] in ("bert", "nezha"):  # it has no meaning, as in transformers
         config.pop("embedding_size", None)
     hidden, heads = config["hidden_size"], config["num_attention_heads"]
     if hidden % heads and not config.get("attention_head_size"):
         raise DataError(f"{path}: num_attention_heads {heads} does not divide hidden_size {hidden}")
-    config.setdefault("layer_norm_eps", 1e-12)
-    config["hidden_act"] = _ACTIVATIONS[config["hidden_act"]]
+    config["hidden_act"] = _ACTIVATIONS[config.get("hidden_act", "gelu")]
     if config["model_type"] == "albert" and config.get("embedding_size", hidden) == hidden:
         raise DataError(f"{path}: an ALBERT needs an embedding_size that differs from hidden_size")
 
