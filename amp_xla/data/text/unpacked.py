@@ -32,6 +32,7 @@ _OPEN: Dict[str, Callable[[Any], Any]] = {
     "bz2": bz2.BZ2File,
     "xz": lzma.LZMAFile,
 }
+_NO_ZIP = (zipfile.BadZipFile, NotImplementedError)  # errors of ``zipfile``
 MEMORY = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4  # bytes of texts
 _SMALL, _RATIO = 64 << 20, 100  # an unpacked file has so many bytes, or times the packed one
 
@@ -43,8 +44,7 @@ def opened(path: str) -> Iterator[Any]:
     Compression is recognized by the first bytes, else by the name. Parquet, recognized by its
     first four bytes, is read as JSON lines.
     """
-    damage: Tuple[Type[Exception], ...] = (OSError, EOFError, zlib.error, lzma.LZMAError)
-    damage += (zipfile.BadZipFile,)
+    damage: Tuple[Type[Exception], ...] = (OSError, EOFError, zlib.error, lzma.LZMAError, *_NO_ZIP)
     kind = ""
     try:
         with _raw(path) as raw:
@@ -59,7 +59,7 @@ def opened(path: str) -> Iterator[Any]:
                 file = zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True)
             elif kind == "Parquet":
                 parquet = extra("pyarrow.parquet", f"{path}: reading Parquet")
-                damage += (extra("pyarrow", path).ArrowException,)
+                damage += (extra("pyarrow", path).ArrowException, UnicodeDecodeError)
                 file = _Chunks(_json_lines(parquet.ParquetFile(raw)))
             elif kind:
                 file = _OPEN[kind](raw)
@@ -72,7 +72,7 @@ def opened(path: str) -> Iterator[Any]:
         # Only errors of the system have a text, such as "Is a directory"; others mean damage.
         reason = getattr(error, "strerror", None)
         problem = f"cannot be read: {reason}" if reason else f"damaged {kind} file: {error}"
-        raise DataError(f"{path}: {problem}") from None
+        raise DataError(f"{path}: {' '.join(problem.split())}") from None
 
 
 class _Unpacked(io.RawIOBase):
@@ -229,7 +229,7 @@ def read_bytes(path: str, most: Optional[int] = None) -> bytes:
 def plain_name(path: str) -> str:
     """Return a file name without .gz and the like; the name of the only file in a .zip."""
     if path.lower().endswith(".zip") and os.path.isfile(path):
-        with contextlib.suppress(OSError, zipfile.BadZipFile), zipfile.ZipFile(path) as archive:
+        with contextlib.suppress(OSError, *_NO_ZIP), zipfile.ZipFile(path) as archive:
             names = _files_in(archive)
             return names[0] if len(names) == 1 else os.path.splitext(path)[0]
     return os.path.splitext(path)[0] if path.lower().endswith(COMPRESSED) else path
