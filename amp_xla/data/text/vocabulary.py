@@ -144,8 +144,7 @@ def tokens(folder: str) -> List[str]:
     source = path(folder)
     if os.path.basename(source) != WHOLE:
         return load_vocab(source)
-    _normalizer(source)  # refuses other tokenizers
-    whole = json_file(source)
+    whole = _whole(folder)
     try:
         ids: Dict[str, int] = dict(whole["model"]["vocab"])
         for token in whole.get("added_tokens") or []:
@@ -171,7 +170,7 @@ def rules(folder: str, warn: bool = False) -> Rules:
             f"warning: the tokenizer of {folder} cuts Chinese text into words with jieba; here "
             "Chinese is cut into characters, so results may be worse"
         )
-    normalizer = _normalizer(os.path.join(folder, WHOLE))
+    normalizer = _whole(folder).get("normalizer")
     fields: Dict[str, Any] = {}
     for field, (key, other) in _KEYS.items():
         value = settings_of.get(key, (normalizer or {}).get(other))
@@ -192,21 +191,20 @@ def settings(rules: Rules) -> Dict[str, Any]:
     return {**values, "rules": _HF if rules.hugging_face else "bert4keras"}
 
 
-def _normalizer(source: str) -> Optional[Dict[str, Any]]:
-    """Return the normalizer's settings in a ``tokenizer.json``; None if there is no such file."""
+def _whole(folder: str) -> Dict[str, Any]:
+    """Return the content of ``tokenizer.json``, empty without the file; refuse other tokenizers."""
+    source = os.path.join(folder, WHOLE)
     whole = json_file(source)
-    if not whole:
-        return None
-    parts = {part: whole.get(part) or {} for part in _PARTS}
-    if not all(isinstance(part, dict) for part in parts.values()):
-        raise DataError(f"{source}: each of {', '.join(_PARTS)} must be an object")
-    if "continuing_subword_prefix" in parts["model"]:  # old files do not name the model's type
-        parts["model"].setdefault("type", _PARTS["model"])
-    for part, kind in _PARTS.items():
-        actual = parts[part].get("type")
+    for part, kind in _PARTS.items() if whole else ():
+        value = whole.get(part) or {}
+        if not isinstance(value, dict):
+            raise DataError(f"{source}: its {part} must be an object")
+        # Old files do not name the model's type.
+        old = part == "model" and "continuing_subword_prefix" in value
+        actual = value.get("type", kind if old else None)
         if actual != kind:
             raise DataError(f"{source}: its {part} is {actual}; only BERT's {kind} is supported")
-    return dict(parts["normalizer"])
+    return whole
 
 
 def json_file(source: str) -> Dict[str, Any]:
