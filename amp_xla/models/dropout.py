@@ -3,8 +3,8 @@
 Keras' dropout keeps its state inside stateful kernels, which die with the process, so a resumed
 run cannot repeat the masks of the run it continues. Here ``keras.layers.Dropout`` draws from
 TensorFlow's stateless generator, and the number of the step is fed to the graph. If XLA compiles
-the graph, masks are an integer hash instead, which costs so little that XLA computes it again in
-the backward pass; the generator's numbers would be written to memory and read twice.
+the graph, masks are an integer hash instead. It costs so little that XLA computes it again in the
+backward pass. The generator's numbers would be written to memory and read twice.
 """
 
 from __future__ import annotations

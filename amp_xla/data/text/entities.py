@@ -158,7 +158,7 @@ def split(line: str) -> List[str]:
 
 
 def _positions(tokens: Sequence[str]) -> str:
-    """Return a warning if most tokens are a character and a digit, such as its place."""
+    """Return a warning if most tokens are a character and its place in a word, such as a0."""
     numbered = [token for token in tokens if POSITION.fullmatch(token)]
     if 10 * len(numbered) < 9 * len(tokens):
         return ""

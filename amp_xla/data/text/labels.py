@@ -38,8 +38,8 @@ class Labels:
         """Return the distinct labels: numbers by value (2 before 10), then text by code point.
 
         Raises:
-          DataError: there is only one label; or there are many samples, and more than half as many
-            labels as samples.
+          DataError: there is only one label; or there are many samples, and more labels than half
+            their number.
         """
         names = set(labels)
         if len(names) < 2:

@@ -70,7 +70,7 @@ class Files:
     def questions(
         self, path: str, lines: List[str], run: Layout, single: bool = False
     ) -> Tuple[List[str], Optional[Layout]]:
-        """Return the inputs of ``predict``, see ``readers.questions``; ``single``: no pairs."""
+        """Return the inputs of ``predict`` as ``readers.questions``; ``single``: one text each."""
         # Without labels, the second texts are the targets.
         one = single or run.pair is None or run.label is None
         fields = ("text",) if one else ("text", "pair")
