@@ -343,7 +343,7 @@ def test_a_folder_of_weights_is_refused_before_texts_are_read(command, tmp_path)
     (bert / google_folder.NAME).write_text(json.dumps({"model_type": "roberta"}))
     (bert / "vocab.txt").unlink()
     words = ("--train", "train.tsv", "--dev", "nowhere.tsv", "--bert", str(bert))
-    assert 'model_type "roberta" is not supported' in command(RECIPE, *words, code=LIMITS).error
+    assert 'model_type is "roberta"; allowed: bert' in command(RECIPE, *words, code=LIMITS).error
 
 
 @pytest.mark.parametrize("name, words, problem", [
