@@ -37,8 +37,8 @@ def label_answers(
       lines: the lines to answer.
       labels: names of the labels.
       probabilities: probability of each label, float [lines, labels].
-      separator: None = the most probable label is predicted; otherwise all labels above 0.5 are,
-        joined by this text.
+      separator: None = predict the most probable label; otherwise predict all labels whose
+        probability is above 0.5, joined by this text.
     """
     rows: List[Row] = []
     for line, row in zip(lines, probabilities):
@@ -68,7 +68,7 @@ def checked(predicted: Any, lines: Sequence[str]) -> Answers:
             f"amp_xla/training/answers.py)"
         )
     if any(value != value for _, fields in predicted.rows for value in fields.values()):
-        raise AmpXlaError("the answers are not numbers (NaN): the run's weights cannot be used")
+        raise AmpXlaError("some answers are NaN, not numbers: the run's weights cannot be used")
     count = len(predicted.rows)
     if count != len(lines):
         raise AmpXlaError(f"the recipe's predict gave {count} answers to {len(lines)} lines")

@@ -8,8 +8,8 @@ The checkpoint of step 123 is the folder ``step-00000123``::
     manifest.json         size and SHA-256 of each file above
 
 ``write`` fills a temporary folder, syncs it and renames it: a kill at any moment leaves the older
-checkpoints as they were. The newest and the best checkpoint are found from the folders. Names are
-never reused: a second checkpoint of one step is ``step-00000123.1``.
+checkpoints as they were. The newest checkpoint has the highest number, and its ``state.json`` has
+the step of the best one. A second checkpoint of one step is ``step-00000123.1``.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from amp_xla.training.manifest import TENSORS, CheckpointError, problems, write_
 from amp_xla.training.state import STATE, LoopState, read_state
 
 ARCHITECTURE = "bert_config.json"
-MORE = "more/"  # start of the names of tensors that are not variables of every checkpoint
+MORE = "more/"  # prefix of tensors that are not variables, see ``more_tensors``
 _NAME = re.compile(r"step-(\d{8,18})(?:\.(\d{1,4}))?")
 
 T = TypeVar("T")
@@ -80,7 +80,7 @@ class Checkpoint:
         return self.pinned(config)
 
     def settings(self, kind: Type[Any]) -> Dict[str, Any]:
-        """Return the run's settings; those that ``kind`` lacks only if they were not defaults."""
+        """Return the run's settings, without defaults of settings that ``kind`` lacks."""
         values, known = self.identity["config"], settings.fields(kind)
         defaults = {k: v for k, v in self.identity["defaults"].items() if k not in known}
         for name in getattr(kind, "REMOVED", {}):
@@ -107,7 +107,7 @@ class Checkpoint:
     def pinned(self, config: T) -> T:
         """Return ``config`` with ``bert``, if set, replaced by this checkpoint's folder.
 
-        The folder has the vocabulary and the architecture, even if the original is gone.
+        The checkpoint has vocabulary and architecture, so the folder of ``--bert`` may be gone.
         """
         if self.architecture is None or settings.flat(config).get("bert") is None:
             return config
@@ -237,7 +237,7 @@ def folder_of(run: Path) -> Path:
 
 
 def runs_in(folder: Path) -> List[str]:
-    """Return the names of the folders in ``folder``, not links, with checkpoints to be read."""
+    """Return the names of the runs in ``folder`` that have readable checkpoints."""
     names = []
     for each in sorted(folder.iterdir()) if folder.is_dir() else []:
         with contextlib.suppress(OSError):  # another user's run, or its checkpoints are a link
@@ -336,5 +336,5 @@ def find(run: Path, name: Optional[str] = None) -> Checkpoint:
     raise CheckpointError(
         f"{folder} has no checkpoint {name}; allowed: best, last, {', '.join(whole)}"
         if chosen is None
-        else f"{chosen} is damaged: {'; '.join(wrong)}; whole: {', '.join(whole) or 'none'}"
+        else f"{chosen} is damaged: {'; '.join(wrong)}; whole checkpoints: {', '.join(whole) or 'none'}"
     )

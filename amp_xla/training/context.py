@@ -1,7 +1,7 @@
 """The parts that all recipes share: precision, seed, ranks, a resumed run's checkpoint, the job.
 
-A recipe's ``build(config, context)`` decides about texts, model, loss and evaluation; the context
-does what surrounds them. ``inspect``, ``rehearse`` and ``tune`` call the same ``build``.
+A recipe's ``build(config, context)`` decides about texts, model, loss and evaluation. The context
+builds optimizer, step and job. ``inspect``, ``rehearse`` and ``tune`` call the same ``build``.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from amp_xla.training.state import WINDOW_ROWS, XLA_LENGTHS
 
 
 class RunContext:
-    """The surroundings of one training job.
+    """Settings and building blocks of one training job.
 
-    Sets precision, seeds and dropout masks, unless the recipe has no ``PrecisionOptions`` (JAX).
+    Sets precision, seeds and dropout masks, but not in JAX (a recipe without ``PrecisionOptions``).
 
     Args:
       config: the recipe's configuration.
@@ -35,7 +35,7 @@ class RunContext:
       config: the configuration; for a resumed run with the vocabulary of its checkpoint.
       ranks: the processes that train together.
       micro_batches: number of micro-batches per update and rank.
-      precision: precision, XLA mode and loss scale; ``share`` chooses the mode ``auto``.
+      precision: precision, XLA mode and loss scale; ``share`` turns XLA's ``auto`` into on or off.
       step_input: placeholder of the micro-batch's number, which decides the dropout masks.
     """
 
@@ -114,9 +114,9 @@ class RunContext:
         return shared
 
     def _choose_xla(self, batches: Optional[Any]) -> bool:
-        """Choose the XLA mode if it is ``auto``; return whether batches must have few lengths.
+        """Choose the XLA mode if it is ``auto``; return whether XLA limits the number of lengths.
 
-        ``batches`` are the training batches, of few lengths if the run may still choose them.
+        ``batches`` are the training batches; None = unknown.
         """
         if self.precision.settings.xla == AUTO:
             from amp_xla import backend
@@ -149,7 +149,7 @@ class RunContext:
         Args:
           steps: updates of the whole run.
           rule: returns the optimizer for a learning rate and ``weight_decay``; None = ``AdamW``.
-          sharded: ``TableShards`` of which this rank has some rows; its optimizer gets the rate.
+          sharded: ``TableShards`` of which this rank has some rows; they get the same rate.
         """
         from amp_xla.backend import tf
         from amp_xla.precision.agreement import Reduction
@@ -203,7 +203,7 @@ class RunContext:
     ) -> Any:
         """Build the ``TrainStep`` of a model of texts, with the tricks in the configuration.
 
-        ``objective``, which returns loss and metrics by name, and ``how`` are for ``Tricks.loss``.
+        ``objective`` and ``how`` are arguments of ``Tricks.loss``.
         """
         from amp_xla.training.tricks import Tricks
 
@@ -241,7 +241,7 @@ class RunContext:
     ) -> Any:  # fmt: skip
         """Return the ``Job`` of a model of texts; ``--ema`` evaluates the average weights.
 
-        ``architecture`` is the content of its ``bert_config.json``; None = as the encoder.
+        ``architecture`` is the content of ``bert_config.json``; None = the encoder's.
         ``others`` are attributes of ``Job``, such as ``rates``.
         """
         from amp_xla.training.optimizers.average import in_place
@@ -254,7 +254,7 @@ class RunContext:
 
 
 def work_of(config: Any, batches: Any, ranks: int = 1) -> Optional[auto.Work]:
-    """Return what a run computes on one GPU; None without an encoder of a known size.
+    """Return the work of a run per GPU; None if the size of its encoder is unknown.
 
     ``batches`` are those of all ranks.
     """

@@ -99,15 +99,15 @@ def _folder(recipe: str, run_options: RunOptions, ranks: Ranks) -> RunFolder:
 
 
 def _refuse_misspelt(run: RunFolder) -> None:
-    """Raise AmpXlaError if an existing run differs by one letter; other digits name another run."""
+    """Raise AmpXlaError if another run's name differs by one letter, and not by a digit."""
     for other in checkpoint.runs_in(run.path.parent):
         one, two = (re.sub(r"[\W_]", "", name.lower()) for name in (run.name, other))
         slips = sum(((Counter(one) - Counter(two)) + (Counter(two) - Counter(one))).values())
         close = difflib.SequenceMatcher(None, one, two).ratio() > 0.7 and slips <= 1
         if close and re.sub(r"\D", "", one) == re.sub(r"\D", "", two):
             raise AmpXlaError(
-                f"--resume --name {run.name}: there is no such run, but {run.path.parent / other}; "
-                f"leave out --resume to start a new run of this name"
+                f"--resume --name {run.name}: there is no such run, but there is "
+                f"{run.path.parent / other}; to start a new run of this name, leave out --resume"
             )
 
 

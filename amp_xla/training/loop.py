@@ -66,7 +66,7 @@ class Loop:
     Attributes:
       config: the recipe's configuration; its field ``run`` has ``RunOptions``.
       identity: saved with each checkpoint; see ``state.identity_of``.
-      more: returns what a checkpoint holds besides: fields of ``state.json``, arrays by name.
+      more: returns further content of checkpoints: fields of ``state.json``, arrays by name.
     """
 
     def __init__(self, run: RunFolder, engine: Engine, options: LoopOptions, config: Any) -> None:

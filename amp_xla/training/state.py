@@ -34,7 +34,7 @@ _PARTS = {  # part of an identity -> word for its entries in messages
     "assets": "file", "versions": "version",
 }  # fmt: skip
 _STEPS = "steps per epoch"
-# Part of "settings" if ``auto`` turned XLA on: most lengths of the batches.
+# Part of "settings" if ``auto`` turned XLA on: maximum number of the batches' lengths.
 XLA_LENGTHS = "lengths with xla"
 # Part of "settings" of a run with ``--stride``: rows of a batch, and of a group of whole texts.
 WINDOW_ROWS = "rows of windows"
@@ -93,7 +93,7 @@ class LoopState:
         return state
 
     def record(self, value: float, higher_is_better: bool) -> bool:
-        """Record an evaluation; return True if it is the best so far. NaN never is."""
+        """Record an evaluation; return True if it is the best so far. NaN is never the best."""
         sign = 1.0 if higher_is_better else -1.0
         better = not math.isnan(value) and (self.best is None or sign * value > sign * self.best)
         if better:

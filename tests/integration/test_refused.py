@@ -104,7 +104,7 @@ REFUSED = {
                                         ["tr\\xff.tsv: the name is not UTF-8"]),
     "a run's name that is not UTF-8": (None, ("--name", "n\udcff"), "train.tsv", ["n\\xff: the"]),
     **{f"misspelt: {name}": (None, ("--name", name, "--resume"), "train.tsv",
-                             [f"--name {name}: there is no such run, but {RUN};"])
+                             [f"--name {name}: there is no such run, but there is {RUN};"])
        for name in ("mien", "miine", "min", "Mine")},
     "warm start, other sizes": (None, (*WARM, "--hidden", "16"), "train.tsv",
                                 ["tensor Embedding", "float32[512,8], needed float32[512,16]"]),

@@ -54,7 +54,7 @@ def test_every_damage_to_every_file_is_named_and_survived(tmp_path, capsys):
             assert checkpoint.newest(folder).path.name == FIRST
             said = capsys.readouterr().err
             assert f"{SECOND} is damaged" in said and file.name in said
-            with pytest.raises(CheckpointError, match=f"{file.name}.*whole: {FIRST}$"):
+            with pytest.raises(CheckpointError, match=f"{file.name}.*whole checkpoints: {FIRST}$"):
                 checkpoint.find(tmp_path / "run", "last")
             assert verify.main(["--run", str(tmp_path / "run")]) == 1
             assert file.name in capsys.readouterr().out
