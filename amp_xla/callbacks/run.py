@@ -220,9 +220,8 @@ class Run(keras.callbacks.Callback):
         self._open.callback(self._step.close)
         name = self._monitor or f"val_{self._saved['monitor']}"
         name = name[len("val_") :] if name.startswith("val_") else name
-        options = LoopOptions(
-            given["epochs"], self._log_every, 0, name, description.higher_is_better(name)
-        )
+        better = description.higher_is_better(name)
+        options = LoopOptions(0, self._log_every, given["epochs"], name, better)
         engine = TensorFlowEngine(job(model, self._step, steps, lambda: self._validation, script))
         engine.skips = self._step.skips
         self._variables = len(tf.global_variables())
@@ -393,7 +392,7 @@ class Run(keras.callbacks.Callback):
             note(words)
             return
         self._loop.save_if_needed()
-        self._loop.checkpoints.wait()
+        self._loop.finish_writing()
         description.name_unfinished(self._loop, self._ended)
         if self._missing:
             raise AmpXlaError(self._missing)

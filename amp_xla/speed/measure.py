@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import math
 import os
 import re
 import shutil
@@ -218,3 +219,10 @@ def measure(
                 except ChildEnded as end:
                     outcome.status, outcome.why = end.status, end.why
     return outcomes
+
+
+def spread(values: Sequence[float]) -> float:
+    """Return (max - min) / median as a share; infinity for fewer than two values."""
+    if len(values) < 2:
+        return math.inf
+    return (max(values) - min(values)) / sorted(values)[len(values) // 2]

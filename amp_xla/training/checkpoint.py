@@ -35,7 +35,7 @@ from amp_xla.training.state import STATE, LoopState, read_state
 
 ARCHITECTURE = "bert_config.json"
 MORE = "more/"  # prefix of tensors that are not variables, see ``more_tensors``
-_NAME = re.compile(r"step-(\d{8,18})(?:\.(\d{1,4}))?")
+_NAME = re.compile(r"step-\d{8,18}(\.\d{1,4})?")
 
 T = TypeVar("T")
 
@@ -248,14 +248,12 @@ def runs_in(folder: Path) -> List[str]:
 
 def steps(folder: Path) -> List[Path]:
     """Return the checkpoints in ``folder``, oldest first, including damaged ones."""
-    numbered, names = [], []
+    names: List[str] = []
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         names = os.listdir(str(folder))  # without permission glob would find nothing
-    for path in map(folder.joinpath, names):
-        match = _NAME.fullmatch(path.name)
-        if match and path.is_dir() and not path.is_symlink():
-            numbered.append((int(match.group(1)), int(match.group(2) or 0), path))
-    return [path for _, _, path in sorted(numbered)]
+    paths = [folder / name for name in names if _NAME.fullmatch(name)]
+    folders = (path for path in paths if path.is_dir() and not path.is_symlink())
+    return sorted(folders, key=lambda path: [int(n) for n in path.name[5:].split(".")])
 
 
 def newest(folder: Path, good: bool = False) -> Optional[Checkpoint]:
@@ -332,9 +330,9 @@ def find(run: Path, name: Optional[str] = None) -> Checkpoint:
     wrong = [] if chosen is None else problems(chosen)
     if chosen is not None and not wrong:
         return Checkpoint(chosen)
-    whole = [path.name for path in paths if not problems(path)]
+    whole = ", ".join(path.name for path in paths if not problems(path))
+    if chosen is None:
+        raise CheckpointError(f"{folder} has no checkpoint {name}; allowed: best, last, {whole}")
     raise CheckpointError(
-        f"{folder} has no checkpoint {name}; allowed: best, last, {', '.join(whole)}"
-        if chosen is None
-        else f"{chosen} is damaged: {'; '.join(wrong)}; whole checkpoints: {', '.join(whole) or 'none'}"
+        f"{chosen} is damaged: {'; '.join(wrong)}; whole checkpoints: {whole or 'none'}"
     )

@@ -7,7 +7,7 @@ builds optimizer, step and job. ``inspect``, ``rehearse`` and ``tune`` call the 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Callable, Dict, Mapping, Optional, Sequence
+from typing import Any, Callable, Dict, Mapping, Optional
 
 from amp_xla.config import flat
 from amp_xla.data.labelled import Labelled, Preparation
@@ -44,7 +44,6 @@ class RunContext:
         self.config = config if resume_from is None else resume_from.pinned(config)
         self.ranks = distributed.current()
         self.micro_batches = self.ranks.micro_batches(getattr(config, "accumulate", 1))
-        self._rate: Any = None
         self._fused = getattr(config, "attention", "plain") == "fused"
         if self._fused and config.encoder.attention_dropout:
             raise SettingsError("--attention fused excludes --attention-dropout above 0")
@@ -53,7 +52,6 @@ class RunContext:
             return
         self.precision = options.resolve()
         # TensorFlow reads the precision at its import, so the imports follow here.
-        from amp_xla import backend
         from amp_xla.backend import configuring
         from amp_xla.models import dropout
         from amp_xla.training import job
@@ -63,13 +61,10 @@ class RunContext:
         if resume_from is not None:  # its masks, whether XLA is on now or not
             hashed = resume_from.identity["settings"].get(dropout.MASKS) == dropout.HASH
         self.step_input = dropout.install(config.seed, hashed)
-        if self.precision.settings.xla == AUTO:
-            if resume_from is not None:
-                lengths = resume_from.identity["settings"].get(XLA_LENGTHS)
-                choice = auto.Choice(lengths is not None, "as when the run began", lengths)
-                self.precision = configuring.choose_xla(choice)
-            elif not backend.gpus():
-                self._choose_xla(None)
+        if self.precision.settings.xla == AUTO and resume_from is not None:
+            lengths = resume_from.identity["settings"].get(XLA_LENGTHS)
+            choice = auto.Choice(lengths is not None, "as when the run began", lengths)
+            self.precision = configuring.choose_xla(choice)
 
     @property
     def reads_weights(self) -> bool:
@@ -162,36 +157,26 @@ class RunContext:
             "applied_steps", (), tf.int64, trainable=False, initializer=tf.zeros_initializer()
         )
         warmup = int(update.warmup * steps)
-        self._rate = warmup_decay(applied, update.learning_rate, warmup, steps, decay)
+        rate = warmup_decay(applied, update.learning_rate, warmup, steps, decay)
         how: Dict[str, Any] = {}
         if sharded is not None:
-            sharded.optimizer.learning_rate = self._rate
+            sharded.optimizer.learning_rate = rate
             # Gradients of shards differ between ranks, but all ranks must skip the same steps.
             how.update(groups=[(sharded.holds, sharded.optimizer)], model_parallel=sharded.holds)
         reduce = Reduction(ranks.hvd, config.precision_options.reduce) if ranks.several else None
         return LossScaleOptimizer(
-            (rule or AdamW)(self._rate, weight_decay=update.weight_decay),
+            (rule or AdamW)(rate, weight_decay=update.weight_decay),
             self.precision.loss_scale, global_clipnorm=update.clip_norm or None,
             agreement="auto" if sharded else None, reduce=reduce, applied_steps=applied,
             accumulate=self.micro_batches,
             recompute="memory" in vars(config) and config.memory.recompute, **how,
         )  # fmt: skip
 
-    def step(
-        self,
-        inputs: Mapping[str, Any],
-        loss: Any,
-        optimizer: Any,
-        variables: Sequence[Any],
-        metrics: Mapping[str, Any],
-        sharded: Sequence[Any] = (),
-    ) -> Any:
-        """Build the ``TrainStep`` of the optimizer that this context returned."""
+    def step(self, *parts: Any) -> Any:
+        """Build the ``TrainStep``: inputs, loss, optimizer, variables, metrics, sharded tables."""
         from amp_xla.training.step import TrainStep
 
-        return TrainStep(
-            inputs, self.step_input, loss, optimizer, variables, self._rate, metrics, sharded
-        )
+        return TrainStep(*parts)
 
     def text_step(
         self,
@@ -217,23 +202,12 @@ class RunContext:
 
     # -- job ----------------------------------------------------------------------------------
 
-    def job(
-        self,
-        model: Any,
-        step: Any,
-        batches: Any,
-        evaluate: Callable[[], Mapping[str, float]],
-        assets: Mapping[str, bytes],
-        identity: Dict[str, str],
-        **others: Any,
-    ) -> Any:
-        """Return the ``Job``; the arguments are its attributes."""
+    def job(self, *parts: Any, **others: Any) -> Any:
+        """Return the ``Job``: model, step, batches, evaluate, assets, identity, others by name."""
         from amp_xla.training.job import Job
 
         self._choose_xla(None)  # in a recipe that shares no batches
-        return Job(
-            model, step, batches, evaluate, assets, self.precision, identity=identity, **others
-        )
+        return Job(*parts, resolved=self.precision, **others)
 
     def text_job(
         self, model: Any, step: Any, data: Labelled, evaluate: Callable[[], Mapping[str, float]],

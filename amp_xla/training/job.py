@@ -42,8 +42,8 @@ class Job:
       model: the Keras model in training mode.
       evaluate: returns dev metrics by name.
       assets: file name -> content of the files needed for prediction besides the weights.
-      resolved: precision, XLA mode and loss scale of the model.
       identity: hashes of the data, e.g. ``{"train": dataset.fingerprint()}``, compared on resume.
+      resolved: precision, XLA mode and loss scale of the model.
       export: writes the weights for other programs into the folder given to it; called with the
         run folder after each evaluation that was the best so far.
       rates: name in the log -> function that returns, for a step, the units per sample; the loop
@@ -57,8 +57,8 @@ class Job:
     batches: BatchSource
     evaluate: Callable[[], Mapping[str, float]]
     assets: Mapping[str, bytes]
+    identity: Mapping[str, str]
     resolved: Precision
-    identity: Dict[str, str] = dataclasses.field(default_factory=dict)
     export: Optional[Callable[[str], None]] = None
     rates: Dict[str, Callable[[int], float]] = dataclasses.field(default_factory=dict)
     sharded: Optional[Any] = None
@@ -195,11 +195,6 @@ class TensorFlowEngine(Engine):
             return None
         shards = folder / f"{durable.TEMPORARY}shards"
 
-        def make() -> None:
-            if shards.exists():
-                durable.remove(shards)
-            shards.mkdir()
-
         def write() -> None:
             if not shards.is_dir():
                 raise AmpXlaError(
@@ -216,7 +211,7 @@ class TensorFlowEngine(Engine):
                 return f"{ranks.world.name}: {error}"
 
         # The other ranks wait here until rank 0 has made the folder.
-        failed = ranks.from_first(lambda: failure(make))
+        failed = ranks.from_first(lambda: failure(shards.mkdir))
         if not failed:
             failed = "; ".join(filter(None, ranks.all_do(lambda: failure(write))))
         if failed:
@@ -260,12 +255,11 @@ class TensorFlowEngine(Engine):
         finding = overflow.replay(training, rewritten, values, arrays, number, float(loss_scale))
         if finding is not None:
             return str(finding), finding.to_json()
-        text = (
+        return (
             "in the replay on a CPU all numbers were finite: either another micro-batch of the "
             "update was not finite, or the result depends on the order of additions or on the "
             "GPU's kernels"
-        )
-        return text, {}
+        ), {}
 
 
 def shape_warning(shapes: int, xla: str) -> str:

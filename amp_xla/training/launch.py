@@ -33,7 +33,7 @@ from amp_xla.training.engine import Engine
 from amp_xla.training.loop import Loop
 from amp_xla.training.options import LoopOptions, RunOptions
 from amp_xla.training.recipe import Recipe
-from amp_xla.training.run import RunFolder, ScriptFolder, write_about
+from amp_xla.training.run import RunFolder, write_about
 from amp_xla.training.state import differences, digests, same_on_all
 
 
@@ -156,7 +156,7 @@ def prepare(
         checkpoint.set_aside_damaged(resume_from)
     note(f"run folder: {run.path}; after an interruption, {run.continuing}")
     if resume_from is None and run_options.resume:
-        names = [] if run.recipe == ScriptFolder.RECIPE else checkpoint.runs_in(run.path.parent)
+        names = checkpoint.runs_in(run.path.parent) if run.in_runs else []
         runs = ", ".join(names[-9:])  # the newest, if named by date
         there = f"; runs there: {runs}" if runs else ""
         note(f"{run.path} has no checkpoint yet: starting from the beginning{there}")

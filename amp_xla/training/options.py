@@ -185,15 +185,14 @@ class Intervals:
 
     def loop(self, **rest: Any) -> LoopOptions:
         """Return ``LoopOptions`` with these intervals and the values in ``rest``."""
-        return LoopOptions(log_every=self.log_every, evaluate_every=self.evaluate_every, **rest)
+        return LoopOptions(**vars(self), **rest)
 
 
 @dataclasses.dataclass(frozen=True)
-class LoopOptions:
-    """Length, intervals and early stopping of the training loop.
+class LoopOptions(Intervals):
+    """Length, intervals and early stopping of the training loop. The last step is evaluated, too.
 
     Attributes:
-      evaluate_every: 0 = at the end of each epoch. The last step is always evaluated.
       monitor: dev metric that decides which checkpoint is best.
       higher_is_better: whether a higher value of ``monitor`` is better.
       patience: evaluations without improvement before early stopping; 0 = never.
@@ -202,8 +201,6 @@ class LoopOptions:
     """
 
     epochs: int = 1
-    log_every: int = 20
-    evaluate_every: int = 0
     monitor: str = "accuracy"
     higher_is_better: bool = True
     patience: int = 0

@@ -81,6 +81,7 @@ class RunFolder:
 
     Attributes:
       continues: True if the folder has checkpoints to continue from.
+      in_runs: True if its parent folder is this project's, so that ``latest`` may point to it.
       resume_by, force_by, choose: the flags for messages: to continue the run, to continue it
         although something differs, and to use another folder.
 
@@ -90,6 +91,7 @@ class RunFolder:
       OSError: the folder cannot be written.
     """
 
+    in_runs = True
     resume_by, force_by, choose = "--resume", "--force-resume", "choose another --name"
 
     def __init__(
@@ -104,9 +106,9 @@ class RunFolder:
         self._parent = Path(RUNS if root is None else root) / recipe
         self._lock: Optional[int] = None
         self._checkpoint: Optional[Checkpoint] = None
-        if name is not None:
-            self._check_name(name)
-        elif resume:
+        if name is not None and self.in_runs:
+            check_name(name)
+        elif name is None and resume:
             name = self._newest()
         self._chosen = name is not None
         self.name = name or time.strftime("%Y%m%d-%H%M%S")
@@ -147,9 +149,6 @@ class RunFolder:
         return f"the same command with --name {shlex.quote(self.name)} --resume continues"
 
     # -- looking -----------------------------------------------------------------------------
-
-    def _check_name(self, name: str) -> None:
-        check_name(name)
 
     def _newest(self) -> Optional[str]:
         """Return the name of the run that ``latest`` points to; None without runs."""
@@ -252,9 +251,8 @@ class RunFolder:
         """Point ``latest`` to this run after its first checkpoint."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(str(self.path / _FRESH))
-        self._point_to_it()
-
-    def _point_to_it(self) -> None:
+        if not self.in_runs:
+            return
         latest = self._parent / LATEST
         temporary = self._parent / f".latest-{os.getpid()}"
         try:
@@ -278,11 +276,13 @@ class RunFolder:
 class ScriptFolder(RunFolder):
     """The run folder of a user's script, at any path and without ``latest``."""
 
-    RECIPE = "script"
+    RECIPE, in_runs = "script", False
     resume_by, choose = "resume=True", "choose another folder"
     force_by = "force_resume=True"
 
     def __init__(self, path: Path, resume: bool, writes: bool) -> None:
+        if not path.name:
+            raise AmpXlaError(f"Run({str(path)!r}): give the path of a folder")
         super().__init__("", path.name, str(path.parent), resume, writes)
         self.recipe = self.RECIPE
 
@@ -290,13 +290,6 @@ class ScriptFolder(RunFolder):
     def continuing(self) -> str:
         """End of a message: how to continue the run."""
         return "the same script with resume=True continues"
-
-    def _check_name(self, name: str) -> None:
-        if name in ("", ".."):
-            raise AmpXlaError(f"Run({str(self._parent / name)!r}): give the path of a folder")
-
-    def _point_to_it(self) -> None:
-        """Do nothing: the parent folder is not this project's."""
 
 
 def _contents(folder: Path) -> List[str]:

@@ -11,6 +11,7 @@ from amp_xla import backend
 from amp_xla.backend import tf
 from amp_xla.data.batches.protocol import SHARE, Batch
 from amp_xla.graph import executed, optimized
+from amp_xla.models import dropout
 from amp_xla.precision.tensorflow import dense, distinct_rows
 from amp_xla.training import distributed
 from amp_xla.training.checkpoint import Checkpoint
@@ -26,10 +27,8 @@ class TrainStep:
 
     Args:
       inputs: name -> placeholder; each call must feed arrays under exactly these names.
-      step_input: placeholder of the micro-batch's number (``dropout.install``), or None.
       loss: float32 scalar tensor, unscaled, regularization included. With several ranks or
         micro-batches, loss and metrics must be means over the batch weighted by ``weights``.
-      learning_rate: float32 scalar tensor, for the log.
       metrics: name -> float32 scalar tensor.
       sharded: the ``variables`` of which this rank has only some rows.
     """
@@ -37,18 +36,15 @@ class TrainStep:
     def __init__(
         self,
         inputs: Mapping[str, Any],
-        step_input: Optional[Any],
         loss: Any,
         optimizer: Any,
         variables: Sequence[Any],
-        learning_rate: Any,
-        metrics: Optional[Mapping[str, Any]] = None,
+        metrics: Mapping[str, Any],
         sharded: Sequence[Any] = (),
     ) -> None:
-        metrics = dict(metrics or {})
         self.metric_names: List[str] = list(metrics)
         self.loss, self.optimizer, self.variables = loss, optimizer, list(variables)
-        self.learning_rate = tf.convert_to_tensor(learning_rate)
+        rate = tf.convert_to_tensor(optimizer.learning_rate)
         inputs, share, figures = _sharing(
             inputs, [loss, *metrics.values()], getattr(optimizer, "accumulate", 1)
         )
@@ -63,13 +59,10 @@ class TrainStep:
         with tf.control_dependencies([self.train_op]):
             applied = optimizer.applied_steps.read_value()
         self.input_names: List[str] = list(inputs)
-        self._inputs = list(inputs.values())
-        self._has_step = step_input is not None
-        if step_input is not None:
-            self._inputs.append(step_input)
+        self._inputs = [*inputs.values(), dropout.step_input()]
         end = 1 + len(metrics)
         result = StepResult(
-            figures[0], self.learning_rate, optimizer.loss_scale, optimizer.gradients_finite,
+            figures[0], rate, optimizer.loss_scale, optimizer.gradients_finite,
             optimizer.gradient_norm, applied, tuple(figures[1:end]), tuple(figures[end:]), loss,
         )  # fmt: skip
         self._fetches = (result, self.train_op)
@@ -88,11 +81,8 @@ class TrainStep:
         return {name: arrays[name] for name in self.input_names}
 
     def arrays(self, feed: Feed, step: int) -> List[Any]:
-        """Return the arrays in the order of ``inputs``, then ``step`` if it is an input."""
-        values = [feed[name] for name in self.input_names]
-        if self._has_step:
-            values.append(step)
-        return values
+        """Return the arrays in the order of ``inputs``, then ``step``."""
+        return [*(feed[name] for name in self.input_names), step]
 
     def _first(self, values: List[Any]) -> Any:
         session = backend.session()

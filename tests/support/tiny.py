@@ -127,10 +127,8 @@ def build(config, context):
         applied_steps=applied,
         warn_after=0,
     )
-    step = TrainStep(
-        inputs, context.step_input, loss, optimizer, model.trainable_weights, rate,
-        {"accuracy": accuracy},
-    )  # fmt: skip
+    metrics = {"accuracy": accuracy}
+    step = TrainStep(inputs, loss, optimizer, model.trainable_weights, metrics)
 
     identity = {"train": f"{config.samples} random sequences"}
     assets = {
