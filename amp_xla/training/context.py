@@ -207,7 +207,8 @@ class RunContext:
         from amp_xla.training.job import Job
 
         self._choose_xla(None)  # in a recipe that shares no batches
-        return Job(*parts, resolved=self.precision, **others)
+        others["resolved"] = self.precision
+        return Job(*parts, **others)
 
     def text_job(
         self, model: Any, step: Any, data: Labelled, evaluate: Callable[[], Mapping[str, float]],
