@@ -43,16 +43,13 @@ def label_answers(
     rows: List[Row] = []
     for line, row in zip(lines, probabilities):
         named = {name: float(f"{value:.7g}") for name, value in zip(labels, row)}
+        chosen = [int(row.argmax())] if separator is None else np.flatnonzero(row > 0.5)
+        names = [labels[i] for i in chosen]
+        cells = map(output.printable, names), (f"{row[i]:.4f}" for i in chosen)
+        fields: Mapping[str, Any] = {"labels": names, "probabilities": named}
         if separator is None:
-            label = labels[int(row.argmax())]
-            fields = {"label": label, "probability": named[label], "probabilities": named}
-            rows.append(([output.printable(label), f"{row.max():.4f}", line], fields))
-        else:
-            chosen = np.flatnonzero(row > 0.5)
-            names = [labels[i] for i in chosen]
-            cells = map(output.printable, names), (f"{row[i]:.4f}" for i in chosen)
-            fields = {"labels": names, "probabilities": named}
-            rows.append(([*map(separator.join, cells), line], fields))
+            fields = {"label": names[0], "probability": named[names[0]], "probabilities": named}
+        rows.append(([*map((separator or "").join, cells), line], fields))
     return Answers(rows, {"label" if separator is None else "labels": None})
 
 

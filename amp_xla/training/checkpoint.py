@@ -46,6 +46,7 @@ class Checkpoint:
     Attributes:
       state: content of ``state.json``.
       loop: position of the run.
+      of_script: True if a script's ``fit`` wrote it, not a recipe.
       ranks: world size at this checkpoint and at the start, micro-batches per update.
       run: the run folder.
 
@@ -64,6 +65,7 @@ class Checkpoint:
             raise CheckpointError(f"cannot use {path / STATE}: {error}") from error
         self.step = self.loop.step
         self.recipe: str = self.state["recipe"]
+        self.of_script = "fit" in self.state
         self.identity: Dict[str, Any] = self.state["identity"]
         self.ranks: Dict[str, int] = self.state["ranks"]
 

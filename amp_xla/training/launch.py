@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import re
 import shlex
@@ -43,16 +44,16 @@ def train(recipe: Recipe, config: Any) -> int:
     If XLA fails where ``auto`` turned it on, training goes on without it. For errors see
     ``Loop.train``.
     """
-    run: Optional[RunFolder] = None
     job = loop = None
     note(f"{recipe.name}: loading libraries ...")
-    with SignalWatch() as watch:
+    with SignalWatch() as watch, contextlib.ExitStack() as opened:
         try:
             with watch.nothing_to_save("before the first step; nothing was lost"):
                 if world().size > 1 and recipe.join is None:  # before Horovod imports TensorFlow
                     config.precision_options.resolve()
                 ranks = (recipe.join or distributed.join)()
                 run = _folder(recipe.name, config.run, ranks)
+                opened.callback(run.close)
                 resume_from = newest(run, ranks)
                 if resume_from is not None:  # keeps micro-batches as small as they were
                     ranks.first_size = resume_from.ranks["first_size"]
@@ -69,9 +70,6 @@ def train(recipe: Recipe, config: Any) -> int:
                 raise
             if loop is not None:
                 config = changed(config, name=loop.run.name, resume=True)
-        finally:
-            if run is not None:
-                run.close()
     job = loop = None
     backend.clear_session()
     return train(recipe, config)

@@ -276,15 +276,14 @@ class RunFolder:
 class ScriptFolder(RunFolder):
     """The run folder of a user's script, at any path and without ``latest``."""
 
-    RECIPE, in_runs = "script", False
-    resume_by, choose = "resume=True", "choose another folder"
-    force_by = "force_resume=True"
+    in_runs = False
+    resume_by, force_by, choose = "resume=True", "force_resume=True", "choose another folder"
 
     def __init__(self, path: Path, resume: bool, writes: bool) -> None:
         if not path.name:
             raise AmpXlaError(f"Run({str(path)!r}): give the path of a folder")
         super().__init__("", path.name, str(path.parent), resume, writes)
-        self.recipe = self.RECIPE
+        self.recipe = "script"
 
     @property
     def continuing(self) -> str:
