@@ -66,7 +66,7 @@ class Outcome:
       status: ``ok``, ``out of memory``, ``not finite``, ``crashed``, ``timed out``, ``refused`` or
         ``not measured`` (the time budget was spent); ``why`` is the reason.
       samples_per_second: one number per round; ``step_seconds``: one number per timed step.
-      steps, loss: training steps of the last run, and loss of the last finite one of them.
+      steps, loss: number of steps of the last run, and loss of its last finite step.
       warm_seconds: compilation and other first-time work, in the first round.
     """
 

@@ -95,9 +95,9 @@ def render(outcomes: Sequence[Outcome]) -> str:
 def recommend(outcomes: Sequence[Outcome]) -> Tuple[Optional[Outcome], str]:
     """Return the outcome to train with, and a sentence that gives the reason.
 
-    A difference counts only if it is larger than the spread of the rounds of either outcome. Among
-    the outcomes that do not differ from the fastest, the first, which is the simplest, is
-    recommended; none if that is the first finite one of all, or none was finite.
+    A difference counts only if it is larger than the spread of the rounds of either outcome. Of the
+    outcomes that do not differ from the fastest, the first one is recommended: it is the simplest.
+    None is recommended if this one is also the first of all, or if no outcome is finite.
     """
     finite = [o for o in outcomes if o.status == "ok" and o.loss is not None]
     if not finite:

@@ -31,7 +31,7 @@ def label_answers(
     probabilities: np.ndarray,
     separator: Optional[str] = None,
 ) -> Answers:
-    """Return labels with their probabilities.
+    """Return the predicted labels of each line, with the probabilities of all labels.
 
     Args:
       lines: the lines to answer.

@@ -47,7 +47,8 @@ class Checkpoint:
       state: content of ``state.json``.
       loop: position of the run.
       of_script: True if a script's ``fit`` wrote it, not a recipe.
-      ranks: world size at this checkpoint and at the start, micro-batches per update.
+      ranks: ``size`` and ``first_size``, the number of ranks now and at the start;
+        ``micro_batches`` per update.
       run: the run folder.
 
     Raises:
@@ -82,7 +83,7 @@ class Checkpoint:
         return self.pinned(config)
 
     def settings(self, kind: Type[Any]) -> Dict[str, Any]:
-        """Return the run's settings, without defaults of settings that ``kind`` lacks."""
+        """Return the run's settings, except those unknown to ``kind`` that had their default."""
         values, known = self.identity["config"], settings.fields(kind)
         defaults = {k: v for k, v in self.identity["defaults"].items() if k not in known}
         for name in getattr(kind, "REMOVED", {}):

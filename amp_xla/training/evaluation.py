@@ -80,7 +80,7 @@ def in_order(encoded: Encoded, length: int, rows: int, infer: Callable[[Batch], 
 def vectors(config: Any, checkpoint: Checkpoint, lines: Sequence[str]) -> np.ndarray:
     """Return the encoder's vector of each line, float32 [lines, hidden].
 
-    It is the run's ``--pooling`` of the tokens, else their mean. A line is a text or a pair.
+    It is pooled by the run's ``--pooling``, else by the mean. A line is a text or a pair.
     """
     return of_lines(config, checkpoint, lines, 0, lambda pooled: pooled)
 
@@ -173,8 +173,8 @@ def held_out(
 ) -> Evaluation:
     """Return loss, perplexity and accuracy of a ``LanguageModel`` on held-out sequences.
 
-    ``inputs`` are the step's. ``stream``: batches in fixed order with fixed masks; ``shorter``: the
-    same text in shorter sequences, whose loss is reported as ``loss_<length>``.
+    ``inputs`` are placeholders of the training step. ``stream``: batches in fixed order with fixed
+    masks; ``shorter``: the same text in shorter sequences; its loss is ``loss_<length>``.
     """
     from amp_xla.models import dropout
     from amp_xla.training.step import Inference

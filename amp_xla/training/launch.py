@@ -97,7 +97,7 @@ def _folder(recipe: str, run_options: RunOptions, ranks: Ranks) -> RunFolder:
 
 
 def _refuse_misspelt(run: RunFolder) -> None:
-    """Raise AmpXlaError if another run's name differs by one letter, and not by a digit."""
+    """Raise AmpXlaError if another run's name differs by one letter and has the same digits."""
     for other in checkpoint.runs_in(run.path.parent):
         one, two = (re.sub(r"[\W_]", "", name.lower()) for name in (run.name, other))
         slips = sum(((Counter(one) - Counter(two)) + (Counter(two) - Counter(one))).values())

@@ -349,7 +349,7 @@ class Loop:
         return document, {**self.engine.snapshot(), **tensors}
 
     def save(self, content: Optional[Content] = None) -> None:
-        """Write a checkpoint, of ``content`` if it was read earlier; all ranks call it."""
+        """Write a checkpoint of ``content``, by default the current state; all ranks call it."""
         ranks = self.engine.ranks
         # The last checkpoint may still be in writing, and be using the folder of the shards.
         ranks.all_do(self.finish_writing)

@@ -56,7 +56,7 @@ class RunOptions:
     """if loss or gradients are not finite: skip the step, report the cause once, or stop"""
 
     def settings_like(self, kind: Type[Any]) -> Dict[str, Any]:
-        """Return the settings of the run ``like``; {} if it is None. ``kind`` must have them."""
+        """Return the settings of the run ``like``, all fields of ``kind``; {} if it is None."""
         if self.like is None:
             return {}
         path = Path(self.like, "config.json" if os.path.isdir(self.like) else "")

@@ -32,7 +32,7 @@ Function = Optional[Callable[..., Any]]
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """A training job and the functions that serve its runs: ``recipe`` in a recipe's file.
+    """A training job and the functions that use its runs; the object ``recipe`` of a file.
 
     The functions get the configuration of the run and its checkpoint, then the arguments below.
     They import TensorFlow when they are called, after the precision was set; see ``lazy``.
@@ -43,8 +43,8 @@ class Recipe:
       monitor: dev metric that decides which checkpoint is best, or a function from the
         configuration to it or to ``LoopOptions``.
       predict: lines -> ``Answers``, for ``amp-xla predict``.
-      rank: the same with an argument ``query``, for ``predict --query``.
-      generate: the same with an argument ``generation``, for ``predict --beams``.
+      rank: as ``predict``, with the argument ``query``, for ``predict --query``.
+      generate: as ``predict``, with the argument ``generation``, for ``predict --beams``.
       fill: texts, number of predictions -> ``Filling``s of each text, for ``amp-xla fill``.
       scored: ``Samples`` -> ``Scorer``, for ``amp-xla evaluate``; gets no configuration, and
         imports no TensorFlow.
@@ -184,7 +184,7 @@ def module_of(path: str) -> Any:
 
 
 def own_recipe(recipe: str) -> str:
-    """Return ``recipe``, a name from a run's files, if this project has it; others are refused."""
+    """Return a recipe's name from a run's files; raise AmpXlaError if it is not this project's."""
     known = own_recipes()
     if recipe in known:
         return recipe

@@ -49,7 +49,7 @@ _FRESH = ".no-checkpoint-yet"
 
 
 def resumed_settings(config: Any, recipe: str) -> Dict[str, Any]:
-    """Return the settings of the run that ``--resume`` continues; for a new run, of ``--like``.
+    """Return the settings of the run that ``--resume`` continues; without it, of ``--like``.
 
     They are the defaults of the command line. A resumed run's are in its newest checkpoint.
     """
@@ -81,7 +81,7 @@ class RunFolder:
 
     Attributes:
       continues: True if the folder has checkpoints to continue from.
-      in_runs: True if its parent folder is this project's, so that ``latest`` may point to it.
+      in_runs: True for a recipe's run, whose parent folder has the link ``latest``.
       resume_by, force_by, choose: the flags for messages: to continue the run, to continue it
         although something differs, and to use another folder.
 

@@ -126,7 +126,7 @@ def _summed(gradient: Any, sharded: bool) -> Any:
 
     The number of rows in a sparse gradient is a shape that differs between batches, so XLA would
     compile the backward pass for each batch. Adam updates all of its moments in any case, and has a
-    fused kernel for dense gradients. A ``sharded`` one stays sparse; several ranks may use a row.
+    fused kernel for dense gradients. A ``sharded`` gradient stays sparse, with each row once.
     """
     if sharded and isinstance(gradient, tf.IndexedSlices):
         return distinct_rows(gradient)

@@ -56,7 +56,7 @@ class Work(NamedTuple):
     variables: int
 
     def compiled(self, moved: float) -> Work:
-        """Return the work with the bytes that XLA's program moves, products excluded, under amp."""
+        """Return the work if XLA's program under amp has ``moved`` bytes outside of products."""
         factor = COMPILED / fitted()["time"]["fused"] * moved / max(self.fused.amp, 1.0)
         return self._replace(fused=Traffic(*(factor * x for x in self.fused)))
 
