@@ -28,7 +28,7 @@ from amp_xla.training import distributed
 from amp_xla.training.checkpoint import CheckpointError
 from amp_xla.training.job import TensorFlowEngine
 from amp_xla.training.launch import newest, prepare, report
-from amp_xla.training.loop import Content
+from amp_xla.training.loop import Content, Loop
 from amp_xla.training.options import Intervals, LoopOptions, RunOptions
 from amp_xla.training.run import ScriptFolder
 from amp_xla.training.state import LoopState
@@ -228,7 +228,8 @@ class Run(keras.callbacks.Callback):
         self._built = engine.variables.snapshot() if resume_from else {}
         description.check_names(resume_from, model)
         try:
-            self._loop = prepare(self.folder, self._config, engine, options, resume_from)
+            loop = Loop(self.folder, engine, options, self._config)
+            self._loop = prepare(loop, resume_from)
         except CheckpointError as error:
             if self.folder.path not in _ENDED:
                 raise

@@ -179,12 +179,7 @@ class RunContext:
         return TrainStep(*parts)
 
     def text_step(
-        self,
-        model: Any,
-        inputs: Mapping[str, Any],
-        objective: Callable[[Any], Any],
-        batches: Any,
-        **how: Any,
+        self, model: Any, inputs: Mapping[str, Any], objective: Any, batches: Any, **how: Any
     ) -> Any:
         """Build the ``TrainStep`` of a model of texts, with the tricks in the configuration.
 

@@ -32,7 +32,7 @@ from amp_xla.training.context import build_job
 from amp_xla.training.distributed import Ranks
 from amp_xla.training.engine import Engine
 from amp_xla.training.loop import Loop
-from amp_xla.training.options import LoopOptions, RunOptions
+from amp_xla.training.options import RunOptions
 from amp_xla.training.recipe import Recipe
 from amp_xla.training.run import RunFolder, write_about
 from amp_xla.training.state import differences, digests, same_on_all
@@ -58,7 +58,8 @@ def train(recipe: Recipe, config: Any) -> int:
                 if resume_from is not None:  # keeps micro-batches as small as they were
                     ranks.first_size = resume_from.ranks["first_size"]
                 job = build_job(recipe.build, config, resume_from)
-                loop = prepare(run, config, job.engine(), recipe.loop_options(config), resume_from)
+                new = Loop(run, job.engine(), recipe.loop_options(config), config)
+                loop = prepare(new, resume_from)
             began = time.monotonic()
             loop.train(watch)
             report(loop, time.monotonic() - began)
@@ -123,26 +124,19 @@ def newest(run: RunFolder, ranks: Ranks) -> Optional[Checkpoint]:
     return Checkpoint(path)
 
 
-def prepare(
-    run: RunFolder,
-    config: Any,
-    engine: Engine,
-    options: LoopOptions,
-    resume_from: Optional[Checkpoint] = None,
-) -> Loop:
-    """Return the loop, ready to train a new run or to continue from a checkpoint.
+def prepare(loop: Loop, resume_from: Optional[Checkpoint] = None) -> Loop:
+    """Return a new loop, ready to train a new run or to continue from a checkpoint.
 
     Raises:
       AmpXlaError: the checkpoint does not fit (then nothing was written), or writing fails.
     """
-    run_options: RunOptions = config.run
+    run, engine, run_options = loop.run, loop.engine, loop.run_options
     ranks = engine.ranks
     if ranks.several:
         note(f"{ranks.world.size} ranks share each batch")
     # The same command, started again by a queue, continues from its own checkpoint.
     if run_options.warm_start and resume_from is None:
         _warm_start(Path(run_options.warm_start), engine)
-    loop = Loop(run, engine, options, config)
     same_on_all(ranks, loop.identity)
     if resume_from is not None:
         _resume(loop, resume_from, run_options.force_resume)
@@ -159,7 +153,7 @@ def prepare(
         there = f"; runs there: {runs}" if runs else ""
         note(f"{run.path} has no checkpoint yet: starting from the beginning{there}")
     if ranks.first:
-        write_about(run, config, engine)
+        write_about(run, loop.config, engine)
     return loop
 
 

@@ -75,7 +75,6 @@ class RunFolder:
 
     Args:
       name: name of the folder; None = date and time, or with ``resume`` the newest run.
-      root: folder of all runs; None = ``RUNS``.
       resume: allow a folder that already holds a run.
       writes: whether to read, lock and write the folder; only the first rank does.
 
@@ -95,15 +94,10 @@ class RunFolder:
     resume_by, force_by, choose = "--resume", "--force-resume", "choose another --name"
 
     def __init__(
-        self,
-        recipe: str,
-        name: Optional[str] = None,
-        root: Optional[str] = None,
-        resume: bool = False,
-        writes: bool = True,
+        self, recipe: str, name: Optional[str] = None, resume: bool = False, writes: bool = True
     ) -> None:
         self.recipe, self._writes = recipe, writes
-        self._parent = Path(RUNS if root is None else root) / recipe
+        self._parent = Path(RUNS) / recipe
         self._lock: Optional[int] = None
         self._checkpoint: Optional[Checkpoint] = None
         if name is not None and self.in_runs:
@@ -282,7 +276,8 @@ class ScriptFolder(RunFolder):
     def __init__(self, path: Path, resume: bool, writes: bool) -> None:
         if not path.name:
             raise AmpXlaError(f"Run({str(path)!r}): give the path of a folder")
-        super().__init__("", path.name, str(path.parent), resume, writes)
+        # The path is absolute, so ``RUNS`` is not above it.
+        super().__init__(str(path.parent), path.name, resume, writes)
         self.recipe = "script"
 
     @property
