@@ -59,7 +59,7 @@ class Engine:
       versions: name -> version of each library that affects the results.
       process: devices and number of parameters, for ``run.json``.
       events: whether TensorBoard events are written.
-      last_batch: number of the last step, and the arrays that were fed in it.
+      last_batch: number of the last step, and the arrays of its batch.
     """
 
     job: Any

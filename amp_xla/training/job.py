@@ -101,10 +101,13 @@ class TensorFlowEngine(Engine):
         initialize_variables()
         optimizer = job.step.optimizer
         self.job, self.ranks = job, distributed.current()
-        warning = shape_warning(len(job.batches.shapes), job.resolved.settings.xla)
-        if warning:
-            note(warning)
-        if job.resolved.settings.xla != "off" and any(compiled.programs()):
+        shapes, xla = len(job.batches.shapes), job.resolved.settings.xla
+        if xla not in ("off", "no_lazy") and shapes > MAX_COMPILATIONS:
+            note(
+                f"warning: the batches have {shapes} shapes, and XLA stops compiling after "
+                f"{MAX_COMPILATIONS}; use fewer (--shapes, or --packed for one) or --xla no_lazy"
+            )
+        if xla != "off" and any(compiled.programs()):
             note(
                 "XLA's programs are kept for the next start, unless AMP_XLA_CACHE=off; messages "
                 "`Error parsing text-format` are harmless"
@@ -152,18 +155,16 @@ class TensorFlowEngine(Engine):
         result: Optional[StepResult] = None
         shards = micro_batches(batch)
         for part, shard in enumerate(shards, number * len(shards)):
-            feed = self.job.step.feed(shard)
-            if FLAG in feed:
-                feed[FLAG] = np.array([flag], np.float32)
+            shard = {**shard, FLAG: np.array([flag], np.float32)}
             try:
-                latest = self.job.step(feed, part)
+                latest = self.job.step(shard, part)
             except tf.errors.OpError as error:
                 if self.ranks.several and "horovod" in str(error).lower():
                     raise self.ranks.lost(error) from error
                 raise
             if result is None or math.isfinite(result.rank_loss):
                 # Remember the first micro-batch whose loss is not finite, else the last one.
-                self.remember(feed, number, part)
+                self.remember(shard, number, part)
             result = latest if result is None else result.then(latest)
         assert result is not None  # a batch has a micro-batch
         return result
@@ -260,16 +261,6 @@ class TensorFlowEngine(Engine):
             "update was not finite, or the result depends on the order of additions or on the "
             "GPU's kernels"
         ), {}
-
-
-def shape_warning(shapes: int, xla: str) -> str:
-    """Return a warning if batches have more shapes than XLA compiles; else an empty string."""
-    if xla in ("off", "no_lazy") or shapes <= MAX_COMPILATIONS:
-        return ""
-    return (
-        f"warning: the batches have {shapes} shapes, and XLA stops compiling after "
-        f"{MAX_COMPILATIONS}; use fewer (--shapes, or --packed for one) or --xla no_lazy"
-    )
 
 
 _RANDOM_OPS = frozenset(

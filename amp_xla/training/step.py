@@ -18,7 +18,6 @@ from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.engine import StepResult, fitting, shape_of
 from amp_xla.training.optimizers.average import SLOT
 
-Feed = Mapping[str, Any]
 FLAG = "flag"  # input, summed over ranks: 1 if this rank has to stop or to save
 
 
@@ -26,7 +25,7 @@ class TrainStep:
     """Training step: forward, backward, update. The first call counts the executed graph's nodes.
 
     Args:
-      inputs: name -> placeholder; each call must feed arrays under exactly these names.
+      inputs: name -> placeholder; a batch has arrays of these names, and perhaps more.
       loss: float32 scalar tensor, unscaled, regularization included. With several ranks or
         micro-batches, loss and metrics must be means over the batch weighted by ``weights``.
       metrics: name -> float32 scalar tensor.
@@ -69,20 +68,15 @@ class TrainStep:
         self._run: Optional[Any] = None
         self.executed: Optional[executed.ExecutedGraph] = None
 
-    def __call__(self, feed: Feed, step: int) -> StepResult:
+    def __call__(self, batch: Batch, step: int) -> StepResult:
         """Run one micro-batch; ``step`` is its number, counted from 0 over the whole run."""
-        values = self.arrays(feed, step)
+        values = self.arrays(batch, step)
         result, _ = self._first(values) if self._run is None else self._run(*values)
         return result._replace(finite=bool(result.finite), applied=int(result.applied))
 
-    def feed(self, batch: Batch) -> Dict[str, Any]:
-        """Return the arrays of a batch that this step has placeholders for, in their order."""
-        arrays = {FLAG: np.zeros(1, np.float32), **batch}
-        return {name: arrays[name] for name in self.input_names}
-
-    def arrays(self, feed: Feed, step: int) -> List[Any]:
-        """Return the arrays in the order of ``inputs``, then ``step``."""
-        return [*(feed[name] for name in self.input_names), step]
+    def arrays(self, batch: Batch, step: int) -> List[Any]:
+        """Return the arrays of a batch in the order of ``inputs``, then ``step``."""
+        return [*(batch[name] for name in self.input_names), step]
 
     def _first(self, values: List[Any]) -> Any:
         session = backend.session()
@@ -164,12 +158,12 @@ class Inference:
         self._inputs, self._outputs = dict(inputs), dict(outputs)
         self._run: Optional[Any] = None
 
-    def __call__(self, feed: Feed) -> Dict[str, Any]:
+    def __call__(self, batch: Mapping[str, Any]) -> Dict[str, Any]:
         """Return name -> numpy array."""
         if self._run is None:
             feeds = list(self._inputs.values())
             self._run = backend.session().make_callable(self._outputs, feeds)
-        values: Dict[str, Any] = self._run(*[feed[name] for name in self._inputs])
+        values: Dict[str, Any] = self._run(*[batch[name] for name in self._inputs])
         return values
 
 

@@ -134,7 +134,7 @@ def test_recomputed_layers_train_the_same_and_take_less_memory():
     weights, runs, kept = net.get_weights(), [], []
     for step in steps:
         net.set_weights(weights)
-        results = [step(step.feed(batch), i) for i, batch in enumerate(batches)]
+        results = [step(batch, i) for i, batch in enumerate(batches)]
         runs.append([(float(r.loss), float(r.gradient_norm), r.applied) for r in results])
         training = training_graph.from_step(step, net)
         fed = {n: np.shape(a) for n, a in zip(training.feeds, step.arrays(batches[0], 0))}
