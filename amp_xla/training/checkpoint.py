@@ -150,7 +150,6 @@ class Checkpoint:
 
 def write(
     folder: Path,
-    step: int,
     tensors: Mapping[str, np.ndarray],
     state: Mapping[str, Any],
     files: Mapping[str, bytes],
@@ -160,9 +159,8 @@ def write(
 
     Args:
       folder: a run's ``checkpoints``.
-      step: number of steps so far, for the checkpoint's name.
       tensors: bfloat16 is stored as float32.
-      state: content of ``state.json``.
+      state: content of ``state.json``; its ``step`` is in the checkpoint's name.
       files: content of each file needed for prediction.
       shards: folder whose files, one per rank, are moved into the checkpoint.
 
@@ -170,7 +168,7 @@ def write(
       CheckpointError: a tensor has a NaN or an infinity; or the files cannot be written, e.g. on a
         full disk. The older checkpoints are unchanged.
     """
-    first = f"step-{step:08d}"
+    first = f"step-{state['loop']['step']:08d}"
     names = itertools.chain([first], (f"{first}.{number}" for number in itertools.count(1)))
     path = next(path for path in map(folder.joinpath, names) if not path.exists())
     stored = {

@@ -354,12 +354,12 @@ class Loop:
         # The last checkpoint may still be in writing, and be using the folder of the shards.
         ranks.all_do(self.finish_writing)
         shards = self.engine.write_shards(self.run.checkpoints)
-        step, (state, tensors) = self.state.step, content or self.content()
+        state, tensors = content or self.content()
         if ranks.first:
 
             def written() -> None:
                 files, folder = self.engine.job.assets, self.run.checkpoints
-                write(folder, step, tensors, state, files, shards)
+                write(folder, tensors, state, files, shards)
                 self.run.has_checkpoint()
                 prune(folder, self.run_options.keep)
 

@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from pathlib import Path
-from typing import Any, Dict, Optional, Type
+from typing import Any, Optional
 
 import tyro
 from typing_extensions import Annotated, Literal
 
-from amp_xla.config import MAY_CHANGE, changed, within
-from amp_xla.errors import AmpXlaError, DataError, SettingsError, SetupOrderError
-from amp_xla.process import json_files
+from amp_xla.config import MAY_CHANGE, within
+from amp_xla.errors import AmpXlaError, SetupOrderError
 from amp_xla.settings import AUTO, Precision
 
 Seed = Annotated[int, within(0, 2**32 - 1, help="seed of all random numbers")]
@@ -54,18 +52,6 @@ class RunOptions:
     """number of newest checkpoints to keep, besides the best"""
     on_nonfinite: Annotated[Literal["skip", "report", "stop"], MAY_CHANGE] = "skip"
     """if loss or gradients are not finite: skip the step, report the cause once, or stop"""
-
-    def settings_like(self, kind: Type[Any]) -> Dict[str, Any]:
-        """Return the settings of the run ``like``, all fields of ``kind``; {} if it is None."""
-        if self.like is None:
-            return {}
-        path = Path(self.like, "config.json" if os.path.isdir(self.like) else "")
-        try:
-            values = {name: value for name, value in json_files.read(path).items() if name != "run"}
-            changed(kind(), **values)
-        except (DataError, SettingsError) as error:
-            raise SettingsError(f"--like {path}: {error}") from None
-        return values
 
 
 @dataclasses.dataclass(frozen=True)

@@ -26,9 +26,9 @@ from pathlib import Path
 from typing import Any, Dict, Iterator, List, Mapping, Optional
 
 from amp_xla import __version__
-from amp_xla.config import flat
+from amp_xla.config import changed, flat
 from amp_xla.data.batches.protocol import whole
-from amp_xla.errors import AmpXlaError, RankLost
+from amp_xla.errors import AmpXlaError, DataError, RankLost, SettingsError
 from amp_xla.process import durable, json_files, regular
 from amp_xla.process.checkout import revision
 from amp_xla.process.progress import note
@@ -56,8 +56,17 @@ def resumed_settings(config: Any, recipe: str) -> Dict[str, Any]:
     options: RunOptions = config.run
     run = Path(RUNS) / recipe / (options.name or LATEST)
     saved = readable(folder_of(run)) if options.resume else None
-    kind = type(config)
-    return options.settings_like(kind) if saved is None else saved.settings(kind)
+    if saved is not None:
+        return saved.settings(type(config))
+    if options.like is None:
+        return {}
+    path = Path(options.like, "config.json" if os.path.isdir(options.like) else "")
+    try:
+        values = {name: value for name, value in json_files.read(path).items() if name != "run"}
+        changed(type(config)(), **values)  # checks names and values
+    except (DataError, SettingsError) as error:
+        raise SettingsError(f"--like {path}: {error}") from None
+    return values
 
 
 def check_name(name: str) -> str:
