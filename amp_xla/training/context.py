@@ -133,11 +133,7 @@ class RunContext:
     # -- update -------------------------------------------------------------------------------
 
     def optimizer(
-        self,
-        steps: int,
-        rule: Optional[Callable[..., Any]] = None,
-        decay: str = "linear",
-        sharded: Optional[Any] = None,
+        self, steps: int, rule: Any = None, decay: str = "linear", sharded: Any = None
     ) -> Any:
         """Return the ``LossScaleOptimizer``.
 
