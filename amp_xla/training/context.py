@@ -225,15 +225,15 @@ def work_of(config: Any, batches: Any, ranks: int = 1) -> Optional[auto.Work]:
     ``batches`` are those of all ranks.
     """
     encoder: Any = getattr(config, "encoder", None)
-    if encoder is None:
+    if not dataclasses.is_dataclass(encoder):
         return None
-    sizes: Any = (
-        SIZES[encoder.model] if hasattr(encoder, "model") else (encoder.layers, encoder.hidden)
-    )
-    if encoder.bert is not None:
-        bert = fine_tuning.configuration(encoder.bert)
-        sizes = bert.get("num_hidden_layers"), bert.get("hidden_size")
-    layers, hidden = sizes[:2]
+    options = vars(encoder)
+    layers, hidden = options.get("layers"), options.get("hidden")
+    if options.get("model") in SIZES:
+        layers, hidden, _ = SIZES[options["model"]]
+    if options.get("bert") is not None:
+        bert = fine_tuning.configuration(options["bert"])
+        layers, hidden = bert.get("num_hidden_layers"), bert.get("hidden_size")
     if not (isinstance(layers, int) and isinstance(hidden, int)):
         return None
     steps = flat(config).get("epochs", 1) * batches.steps_per_epoch()
