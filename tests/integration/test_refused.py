@@ -278,7 +278,7 @@ CASES = {
     "NaN": (numbers(np.nan), "predict export", "tensors.safetensors: Embedding"),
     "infinity": (numbers(np.inf), "predict", "has NaN or infinity"),
     "large numbers": (numbers(3e38), "predict", "NaN"),
-    "loop": (loop(step=-1), "resume", "negative count"),
+    "loop": (loop(step=-1), "resume", "loop.step is -1, not a whole number from 0"),
     "sums": (loop(log_sums=["x"]), "resume", "loop.log_sums"),
     "epochs": (loop(epoch=10**18, step_in_epoch=10**18), "resume", ""),
     "text": (loop(step="8"), "predict", "loop.step is text, not a whole number"),
