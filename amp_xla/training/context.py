@@ -153,26 +153,26 @@ class RunContext:
             "applied_steps", (), tf.int64, trainable=False, initializer=tf.zeros_initializer()
         )
         warmup = int(update.warmup * steps)
-        rate = warmup_decay(applied, update.learning_rate, warmup, steps, decay)
+        self._rate = warmup_decay(applied, update.learning_rate, warmup, steps, decay)
         how: Dict[str, Any] = {}
         if sharded is not None:
-            sharded.optimizer.learning_rate = rate
+            sharded.optimizer.learning_rate = self._rate
             # Gradients of shards differ between ranks, but all ranks must skip the same steps.
             how.update(groups=[(sharded.holds, sharded.optimizer)], model_parallel=sharded.holds)
         reduce = Reduction(ranks.hvd, config.precision_options.reduce) if ranks.several else None
         return LossScaleOptimizer(
-            (rule or AdamW)(rate, weight_decay=update.weight_decay),
+            (rule or AdamW)(self._rate, weight_decay=update.weight_decay),
             self.precision.loss_scale, global_clipnorm=update.clip_norm or None,
             agreement="auto" if sharded else None, reduce=reduce, applied_steps=applied,
             accumulate=self.micro_batches,
             recompute="memory" in vars(config) and config.memory.recompute, **how,
         )  # fmt: skip
 
-    def step(self, *parts: Any) -> Any:
+    def step(self, *parts: Any, **named: Any) -> Any:
         """Build the ``TrainStep``: inputs, loss, optimizer, variables, metrics, sharded tables."""
         from amp_xla.training.step import TrainStep
 
-        return TrainStep(*parts)
+        return TrainStep(*parts, **{"learning_rate": self._rate, **named})
 
     def text_step(
         self, model: Any, inputs: Mapping[str, Any], objective: Any, batches: Any, **how: Any

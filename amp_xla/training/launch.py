@@ -58,8 +58,8 @@ def train(recipe: Recipe, config: Any) -> int:
                 if resume_from is not None:  # keeps micro-batches as small as they were
                     ranks.first_size = resume_from.ranks["first_size"]
                 job = build_job(recipe.build, config, resume_from)
-                new = Loop(run, job.engine(), recipe.loop_options(config), config)
-                loop = prepare(new, resume_from)
+                options = recipe.loop_options(config)
+                loop = prepare(Loop(run, job.engine(), options, config), resume_from)
             began = time.monotonic()
             loop.train(watch)
             report(loop, time.monotonic() - began)

@@ -30,6 +30,7 @@ class TrainStep:
         micro-batches, loss and metrics must be means over the batch weighted by ``weights``.
       metrics: name -> float32 scalar tensor.
       sharded: the ``variables`` of which this rank has only some rows.
+      learning_rate: float32 scalar tensor, for the log.
     """
 
     def __init__(
@@ -40,10 +41,11 @@ class TrainStep:
         variables: Sequence[Any],
         metrics: Mapping[str, Any],
         sharded: Sequence[Any] = (),
+        learning_rate: Any = 0.0,
     ) -> None:
         self.metric_names: List[str] = list(metrics)
         self.loss, self.optimizer, self.variables = loss, optimizer, list(variables)
-        rate = tf.convert_to_tensor(optimizer.learning_rate)
+        rate = tf.convert_to_tensor(learning_rate)
         inputs, share, figures = _sharing(
             inputs, [loss, *metrics.values()], getattr(optimizer, "accumulate", 1)
         )

@@ -127,8 +127,9 @@ def build(config, context):
         applied_steps=applied,
         warn_after=0,
     )
-    metrics = {"accuracy": accuracy}
-    step = TrainStep(inputs, loss, optimizer, model.trainable_weights, metrics)
+    step = TrainStep(
+        inputs, loss, optimizer, model.trainable_weights, {"accuracy": accuracy}, learning_rate=rate
+    )
 
     identity = {"train": f"{config.samples} random sequences"}
     assets = {
