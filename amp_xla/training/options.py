@@ -73,13 +73,13 @@ class PrecisionOptions:
         """Apply these options, before TensorFlow is imported; return the resulting precision."""
         from amp_xla.backend import configuring
 
-        others = {"precision": self.precision, "loss_scale": self.loss_scale}
+        values = {"precision": self.precision, "loss_scale": self.loss_scale}
         try:
-            return configuring.resolve(**others, xla=self.xla_mode)
+            return configuring.resolve(**values, xla=self.xla_mode)
         except SetupOrderError:
             if self.xla_mode != AUTO:
                 raise
-            return configuring.resolve(**others, xla="off")  # too late for XLA's flags alone
+            return configuring.resolve(**values, xla="off")  # too late for XLA's flags alone
 
     @property
     def xla_mode(self) -> str:

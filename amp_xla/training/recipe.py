@@ -1,4 +1,4 @@
-"""What a recipe is; recipes by name or path."""
+"""Recipes: their parts; import of a recipe by its name or path."""
 
 from __future__ import annotations
 
@@ -93,10 +93,10 @@ class Recipe:
 
     def need(self, function: FunctionName, run: str, why: str) -> Callable[..., Any]:
         """Return the function; if the recipe has none, raise AmpXlaError that ends with ``why``."""
-        found: Function = vars(self)[function]
-        if found is None:
+        served: Function = vars(self)[function]
+        if served is None:
             raise AmpXlaError(f"{run}: recipe {self.name} has no `{function}`; {why}")
-        return found
+        return served
 
     def call(self, name: FunctionName, checkpoint: Checkpoint, *args: Any, **named: Any) -> Any:
         """Call one of the recipe's functions with a run's configuration, in the run's precision.
@@ -140,13 +140,13 @@ def find_recipe(recipe: str) -> Recipe:
             f"there is no recipe {recipe}; allowed: {', '.join(own_recipes())}, or the path of a "
             f".py file"
         )
-    found = vars(module).get("recipe")
-    if not isinstance(found, Recipe):
+    loaded = vars(module).get("recipe")
+    if not isinstance(loaded, Recipe):
         raise AmpXlaError(
             f"{recipe} has no object `recipe` of the class amp_xla.training.recipe.Recipe; "
             f"docs/own-recipe.md shows one"
         )
-    return found
+    return loaded
 
 
 def own_recipes() -> List[str]:

@@ -121,7 +121,7 @@ class RunFolder:
             regular.refuse_unwritable(self.path)
         # If the name is the date, ``begin`` finds a free one.
         if writes and self._chosen and os.path.lexists(str(self.path)):
-            # A refusal must not create the lock. If there is one, nobody writes from here on.
+            # An existing lock is taken before the look; a refused command must not create one.
             if os.path.lexists(str(self.path / _LOCK)):
                 self._acquire()
             try:
