@@ -203,7 +203,7 @@ def fill(row: Row, config: Config, deadline: float) -> None:
     except OSError as error:
         row.status = f"refused: {error}"
     except ChildEnded as end:
-        row.status = f"{end.status}: {end.why}"
+        row.status = ": ".join(end.args)
     else:
         for name in answer.keys() & {field.name for field in dataclasses.fields(Row)}:
             setattr(row, name, answer[name])

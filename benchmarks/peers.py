@@ -150,7 +150,7 @@ def measure(config: Config, commands: Mapping[str, Sequence[str]]) -> Dict[str, 
             try:
                 result.add(answer_of([*commands[name], json.dumps(task)], {}, TIMEOUT))
             except ChildEnded as end:
-                result.status = f"{end.status}: {end.why}"
+                result.status = ": ".join(end.args)
     return results
 
 

@@ -115,11 +115,7 @@ class Outcome:
 
 
 class ChildEnded(Exception):
-    """A measured process ended without a result; ``status`` and ``why`` as in ``Outcome``."""
-
-    def __init__(self, status: str, why: str) -> None:
-        super().__init__(status, why)
-        self.status, self.why = status, why
+    """A measured process ended without a result; its arguments are ``Outcome.status`` and why."""
 
 
 def ended(code: int, errors: bytes) -> ChildEnded:
@@ -217,7 +213,7 @@ def measure(
                     note(f"{outcome.name}: building, compiling, {steps} steps ...")
                     outcome.add(turn(request, WARM_STEPS + steps, timeout, folder), steps)
                 except ChildEnded as end:
-                    outcome.status, outcome.why = end.status, end.why
+                    outcome.status, outcome.why = end.args
     return outcomes
 
 
