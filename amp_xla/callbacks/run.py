@@ -28,7 +28,7 @@ from amp_xla.training import distributed
 from amp_xla.training.checkpoint import CheckpointError
 from amp_xla.training.job import TensorFlowEngine
 from amp_xla.training.launch import newest, prepare, report
-from amp_xla.training.loop import Content
+from amp_xla.training.loop import Content, Loop
 from amp_xla.training.options import Intervals, LoopOptions, RunOptions
 from amp_xla.training.run import ScriptFolder
 from amp_xla.training.state import LoopState
@@ -220,16 +220,16 @@ class Run(keras.callbacks.Callback):
         self._open.callback(self._step.close)
         name = self._monitor or f"val_{self._saved['monitor']}"
         name = name[len("val_") :] if name.startswith("val_") else name
-        options = LoopOptions(
-            given["epochs"], self._log_every, 0, name, description.higher_is_better(name)
-        )
+        better = description.higher_is_better(name)
+        options = LoopOptions(0, self._log_every, given["epochs"], name, better)
         engine = TensorFlowEngine(job(model, self._step, steps, lambda: self._validation, script))
         engine.skips = self._step.skips
         self._variables = len(tf.global_variables())
         self._built = engine.variables.snapshot() if resume_from else {}
         description.check_names(resume_from, model)
         try:
-            self._loop = prepare(self.folder, self._config, engine, options, resume_from)
+            loop = Loop(self.folder, engine, options, self._config)
+            self._loop = prepare(loop, resume_from)
         except CheckpointError as error:
             if self.folder.path not in _ENDED:
                 raise
@@ -393,7 +393,7 @@ class Run(keras.callbacks.Callback):
             note(words)
             return
         self._loop.save_if_needed()
-        self._loop.checkpoints.wait()
+        self._loop.finish_writing()
         description.name_unfinished(self._loop, self._ended)
         if self._missing:
             raise AmpXlaError(self._missing)

@@ -362,4 +362,4 @@ def job(model: Any, step: Any, steps: int, evaluate: Any, script: Dict[str, Any]
     batches: Any = types.SimpleNamespace(
         shapes=(), steps_per_epoch=lambda: steps, epoch=lambda epoch: iter(())
     )
-    return FitJob(model, step, batches, evaluate, {}, configuring.current(), script=script)
+    return FitJob(model, step, batches, evaluate, {}, {}, configuring.current(), script=script)

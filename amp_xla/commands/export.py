@@ -25,7 +25,6 @@ from amp_xla.process.stopping import temporary_folder
 from amp_xla.settings import Precision, Settings
 from amp_xla.training.checkpoint import Checkpoint, find
 from amp_xla.training.recipe import Recipe, module_of
-from amp_xla.training.run import ScriptFolder
 
 _FULL = [os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)]
 WRITERS = {
@@ -119,7 +118,7 @@ def _export_script(config: Config, target: str, words: List[str]) -> int:
         raise AmpXlaError("--dtype int8 needs the dev texts of a recipe's run; allowed: fp32, fp16")
     if weights is None:
         saved = find(Path(config.run), config.saved.checkpoint)
-        if saved.recipe != ScriptFolder.RECIPE:
+        if not saved.of_script:
             raise AmpXlaError(f"{config.run} is a run of recipe {saved.recipe}: leave out {target}")
         weights = str(saved.path)
     folder = config.folder(config.run if saved else f"runs/{Path(script.path).stem}")

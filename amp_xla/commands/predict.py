@@ -23,7 +23,6 @@ from amp_xla.process.progress import note
 from amp_xla.training.answers import Answers, Row, checked
 from amp_xla.training.checkpoint import Checkpoint, find
 from amp_xla.training.recipe import FunctionName, Recipe, find_recipe, own_recipe
-from amp_xla.training.run import ScriptFolder
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +37,7 @@ class SavedOptions:
     def load(self, run: str) -> Tuple[Checkpoint, Recipe]:
         """Return the checkpoint and its recipe; raise AmpXlaError if another trained the run."""
         saved = find(Path(run), self.checkpoint)
-        if saved.recipe == ScriptFolder.RECIPE:
+        if saved.of_script:
             raise AmpXlaError(f"{run}: {OF_A_SCRIPT}")
         recipe = find_recipe(self.recipe or own_recipe(saved.recipe))
         if recipe.name != saved.recipe:

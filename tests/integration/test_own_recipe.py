@@ -23,7 +23,7 @@ LACKS = {
     "generate": "predict RUN --beams 2", "fill": "fill RUN --text [MASK]",
     "scored": "evaluate RUN --file reviews.tsv", "exportable": "export RUN",
 }  # fmt: skip
-PLACES = ["stars.py", "my own/stars.py", "topics.py", "classification"]
+PLACES = ["stars.py", "my own/script.py", "topics.py", "classification"]
 
 
 def with_classes():

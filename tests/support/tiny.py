@@ -123,9 +123,8 @@ def build(config, context):
         warn_after=0,
     )
     step = TrainStep(
-        inputs, context.step_input, loss, optimizer, model.trainable_weights, rate,
-        {"accuracy": accuracy},
-    )  # fmt: skip
+        inputs, loss, optimizer, model.trainable_weights, {"accuracy": accuracy}, learning_rate=rate
+    )
 
     identity = {"train": f"{config.samples} random sequences"}
     assets = {
