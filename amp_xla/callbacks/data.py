@@ -1,9 +1,9 @@
-"""The batches of ``fit``, from any position on, in an order that a resumed run repeats.
+"""The batches of ``fit`` from any position on, in an order that a resumed run repeats.
 
 A position is the number of a batch, counted from 0 over the whole run. While a batch is read,
 ``numpy.random`` and ``random`` have separate states, seeded from the run's seed and the position,
-so that shuffled data repeat. The script's own states do not change. A checkpoint has a hash of what
-was read last, which a resumed run compares.
+so that shuffled data repeat. The script's own states do not change. A checkpoint has a hash of the
+data that were read, which a resumed run compares.
 """
 
 from __future__ import annotations
@@ -68,10 +68,10 @@ def digest(arrays: Any) -> str:
 
 
 class Sequences:
-    """Batches of a ``keras.utils.Sequence``; a resumed run reads no earlier batch but the last.
+    """Batches of a ``keras.utils.Sequence``; a resumed run rereads only the last trained batch.
 
     Args:
-      sequence: its ``on_epoch_end`` is called after each pass; a resumed run repeats the calls.
+      sequence: the data. Its ``on_epoch_end`` is called after each pass, and again on resume.
       steps: batches per epoch of ``fit``; may differ from the length of ``sequence``.
       shuffle: whether each pass takes the batches in a new order.
     """
@@ -109,7 +109,7 @@ class Sequences:
             position += 1
 
     def hashed(self, again: bool) -> Optional[str]:
-        """Return the hash of the last batch; ``again``: read it a second time first."""
+        """Return the hash of the last batch; if ``again``, read that batch a second time first."""
         if self._place is None:
             return None
         with restored():
@@ -128,10 +128,10 @@ class Sequences:
 
 
 class Generator:
-    """Batches of a generator, which is seeded at the start of each epoch; none is read twice.
+    """Batches of a generator; random numbers are seeded at the start of each epoch.
 
-    bert4keras' ``DataGenerator.forfit()`` with ``steps`` batches per pass can start at any epoch. A
-    resumed run reads any other generator again from its first batch.
+    A resumed run starts bert4keras' ``DataGenerator.forfit()`` at the epoch to continue, if a pass
+    has ``steps`` batches. It reads every other generator from the first batch on.
     """
 
     def __init__(self, generator: Any, steps: int) -> None:
@@ -244,7 +244,7 @@ class Arrays:
         return {**given, "shuffle": False}
 
     def state(self, ended: bool) -> Dict[str, Any]:
-        """Return nothing: all arrays are compared, not one batch."""
+        """Return an empty dictionary, because ``identity`` compares all rows."""
         return {}
 
     def read_ahead(self) -> None:
@@ -253,12 +253,12 @@ class Arrays:
     wait = compare = read_ahead
 
     def close(self) -> None:
-        """Restore the model's method."""
+        """Restore the model's ``_standardize_user_data``."""
         vars(self._model).pop("_standardize_user_data", None)
 
 
 class Feed:
-    """The batches as a generator for Keras; reads the next batch while a step runs.
+    """The batches as a generator for Keras, which reads the next batch while a step runs.
 
     Args:
       source: ``Sequences`` or ``Generator``.
@@ -293,7 +293,7 @@ class Feed:
             self._example = self._keep(next(self._batches))
 
     def state(self, ended: bool) -> Dict[str, Any]:
-        """Return a hash of what was read last, which callbacks may change at an epoch's end."""
+        """Return the hash of the last batch; if ``ended``, callbacks may have changed the data."""
         return {"batch": self._source.hashed(ended), "ahead": self._ahead is not None}
 
     def sample_weights(self, model: Any, class_weight: Any) -> Any:
@@ -324,7 +324,7 @@ class Feed:
             self._position += 1
 
     def compare(self) -> None:
-        """Compare the batch read last with the checkpoint's, once all else is restored."""
+        """Read the checkpoint's last batch again; warn if its hash differs."""
         if self._before is None:
             return
         batch = self._next()

@@ -1,4 +1,4 @@
-"""Descriptions of a compiled model and ``fit``, which a resume compares; the monitor."""
+"""Descriptions of model and data, compared on resume; warnings of ``Run``; its monitor."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ def objects(model: Any, step: Any, data: Iterable[Any]) -> List[Any]:
 
 
 def describe(model: Any, data: Mapping[str, Any]) -> Dict[str, Any]:
-    """Return ``data``, the loss, the optimizer and the layers' settings, name -> JSON of a value.
+    """Return the settings of data, loss, optimizer and layers: name -> JSON value.
 
-    Learning rates are those with which this process has first used the optimizer: callbacks change
-    them later.
+    Learning rates are those before this process first used the optimizer, because callbacks change
+    them.
     """
     optimizer = model.optimizer
     if "_amp_xla_config" not in vars(optimizer):
@@ -118,7 +118,7 @@ def _plain(name: str) -> str:
 
 
 def name_changed(built: Mapping[str, Any], begun: Mapping[str, Any]) -> None:
-    """Print the names of variables that callbacks have set: ``built`` has the values before."""
+    """Print the names of variables that callbacks have set since ``built`` was read."""
     names = [name for name in built if begun[name].tobytes() != built[name].tobytes()]
     if names:
         note(
@@ -128,7 +128,7 @@ def name_changed(built: Mapping[str, Any], begun: Mapping[str, Any]) -> None:
 
 
 def name_late(known: int) -> int:
-    """Print the variables after the first ``known`` ones; return the number of all."""
+    """Warn about variables created after the first ``known``; return the number of all."""
     every = [variable.op.name for variable in tf.global_variables()]
     if every[known:]:
         names = f"{', '.join(every[known:][:3])}{' ...' if every[known:][3:] else ''}"
@@ -203,7 +203,7 @@ def known_monitor(
 def choose_monitor(
     loop: Any, name: Optional[str], values: Mapping[str, float], missing: Optional[str]
 ) -> Optional[str]:
-    """Make the first value the monitor if none is set; return what is wrong with ``name``."""
+    """Make the first value the monitor if ``name`` is None; return the problem of ``name``."""
     if loop.options.monitor in values:
         return ""
     if name is None:
@@ -222,6 +222,6 @@ def choose_monitor(
 
 
 def _writes(callback: Any) -> bool:
-    """Return whether a callback may write values into the logs: it calls code of the script."""
+    """Return whether a callback runs code of the script, which may add values to the logs."""
     is_own = type(callback).__module__.partition(".")[0] not in _KERAS
     return is_own or isinstance(callback, keras.callbacks.LambdaCallback)

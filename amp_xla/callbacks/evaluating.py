@@ -1,4 +1,4 @@
-"""Signals during Keras' validation and the other callbacks; a generator of validation data."""
+"""Signals during validation and callbacks; validation data from a generator."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _EVALUATING = "during an evaluation"
 
 
 class Validation:
-    """A generator of validation data; a resumed run reads again what was read before.
+    """A generator of validation data; a resumed run skips batches that were read before.
 
     Attributes:
-      read: number of batches.
+      read: number of batches that were read.
     """
 
     def __init__(self, read: int) -> None:
@@ -42,8 +42,8 @@ class Validation:
 class StateBefore:
     """State after the last batch of an epoch, in memory until all callbacks have been called.
 
-    Callbacks may take long and change the weights for a while, and must not be interrupted. So a
-    signal saves this state at once, in its own thread, and stops the run when they have ended.
+    Callbacks may take long, may change the weights for a time, and must not be interrupted. So a
+    signal saves this state at once, in a thread; the run stops after the callbacks.
     """
 
     def __init__(self, loop: Any, watch: SignalWatch) -> None:

@@ -85,7 +85,7 @@ def decoded(
     """Return a new value equal to the one that ``encoded`` got.
 
     Args:
-      made: gets name -> each list, dictionary, set and array in the value.
+      made: gets name -> object for each list, dictionary, set and array in the value.
       value_of: function from a name to its object, for objects with several names.
     """
     if not isinstance(value, (list, dict)):

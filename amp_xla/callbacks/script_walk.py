@@ -47,10 +47,10 @@ def setter(thing: Any, name: str) -> Any:
 def walk(
     root: Any, name: str, seen: Dict[int, str], slots: Dict[str, Slot], holders: Dict[str, Any]
 ) -> None:
-    """Add the values that can be reached from a callback or another object of ``fit``.
+    """Collect the values that a callback or another object of ``fit`` can reach.
 
-    They are in attributes, in class variables and containers, in functions of the script (defaults,
-    ``nonlocal`` and ``global`` variables), and in the script's objects and classes there.
+    These are attributes, class variables, items of containers, variables of the script's functions
+    (defaults, ``nonlocal``, ``global``), and the same of the script's objects found there.
 
     Args:
       name: start of the names.

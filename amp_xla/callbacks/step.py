@@ -230,9 +230,9 @@ class FitStep:
         function.run_options = function.run_metadata = None
 
     def _make_callable(self, feeds: List[Any], symbols: Any, values: Any, session: Any) -> None:
-        """Set Keras' callable to one that is traced as long as there are ``run_options``.
+        """Replace Keras' callable by one that is traced as long as there are ``run_options``.
 
-        Keras would have another one for steps that are not traced, and XLA would compile it, too.
+        Keras would build a second callable for untraced steps, and XLA would compile both. And
         ``session.run`` refuses arrays that Keras accepts, such as labels with one dimension less.
         """
         function = self.function

@@ -47,7 +47,7 @@ class SavedOptions:
 
 
 def files_of(saved: Checkpoint, recipe: Recipe) -> Tuple[Any, Optional[Layout]]:
-    """Return a run's file options, and the layout of its training file; None if it has none."""
+    """Return a run's file options and its training file's layout; None if none was saved."""
     path = saved.path / LAYOUT
     layout = Layout.load(str(path)) if path.is_file() else None
     return vars(saved.config(recipe.config)).get("files"), layout

@@ -49,7 +49,7 @@ def thin(x: np.ndarray, y: np.ndarray, most: int = MOST_POINTS) -> Tuple[np.ndar
 
 
 def smoothed(y: np.ndarray, window: int) -> np.ndarray:
-    """Return the moving average of the finite values around each point; NaN if there are none."""
+    """Return the moving average of the finite values around each point; NaN without one."""
     finite = np.isfinite(y)
     total = np.concatenate([[0.0], np.where(finite, y, 0.0).cumsum()])
     count = np.concatenate([[0], finite.cumsum()])

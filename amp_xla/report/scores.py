@@ -54,7 +54,7 @@ def per_label(confusion: np.ndarray) -> Dict[str, np.ndarray]:
 
 
 def of_counts(counts: np.ndarray) -> Dict[str, np.ndarray]:
-    """Return these of the numbers of correct, predicted and true labels, int64 [labels, 3]."""
+    """Return the same from numbers of correct, predicted and true labels, int64 [labels, 3]."""
     right, found, support = counts.T
     return {
         "precision": _ratio(right, found),
@@ -134,7 +134,7 @@ def best_threshold(labels: np.ndarray, scores: np.ndarray) -> Tuple[float, float
 
 
 def mcnemar(first: int, second: int) -> float:
-    """Return McNemar's exact two-sided p-value for samples that only one of two runs gets right."""
+    """Return McNemar's exact two-sided p-value from how many samples only one run gets right."""
     total = first + second
     logs = [
         math.lgamma(total + 1) - math.lgamma(k + 1) - math.lgamma(total - k + 1)
@@ -146,8 +146,8 @@ def mcnemar(first: int, second: int) -> float:
 def calibration(confidence: np.ndarray, right: np.ndarray) -> Tuple[float, List[Dict[str, float]]]:
     """Return the expected calibration error, and the bins from which it is computed.
 
-    The error is the mean distance between the predicted labels' probabilities, float [N], and their
-    accuracy. Each of ten equal bins that has samples gets ``confidence``, ``accuracy``, ``count``.
+    ``confidence``: the predicted labels' probabilities, float [N]. The error is their mean distance
+    from the accuracy. Of ten equal bins, those with samples are returned.
     """
     place = np.minimum((confidence * _BINS).astype(int), _BINS - 1)
     bins = [
