@@ -132,10 +132,13 @@ class Generator:
 
     A resumed run starts bert4keras' ``DataGenerator.forfit()`` at the epoch to continue, if a pass
     has ``steps`` batches. It reads every other generator from the first batch on.
+
+    Attributes:
+      read: number of batches that were yielded, also before a resume.
     """
 
-    def __init__(self, generator: Any, steps: int) -> None:
-        self._generator, self.steps = generator, steps
+    def __init__(self, generator: Any, steps: int, read: int = 0) -> None:
+        self._generator, self.steps, self.read = generator, steps, read
         self._hash = ""
 
     def identity(self, seed: int) -> Dict[str, Any]:
@@ -147,7 +150,7 @@ class Generator:
         starts_over = self.starts_over()
         number = position // self.steps * self.steps if starts_over else 0
         if position - number:
-            note(f"skipping {position - number} batches of the generator that were trained before")
+            note(f"skipping {position - number} batches of the generator that were read before")
         while True:
             if number % self.steps == 0:
                 seeded(seed, number // self.steps)
@@ -162,6 +165,7 @@ class Generator:
             number += 1
             self._hash = hashlib.sha256(f"{self._hash}{digest(batch)}".encode()).hexdigest()
             if number > position:
+                self.read = number
                 yield batch
 
     def hashed(self, again: bool) -> str:

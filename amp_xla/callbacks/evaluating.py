@@ -1,42 +1,16 @@
-"""Signals during validation and callbacks; validation data from a generator."""
+"""Signals during validation and the other callbacks."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from typing import Any, Iterator, Optional
+from typing import Any, Optional
 
-from amp_xla.callbacks.random_states import apart, seeded
 from amp_xla.process.stopping import SignalWatch
 from amp_xla.training.checkpoint import CheckpointError
 from amp_xla.training.loop import Content
 
 _EVALUATING = "during an evaluation"
-
-
-class Validation:
-    """A generator of validation data; a resumed run skips batches that were read before.
-
-    Attributes:
-      read: number of batches that were read.
-    """
-
-    def __init__(self, read: int) -> None:
-        self.read = read
-
-    def batches(self, generator: Iterator[Any], seed: int) -> Iterator[Any]:
-        """Yield the batches of ``generator``, whose random numbers depend on ``seed``."""
-
-        def begun() -> Iterator[Any]:
-            seeded(seed)
-            yield from generator
-
-        batches = apart(begun())
-        for _ in range(self.read):
-            next(batches)
-        for batch in batches:
-            self.read += 1
-            yield batch
 
 
 class StateBefore:
@@ -52,10 +26,11 @@ class StateBefore:
         self._saving = threading.Lock()
 
     def take(self) -> None:
-        """Read the current state."""
-        self._content = self._loop.content()
-        self._watch.save = self._save
-        self.check()
+        """Read the current state at the end of an epoch, unless there are several ranks."""
+        if self._loop.state.evaluate_due and not self._loop.engine.ranks.several:
+            self._content = self._loop.content()
+            self._watch.save = self._save
+            self.check()
 
     def check(self) -> None:
         """Raise ``Stopped`` after a signal: a resumed run repeats the evaluation."""

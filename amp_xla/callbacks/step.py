@@ -70,12 +70,7 @@ class FitStep:
     """
 
     def __init__(
-        self,
-        model: Any,
-        feed: Any,
-        class_weight: Any,
-        seed: int,
-        flag: Callable[[], bool],
+        self, model: Any, feed: Any, class_weight: Any, seed: int, flag: Callable[[], bool]
     ) -> None:
         optimizer = model.optimizer
         self.model, self.optimizer, self.metric_names = model, optimizer, ()
