@@ -8,7 +8,7 @@ import re
 import types
 import warnings
 from collections import Counter
-from typing import Any, Dict, Iterable, List, Mapping, Optional
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple
 
 from amp_xla.backend import keras, tf
 from amp_xla.errors import AmpXlaError
@@ -28,14 +28,9 @@ _KERAS = ("keras", "tensorflow", "tensorflow_core", "tf_keras")
 
 def with_inner(optimizer: Any) -> List[Any]:
     """Return an optimizer and the optimizers that it wraps, the outermost first."""
-    found = [optimizer]
-    while True:
-        names = ("inner", "_optimizer", "optimizer")
-        inner = (getattr(found[-1], name, None) for name in names)
-        next_one = next((each for each in inner if hasattr(each, "apply_gradients")), None)
-        if next_one is None:
-            return found
-        found.append(next_one)
+    inside = (getattr(optimizer, name, None) for name in ("inner", "_optimizer", "optimizer"))
+    inner = next((each for each in inside if hasattr(each, "apply_gradients")), None)
+    return [optimizer] if inner is None else [optimizer, *with_inner(inner)]
 
 
 def objects(model: Any, step: Any, data: Iterable[Any]) -> List[Any]:
@@ -58,13 +53,11 @@ def describe(model: Any, data: Mapping[str, Any]) -> Dict[str, Any]:
             configs = [_config(part) for part in with_inner(optimizer)]
             known = [each for each in configs if each.keys() != {"class"}]
             vars(optimizer)["_amp_xla_config"] = known[0] if known else configs[0]
-    described: Dict[str, Any] = {}
     layers = {name: _config(layer) for name, layer in layers_of(model).items()}
     parts = {"data": data, "loss": model.loss, "optimizer": vars(optimizer)["_amp_xla_config"]}
     if model.loss_weights:
         parts["loss_weights"] = model.loss_weights
-    _flatten({**parts, "layer": layers}, "", described)
-    return described
+    return dict(_flat({**parts, "layer": layers}))
 
 
 def _config(thing: Any) -> Dict[str, Any]:
@@ -77,15 +70,15 @@ def _config(thing: Any) -> Dict[str, Any]:
     return {"class": type(thing).__name__, **config}
 
 
-def _flatten(value: Any, name: str, into: Dict[str, Any]) -> None:
+def _flat(value: Any, name: str = "") -> Iterator[Tuple[str, Any]]:
     if isinstance(value, Mapping) and value:
         for key, item in value.items():
-            _flatten(item, f"{name} {key}".strip(), into)
+            yield from _flat(item, f"{name} {key}".strip())
     elif hasattr(value, "get_config"):
-        _flatten(_config(value), name, into)
+        yield from _flat(_config(value), name)
     else:
         text = json.dumps(value, default=lambda x: getattr(x, "__name__", type(x).__name__))
-        into[name] = json.loads(text) if len(text) < 100 else text
+        yield name, json.loads(text) if len(text) < 100 else text
 
 
 def check_names(checkpoint: Optional[Any], model: Any) -> None:

@@ -93,7 +93,6 @@ class FitStep:
             )
         self.function = function
         self.train_op = self.updates_op = function.updates_op
-        self.learning_rate = _rate(optimizer, 0)
         self._own = list(function.inputs), list(function.fetches)
         self._fetched: Dict[str, Any] = {}
         self._adapted: Any = None  # the scale's variable in Keras' own wrapper, which skips steps
@@ -146,8 +145,7 @@ class FitStep:
     def _add_fetches(self) -> None:
         optimizer = self.optimizer
         with tf.control_dependencies([self.train_op]):
-            # Keras has counted this step, also if it was skipped; -1 gives the rate it used.
-            fetches = {"learning_rate": _rate(optimizer, -1)}
+            fetches = {"learning_rate": _rate(optimizer)}
             applied = getattr(optimizer, "applied_steps", optimizer.iterations)
             fetches["applied"] = applied.read_value()
         if hasattr(optimizer, "gradients_finite"):
@@ -304,13 +302,13 @@ def _inside(model: Any) -> Optional[Any]:
     return None
 
 
-def _rate(optimizer: Any, steps: int) -> Any:
-    """Return the learning rate at the optimizer's iteration plus ``steps``, a scalar tensor."""
+def _rate(optimizer: Any) -> Any:
+    """Return the learning rate of the step that Keras has counted last, a scalar tensor."""
     inner = description.with_inner(optimizer)[-1]
     if "learning_rate" not in getattr(inner, "_hyper", {}):
         return tf.convert_to_tensor(getattr(inner, "learning_rate", math.nan), tf.float32)
     iterations = inner.iterations
-    inner._iterations = iterations.read_value() + steps  # schedules of Keras and bert4keras read it
+    inner._iterations = iterations.read_value() - 1  # schedules of Keras and bert4keras read it
     try:
         return tf.convert_to_tensor(inner._decayed_lr(tf.float32))
     finally:

@@ -60,18 +60,6 @@ def smoothed(y: np.ndarray, window: int) -> np.ndarray:
     return np.where(seen > 0, (total[end] - total[begin]) / np.maximum(seen, 1), np.nan)
 
 
-def ticks(low: float, high: float, most: int = 6) -> List[float]:
-    """Return about ``most`` round numbers between ``low`` and ``high``."""
-    if not high - low > 1e-300:  # also if they are equal
-        return [low]
-    rough = (high - low) / most
-    power = 10.0 ** math.floor(math.log10(rough))
-    step = next(f * power for f in (1.0, 2.0, 2.5, 5.0, 10.0) if f * power >= rough * 0.999)
-    first = math.ceil(low / step - 1e-9)
-    count = math.floor(high / step + 1e-9) - first + 1
-    return [round((first + i) * step, 12) + 0.0 for i in range(max(count, 0))]
-
-
 def short(value: float) -> str:
     """Return a number as short text: ``1.5k``, ``0.25``, ``2e-5``."""
     if not math.isfinite(value):
@@ -115,8 +103,12 @@ class Axis:
         return (scaled - self.low) / (self.high - self.low)
 
     def ticks(self) -> List[Dict[str, Any]]:
-        """Return the position ``at`` (in percent of the axis) and the ``text`` of each tick."""
-        numbers = ticks(self.low, self.high)
+        """Return about six ticks at round numbers: ``at``, in percent of the axis, and ``text``."""
+        rough = max((self.high - self.low) / 6, 1e-300)
+        power = 10.0 ** math.floor(math.log10(rough))
+        step = next(f * power for f in (1.0, 2.0, 2.5, 5.0, 10.0) if f * power >= rough * 0.999)
+        first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
+        numbers = [round(number * step, 12) + 0.0 for number in range(first, last + 1)]
         if self.log:
             whole = [t for t in numbers if t == int(t)]
             numbers = [10.0**t for t in whole or numbers]

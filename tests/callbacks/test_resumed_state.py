@@ -24,6 +24,7 @@ from amp_xla.training import checkpoint
 from tests.support.running import until
 from tests.support.small_fit import (
     EPOCHS,
+    KILLS,
     Batches,
     Killed,
     KilledAfter,
@@ -32,6 +33,7 @@ from tests.support.small_fit import (
     as_in_a_new_process,
     build,
     fit,
+    resumed,
     states,
 )
 
@@ -160,10 +162,7 @@ def test_variables_of_callbacks_are_restored_or_named(tmp_path, capfd):
         fit(model, run, counts, *more)
         return K.batch_get_value([counts.early, *counts.list, *counts.map[1]])
 
-    assert counted(Run(tmp_path / "whole")) == [EPOCHS] * 3
-    with pytest.raises(Killed):
-        counted(Run(tmp_path / "run"), KilledAfter(epoch=2))
-    assert counted(Run(tmp_path / "run", resume=True)) == [EPOCHS] * 3
+    assert resumed(counted, tmp_path, epoch=2) == ([EPOCHS] * 3, [EPOCHS] * 3)
     printed = capfd.readouterr().err
     kind = type(K.variable(0)).__name__
     named = f"Counts.local ({kind}), Counts.mean (Mean), Counts.late ({kind}), Counts.late_list "
@@ -246,8 +245,8 @@ class Frozen:
 
 
 @pytest.mark.once
-@pytest.mark.parametrize("stop", [KilledAfter(14), KilledAfter(epoch=2)], ids=["within", "between"])
-def test_another_object_in_place_of_one_leaves_that_as_it_is(stop, tmp_path):
+@pytest.mark.parametrize("kill", KILLS)
+def test_another_object_in_place_of_one_leaves_that_as_it_is(kill, tmp_path):
     class Keeps(keras.callbacks.Callback):
         def __init__(self, names, last):
             super().__init__()
@@ -263,17 +262,14 @@ def test_another_object_in_place_of_one_leaves_that_as_it_is(stop, tmp_path):
             self.names, self.last = [str(epoch)], collections.deque([epoch])
             self.kept.append(list(self.frozen.held))
 
-    def trained(folder, *more, **options):
+    def trained(run, *more):
         model, rows, names, last = build(), Views(), ["a"], collections.deque()
         keeps = Keeps(names, last)
-        run = Run(tmp_path / folder, checkpoint_every=1, **options)
         fit(model, run, keeps, *more, x=rows, y=None, batch_size=None, workers=0)
         return states(model), keeps.kept, names, last, rows.x.tobytes()
 
-    whole = trained("whole")
-    with pytest.raises(Killed):
-        trained("killed", stop)
-    assert trained("killed", resume=True) == whole
+    whole, again = resumed(trained, tmp_path, **KILLS[kill])
+    assert again == whole
 
 
 class Rows(Batches):
@@ -303,29 +299,25 @@ class Rows(Batches):
             yield self[np.random.randint(6)]
 
 
-@pytest.mark.parametrize("stop", [KilledAfter(17), KilledAfter(epoch=2)], ids=["within", "between"])
+@pytest.mark.parametrize("kill", KILLS)
 @pytest.mark.parametrize("how, named, exact", [
     ("callback", (0,), True), ("generator", (1,), True),
     *(pytest.param(*it, marks=pytest.mark.once) for it in (
         ("own end", (0,), True), ("labels", (0, 1), True), ("many", (1,), False),
     )),
 ])  # fmt: skip
-def test_data_that_depend_on_the_model_are_exact_or_named(how, named, exact, stop, tmp_path, capfd):
-    def trained(folder, *more, **options):
+def test_data_that_depend_on_the_model_are_exact_or_named(how, named, exact, kill, tmp_path, capfd):
+    def trained(run, *more):
         model = build()
         rows = Rows(model, how)
         end = rows.mine if how in ("callback", "many") else lambda: None
         mining = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: epoch and end())
-        run = Run(tmp_path / folder, checkpoint_every=1, **options)
         given = {"x": rows.drawn() if how == "generator" else rows, "y": None, "batch_size": None}
         fit(model, run, mining, *more, steps_per_epoch=7, workers=0, **given)
         return states(model)
 
-    whole = trained("whole")
-    with pytest.raises(Killed):
-        trained("killed", KilledAfter(stop._left, stop._epoch))
-    capfd.readouterr()
-    assert (trained("killed", resume=True) == whole) == exact
+    whole, again = resumed(trained, tmp_path, **KILLS[kill])
+    assert (again == whole) == exact
     assert capfd.readouterr().err.count("differs from the one before the checkpoint") in named
 
 
@@ -337,11 +329,11 @@ def held():
 
 
 @pytest.mark.once
-@pytest.mark.parametrize("stop", [KilledAfter(17), KilledAfter(epoch=2)], ids=["within", "between"])
-def test_an_object_with_several_names_stays_one(stop, tmp_path):
+@pytest.mark.parametrize("kill", KILLS)
+def test_an_object_with_several_names_stays_one(kill, tmp_path):
     """A list of the data is also in a callback's dictionary; validation reads a generator on."""
 
-    def trained(folder, *more, **options):
+    def trained(run, *more):
         model, pool = build(), {"train": list(range(20))}
         rows = Rows(model, "")
         rows.rows = pool["train"]
@@ -353,12 +345,9 @@ def test_an_object_with_several_names_stays_one(stop, tmp_path):
                 model.optimizer.inner.lr, 0.01 * logs["val_loss"]
             )
         )
-        run = Run(tmp_path / folder, checkpoint_every=1, **options)
         given = {"x": rows, "y": None, "batch_size": None, "validation_data": held()}
         fit(model, run, moved, rate, *more, steps_per_epoch=5, validation_steps=2, **given)
         return states(model), pool
 
-    whole = trained("whole")
-    with pytest.raises(Killed):
-        trained("killed", KilledAfter(stop._left, stop._epoch))
-    assert trained("killed", resume=True) == whole
+    whole, again = resumed(trained, tmp_path, **KILLS[kill])
+    assert again == whole

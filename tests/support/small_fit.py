@@ -1,9 +1,10 @@
 """A small model and its data for tests of ``Run``."""
 
 import numpy as np
+import pytest
 
 from amp_xla.backend import K, keras, tf
-from amp_xla.callbacks import run
+from amp_xla.callbacks import Run, run
 from amp_xla.precision.optimizer import LossScaleOptimizer
 
 X = np.random.RandomState(0).randn(26, 4)
@@ -30,6 +31,17 @@ class KilledAfter(keras.callbacks.Callback):
     def on_epoch_begin(self, epoch, logs=None):
         if epoch == self._epoch:
             raise Killed
+
+
+KILLS = {"within": {"batches": 17}, "between": {"epoch": 2}}  # an epoch, or two
+
+
+def resumed(trained, folder, **kill):
+    """Return what ``trained(run, *callbacks)`` returns, whole and after a kill and a resume."""
+    whole = trained(Run(folder / "whole/run", checkpoint_every=1))
+    with pytest.raises(Killed):
+        trained(Run(folder / "killed/run", checkpoint_every=1), KilledAfter(**kill))
+    return whole, trained(Run(folder / "killed/run", resume=True, checkpoint_every=1))
 
 
 class Batches(keras.utils.Sequence):
