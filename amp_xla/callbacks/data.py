@@ -335,7 +335,7 @@ class Feed:
         restarted = self._draws and world().rank == 0  # other ranks' data are not in the checkpoint
         if self._source.hashed(False) != self._before and not restarted:
             note(
-                f"warning: batch {self._position} of the data differs from the one before the "
+                f"warning: batch {self._position} of the data is not the same as before the "
                 f"checkpoint: a resume is exact only if data depend on nothing but their files, "
                 f"numpy.random and random",
                 ranks=world().size,

@@ -18,8 +18,8 @@ from amp_xla.training.checkpoint import CheckpointError
 from amp_xla.training.run import write_status
 
 IN_A_LOOP = (
-    "this process has already ended a run there: in a loop, such as over folds, give each run "
-    "another folder"
+    "this process has already ended a run in this folder; in a loop, such as over folds, give each "
+    "run another folder"
 )
 # Parts of the names of values for which lower is better.
 _LOWER = ("loss", "error", "mae", "mse", "perplexity")

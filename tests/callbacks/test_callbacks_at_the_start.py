@@ -365,6 +365,6 @@ def test_random_numbers_of_callbacks_and_data_continue_after_a_kill(name, kill, 
         return states(model), np.random.rand(), random.random()
 
     whole, again = resumed(trained, tmp_path, **KILLS[kill])
-    said = "differs from the one before the checkpoint: a resume is exact only if"
+    said = "is not the same as before the checkpoint: a resume is exact only if"
     assert capfd.readouterr().err.count(said) == (name == "counted")
     assert again == whole or name == "counted"

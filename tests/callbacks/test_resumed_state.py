@@ -318,7 +318,7 @@ def test_data_that_depend_on_the_model_are_exact_or_named(how, named, exact, kil
 
     whole, again = resumed(trained, tmp_path, **KILLS[kill])
     assert (again == whole) == exact
-    assert capfd.readouterr().err.count("differs from the one before the checkpoint") in named
+    assert capfd.readouterr().err.count("is not the same as before the checkpoint") in named
 
 
 def held():
