@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import sys
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Dict, Iterator, Mapping, Optional
 
@@ -23,6 +24,8 @@ from amp_xla.callbacks.script_values import holds_generator
 from amp_xla.errors import DataError, UnsupportedError
 from amp_xla.process.progress import note
 from amp_xla.process.world import world
+
+ONE_EPOCH = sys.maxsize  # steps of a generator of validation data: it is seeded once, and may end
 
 
 def source(model: Any, given: Mapping[str, Any]) -> Any:
@@ -158,6 +161,8 @@ class Generator:
             try:
                 batch = next(self._generator)
             except StopIteration:
+                if self.steps == ONE_EPOCH:  # Keras warns of it
+                    return
                 raise DataError(
                     f"the generator ended after {number} batches; it must yield batches for all "
                     f"epochs, e.g. in `while True:` or by bert4keras' forfit()"

@@ -7,7 +7,6 @@ import dataclasses
 import functools
 import inspect
 import os
-import sys
 import time
 from pathlib import Path
 from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Union
@@ -195,7 +194,7 @@ class Run(keras.callbacks.Callback):
         self._saved["state"] = {**self._saved["state"], **self._mine.get("state", {})}
         self._losses = list(self._saved["losses"])
         read_before = self._mine.get("validation", 0)
-        self._validated = data.Generator(given["validation_data"], sys.maxsize, read_before)
+        self._validated = data.Generator(given["validation_data"], data.ONE_EPOCH, read_before)
         self._classes = [type(o).__name__ for o in given["callbacks"] if o is not self]
         self._ended = bool(self._saved["ended"]) and self._classes == self._saved["callbacks"]
         state = resume_from.loop if resume_from else LoopState(epoch=given["initial_epoch"])
