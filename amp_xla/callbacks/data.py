@@ -284,8 +284,7 @@ class Feed:
         self._source, self._steps, self._position = source, source.steps, position
         self._skip, self._before = skip, before.get("batch")
         self._example = getattr(source, "example", None)
-        slots: Dict[str, script_walk.Slot] = {}
-        script_walk.walk(getattr(source, "sequence", None), "", {}, slots, {})
+        slots, _ = script_walk.walk({"": getattr(source, "sequence", None)})
         # A checkpoint has the states of these after the last batch that was trained.
         self._draws = any(holds_generator(value) for value, _ in slots.values())
         # A generator that can start at an epoch need not read the one before.

@@ -47,7 +47,7 @@ class ScriptState:
         self._called = tuple(f"{name}." for name in itertools.islice(self._roots, len(callbacks)))
         self._named: List[str] = []
         self._initial: Dict[str, str] = {}
-        slots, _ = self._walk()
+        slots, _ = script_walk.walk(self._roots)
         self._first = {name: value for name, (value, _) in slots.items()}
         values = copy.deepcopy(self._values(slots))
         self._initial = {name: text for name, (text, _) in values.items()}
@@ -78,7 +78,7 @@ class ScriptState:
         ``state`` maps names to JSON; the JSON is empty if the name no longer exists. ``anew`` lists
         the names to which the script has assigned a new object.
         """
-        slots, _ = self._walk()
+        slots, _ = script_walk.walk(self._roots)
         values = self._values(slots)
         names = {name for name, (text, _) in values.items() if self._initial.get(name) != text}
         names.update([owner for name in names for owner in shared(values[name][0])])
@@ -99,7 +99,7 @@ class ScriptState:
         Args:
           last: True = no other call follows: print what cannot be restored.
         """
-        slots, holders = self._walk()
+        slots, holders = script_walk.walk(self._roots)
         texts = {name: text for name, (text, _) in self._values(slots).items()}
         differ = {name for name, (text, _) in self._before.items() if texts.get(name) != text}
         group = collections.defaultdict(set)  # names of one object, by the first of them
@@ -144,15 +144,6 @@ class ScriptState:
                 f"warning: this script has no {', '.join(lost[:3])}, which the checkpoint holds: "
                 f"the resume is exact only if a callback creates them again before it reads them"
             )
-
-    def _walk(self) -> Tuple[Dict[str, script_walk.Slot], Dict[str, Any]]:
-        """Return the values that ``script_walk.walk`` reaches from all roots, and their holders."""
-        slots: Dict[str, script_walk.Slot] = {}
-        holders: Dict[str, Any] = {}
-        roots = {id(root): name for name, root in self._roots.items()}
-        for name, root in self._roots.items():
-            script_walk.walk(root, name, dict(roots), slots, holders)
-        return slots, holders
 
     def _values(self, slots: Mapping[str, script_walk.Slot]) -> Dict[str, Tuple[str, Arrays]]:
         """Return name -> JSON and arrays of values that can be restored; warn of the others."""
