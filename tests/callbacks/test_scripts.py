@@ -21,7 +21,7 @@ from tests.support.horovod import on_two_ranks
 from tests.support.killing import repeatable
 from tests.support.precision_training import BERT4KERAS, same
 from tests.support.running import ROOT
-from tests.support.small_fit import resumed, weights
+from tests.support.small_fit import KilledAfter, once, resumed, weights
 
 pytestmark = pytest.mark.slow
 
@@ -80,11 +80,6 @@ def callbacks(folder, rates):
     ]
 
 
-def once(*values):
-    """Return the values of a parameter that are tried on one TensorFlow only."""
-    return [pytest.param(value, marks=pytest.mark.once) for value in values]
-
-
 @pytest.mark.parametrize("name", ["rates", *once("states", "factor")])
 def test_optimizers_and_callbacks_as_in_keras_and_after_a_kill(name, tmp_path):
     """Results are those of plain Keras in fp32; a killed run ends with the same bits."""
@@ -105,7 +100,7 @@ def test_optimizers_and_callbacks_as_in_keras_and_after_a_kill(name, tmp_path):
         fit(model, callbacks)
         return weights(model)
 
-    whole, again = resumed(trained, tmp_path, batches=9)
+    whole, again = resumed(trained, tmp_path, KilledAfter(9))
     assert len(whole) == len(expected)
     for ours, kerases in zip(whole, expected):
         np.testing.assert_allclose(ours, kerases, rtol=2e-4, atol=2e-6)
@@ -148,9 +143,10 @@ def test_all_kinds_of_data_and_dropout_are_exact_after_a_kill(kind, tmp_path):
         data(kind, model, list(callbacks))
         return weights(model)
 
-    whole, again = resumed(trained, tmp_path, batches=5 if kind == "weighted arrays" else 7)
+    kill = KilledAfter(5 if kind == "weighted arrays" else 7)
+    whole, again = resumed(trained, tmp_path, kill)
     assert same(whole, again)
-    assert repeatable(tmp_path / "whole/run") == repeatable(tmp_path / "killed/run")
+    assert repeatable(tmp_path / "whole/run") == repeatable(tmp_path / "killed-0/run")
 
 
 @pytest.fixture(scope="module")

@@ -16,6 +16,7 @@ from tests.support.small_fit import (
     as_in_a_new_process,
     build,
     fit,
+    once,
     states,
 )
 
@@ -87,9 +88,7 @@ MAKERS = {"sequence": Shuffled, "rolled sequence": Rolled, "generator": drawn}
 @pytest.mark.slow
 @pytest.mark.parametrize("kind, epochs, steps, early", [
     ("sequence", 3, 3, False),
-    *(pytest.param(*each, marks=pytest.mark.once) for each in (
-        ("rolled sequence", 9, 7, True), ("generator", 3, 4, False), ("generator", 9, 7, True),
-    )),
+    *once(("rolled sequence", 9, 7, True), ("generator", 3, 4, False), ("generator", 9, 7, True)),
 ])  # fmt: skip
 def test_a_finished_fit_leaves_data_as_they_were_for_the_next(kind, epochs, steps, early, tmp_path):
     def script(folder, *callbacks):
@@ -121,9 +120,7 @@ class Limit(keras.callbacks.Callback):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "step", [9, *(pytest.param(step, marks=pytest.mark.once) for step in (14, 15))]
-)
+@pytest.mark.parametrize("step", [9, *once(14, 15)])
 def test_a_run_that_was_stopped_within_an_epoch_continues(step, tmp_path, capfd):
     whole = build()
     fit(whole, Limit(99), Run(tmp_path / "whole"))

@@ -12,6 +12,14 @@ Y = (X[:, :1] > 0).astype("float32")
 EPOCHS = 4
 
 
+def once(*cases):
+    """Return cases of ``parametrize``, values or tuples, that are tried on one TensorFlow only."""
+    return [
+        pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.once)
+        for case in cases
+    ]
+
+
 class Killed(Exception):
     """Ends ``fit`` like a bug in a script: only files on disk are left."""
 
@@ -33,15 +41,18 @@ class KilledAfter(keras.callbacks.Callback):
             raise Killed
 
 
-KILLS = {"within": {"batches": 17}, "between": {"epoch": 2}}  # an epoch, or two
+def resumed(trained, folder, *kills):
+    """Return the results of ``trained(run, *callbacks)``: whole, then after each kill and a resume.
 
-
-def resumed(trained, folder, **kill):
-    """Return what ``trained(run, *callbacks)`` returns, whole and after a kill and a resume."""
-    whole = trained(Run(folder / "whole/run", checkpoint_every=1))
-    with pytest.raises(Killed):
-        trained(Run(folder / "killed/run", checkpoint_every=1), KilledAfter(**kill))
-    return whole, trained(Run(folder / "killed/run", resume=True, checkpoint_every=1))
+    Without ``kills``, one is within the third epoch and one between the second and the third.
+    """
+    results = [trained(Run(folder / "whole/run", checkpoint_every=1))]
+    for number, kill in enumerate(kills or (KilledAfter(17), KilledAfter(epoch=2))):
+        path = folder / f"killed-{number}/run"
+        with pytest.raises(Killed):
+            trained(Run(path, checkpoint_every=1), kill)
+        results.append(trained(Run(path, resume=True, checkpoint_every=1)))
+    return results
 
 
 class Batches(keras.utils.Sequence):
