@@ -267,7 +267,7 @@ class Arrays:
 
 
 class Feed:
-    """The batches as a generator for Keras, which reads the next batch while a step runs.
+    """A generator of batches for Keras; the next batch is read while a step runs.
 
     Args:
       source: ``Sequences`` or ``Generator``.
@@ -301,7 +301,7 @@ class Feed:
             self._example = self._keep(next(self._batches))
 
     def state(self, ended: bool) -> Dict[str, Any]:
-        """Return the hash of the last batch; if ``ended``, callbacks may have changed the data."""
+        """Return the hash of the last batch, which is read again if the epoch has ``ended``."""
         return {"batch": self._source.hashed(ended), "ahead": self._ahead is not None}
 
     def sample_weights(self, model: Any, class_weight: Any) -> Any:
@@ -322,8 +322,8 @@ class Feed:
     def _generator(self) -> Iterator[Any]:
         """Yield the batches for ``fit``.
 
-        Keras starts a resumed epoch with its first batch. In place of the batches that were trained
-        before, this repeats an example; ``FitStep.skip`` does not train on them.
+        Keras starts a resumed epoch with its first batch. An example replaces each batch that was
+        trained before; ``FitStep`` skips it.
         """
         for _ in range(self._skip):
             yield self._example
@@ -359,7 +359,7 @@ class Feed:
     def read_ahead(self) -> None:
         """Start reading the next batch, unless the epoch ends here: then callbacks come first.
 
-        ``train_on_batch`` in a callback calls this once more in a step.
+        A callback that calls ``train_on_batch`` calls this a second time in a step.
         """
         if self._ahead is None and not self._alone and (self._position + 1) % self._steps:
             self._ahead = self._pool.submit(next, self._batches)

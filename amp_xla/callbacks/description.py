@@ -174,7 +174,7 @@ def known_monitor(
     """Return the monitor ``name`` as Keras writes it; 1.15 has ``acc`` for "accuracy".
 
     Raises:
-      AmpXlaError: no epoch of ``fit`` will have it.
+      AmpXlaError: no epoch of ``fit`` will log it.
     """
     validates = given["validation_data"] is not None or given.get("validation_split")
     values = [f"val_{metric}" for metric in model.metrics_names] if validates else []
@@ -196,7 +196,7 @@ def known_monitor(
 def choose_monitor(
     loop: Any, name: Optional[str], values: Mapping[str, float], missing: Optional[str]
 ) -> Optional[str]:
-    """Make the first value the monitor if ``name`` is None; return the problem of ``name``."""
+    """Make the first value the monitor if ``name`` is None; return an error if no log has it."""
     if loop.options.monitor in values:
         return ""
     if name is None:

@@ -65,7 +65,7 @@ class FitStep:
 
     Attributes:
       number: number of the current step.
-      skip: number of next batches that were trained before the run was resumed.
+      skip: number of next batches to skip, because they were trained before the resume.
       whole: the model's train function: Keras', or a function of the script around it.
     """
 
@@ -168,7 +168,7 @@ class FitStep:
             self._fetch(name, tensor)
 
     def _add_figures(self) -> None:
-        """Add the mean loss and the sum of the flags of all ranks."""
+        """Fetch the mean loss and the sum of the flags over all ranks."""
         hvd: Any = self._ranks.hvd
         flag = tf.placeholder(tf.float32, [1])
         loss = tf.cast(self.function.outputs[0], tf.float32) / float(self._ranks.world.size)
@@ -182,7 +182,7 @@ class FitStep:
         self.function.fetch_callbacks[fetch] = lambda value: self._fetched.update({name: value})
 
     def __call__(self, inputs: Any) -> List[Any]:
-        """Run the step; return the result of Keras' train function, or 0 for a skipped batch."""
+        """Run the step; return the result of Keras' train function, or zeros for a skipped batch."""
         function = self.function
         if self.skip:
             return [np.float64(0.0)] + [np.zeros(())] * (len(function.outputs) - 1)
@@ -334,7 +334,7 @@ class FitJob(Job):
         return training_graph.from_model(self.model)
 
     def verify(self, graph: executed.ExecutedGraph) -> None:
-        """Compare the executed graph with Keras' mixed policy, or without one with the settings.
+        """Compare the executed graph with Keras' mixed policy if there is one, else with settings.
 
         Raises:
           NothingConvertedError, UnsupportedError: the executed graph differs from the policy or the
