@@ -182,7 +182,7 @@ class FitStep:
         self.function.fetch_callbacks[fetch] = lambda value: self._fetched.update({name: value})
 
     def __call__(self, inputs: Any) -> List[Any]:
-        """Run the step; return the result of Keras' train function, or zeros for a skipped batch."""
+        """Run the step; return the result of Keras' train function, zeros for a skipped batch."""
         function = self.function
         if self.skip:
             return [np.float64(0.0)] + [np.zeros(())] * (len(function.outputs) - 1)
