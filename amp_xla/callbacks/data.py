@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import itertools
 import sys
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Dict, Iterator, Mapping, Optional
@@ -97,19 +98,17 @@ class Sequences:
         """Return the batches from ``position`` on, as tuples for Keras."""
         with restored():
             self._end_passes(seed, position)
-        return self._batches(seed, position)
+        return (self._batch(seed, each) for each in itertools.count(position))
 
-    def _batches(self, seed: int, position: int) -> Iterator[Any]:
-        while True:
-            self._end_passes(seed, position)
-            count = len(self.sequence)
-            passes, index = divmod(position, count)
-            order = np.arange(count)
-            if self._shuffle:
-                np.random.RandomState([seed, passes]).shuffle(order)
-            self._last = self._read(int(order[index]), seed, passes, index)
-            yield self._last
-            position += 1
+    def _batch(self, seed: int, position: int) -> Any:
+        self._end_passes(seed, position)
+        count = len(self.sequence)
+        passes, index = divmod(position, count)
+        order = np.arange(count)
+        if self._shuffle:
+            np.random.RandomState([seed, passes]).shuffle(order)
+        self._last = self._read(int(order[index]), seed, passes, index)
+        return self._last
 
     def hashed(self, again: bool) -> Optional[str]:
         """Return the hash of the last batch; if ``again``, read that batch a second time first."""

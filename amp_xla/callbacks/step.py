@@ -209,18 +209,14 @@ class FitStep:
             fetched["finite"] = fetched["good_steps"] > 0 or fetched["loss_scale"] > scale
             fetched["loss_scale"] = scale
         if self.executed is None:
-            self._count()
+            fetches = [*function.outputs, *function.fetches, function.updates_op]
+            self.executed = counted(function.run_metadata, backend.session(), fetches)
+            function.run_options = function.run_metadata = None
         fed = zip(function.inputs, inputs)  # without Keras' learning phase, a bool
         self.fed = {t.op.name: value for t, value in fed if t.dtype.base_dtype != tf.bool}
         if self._ranks.several:
             outputs = [self._fetched["figures"][0], *outputs[1:]]
         return outputs
-
-    def _count(self) -> None:
-        function = self.function
-        fetches = [*function.outputs, *function.fetches, function.updates_op]
-        self.executed = counted(function.run_metadata, backend.session(), fetches)
-        function.run_options = function.run_metadata = None
 
     def _make_callable(self, feeds: List[Any], symbols: Any, values: Any, session: Any) -> None:
         """Replace Keras' callable by one that is traced as long as there are ``run_options``.
