@@ -312,8 +312,6 @@ class Run(keras.callbacks.Callback):
         if not loop.state.evaluate_due:
             loop.between(self._watch, result.flags)
         self._before.take()
-        if loop.over:
-            self.model.stop_training = True
 
     def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
         """Let a signal stop Keras' validation."""
