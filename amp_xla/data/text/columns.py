@@ -58,8 +58,24 @@ def decide(table: Table, request: Request, run: Optional[Layout] = None) -> Layo
       run: layout of the training file, which applies if this file has the same columns.
 
     Raises:
-      DataError: a field is missing, or the file can be read in two ways.
+      DataError: a field is missing, the file can be read in two ways, two columns have one name, or
+        two flags name one column.
     """
+    layout = _decided(table, request, run)
+    used = [layout.columns[i] for i in layout.places.values()]
+    for name in used:
+        if layout.columns.count(name) > 1:
+            problem = f"{layout.columns.count(name)} columns are named {name!r}; rename them"
+        elif used.count(name) > 1:
+            fields = [field for field, other in zip(layout.places, used) if other == name]
+            problem = f"column {name!r} cannot be {' and '.join(fields)}; name different ones"
+        else:
+            continue
+        raise DataError(f"{called(table.path)}: {problem}")
+    return layout
+
+
+def _decided(table: Table, request: Request, run: Optional[Layout]) -> Layout:
     if table.format != "json" and (run is None or run.header):
         table = _with_row_names(table)
     layout = run.applied(table, request.needs) if run else None
@@ -235,17 +251,18 @@ def _by_name(
     if len(whole) > 1 and "pair" in needs and not any(wanted):
         ways = ", or ".join(_flags(Fields._fields, [columns[lower[n]] for n in p]) for p in whole)
         raise error(f"{listed}; which are the texts? Name them: {ways}")
-    labels = [name for name in known.labels if name in lower]
+    labels = list(dict.fromkeys(columns[i] for i in free if columns[i].lower() in known.labels))
     if "label" not in places and labels:
         if len(labels) > 1:
             raise error(f"{' and '.join(labels)} may be the label; name it with --label-field")
-        places["label"] = lower[labels[0]]
+        places["label"] = columns.index(labels[0])
     free = [i for i in free if i not in places.values() and kinds[i] != "id"]
     free = [i for i in free if columns[i].lower() not in KNOWN_OTHERS]
     texts = {i: columns[i].lower() for i in free if kinds[i] == "text"}
     if not is_json and not any(wanted):
         places.update(_only_left(texts, free, places, request))
     rivals = [columns[i] for i, name in texts.items() if name in known.of_texts()]
+    rivals = [name for name in rivals if columns.count(name) == 1]  # others are refused
     if rivals and pairs and "pair" not in places and wanted.text is None:
         text = columns[places["text"]]
         both = _flags(("text", "pair"), (rivals[0], text))

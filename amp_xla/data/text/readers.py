@@ -339,7 +339,7 @@ def unusable(path: str, bad: Sequence[BadLine], total: int) -> DataError:
     if len(bad) == total:
         advice = "no line is left: is it the right file, and are the field names right?"
         if all("a number is needed" in line.reason for line in bad):
-            advice = "leave out --regression if the labels are names, or use recipe classification"
+            advice = "recipe classification without --regression is for labels that are names"
     if any("not UTF-8" in line.reason for line in bad):
         advice += "; UTF-8 is needed (iconv -f GB18030 -t UTF-8 converts GBK; in Europe the usual "
         advice += "name is CP1252, in Japan CP932)"
