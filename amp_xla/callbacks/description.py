@@ -217,7 +217,6 @@ def choose_monitor(
             f"Run(monitor={name!r}): the epoch logs have no such value; allowed: "
             f"{', '.join(f'val_{each}' for each in values)}"
         )
-        note(f"warning: {missing}; so no checkpoint is marked as the best")
     return missing
 
 

@@ -207,7 +207,7 @@ def test_a_monitor_that_nothing_writes_is_refused_before_training(
 
 
 @pytest.mark.once
-def test_a_monitor_that_comes_late_or_never_loses_no_checkpoint(tmp_path):
+def test_a_monitor_that_comes_late_or_never_loses_no_checkpoint(tmp_path, capfd):
     given = {"validation_data": (X, Y), "epochs": 4}
     writes = keras.callbacks.LambdaCallback(
         on_epoch_end=lambda epoch, logs: logs.update(val_f1=0.1)
@@ -218,3 +218,9 @@ def test_a_monitor_that_comes_late_or_never_loses_no_checkpoint(tmp_path):
     with pytest.raises(AmpXlaError, match=r"monitor='val_f1'\): the epoch logs have no such value"):
         fit(build(), Writes(9), Run(tmp_path / "never", monitor="val_f1"), **given)
     assert checkpoint.newest(tmp_path / "never/checkpoints").step == 28
+    fit(build(), Run(tmp_path / "nan"), validation_data=(X, Y * np.nan), epochs=2)
+    said = [line for line in capfd.readouterr().err.splitlines() if "marked as the best" in line]
+    assert said == [
+        f"warning: dev {name}: no checkpoint is marked as the best"
+        for name in ("f1 is missing", "f1 is missing", "loss is nan")
+    ]
