@@ -51,13 +51,20 @@ _FRESH = ".no-checkpoint-yet"
 def resumed_settings(config: Any, recipe: str) -> Dict[str, Any]:
     """Return the settings of the run that ``--resume`` continues; for a new run, of ``--like``.
 
-    They are the defaults of the command line. A resumed run's are in its newest checkpoint.
+    They are the defaults of the command line. A resumed run's are in its newest checkpoint; before
+    its first checkpoint they are in its ``config.json``.
     """
     options: RunOptions = config.run
     run = Path(RUNS) / recipe / (options.name or LATEST)
     saved = readable(folder_of(run)) if options.resume else None
     kind = type(config)
-    return options.settings_like(kind) if saved is None else saved.settings(kind)
+    if saved is not None:
+        return saved.settings(kind)
+    if options.resume and (run / _FRESH).exists() and (run / "config.json").is_file():
+        begun = json_files.read(run / "config.json", {"run": dict})["run"]
+        options = dataclasses.replace(options, like=options.like or str(run))
+        return {**options.settings_like(kind), "warm_start": begun.get("warm_start")}
+    return options.settings_like(kind)
 
 
 def check_name(name: str) -> str:
