@@ -40,7 +40,7 @@ def source(model: Any, given: Mapping[str, Any]) -> Any:
     if isinstance(data, keras.utils.Sequence):
         # With workers=0 Keras does not shuffle.
         shuffle = bool(given["shuffle"]) and given["workers"] > 0
-        return Sequences(data, steps or len(data), shuffle)
+        return Sequences(data, steps, shuffle)
     if inspect.isgenerator(data):
         if not steps:
             raise UnsupportedError("fit with a generator needs steps_per_epoch")
@@ -72,13 +72,15 @@ class Sequences:
 
     Args:
       sequence: its ``on_epoch_end`` is called after each pass; a resumed run repeats the calls.
-      steps: batches per epoch of ``fit``; may differ from the length of ``sequence``.
+      steps: batches per epoch of ``fit``; None = the length of ``sequence``.
       shuffle: whether each pass takes the batches in a new order.
     """
 
-    def __init__(self, sequence: Any, steps: int, shuffle: bool) -> None:
-        self.sequence, self.steps, self._shuffle = sequence, steps, shuffle
+    def __init__(self, sequence: Any, steps: Optional[int], shuffle: bool) -> None:
+        self.sequence, self._shuffle = sequence, shuffle
+        self.steps = steps or self._count()
         self._ended = 0  # passes whose ``on_epoch_end`` was called
+        self._begin = 0  # position of the pass after them; each may have another length
         self.example: Any = None  # a batch that is not for training
         self._place: Any = None
 
@@ -90,6 +92,13 @@ class Sequences:
         first = digest(self.example)
         return {"batches": len(self.sequence), "shuffle": self._shuffle, "first batch": first}
 
+    def _count(self) -> int:
+        """Return the number of batches of this pass; raise DataError if there are none."""
+        count = len(self.sequence)
+        if not count:
+            raise DataError(f"{type(self.sequence).__name__} has no batches: its length is 0")
+        return count
+
     def batches(self, seed: int, position: int) -> Iterator[Any]:
         """Return the batches from ``position`` on, as tuples for Keras."""
         with restored():
@@ -99,12 +108,10 @@ class Sequences:
     def _batches(self, seed: int, position: int) -> Iterator[Any]:
         while True:
             self._end_passes(seed, position)
-            count = len(self.sequence)
-            passes, index = divmod(position, count)
-            order = np.arange(count)
+            index, order = position - self._begin, np.arange(len(self.sequence))
             if self._shuffle:
-                np.random.RandomState([seed, passes]).shuffle(order)
-            self._last = self._read(int(order[index]), seed, passes, index)
+                np.random.RandomState([seed, self._ended]).shuffle(order)
+            self._last = self._read(int(order[index]), seed, self._ended, index)
             yield self._last
             position += 1
 
@@ -121,10 +128,11 @@ class Sequences:
         return self.sequence[index]
 
     def _end_passes(self, seed: int, position: int) -> None:
-        for end in range(self._ended, position // len(self.sequence)):
-            seeded(seed, end)
+        while position >= self._begin + self._count():
+            self._begin += len(self.sequence)
+            seeded(seed, self._ended)
             self.sequence.on_epoch_end()
-            self._ended = end + 1
+            self._ended += 1
 
 
 class Generator:

@@ -171,6 +171,11 @@ def test_one_run_in_a_list_and_its_arguments(tmp_path):
     model.fit(callbacks=(run,), **given)
     with pytest.raises(AmpXlaError, match="has ended; create a new Run for another fit"):
         model.fit(callbacks=[run], **given)
+    inner = keras.callbacks.LambdaCallback(
+        on_epoch_end=lambda *_: model.fit(callbacks=[Run(tmp_path / "inner")], **given)
+    )
+    with pytest.raises(AmpXlaError, match="a fit of this model is running with a Run"):
+        model.fit(callbacks=[Run(tmp_path / "outer"), inner], **given)
 
 
 class Writes(keras.callbacks.Callback):

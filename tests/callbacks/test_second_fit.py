@@ -108,6 +108,19 @@ def test_a_finished_fit_leaves_data_as_they_were_for_the_next(kind, epochs, step
     assert script(tmp_path / "killed") == expected
 
 
+@pytest.mark.once
+def test_variables_changed_between_two_fits_of_a_run_are_named(tmp_path, capfd):
+    model, other = build(), build(clear=False)
+    for epochs, changed in enumerate([[], [model], [other], [model, other], []], 1):
+        fit(model, Run(tmp_path / "run", resume=True), epochs=epochs)
+        for each in changed:
+            each.set_weights([weight * 0.5 for weight in each.get_weights()])
+    said = [line for line in capfd.readouterr().err.splitlines() if "since the last fit" in line]
+    kernels = [each.weights[0].op.name for each in (model, other, model)]
+    assert [line.split(",")[0] for line in said] == kernels
+    assert all(line.endswith("the checkpoint's values replace them") for line in said)
+
+
 class Limit(keras.callbacks.Callback):
     """Stops within an epoch, as for a time limit, at the first start only."""
 
