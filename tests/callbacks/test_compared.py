@@ -1,6 +1,7 @@
 """What a resumed ``fit`` compares with its checkpoint, and refusals of ``Run``."""
 
 import os
+import re
 
 import numpy as np
 import pytest
@@ -224,8 +225,5 @@ def test_a_monitor_that_comes_late_or_never_loses_no_checkpoint(tmp_path, capfd)
         fit(build(), Writes(9), Run(tmp_path / "never", monitor="val_f1"), **given)
     assert checkpoint.newest(tmp_path / "never/checkpoints").step == 28
     fit(build(), Run(tmp_path / "nan"), validation_data=(X, Y * np.nan), epochs=2)
-    said = [line for line in capfd.readouterr().err.splitlines() if "marked as the best" in line]
-    assert said == [
-        f"warning: dev {name}: no checkpoint is marked as the best"
-        for name in ("f1 is missing", "f1 is missing", "loss is nan")
-    ]
+    said = re.findall("dev (.*): no checkpoint is marked as the best", capfd.readouterr().err)
+    assert said == ["f1 is missing", "f1 is missing", "loss is nan"]

@@ -1,6 +1,5 @@
 """``fit`` with ``Run`` equals ``fit`` without it, in history and weights."""
 
-import contextlib
 import os
 import random
 import re
@@ -12,8 +11,6 @@ import pytest
 
 from amp_xla.backend import K, keras, tf
 from amp_xla.callbacks import Run
-from amp_xla.errors import DataError
-from tests.support.small_fit import Killed, KilledAfter
 
 # More combinations: TEST_FITS=200 pytest tests/callbacks/test_like_fit.py
 COUNT = int(os.environ.get("TEST_FITS", 30))
@@ -223,29 +220,3 @@ def test_train_on_batch_in_a_callback_loses_no_batch(how, every, tmp_path):
         found.append(model.get_weights())
     for one, other in zip(*found):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
-
-
-class Changing(Batches):
-    """Batches whose number changes after each pass."""
-
-    def on_epoch_end(self):
-        self.size = 11 - self.size
-
-
-@pytest.mark.once
-@pytest.mark.parametrize("size, kill", [(4, 7), (4, 12), (7, 12), (8, 16)])
-def test_passes_may_have_different_lengths(size, kill, tmp_path):
-    array, found = np.random.RandomState(0), []
-    arrays = [array.randn(30, 4), array.randn(30, 1)]
-    killed = [Run(tmp_path / "killed", checkpoint_every=1), KilledAfter(kill)]
-    for added in ([], [Run(tmp_path / "run")], killed, [Run(tmp_path / "killed", resume=True)]):
-        K.clear_session()
-        model = build(random.Random(1), 1, 1)
-        with contextlib.suppress(Killed):
-            model.fit(Changing(arrays, size), epochs=4, shuffle=False, verbose=0, callbacks=added)
-        found.append(model.get_weights())
-    for one, ours, _, resumed in zip(*found):
-        np.testing.assert_allclose(one, ours, rtol=1e-5, atol=1e-6)
-        np.testing.assert_array_equal(ours, resumed)
-    with pytest.raises(DataError, match="Changing has no batches: its length is 0"):
-        model.fit(Changing([array[:0] for array in arrays], 4), callbacks=[Run(tmp_path / "none")])
