@@ -25,7 +25,8 @@ from amp_xla.process import output
 from amp_xla.process.progress import note
 from amp_xla.process.stopping import SignalWatch, Stopped, ending
 from amp_xla.training import distributed
-from amp_xla.training.checkpoint import CheckpointError, fitting
+from amp_xla.training.checkpoint import CheckpointError
+from amp_xla.training.engine import fitting
 from amp_xla.training.job import TensorFlowEngine
 from amp_xla.training.launch import newest, prepare, report
 from amp_xla.training.loop import Content
