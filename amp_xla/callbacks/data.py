@@ -78,9 +78,11 @@ class Sequences:
 
     def __init__(self, sequence: Any, steps: Optional[int], shuffle: bool) -> None:
         self.sequence, self._shuffle = sequence, shuffle
-        self.steps = steps or self._count()
+        self._count = len(sequence)  # Keras, too, asks once
+        if not self._count:
+            raise DataError(f"{type(sequence).__name__} has no batches: its length is 0")
+        self.steps = steps or self._count
         self._ended = 0  # passes whose ``on_epoch_end`` was called
-        self._begin = 0  # position of the pass after them; each may have another length
         self.example: Any = None  # a batch that is not for training
         self._place: Any = None
 
@@ -90,14 +92,7 @@ class Sequences:
             seeded(seed, 0, 0)
             self.example = self.sequence[0]
         first = digest(self.example)
-        return {"batches": len(self.sequence), "shuffle": self._shuffle, "first batch": first}
-
-    def _count(self) -> int:
-        """Return the number of batches of this pass; raise DataError if there are none."""
-        count = len(self.sequence)
-        if not count:
-            raise DataError(f"{type(self.sequence).__name__} has no batches: its length is 0")
-        return count
+        return {"batches": self._count, "shuffle": self._shuffle, "first batch": first}
 
     def batches(self, seed: int, position: int) -> Iterator[Any]:
         """Return the batches from ``position`` on, as tuples for Keras."""
@@ -108,10 +103,11 @@ class Sequences:
     def _batches(self, seed: int, position: int) -> Iterator[Any]:
         while True:
             self._end_passes(seed, position)
-            index, order = position - self._begin, np.arange(len(self.sequence))
+            passes, index = divmod(position, self._count)
+            order = np.arange(self._count)
             if self._shuffle:
-                np.random.RandomState([seed, self._ended]).shuffle(order)
-            self._last = self._read(int(order[index]), seed, self._ended, index)
+                np.random.RandomState([seed, passes]).shuffle(order)
+            self._last = self._read(int(order[index]), seed, passes, index)
             yield self._last
             position += 1
 
@@ -128,11 +124,10 @@ class Sequences:
         return self.sequence[index]
 
     def _end_passes(self, seed: int, position: int) -> None:
-        while position >= self._begin + self._count():
-            self._begin += len(self.sequence)
-            seeded(seed, self._ended)
+        for end in range(self._ended, position // self._count):
+            seeded(seed, end)
             self.sequence.on_epoch_end()
-            self._ended += 1
+            self._ended = end + 1
 
 
 class Generator:

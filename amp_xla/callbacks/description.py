@@ -23,7 +23,7 @@ IN_A_LOOP = (
     "another folder"
 )
 # Parts of the names of values for which lower is better.
-_LOWER = ("loss", "error", "mae", "mse", "perplexity")
+_LOWER = ("loss", "error", "entropy", "mae", "mse", "perplexity", "ppl")
 _KERAS = ("keras", "tensorflow", "tensorflow_core", "tf_keras")
 
 

@@ -56,8 +56,8 @@ class Run(keras.callbacks.Callback):
       folder: path of the run folder, such as ``runs/ner``.
       resume: continue from the newest whole checkpoint in ``folder``, if there is one.
       monitor: name of the log value that decides which checkpoint is best; None = ``val_loss``, or
-        without it the first ``val_`` value. Lower is better if the name contains loss, error, mae,
-        mse or perplexity.
+        without it the first ``val_`` value. Lower is better if the name contains loss, error,
+        entropy, mae, mse, perplexity or ppl.
       checkpoint_every: steps between checkpoints, more while one is being written; 0 = after each
         epoch and every 10 minutes.
       keep: number of newest checkpoints to keep, besides the best one.

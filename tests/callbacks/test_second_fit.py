@@ -78,10 +78,10 @@ def drawn():
 
 
 class Changing(Batches):
-    """Batches whose number, state of the object alone, changes after each pass."""
+    """Batches whose size and number, state of the object alone, change after each pass."""
 
     def on_epoch_end(self):
-        self._size = 12 - self._size
+        self._size = 7 - self._size
 
 
 MAKERS = {"sequence": Shuffled, "changing": lambda: Changing(4), "generator": drawn}
@@ -112,15 +112,14 @@ def test_a_finished_fit_leaves_data_as_they_were_for_the_next(kind, epochs, step
 
 
 @pytest.mark.once
-@pytest.mark.parametrize("size", [3, 4, 9])
-def test_passes_may_have_different_lengths_but_not_0(size, tmp_path):
+def test_a_sequence_may_change_its_length_but_not_have_0(tmp_path):
     how = {"y": None, "batch_size": None, "shuffle": False}
     plain, ours = (
-        fit(build(dropout=0.0), *run, x=Changing(size), **how)["loss"]
+        fit(build(dropout=0.0), *run, x=Changing(4), **how)["loss"]
         for run in ([], [Run(tmp_path / "run")])
     )
     np.testing.assert_allclose(ours, plain, rtol=1e-5)
-    empty = type("Empty", (Changing,), {"__len__": lambda self: 0})(size)
+    empty = type("Empty", (Changing,), {"__len__": lambda self: 0})(4)
     with pytest.raises(DataError, match="Empty has no batches: its length is 0"):
         fit(build(), Run(tmp_path / "empty"), x=empty, **how)
 
