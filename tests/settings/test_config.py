@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import re
-from typing import List, Optional, Sequence, Tuple
+from typing import List, Optional, Tuple
 
 import pytest
 from typing_extensions import Annotated, Literal
@@ -47,8 +47,6 @@ class Config:
     """sizes"""
     names: Optional[List[str]] = None
     """names"""
-    shares: Sequence[float] = (0.5,)
-    """shares"""
     group: Group = Group(rate=0.25)
     run: Run = Run()
 
@@ -73,10 +71,9 @@ def test_a_wrong_command_line_is_one_line(words, message, capsys):
 
 
 def test_the_command_line_is_flat_and_the_help_shows_the_ranges(capsys):
-    words = "--rate 0.5 --count 7 --name a --names b c --shares 1 2"
+    words = "--rate 0.5 --count 7 --name a --names b c --sizes 3"
     config = parse(Config, words.split(), "try")
-    assert config == Config(3, (1, 2), ["b", "c"], config.shares, Group(0.5, 7), Run("a"))
-    assert list(config.shares) == [1.0, 2.0]
+    assert config == Config(3, (3,), ["b", "c"], Group(0.5, 7), Run("a"))
     with pytest.raises(SystemExit) as end:
         parse(Config, ["--help"], "try")
     assert end.value.code == 0

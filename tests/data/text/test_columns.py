@@ -307,8 +307,7 @@ def test_the_dev_file_is_read_as_the_training_file(file):
     assert data.description.startswith(
         "columns: text = 1, label = 2 (no header); 0 unused\nsample: text = "
     )
-    rivals = "question\tanswer\tlabel\ttext\tx\n"
-    for wrong in (rows("lt"), rows("t"), rows("tlt"), "a text\t\n" + rows("tl"), rivals):
+    for wrong in (rows("lt"), rows("t"), rows("tlt"), "a text\t\n" + rows("tl"), "id\ttext\tx\n"):
         with pytest.raises(DataError, match="; the run has: columns: text = 0") as error:
             TextFiles().examples(file("x.tsv", wrong), read(file("a.tsv", rows("tl"))).layout)
         assert " --" not in str(error.value)  # flags of training

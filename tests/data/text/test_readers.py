@@ -195,7 +195,6 @@ UNUSABLE = [
     ("a.csv", b"N,q,N\nx,y,1\n", dict(text_field="1", label_field="0", header="yes"), "named 'N'"),
     ("a.tsv", b"text\tLABEL\tlabel\nx\ty\t1\n", {}, "LABEL and label may be the label"),
     ("a.tsv", b"s\tl\na\t1\n", {"text_field": "s", "label_field": "0"}, "'s' .* text and label"),
-    ("a.json", b'{"s": "x", "label": 1}', {"text_field": "s", "pair_field": "s"}, "text and pair"),
 ]
 
 
