@@ -317,8 +317,8 @@ class Loop:
             f"{'  (best so far)' if better else ''}  [{seconds:.1f} s]"
         )
         if state.best is None and state.stale == 1:
-            found = values.get(options.monitor, "missing")
-            note(f"warning: dev {options.monitor} is {found}: no checkpoint is marked as the best")
+            value = values.get(options.monitor, "missing")
+            note(f"warning: dev {options.monitor} is {value}: no checkpoint is marked as the best")
         self.progress.pause(time.monotonic() - began)
         if options.patience and state.stale >= options.patience:
             note(f"{options.monitor} has not improved in {state.stale} evaluations: stopping early")
