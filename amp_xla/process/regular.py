@@ -87,8 +87,9 @@ def refuse_unwritable(folder: Path) -> None:
     """Raise OSError if a folder, or the folder in which it would be made, cannot be written."""
     there = next(path for path in (folder, *folder.parents) if os.path.lexists(str(path)))
     if not there.is_dir() or not os.access(str(there), os.W_OK | os.X_OK):
-        read_only = os.statvfs(str(there)).f_flag & os.ST_RDONLY
-        code = errno.EROFS if read_only else errno.EACCES if there.is_dir() else errno.ENOTDIR
+        code = errno.EACCES if there.is_dir() else errno.ENOTDIR
+        if there.is_dir() and os.statvfs(str(there)).f_flag & os.ST_RDONLY:
+            code = errno.EROFS
         raise OSError(code, os.strerror(code), str(there))
 
 
