@@ -76,7 +76,7 @@ class Ranks:
         return self.world.rank == 0
 
     def micro_batches(self, accumulate: int) -> int:
-        """Return the number of micro-batches per update and rank; their size never grows."""
+        """Return the micro-batches per update and rank; none is larger than at the start."""
         return -(-accumulate * self.first_size // self.world.size)
 
     def share(self, batches: Any, micro_batches: int = 1) -> Any:

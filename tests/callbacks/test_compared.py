@@ -11,7 +11,7 @@ from amp_xla.callbacks import Run
 from amp_xla.errors import AmpXlaError
 from amp_xla.report import record
 from amp_xla.training import checkpoint
-from tests.support.small_fit import Batches, X, Y, build, fit, states
+from tests.support.small_fit import Batches, X, Y, build, fit, once, states
 
 
 @pytest.fixture(scope="module")
@@ -39,9 +39,7 @@ ONCE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("model, given, words", [
-    *DIFFERENT, *(pytest.param(*row, marks=pytest.mark.once) for row in ONCE)
-])  # fmt: skip
+@pytest.mark.parametrize("model, given, words", [*DIFFERENT, *once(*ONCE)])
 def test_a_resume_names_what_differs(ended, model, given, words):
     before = sorted(path.name for path in ended.rglob("*"))
     with pytest.raises(AmpXlaError) as error:

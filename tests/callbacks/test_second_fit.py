@@ -13,12 +13,13 @@ from amp_xla.errors import DataError
 from tests.support.running import run_python
 from tests.support.small_fit import (
     Batches,
-    Killed,
     KilledAfter,
     Shuffled,
     as_in_a_new_process,
     build,
     fit,
+    once,
+    resumed,
     states,
 )
 
@@ -90,25 +91,20 @@ MAKERS = {"sequence": Shuffled, "changing": lambda: Changing(4), "generator": dr
 @pytest.mark.slow
 @pytest.mark.parametrize("kind, epochs, steps, early", [
     ("sequence", 3, 3, False),
-    *(pytest.param(*each, marks=pytest.mark.once) for each in (
-        ("changing", 9, 7, True), ("generator", 3, 4, False), ("generator", 9, 7, True),
-    )),
+    *once(("changing", 9, 7, True), ("generator", 3, 4, False), ("generator", 9, 7, True)),
 ])  # fmt: skip
 def test_a_finished_fit_leaves_data_as_they_were_for_the_next(kind, epochs, steps, early, tmp_path):
-    def script(folder, *callbacks):
+    def trained(run, *callbacks):
         as_in_a_new_process()
-        model = build()
+        model, first = build(), Run(run.folder.path.parent / "first", resume=True)
         how = {"x": MAKERS[kind](), "y": None, "batch_size": None, "steps_per_epoch": steps}
         stops = [keras.callbacks.EarlyStopping("loss", 10.0, 2)] * early
-        fit(model, Run(folder / "first", resume=True), *stops, epochs=epochs, **how)
-        second = Run(folder / "second", resume=True, checkpoint_every=1)
-        fit(model, second, *callbacks, epochs=2, **how)
+        fit(model, first, *stops, epochs=epochs, **how)
+        fit(model, run, *callbacks, epochs=2, **how)
         return states(model)
 
-    expected = script(tmp_path / "whole")
-    with pytest.raises(Killed):
-        script(tmp_path / "killed", KilledAfter(steps + 1))
-    assert script(tmp_path / "killed") == expected
+    whole, again = resumed(trained, tmp_path, KilledAfter(steps + 1))
+    assert again == whole
 
 
 @pytest.mark.once
@@ -146,9 +142,7 @@ class Limit(keras.callbacks.Callback):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "step", [9, *(pytest.param(step, marks=pytest.mark.once) for step in (14, 15))]
-)
+@pytest.mark.parametrize("step", [9, *once(14, 15)])
 def test_a_run_that_was_stopped_within_an_epoch_continues(step, tmp_path, capfd):
     whole = build()
     fit(whole, Limit(99), Run(tmp_path / "whole"))

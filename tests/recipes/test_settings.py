@@ -109,7 +109,7 @@ def test_settings_of_another_run_are_defaults_and_flags_win(recipe, words, tmp_p
 def test_a_run_of_jax_needs_jax(tmp_path, monkeypatch, capsys):
     (tmp_path / "checkpoints").mkdir()
     state = {**runs.state(1), "recipe": "jax_classification"}
-    checkpoint.write(tmp_path / "checkpoints", 1, runs.tensors(1), state, {})
+    checkpoint.write(tmp_path / "checkpoints", runs.tensors(1), state, {})
     (tmp_path / "texts.txt").write_text("a text\n")
     monkeypatch.setitem(sys.modules, "optax", None)
     for name in [name for name in sys.modules if name.startswith("amp_xla.jax")]:

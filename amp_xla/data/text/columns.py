@@ -32,14 +32,14 @@ _DIGIT, _LABELS = re.compile(r"\d"), re.compile("[,;|]")
 
 
 class Request(NamedTuple):
-    """The fields that a file must have, and those that flags name.
+    """The fields that a file must have, and the names by which columns are found.
 
     Attributes:
       fields: names that flags give.
       header: ``yes``, ``no``; None = the first line shows whether it is a header.
       needs: names of ``Fields`` that the file must have.
       known: names of fields that are recognized without a flag.
-      ask: raise an error if the first line may be a header; False = it is then a sample.
+      ask: raise an error if the first line may be a header; False = read that line as a sample.
     """
 
     fields: Fields = Fields()
@@ -108,9 +108,9 @@ def _decided(table: Table, request: Request, run: Optional[Layout]) -> Layout:
 
 
 def _with_row_names(table: Table) -> Table:
-    """Return the table with an empty first cell in its header if that lacks one, as in R.
+    """Add an empty first cell to a header that has a cell less than the rows, as R writes it.
 
-    Without tabs in the file, the first cells must be different numbers: they may be parts of texts.
+    If commas separate cells, the rows must begin with different numbers, not with parts of texts.
     """
     (number, head), *below = table.rows[:EXAMINED]
     names = [row.partition("\t")[0] for _, row in below]
@@ -123,7 +123,7 @@ def _with_row_names(table: Table) -> Table:
 
 
 def _refuse_other_formats(table: Table, needs: Sequence[str]) -> List[List[str]]:
-    """Return the cells of the rows with as many columns as the first; refuse other formats."""
+    """Refuse other formats; return the cells of rows with as many columns as the first row."""
     for begin, (name, program) in _FORMATS.items():
         if "label" in needs and all(re.match(begin, line) for _, line in table.rows):
             raise DataError(
@@ -156,7 +156,7 @@ def _is_number(cell: str) -> bool:
 
 
 def _has_words(cell: str) -> bool:
-    """Return whether a cell has more letters than digits; times and prices have not."""
+    """Return whether a cell has more letters than digits, unlike times and prices."""
     return sum(map(str.isalpha, cell)) > sum(map(str.isdigit, cell))
 
 
@@ -225,7 +225,7 @@ def _flags(fields: Sequence[str], names: Sequence[Any]) -> str:
 def _by_name(
     table: Table, columns: Sequence[str], kinds: Sequence[str], request: Request
 ) -> Dict[str, int]:
-    """Return the columns that flags or known names choose; else the only columns left."""
+    """Return field -> column by flags and known names, or because no other column is left."""
     wanted, needs, known = request.fields, request.needs, request.known
     is_json, places = table.format == "json", {}
     shown = (f"{name!r}{' (empty)' * (k == 'empty')}" for name, k in zip(columns, kinds))
@@ -279,7 +279,7 @@ def _by_name(
 def _only_left(
     texts: Dict[int, str], free: Sequence[int], places: Dict[str, int], request: Request
 ) -> Dict[str, int]:
-    """Return the columns of missing fields, if only these are ``free``, or free and ``texts``."""
+    """Return field -> column for missing fields if the ``free`` columns leave one choice."""
     if "text" not in places and ("label" in places or "label" not in request.needs):
         alike = len({re.sub("[12ab]$", "", name) for name in texts.values()}) == 1
         if len(texts) == 1 or (len(texts) == 2 and (alike or "pair" in request.needs)):
@@ -318,7 +318,7 @@ def _differ(cells: Sequence[str]) -> bool:
 def _doubtful(
     places: Dict[str, int], columns: Sequence[Sequence[str]], kinds: Sequence[str]
 ) -> List[int]:
-    """Return the columns of texts that seem to be numbers, ids or labels."""
+    """Return the columns chosen as texts that seem to be numbers, ids or labels."""
     texts = [places[field] for field in ("text", "pair") if field in places]
     others = [i for i, kind in enumerate(kinds) if kind == "text" and _differ(columns[i])]
     doubtful = [i for i in texts if kinds[i] == "number" or (kinds[i] == "id" and others)]
@@ -331,7 +331,7 @@ def _doubtful(
 def _by_number(
     table: Table, columns: Sequence[Sequence[str]], kinds: Sequence[str], request: Request
 ) -> Dict[str, int]:
-    """Return which columns are text and label by their position, without empty ones and ids."""
+    """Return field -> column by position; empty columns and ids do not count."""
     needs, known, last = request.needs, request.known, len(kinds) - 1
     ids = kinds[last] == "id" and all(map(_is_number, columns[last]))  # or labels
     free = list(range(len(kinds)))

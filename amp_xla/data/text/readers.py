@@ -1,4 +1,4 @@
-"""Read labelled texts: columns with or without a header, or JSON lines; may be gzipped."""
+"""Read labelled texts: columns with or without a header, or JSON lines; compressed or not."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def text_value(record: Dict[str, Any], field: str, allowed: str = "a text is a s
 
 
 def label_value(record: Dict[str, Any], field: str, separator: Optional[str] = None) -> str:
-    """Return the label in a field, or several with ``separator``; else as ``text_value``."""
+    """Return the label in a field, or all with ``separator``; errors as in ``text_value``."""
     value = record.get(field)
     if isinstance(value, str) and LISTED.fullmatch(value):
         try:  # as pandas writes lists; numpy writes them without commas
@@ -194,7 +194,7 @@ def label_value(record: Dict[str, Any], field: str, separator: Optional[str] = N
         except ValueError:
             raise ValueError(f"{field} is {value[:40]}; commas between labels are needed") from None
     if isinstance(value, list) and len(value) > 2 and all(part in (0, 1) for part in value):
-        raise ValueError(f"{field} is {value}; needed: label names, not 0 or 1 for each")
+        raise ValueError(f"{field} is {value}; needed: names of labels, not 0 or 1 per label")
     if separator is not None and field in record:
         parts = value if isinstance(value, list) else split(value, separator)
         names = [label_value({field: part}, field) for part in parts]
@@ -219,7 +219,7 @@ def refuse_rejected(record: Dict[str, Any]) -> None:
 
 
 def joined(tokens: Sequence[str]) -> str:
-    """Return the text of tokens, joined by spaces, or without if each token is one character."""
+    """Join tokens with spaces, or without spaces if each token is one character."""
     return ("" if all(len(token) == 1 for token in tokens) else " ").join(tokens)
 
 
@@ -237,7 +237,7 @@ def questions(
 
     Args:
       path, lines: name and content of the file.
-      run: layout of the run's training file; this file has the same, maybe without a label.
+      run: layout of the run's training file; this file may lack the label's column.
       fields: fields that make an input: ``text``, or ``text`` and ``pair``.
       known: names of fields that are recognized in a file with other columns.
 
