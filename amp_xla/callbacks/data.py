@@ -44,7 +44,7 @@ def source(model: Any, given: Mapping[str, Any]) -> Any:
     if isinstance(data, keras.utils.Sequence):
         # With workers=0 Keras does not shuffle.
         shuffle = bool(given["shuffle"]) and given["workers"] > 0
-        return Sequences(data, steps or len(data), shuffle)
+        return Sequences(data, steps, shuffle)
     if inspect.isgenerator(data):
         if not steps:
             raise UnsupportedError("fit with a generator needs steps_per_epoch")
@@ -76,12 +76,16 @@ class Sequences:
 
     Args:
       sequence: the data. Its ``on_epoch_end`` is called after each pass, and again on resume.
-      steps: batches per epoch of ``fit``; may differ from the length of ``sequence``.
+      steps: batches per epoch of ``fit``; None = the length of ``sequence``.
       shuffle: whether each pass takes the batches in a new order.
     """
 
-    def __init__(self, sequence: Any, steps: int, shuffle: bool) -> None:
-        self.sequence, self.steps, self._shuffle = sequence, steps, shuffle
+    def __init__(self, sequence: Any, steps: Optional[int], shuffle: bool) -> None:
+        self.sequence, self._shuffle = sequence, shuffle
+        self._count = len(sequence)  # Keras, too, asks once
+        if not self._count:
+            raise DataError(f"{type(sequence).__name__} has no batches: its length is 0")
+        self.steps = steps or self._count
         self._ended = 0  # passes whose ``on_epoch_end`` was called
         self.example: Any = None  # a batch that is not for training
         self._place: Any = None
@@ -92,7 +96,7 @@ class Sequences:
             seeded(seed, 0, 0)
             self.example = self.sequence[0]
         first = digest(self.example)
-        return {"batches": len(self.sequence), "shuffle": self._shuffle, "first batch": first}
+        return {"batches": self._count, "shuffle": self._shuffle, "first batch": first}
 
     def batches(self, seed: int, position: int) -> Iterator[Any]:
         """Return the batches from ``position`` on, as tuples for Keras."""
@@ -102,9 +106,8 @@ class Sequences:
 
     def _batch(self, seed: int, position: int) -> Any:
         self._end_passes(seed, position)
-        count = len(self.sequence)
-        passes, index = divmod(position, count)
-        order = np.arange(count)
+        passes, index = divmod(position, self._count)
+        order = np.arange(self._count)
         if self._shuffle:
             np.random.RandomState([seed, passes]).shuffle(order)
         self._last = self._read(int(order[index]), seed, passes, index)
@@ -123,7 +126,7 @@ class Sequences:
         return self.sequence[index]
 
     def _end_passes(self, seed: int, position: int) -> None:
-        for end in range(self._ended, position // len(self.sequence)):
+        for end in range(self._ended, position // self._count):
             seeded(seed, end)
             self.sequence.on_epoch_end()
             self._ended = end + 1

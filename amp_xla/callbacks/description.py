@@ -15,6 +15,7 @@ from amp_xla.errors import AmpXlaError
 from amp_xla.graph.training_graph import layers_of
 from amp_xla.process.progress import note
 from amp_xla.training.checkpoint import CheckpointError
+from amp_xla.training.options import RunOptions
 from amp_xla.training.run import write_status
 
 IN_A_LOOP = (
@@ -22,8 +23,15 @@ IN_A_LOOP = (
     "run another folder"
 )
 # Parts of the names of values for which lower is better.
-_LOWER = ("loss", "error", "mae", "mse", "perplexity")
+_LOWER = ("loss", "error", "entropy", "mae", "mse", "perplexity", "ppl")
 _KERAS = ("keras", "tensorflow", "tensorflow_core", "tf_keras")
+
+
+@dataclasses.dataclass(frozen=True)
+class Script:
+    """Configuration of a run that a script started, without a recipe's flags."""
+
+    run: RunOptions = RunOptions()
 
 
 def with_inner(optimizer: Any) -> List[Any]:
@@ -110,14 +118,12 @@ def _plain(name: str) -> str:
     return re.sub(r"_\d+(?=/|$)", "", name)
 
 
-def name_changed(built: Mapping[str, Any], begun: Mapping[str, Any]) -> None:
-    """Print the names of variables that callbacks have set since ``built`` was read."""
-    names = [name for name in built if begun[name].tobytes() != built[name].tobytes()]
+def name_changed(before: Mapping[str, Any], now: Mapping[str, Any], when: str) -> None:
+    """Print the names of variables that differ, and ``when`` they were changed."""
+    names = [name for name in before if now[name].tobytes() != before[name].tobytes()]
     if names:
-        note(
-            f"callbacks set {', '.join(names[:3])}{' ...' if names[3:] else ''} in "
-            f"on_train_begin; the checkpoint's values replace them"
-        )
+        listed = f"{', '.join(names[:3])}{' ...' if names[3:] else ''}"
+        note(f"{listed} changed {when}; the checkpoint's values replace them")
 
 
 def name_late(known: int) -> int:
@@ -127,7 +133,8 @@ def name_late(known: int) -> int:
         names = f"{', '.join(every[known:][:3])}{' ...' if every[known:][3:] else ''}"
         note(
             f"warning: checkpoints do not hold the variables {names}, because they were created "
-            f"after fit began: a resume is not exact; train their model for one step before fit"
+            f"after fit began: a resume is not exact; create them before fit, an optimizer's by "
+            f"training its model for one step"
         )
     return len(every)
 
@@ -210,7 +217,6 @@ def choose_monitor(
             f"Run(monitor={name!r}): the epoch logs have no such value; allowed: "
             f"{', '.join(f'val_{each}' for each in values)}"
         )
-        note(f"warning: {missing}; so no checkpoint is marked as the best")
     return missing
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import inspect
 import os
 import time
+import weakref
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Union
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Union
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from amp_xla.process.progress import note
 from amp_xla.process.stopping import SignalWatch, Stopped, ending
 from amp_xla.training import distributed
 from amp_xla.training.checkpoint import CheckpointError
+from amp_xla.training.engine import fitting
 from amp_xla.training.job import TensorFlowEngine
 from amp_xla.training.launch import newest, prepare, report
 from amp_xla.training.loop import Content, Loop
@@ -38,16 +39,9 @@ _NEW: Dict[str, Any] = {
     "seed": None, "monitor": "loss", "losses": [0.0, 0], "metrics": [], "callbacks": [],
     "ended": False, "state": {}, "ranks": [],
 }  # fmt: skip
-_ENDED: Set[Path] = set()  # folders of the runs that this process has ended
+_ENDED: Dict[Path, Any] = {}  # folder of a run that this process has ended -> its model, weakly
 # Callbacks that write files. With several ranks, only the first rank calls them.
 _WRITERS = ("ModelCheckpoint", "CSVLogger", "TensorBoard")
-
-
-@dataclasses.dataclass(frozen=True)
-class Script:
-    """Configuration of a run that a script started, without a recipe's flags."""
-
-    run: RunOptions = RunOptions()
 
 
 class Run(keras.callbacks.Callback):
@@ -62,8 +56,8 @@ class Run(keras.callbacks.Callback):
       folder: path of the run folder, such as ``runs/ner``.
       resume: continue from the newest whole checkpoint in ``folder``, if there is one.
       monitor: name of the log value that decides which checkpoint is best; None = ``val_loss``, or
-        without it the first ``val_`` value. Lower is better if the name contains loss, error, mae,
-        mse or perplexity.
+        without it the first ``val_`` value. Lower is better if the name contains loss, error,
+        entropy, mae, mse, perplexity or ppl.
       checkpoint_every: steps between checkpoints, more while one is being written; 0 = after each
         epoch and every 10 minutes.
       keep: number of newest checkpoints to keep, besides the best one.
@@ -98,7 +92,7 @@ class Run(keras.callbacks.Callback):
             problem = known[name].problem(value)
             if problem:
                 raise AmpXlaError(f"{name}={problem}")
-        self._config = Script(RunOptions(**options))
+        self._config = description.Script(RunOptions(**options))
         self._monitor, self._log_every = monitor, log_every
         # Absolute, because the script may change its folder.
         place = Path(os.path.abspath(str(Path(folder).expanduser())))
@@ -235,6 +229,9 @@ class Run(keras.callbacks.Callback):
             if self.folder.path not in _ENDED:
                 raise
             raise CheckpointError(f"{error}; {description.IN_A_LOOP}") from error
+        if resume_from and _ENDED.get(self.folder.path, lambda: None)() is model:
+            ended = fitting(resume_from, engine.variables.shapes())
+            description.name_changed(ended, self._built, "since the last fit")
         self._loop.more = self._more
         self._before = StateBefore(self._loop, self._watch)
         if resume_from is None:
@@ -269,7 +266,7 @@ class Run(keras.callbacks.Callback):
         self._others.restore(last=False)
         if self._resume_from:
             engine, built, self._built = self._loop.engine, self._built, {}
-            description.name_changed(built, engine.variables.snapshot())
+            description.name_changed(built, engine.variables.snapshot(), "in on_train_begin")
             self._restore()
         if self._step.skip:
             self._others.silence()
@@ -383,7 +380,7 @@ class Run(keras.callbacks.Callback):
             words = f"{path} was ended by a callback after {state.epoch} epochs"
         if complete and path in _ENDED:
             raise AmpXlaError(f"{words}; {description.IN_A_LOOP}")
-        _ENDED.add(path)
+        _ENDED[path] = weakref.ref(self._step.model)
         if complete:
             note(words)
             return

@@ -33,6 +33,8 @@ def check(model: Any) -> None:
     """Raise AmpXlaError unless ``Run`` can train a model; warn if it loses small gradients."""
     if getattr(model, "optimizer", None) is None:
         raise AmpXlaError("the model is not compiled; call model.compile before fit")
+    if isinstance(getattr(model, "train_function", None), FitStep):
+        raise AmpXlaError("a fit of this model is running with a Run; use no other Run inside it")
     if getattr(model, "_distribution_strategy", None) is not None:
         raise AmpXlaError(
             "Run does not train under a tf.distribute strategy; on several GPUs start the "

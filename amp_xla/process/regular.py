@@ -88,6 +88,8 @@ def refuse_unwritable(folder: Path) -> None:
     there = next(path for path in (folder, *folder.parents) if os.path.lexists(str(path)))
     if not there.is_dir() or not os.access(str(there), os.W_OK | os.X_OK):
         code = errno.EACCES if there.is_dir() else errno.ENOTDIR
+        if there.is_dir() and os.statvfs(str(there)).f_flag & os.ST_RDONLY:
+            code = errno.EROFS
         raise OSError(code, os.strerror(code), str(there))
 
 

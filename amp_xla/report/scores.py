@@ -22,7 +22,8 @@ def bootstrap(
     drawn = [score(samples[source.randint(total, size=total)]) for _ in range(DRAWS)]
     result = {}
     for name, value in score(samples).items():
-        low, high = np.nanpercentile([scores[name] for scores in drawn], [2.5, 97.5])
+        numbers = [scores[name] for scores in drawn if not math.isnan(scores[name])]
+        low, high = np.percentile(numbers or [math.nan], [2.5, 97.5])
         result[name] = {"value": float(value), "low": float(low), "high": float(high)}
     return result
 

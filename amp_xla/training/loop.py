@@ -291,6 +291,9 @@ class Loop:
             f"epoch {self.epoch_number}/{options.epochs} step {state.step}: dev {words}"
             f"{'  (best so far)' if better else ''}  [{seconds:.1f} s]"
         )
+        if state.best is None and state.stale == 1:
+            value = values.get(options.monitor, "missing")
+            note(f"warning: dev {options.monitor} is {value}: no checkpoint is marked as the best")
         self.progress.pause(time.monotonic() - began)
         if options.patience and state.stale >= options.patience:
             note(f"{options.monitor} has not improved in {state.stale} evaluations: stopping early")

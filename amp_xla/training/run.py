@@ -51,22 +51,28 @@ _FRESH = ".no-checkpoint-yet"
 def resumed_settings(config: Any, recipe: str) -> Dict[str, Any]:
     """Return the settings of the run that ``--resume`` continues; without it, of ``--like``.
 
-    They are the defaults of the command line. A resumed run's are in its newest checkpoint.
+    They are the defaults of the command line. A resumed run's are in its newest checkpoint; before
+    its first checkpoint they are in its ``config.json``.
     """
     options: RunOptions = config.run
     run = Path(RUNS) / recipe / (options.name or LATEST)
     saved = readable(folder_of(run)) if options.resume else None
     if saved is not None:
         return saved.settings(type(config))
-    if options.like is None:
+    like, warm_start = options.like, {}
+    if options.resume and (run / _FRESH).exists() and (run / "config.json").is_file():
+        like = like or str(run)
+        begun = json_files.read(run / "config.json", {"run": dict})["run"]
+        warm_start = {"warm_start": begun.get("warm_start")}
+    if like is None:
         return {}
-    path = Path(options.like, "config.json" if os.path.isdir(options.like) else "")
+    path = Path(like, "config.json" if os.path.isdir(like) else "")
     try:
         values = {name: value for name, value in json_files.read(path).items() if name != "run"}
         changed(type(config)(), **values)  # checks names and values
     except (DataError, SettingsError) as error:
         raise SettingsError(f"--like {path}: {error}") from None
-    return values
+    return {**values, **warm_start}
 
 
 def check_name(name: str) -> str:

@@ -1,6 +1,7 @@
 """Scripts that call ``fit`` more than once, or stop it within an epoch."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -8,8 +9,10 @@ import pytest
 from amp_xla import backend
 from amp_xla.backend import keras
 from amp_xla.callbacks import Run
+from amp_xla.errors import DataError
 from tests.support.running import run_python
 from tests.support.small_fit import (
+    Batches,
     KilledAfter,
     Shuffled,
     as_in_a_new_process,
@@ -67,13 +70,6 @@ def test_weights_stay_when_the_next_fit_begins(tmp_path):
     assert list(json.loads(done.out.splitlines()[-1]).values()) == [True] * 3, done.out
 
 
-class Rolled(Shuffled):
-    """Batches whose order is state of the object alone."""
-
-    def on_epoch_end(self):
-        self.order = np.roll(self.order, 1)
-
-
 def drawn():
     """Yield batches in an order that depends on all earlier ones."""
     batches = Shuffled()
@@ -82,13 +78,20 @@ def drawn():
         yield from (batches[number] for number in range(len(batches)))
 
 
-MAKERS = {"sequence": Shuffled, "rolled sequence": Rolled, "generator": drawn}
+class Changing(Batches):
+    """Batches whose size and number, state of the object alone, change after each pass."""
+
+    def on_epoch_end(self):
+        self._size = 7 - self._size
+
+
+MAKERS = {"sequence": Shuffled, "changing": lambda: Changing(4), "generator": drawn}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind, epochs, steps, early", [
     ("sequence", 3, 3, False),
-    *once(("rolled sequence", 9, 7, True), ("generator", 3, 4, False), ("generator", 9, 7, True)),
+    *once(("changing", 9, 7, True), ("generator", 3, 4, False), ("generator", 9, 7, True)),
 ])  # fmt: skip
 def test_a_finished_fit_leaves_data_as_they_were_for_the_next(kind, epochs, steps, early, tmp_path):
     def trained(run, *callbacks):
@@ -102,6 +105,28 @@ def test_a_finished_fit_leaves_data_as_they_were_for_the_next(kind, epochs, step
 
     whole, again = resumed(trained, tmp_path, KilledAfter(steps + 1))
     assert again == whole
+
+
+@pytest.mark.once
+def test_a_sequence_may_change_its_length_but_not_have_0(tmp_path):
+    how = {"y": None, "batch_size": None, "shuffle": False}
+    plain = fit(build(dropout=0.0), x=Changing(4), **how)["loss"]
+    ours = fit(build(dropout=0.0), Run(tmp_path / "run"), x=Changing(4), **how)["loss"]
+    np.testing.assert_allclose(ours, plain, rtol=1e-5)
+    empty = type("Empty", (Changing,), {"__len__": lambda self: 0})(4)
+    with pytest.raises(DataError, match="Empty has no batches: its length is 0"):
+        fit(build(), Run(tmp_path / "empty"), x=empty, **how)
+
+
+@pytest.mark.once
+def test_variables_changed_between_two_fits_of_a_run_are_named(tmp_path, capfd):
+    model, other = build(), build(clear=False)
+    for epochs, changed in enumerate([[], [model], [other], [model, other], []], 1):
+        fit(model, Run(tmp_path / "run", resume=True), epochs=epochs)
+        for each in changed:
+            each.set_weights([weight * 0.5 for weight in each.get_weights()])
+    said = re.findall("(.*?), .* since the last fit; the check", capfd.readouterr().err)
+    assert said == [each.weights[0].op.name for each in (model, other, model)]
 
 
 class Limit(keras.callbacks.Callback):

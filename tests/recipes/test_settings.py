@@ -89,6 +89,16 @@ def test_settings_of_another_run_are_defaults_and_flags_win(recipe, words, tmp_p
     for like in (str(tmp_path), str(tmp_path / "config.json")):
         again = flat(known.parse(["--like", like, "--seed", "9"]))
         assert again == {**flat(config), "seed": 9, "name": None, "like": like}
+    killed = tmp_path / "runs" / recipe / "a"  # before its first checkpoint
+    killed.mkdir(parents=True)
+    (killed / ".no-checkpoint-yet").touch()
+    (killed.parent / "latest").symlink_to("a")
+    written = {**settings_of(config), "run": {"warm_start": "w", "keep": 9}}
+    (killed / "config.json").write_bytes(json_files.encode(written))
+    for name, flags in (("a", ["--name", "a"]), (None, [])):
+        again = flat(known.parse([*flags, "--resume", "--seed", "9"]))
+        changes = {"name": name, "resume": True, "warm_start": "w", "seed": 9}
+        assert again == {**flat(config), **changes}
     other = importlib.import_module("recipes.tagging").recipe
     with pytest.raises(SettingsError, match="--like .*config.json: recipes.tagging has no setting"):
         other.parse(["--like", str(tmp_path)])

@@ -144,8 +144,8 @@ def _refuse_two_tags(path: str, rows: Sequence[List[str]]) -> None:
         names = {tag.partition("-")[2] for tag in column} - CHUNKS
         if names and all(map(TAG.fullmatch, column)):
             raise DataError(
-                f"{called(path)}: columns {i} and {len(columns) - 1} both have tags, such as of "
-                f"{min(names)!r}; only the last column is read: remove one of them"
+                f"{called(path)}: column {i} has tags, such as of {min(names)!r}, but the last "
+                f"column, {len(columns) - 1}, is read; remove one of them"
             )
 
 

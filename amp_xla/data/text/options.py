@@ -62,7 +62,11 @@ class Files:
 
     def examples(self, path: str, run: Optional[Layout]) -> Tuple[List[str], List[str]]:
         """Return input lines for ``predict``, and the correct answers: labels or targets."""
-        data = self.dataset(path, run)
+        try:
+            data = self.dataset(path, run)
+        except DataError as error:
+            known = f"; the run has: {run}" if run else ""
+            raise DataError(f"{error.problem}{known}") from None
         note(str(data.columns))
         *texts, answers = data.fields.values()  # without labels, the second texts are targets
         return ["\t".join(map(readers.one_line, row)) for row in zip(*texts)], answers

@@ -258,7 +258,7 @@ def questions(
     try:
         layout = decide(table, Request(needs=fields, known=known, ask=False), run)
     except DataError as error:
-        raise DataError(f"{error}; the run has: {run}") from None
+        raise DataError(f"{error.problem}; the run has: {run}") from None
     quoted = table.format == run.format == "quoted" and not run.header
     is_plain = len(layout.columns) == len(fields) and not (layout.named or quoted)
     is_plain &= table.format != "comma"
@@ -335,13 +335,14 @@ def unusable(path: str, bad: Sequence[BadLine], total: int) -> DataError:
     listed[0] = f"{path}:{first[reasons[0]].line}: {listed[0].partition(': ')[2]}"
     if len(reasons) > len(listed):
         listed.append(f"and {len(reasons) - len(listed):,} more reasons")
-    advice = "correct them, or leave them out with --on-bad-line skip"
+    hint, advice = "", "; correct them, or leave them out with --on-bad-line skip"
     if len(bad) == total:
-        advice = "no line is left: is it the right file, and are the field names right?"
+        hint = "; no line is left: is it the right file, and are the field names right?"
         if all("a number is needed" in line.reason for line in bad):
-            advice = "leave out --regression if the labels are names, or use recipe classification"
+            hint = "; recipe classification without --regression is for labels that are names"
     if any("not UTF-8" in line.reason for line in bad):
-        advice += "; UTF-8 is needed (iconv -f GB18030 -t UTF-8 converts GBK; in Europe the usual "
-        advice += "name is CP1252, in Japan CP932)"
+        hint += "; UTF-8 is needed (iconv -f GB18030 -t UTF-8 converts GBK; in Europe the usual "
+        hint += "name is CP1252, in Japan CP932)"
     counts = f"{len(bad):,} of {total:,} lines cannot be used"
-    return DataError(f"{called(path)}: {counts}: {'; '.join(listed)}; {advice}")
+    problem = f"{called(path)}: {counts}: {'; '.join(listed)}{hint}"
+    return DataError(problem, "" if len(bad) == total else advice)

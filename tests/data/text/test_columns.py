@@ -255,7 +255,7 @@ QUESTIONS = [
     ("", "ttl", "x.txt", "one text\n",
      "x.txt:1: 1 column between tabs, .* Needed: text<TAB>second"),
     ("", "tl", "x.tsv", rows("it"), "x.tsv has other columns .columns: text = 1 "),
-    ("", "tl", "x.tsv", rows("lt"), "column 0 .'bad', .* may be no text"),
+    ("", "tl", "x.tsv", rows("lt"), "column 0 .'bad', .* may be no text; the run has: "),
     ("", "ttl", "x.tsv", rows("it"), "column 0 .'1001', .* may be no text"),
     ("", "ttl", "x.tsv", rows("itt"), "x.tsv has other columns .columns: text = 1, pair = 2 "),
     ("label,review", "lt", "x.csv", "a text, and more\n", NAMES),
@@ -303,6 +303,10 @@ def test_the_dev_file_is_read_as_the_training_file(file):
     assert data.description.startswith(
         "columns: text = 1, label = 2 (no header); 0 unused\nsample: text = "
     )
+    for wrong in (rows("lt"), rows("t"), rows("tlt"), "a text\t\n" + rows("tl"), "id\ttext\tx\n"):
+        with pytest.raises(DataError, match="; the run has: columns: text = 0") as error:
+            TextFiles().examples(file("x.tsv", wrong), read(file("a.tsv", rows("tl"))).layout)
+        assert " --" not in str(error.value)  # flags of training
     with pytest.raises(DataError, match="has single texts, .*dev.tsv has pairs of texts"):
         prepared(file, rows("tl"), rows("ttl"))
     with pytest.raises(DataError, match="never seen in training: 'goal'"):

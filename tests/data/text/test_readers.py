@@ -163,7 +163,7 @@ def test_a_reason_is_given_once(file):
         lines = "".join(objects % f"a {n}" + "\n" for n in range(9))
         with pytest.raises(DataError, match="cannot be used: [^;]*(; a [^;]*)?9 times.;"):
             read(file("a.json", lines))
-    for labels, advice in (("good bad", "leave out --regression if"), ("good 2", "correct them")):
+    for labels, advice in (("good bad", "recipe classification"), ("good 2", "correct them")):
         lines = "".join(f"some text\t{label}\n" for label in labels.split())
         with pytest.raises(DataError, match=f"a number is needed, .*; {advice}"):
             read(file("a.tsv", lines), numbers=True, header="no")
@@ -192,6 +192,10 @@ UNUSABLE = [
     ("a.tsv", b"s\tl\na\t1\n", {"text_field": "t"}, "'t' for --text-field; found: 's', 'l'"),
     ("a.tsv", b"a\t1\n", dict(text_field="0", label_field="2"), "'2' for --lab.*found: '0', '1'"),
     ("a.tsv", b"a\t1\n", {"text_field": "0"}, "which field is the label"),
+    ("a.tsv", b"text\ttext\tlabel\nx\ty\t1\n", {}, "2 columns are named 'text'; rename them"),
+    ("a.csv", b"N,q,N\nx,y,1\n", dict(text_field="1", label_field="0", header="yes"), "named 'N'"),
+    ("a.tsv", b"text\tLABEL\tlabel\nx\ty\t1\n", {}, "LABEL and label may be the label"),
+    ("a.tsv", b"s\tl\na\t1\n", {"text_field": "s", "label_field": "0"}, "'s' .* text and label"),
 ]
 
 
