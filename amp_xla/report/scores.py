@@ -84,17 +84,23 @@ def ranks(values: np.ndarray) -> np.ndarray:
     return each[place.reshape(-1)]
 
 
-def correlations(labels: np.ndarray, values: np.ndarray) -> Dict[str, float]:
-    """Return Spearman's and Pearson's correlation of two columns, float [N].
+def pearson(first: np.ndarray, second: np.ndarray) -> float:
+    """Return Pearson's correlation of two columns, float [N]; NaN if one is constant."""
+    first, second = (
+        np.asarray(x, np.float64) - np.mean(x, dtype=np.float64) for x in (first, second)
+    )
+    norm = math.sqrt(float(first @ first) * float(second @ second))
+    return float(first @ second) / norm if norm else math.nan
 
-    A correlation is NaN if one column is constant.
-    """
-    found = {}
-    for name, pair in (("spearman", map(ranks, (labels, values))), ("pearson", (labels, values))):
-        first, second = (np.asarray(x, np.float64) - np.mean(x, dtype=np.float64) for x in pair)
-        norm = math.sqrt(float(first @ first) * float(second @ second))
-        found[name] = float(first @ second) / norm if norm else math.nan
-    return found
+
+def spearman(first: np.ndarray, second: np.ndarray) -> float:
+    """Return Spearman's rank correlation of two columns, float [N]; NaN if one is constant."""
+    return pearson(ranks(first), ranks(second))
+
+
+def correlations(labels: np.ndarray, values: np.ndarray) -> Dict[str, float]:
+    """Return both correlations of labels and predicted numbers, float [N]."""
+    return {"spearman": spearman(labels, values), "pearson": pearson(labels, values)}
 
 
 def auc(labels: np.ndarray, scores: np.ndarray) -> float:

@@ -11,7 +11,7 @@ from typing import Any, Callable, Dict, Mapping, Optional
 
 from amp_xla.config import flat
 from amp_xla.data.labelled import Labelled, Preparation
-from amp_xla.errors import SettingsError
+from amp_xla.errors import AmpXlaError, SettingsError
 from amp_xla.models import fine_tuning
 from amp_xla.models.options import SIZES
 from amp_xla.models.weights import pretrained
@@ -245,9 +245,16 @@ def work_of(config: Any, batches: Any, ranks: int = 1) -> Optional[auto.Work]:
 def build_job(
     build: Callable[..., Any], config: Any, resume_from: Optional[Checkpoint] = None
 ) -> Any:
-    """Return the job that a recipe's ``build`` returns for a configuration."""
+    """Return the job that a recipe's ``build`` returns for a configuration.
+
+    Raises:
+      AmpXlaError: it returns something else.
+    """
     context = RunContext(config, resume_from)
-    return build(context.config, context)
+    job = build(context.config, context)
+    if not hasattr(job, "batches"):
+        raise AmpXlaError(f"build must return a job, of context.job or text_job; found: {job!r}")
+    return job
 
 
 def text_defaults(config: Any, **training: Any) -> Dict[str, Any]:

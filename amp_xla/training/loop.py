@@ -310,9 +310,13 @@ class Loop:
 
         distributed.current().ask = ask
         try:
-            return {name: float(value) for name, value in self.engine.job.evaluate().items()}
+            found = self.engine.job.evaluate()
         finally:
             distributed.current().ask = lambda: None
+        try:
+            return {name: float(value) for name, value in found.items()}
+        except (AttributeError, TypeError, ValueError):
+            raise AmpXlaError(f"evaluate must return numbers by name; found: {found!r}") from None
 
     @property
     def _is_writing(self) -> bool:

@@ -10,6 +10,7 @@ import numpy as np
 from amp_xla import backend
 from amp_xla.backend import tf
 from amp_xla.data.batches.protocol import SHARE, Batch
+from amp_xla.errors import AmpXlaError
 from amp_xla.graph import executed, optimized
 from amp_xla.models import dropout
 from amp_xla.precision.tensorflow import dense, distinct_rows
@@ -31,6 +32,9 @@ class TrainStep:
       metrics: name -> float32 scalar tensor.
       sharded: the ``variables`` of which this rank has only some rows.
       learning_rate: float32 scalar tensor, for the log.
+
+    Raises:
+      AmpXlaError: the loss or a metric is no scalar.
     """
 
     def __init__(
@@ -43,6 +47,10 @@ class TrainStep:
         sharded: Sequence[Any] = (),
         learning_rate: Any = 0.0,
     ) -> None:
+        for name, value in {"the loss": loss, **metrics}.items():
+            shape = tf.TensorShape(getattr(value, "shape", ()))
+            if shape.ndims:
+                raise AmpXlaError(f"{name} of a batch must be one number; found: shape {shape}")
         self.metric_names: List[str] = list(metrics)
         self.loss, self.optimizer, self.variables = loss, optimizer, list(variables)
         rate = tf.convert_to_tensor(learning_rate)

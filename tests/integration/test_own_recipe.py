@@ -23,6 +23,21 @@ LACKS = {
     "generate": "predict RUN --beams 2", "fill": "fill RUN --text [MASK]",
     "scored": "evaluate RUN --file reviews.tsv", "exportable": "export RUN",
 }  # fmt: skip
+MISTAKES = [  # a part of the recipe, what somebody wrote in its place, the error
+    ("return context.text_job", "context.text_job", "build must return a job, .*; found: None"),
+    (
+        "losses.weighted_mean(squares, inputs['weights'])",
+        "squares",
+        "loss of .*; found: shape (?,)",
+    ),
+    (
+        "['weights']), {}",
+        "['weights']), {'error': squares}",
+        "error of .* number; found: shape (?,)",
+    ),
+    ("return {'pearson'", "{'pearson'", "evaluate must return numbers by name; found: None"),
+    ("pearson(values, labels),", "values,", "evaluate must return .*; found: {'pearson': array"),
+]
 PLACES = ["stars.py", "my own/script.py", "topics.py", "classification"]
 
 
@@ -108,6 +123,17 @@ def test_it_is_forecast_and_what_is_missing_is_named(command):
     for name, why in (("no-name.py", "needs another name"), ("main.py", "has no object `recipe`")):
         (command.folder / name).write_text("def main(argv):\n    raise SystemExit(9)\n")
         assert f"{name} {why}" in command(CLI, "train", "--recipe", name).error
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("part, mistake, problem", MISTAKES)
+def test_a_part_of_another_shape_is_named(command, part, mistake, problem):
+    recipe = STARS.replace('"', "'").replace("'''", '"""')
+    assert part in recipe
+    (command.folder / "wrong.py").write_text(recipe.replace(part, mistake))
+    words = [*FLAGS, "--epochs", "1", "--checkpoint-every", "0"]
+    error = command(CLI, "train", "wrong.py", *words).error
+    assert re.search(re.escape(problem).replace(r"\.\*", ".*"), error)
 
 
 @pytest.mark.once
