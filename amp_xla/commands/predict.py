@@ -123,10 +123,11 @@ def main(argv: List[str]) -> int:
 
 def _inputs(saved: Checkpoint, recipe: Recipe, config: Config) -> List[str]:
     """Return the inputs, read as the training file was; a line without an input is empty."""
-    if not (saved.path / LAYOUT).is_file():
-        return lines_of(config.file)  # a run of an older version
-    files, run = files_of(saved, recipe)
     path, lines = config.file or "-", lines_of(config.file)
+    if not (saved.path / LAYOUT).is_file():  # a run of an older version
+        _warn(path, lines)
+        return lines
+    files, run = files_of(saved, recipe)
     method = vars(saved.config(recipe.config)).get("method", "cross-encoder")
     alone = config.vectors is not None and method != "cross-encoder"
     inputs, layout = files.questions(path, lines, run, alone or config.query is not None)
