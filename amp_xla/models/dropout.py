@@ -127,7 +127,10 @@ def keep_mask(name: str, shape: Any, rate: float) -> Any:
       shape: shape of the mask, int32 [rank].
       rate: share of elements to drop, 0 < rate < 1.
     """
-    return (_hashed if kind() == HASH else _random)(shape, _seed(name), rate)
+    hashed = kind() == HASH
+    # The first mask decides for all: ``--xla auto`` may choose after a recipe has built its model.
+    tf.get_default_graph()._amp_xla_dropout = _stream()._replace(hashed=hashed)
+    return (_hashed if hashed else _random)(shape, _seed(name), rate)
 
 
 def kind() -> str:

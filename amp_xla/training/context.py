@@ -52,6 +52,7 @@ class RunContext:
             return
         self.precision = options.resolve()
         # TensorFlow reads the precision at its import, so the imports follow here.
+        from amp_xla import backend
         from amp_xla.backend import configuring
         from amp_xla.models import dropout
         from amp_xla.training import job
@@ -65,6 +66,8 @@ class RunContext:
             lengths = resume_from.identity["settings"].get(XLA_LENGTHS)
             choice = auto.Choice(lengths is not None, "as when the run began", lengths)
             self.precision = configuring.choose_xla(choice)
+        elif not backend.gpus():  # a recipe may build its model before it shares batches
+            self._choose_xla(None)
 
     @property
     def reads_weights(self) -> bool:

@@ -113,6 +113,9 @@ def test_masks_are_hashed_if_xla_is_on(prepare, monkeypatch):
         assert dropout.kind() == "random"
         monkeypatch.setattr(dropout.configuring, "compiles", lambda: True)
         assert dropout.kind() == "hash"
+        dropout.keep_mask("a", [2], 0.5)
+        monkeypatch.setattr(dropout.configuring, "compiles", lambda: False)
+        assert dropout.kind() == "hash"  # checkpoints name the kind of the masks in the graph
 
 
 def test_with_xla_a_script_has_the_same_dropout_without_a_conditional(monkeypatch):
