@@ -171,7 +171,7 @@ class Intervals:
 
     def loop(self, **rest: Any) -> LoopOptions:
         """Return ``LoopOptions`` with these intervals and the values in ``rest``."""
-        return LoopOptions(**vars(self), **rest)
+        return LoopOptions(self.evaluate_every, self.log_every, **rest)
 
 
 @dataclasses.dataclass(frozen=True)
