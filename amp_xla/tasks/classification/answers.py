@@ -1,4 +1,4 @@
-"""Evaluation, predictions, scores, export of the classifiers; functions import TensorFlow."""
+"""Classifiers: evaluation, prediction, scores, export. Only functions import TensorFlow."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ POINTS = 500  # of the scatter plot
 
 
 def evaluation(model: Any, inputs: Dict[str, Any], data: Labelled) -> Evaluation:
-    """Return the evaluation of a model on dev texts; ``inputs``: see ``inputs_of``."""
+    """Return the evaluation of a model on dev texts; ``inputs`` are those of ``inputs_of``."""
     from amp_xla.models import dropout, losses
     from amp_xla.training.step import Inference
 
@@ -46,7 +46,7 @@ def evaluation(model: Any, inputs: Dict[str, Any], data: Labelled) -> Evaluation
 
 
 def _of_numbers(infer: Infer, data: Labelled) -> Dict[str, float]:
-    """Return correlations, mean absolute error and mean loss of numbers."""
+    """Return correlations of labels and predictions, mean absolute error and mean loss."""
     labels = np.array(data.dev.labels, np.float64)
     values, loss = per_sample(infer, data.dev_batches, len(labels), ("score", "loss"))
     found = data.labels.labels(values)
@@ -55,7 +55,7 @@ def _of_numbers(infer: Infer, data: Labelled) -> Dict[str, float]:
 
 
 def predict(config: Any, checkpoint: Checkpoint, lines: List[str]) -> Answers:
-    """Return the probability of each label for each line, or the number of each line."""
+    """Return the probabilities of the labels for each line; in a regression, its number."""
     from amp_xla.backend import tf
 
     if config.files.regression:
@@ -95,7 +95,7 @@ def exportable(config: Any, checkpoint: Checkpoint) -> Exportable:
 
 
 def _regression(config: Any, checkpoint: Checkpoint) -> Exportable:
-    """Return the model of numbers; its exported head includes the scale of the labels."""
+    """Return the regression model; its exported head predicts labels, not scaled values."""
     from amp_xla.export import text_models
 
     scale = Scale.load(checkpoint.file("labels.json"))
@@ -119,7 +119,7 @@ def _regression(config: Any, checkpoint: Checkpoint) -> Exportable:
 
 
 class RegressionScores(NumberScores):
-    """Scores of numbers, and the points of a scatter plot."""
+    """Scores of a regression, and the points of its scatter plot."""
 
     def score(self, rows: np.ndarray) -> Dict[str, float]:
         error = float(np.abs(rows[:, 0] - rows[:, 1]).mean())

@@ -1,4 +1,4 @@
-"""Samples with slots: files in Criteo's format, a built-in task, batches. Imports no TensorFlow.
+"""Click samples: files in Criteo's format, a built-in task, batches. Imports no TensorFlow.
 
 A file is read once before training, to check and count its lines, hash its content and record where
 blocks of lines begin. Later each block is read when it is needed. Lines are shuffled within blocks,
@@ -39,14 +39,14 @@ Parsed = Tuple[float, List[float], List[int]]
 
 
 class Columns(NamedTuple):
-    """Counts of the columns after the label: first those with numbers, then the slots."""
+    """Columns after the label: first ``numbers``, then ``slots``, which have categorical values."""
 
     numbers: int
     slots: int
 
 
 class Lines:
-    """The checked lines of bytes or of a file, which may be compressed.
+    """The lines of a file, which may be compressed, or of bytes; all are checked at first.
 
     Args:
       numbers: how many columns after the label are numbers; the others are slots.

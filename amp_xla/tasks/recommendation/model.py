@@ -19,7 +19,7 @@ from amp_xla.tasks.recommendation.data import Columns, Lines
 
 
 def described(train: Lines, dev: Lines, options: Any, ranks: int) -> str:
-    """Return lines about the first sample, the samples and the table's memory per rank."""
+    """Return lines to print: the first sample, numbers of samples, the table's memory per rank."""
     bytes_of_table = options.rows * options.table_width * 12
     return (
         f"{train.sample()}\n{len(train):,} training and {len(dev):,} dev samples, "

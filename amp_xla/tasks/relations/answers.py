@@ -1,6 +1,6 @@
-"""Triples: evaluation, those of new texts, scores, export; why F1 is 0.
+"""Triples: evaluation, prediction, scores, export; an explanation if F1 is 0.
 
-Imports no TensorFlow, except in functions.
+Only functions import TensorFlow.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def exportable(config: Any, checkpoint: Checkpoint) -> Exportable:
 
 
 def decode(planes: np.ndarray, length: int) -> List[Tuple[int, ...]]:
-    """Return (predicate, subject's first and last token, object's) of each triple of a text.
+    """Return predicate, subject's first and last token, object's first and last, of each triple.
 
     ``planes`` are the scores of ``data.cells_of``; [CLS] and [SEP] are never part of a name.
     """
@@ -152,7 +152,7 @@ class TripleScores(ExtractionScores):
     unit = "triples"
 
     def rows(self) -> np.ndarray:
-        """Add two numbers: predicted triples that touch a true one, and true ones touched."""
+        """Add the counts of predicted triples that touch a true one, and the other way round."""
         partial = [
             [sum(any(map(one.touches, b)) for one in set(a)) for a, b in ((f, g), (g, f))]
             for f, g in zip(self.found, self.gold)

@@ -45,7 +45,7 @@ class Triple(NamedTuple):
         return f"({self.subject}, {self.predicate}, {self.object})"
 
     def touches(self, other: Triple) -> bool:
-        """Return whether predicates are equal, and one subject and object contains the other."""
+        """Return whether predicates are equal, one subject is in the other, and one object too."""
         pairs = zip(self[::2], other[::2])
         return self.label == other.label and all(a in b or b in a for a, b in pairs)
 
@@ -107,7 +107,7 @@ def _triples(given: Any) -> List[Triple]:
 
 
 def span(aligned: AlignedTexts, text: int, words: str) -> Tuple[int, int, str]:
-    """Return the first and last token of ``words``; and why there are none, or an empty text.
+    """Return the first and last token of ``words``; the reason if there are none, else "".
 
     The first occurrence that begins and ends where tokens do is used.
     """
@@ -122,7 +122,7 @@ def span(aligned: AlignedTexts, text: int, words: str) -> Tuple[int, int, str]:
 def cells_of(
     gold: List[List[Triple]], aligned: AlignedTexts, numbers: Dict[str, int], missed: Any
 ) -> List[List[Cell]]:
-    """Return the positive scores of each text, as GPLinker has them; see ``alignment.Find``.
+    """Return the cells of each text whose scores should be positive; see ``alignment.Find``.
 
     Planes 0 and 1 have the first and last token of subjects and of objects; plane 2 + p has the
     first tokens of the subject and the object of predicate p; the last planes have the last tokens.
@@ -145,7 +145,7 @@ def cells_of(
 def with_targets(batch: Batch, cells: List[List[Cell]], planes: int, most: int) -> Batch:
     """Add labels to a batch: the cells in row * L + column, int32 [R, planes, most].
 
-    Free places are 0, the cell of [CLS] and [CLS], which is never positive.
+    Unused places are 0: the cell ([CLS], [CLS]), which is never positive.
     """
     rows, length = batch["token_ids"].shape
     targets = np.zeros((rows, planes, most), np.int32)

@@ -44,8 +44,8 @@ def loss(inputs: Dict[str, Any], scores: Any) -> Any:
 def sparse_loss(targets: Any, scores: Any) -> Any:
     """Build the sum over planes of ``losses.several_labels``, float32 [B].
 
-    bert4keras subtracts the positive terms from the sum of all, which float32 rounds to nothing
-    once a positive score is high. Here they become minus infinity.
+    bert4keras subtracts the positive terms from the sum of all terms. If a positive score is high,
+    float32 rounds the rest to 0. Here the sum is over the other terms only.
 
     Args:
       targets: positive cells as row * L + column, int32 [B, planes, most]; 0 = none: the cell

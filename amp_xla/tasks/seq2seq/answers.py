@@ -30,7 +30,7 @@ ROWS = 32  # texts per batch of the decoder
 
 
 def writer(tokenizer: Tokenizer) -> Callable[[Sequence[int]], str]:
-    """Return a function that joins token ids to a text, as bert4keras' ``decode``, in one line."""
+    """Return a function from token ids to one line of text, by bert4keras' ``decode``."""
     numbers = {token: i for i, token in enumerate(tokenizer.tokens)}
     decode = backend.bert4keras("tokenizers").Tokenizer(numbers).decode
     return lambda ids: " ".join(decode(list(ids)).split())

@@ -1,4 +1,4 @@
-"""Similarity of text pairs: evaluation, predictions, scores; functions import TensorFlow."""
+"""Similarity of text pairs: evaluation, prediction, scores. Only functions import TensorFlow."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def evaluate(infer: Infer, data: Labelled, threshold: Optional[Any]) -> Dict[str
 def predict(
     config: Any, checkpoint: Checkpoint, lines: Sequence[str], query: Optional[str] = None
 ) -> Answers:
-    """Return the predictions for pairs: two texts with a tab between, or ``query`` and a line."""
+    """Return the score of each pair: ``query`` and a line, or the two texts of a line."""
     pairs = lines
     if query is not None:
         query, *others = map(readers.one_line, [query, *lines])
@@ -62,8 +62,8 @@ def _scores(
 ) -> Tuple[np.ndarray, Optional[np.ndarray]]:
     """Return the score of each pair, and the probability of the label 1 if labels are 0 and 1.
 
-    Scores are cosines, or a cross-encoder's labels. The probability is a cross-encoder's score, or
-    a sigmoid of the cosine around the threshold, with the scale of the losses.
+    A bi-encoder's scores are cosines c, and the probability is sigmoid(20 (c - threshold)). A
+    cross-encoder computes a number from 0 to 1: the probability, and a score in the labels' range.
     """
     from amp_xla.backend import K
     from amp_xla.tasks.similarity import model

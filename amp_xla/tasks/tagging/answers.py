@@ -1,4 +1,4 @@
-"""Entities: evaluation, those of new texts, scores. Imports no TensorFlow, except in functions."""
+"""Entities: evaluation, prediction, scores. Only functions import TensorFlow."""
 
 from __future__ import annotations
 

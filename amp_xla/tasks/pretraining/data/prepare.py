@@ -142,9 +142,9 @@ def _refuse_inside(config: Config, files: List[str]) -> None:
 
 
 def _tokenizer(config: Config, files: List[str]) -> Tokenizer:
-    """Return the tokenizer of ``vocab``, of the folder, or a trained one: equal on all machines.
+    """Return the tokenizer of ``--vocab``, of ``--out``, or a new one; it is equal on all machines.
 
-    If no unit is finished, the folder's may have been trained with other settings.
+    The vocabulary in ``--out`` counts once a unit is finished; before, settings may change.
     """
     vocab = os.path.join(config.out, VOCAB)
     if config.vocab is not None or (os.path.exists(vocab) and prepared.begun(config.out)):
@@ -230,7 +230,7 @@ def _make_shards(config: Config, files: List[str], cut: str, parallel: Map) -> L
 def make_shards(unit: Unit, config: Config, cut: str) -> int:
     """Write the files of one unit, then its record; return its bytes of text.
 
-    If they exist, nothing is done. ``cut`` is the kind of ``Cutter``.
+    If the record exists, nothing is written. ``cut`` is the kind of ``Cutter``.
     """
     if prepared.finished(config.out, unit.name):
         return unit.size

@@ -210,7 +210,7 @@ def read(
 
 
 class Phases:
-    """The batches of several streams of equal batch size in sequence, with consecutive steps."""
+    """The batches of one stream after the other; all streams have the same batch size."""
 
     def __init__(self, *streams: Stream) -> None:
         self._streams = streams

@@ -56,7 +56,7 @@ class Unit(NamedTuple):
 
 
 def files_of(corpus: str) -> List[str]:
-    """Return the files that ``corpus`` names, each once: files, folders, globs between commas."""
+    """Return each file of ``corpus`` once; it lists files, folders and globs between commas."""
     files: Dict[str, str] = {}
     for pattern in filter(None, (part.strip() for part in corpus.split(","))):
         if os.path.isdir(pattern):
