@@ -79,11 +79,9 @@ def build(config: Config, context: RunContext) -> Any:
 
     # batches -> logits or vectors
     sizes = data.tokenizer.vocab_size, config.batches.max_length
-    model = similarity.network(
+    model, inputs, rows = similarity.network(
         config.method, config.encoder, *sizes, context.reads_weights, config.pooling
     )
-    inputs = similarity.placeholders(config.method)
-    rows = similarity.model_inputs(config.method, inputs)
 
     # logits or vectors -> loss -> update
     smoothing = config.training.label_smoothing if data.labels.binary else 0.0

@@ -27,6 +27,9 @@ from amp_xla.training.evaluation import (
 from amp_xla.training.sample_scores import NumberScores, Samples, Scorer
 
 POINTS = 500  # of the scatter plot
+_LOAD = (
+    'from transformers import pipeline; pipeline("text-classification", "{{}}", truncation=True{})'
+)
 
 
 def evaluation(model: Any, inputs: Dict[str, Any], data: Labelled) -> Evaluation:
@@ -80,17 +83,13 @@ def exportable(config: Any, checkpoint: Checkpoint) -> Exportable:
     if config.files.regression:
         return _regression(config, checkpoint)
     labels = Labels.load(checkpoint.file("labels.json")).names
-    several = config.files.multilabel is not None
-    activation = tf.sigmoid if several else tf.nn.softmax
-    load = (
-        'from transformers import pipeline; pipeline("text-classification", "{}", truncation=True'
-    )
-    problem = ("multi" if several else "single") + "_label_classification"
+    activation, formula, problem, more = tf.nn.softmax, "softmax({})", "single", ""
+    if config.files.multilabel is not None:
+        activation, formula, problem, more = tf.sigmoid, "sigmoid({})", "multi", ", top_k=None"
     return text_models.classifier(
         config, checkpoint, len(labels),
-        lambda logits: {"probabilities": activation(logits), "logits": logits},
-        "sigmoid({})" if several else "softmax({})", labels,
-        load=load + (", top_k=None)" if several else ")"), settings={"problem_type": problem},
+        lambda logits: {"probabilities": activation(logits), "logits": logits}, formula, labels,
+        load=_LOAD.format(more), settings={"problem_type": f"{problem}_label_classification"},
     )  # fmt: skip
 
 
@@ -101,8 +100,7 @@ def _regression(config: Any, checkpoint: Checkpoint) -> Exportable:
     scale = Scale.load(checkpoint.file("labels.json"))
     exported = text_models.classifier(
         config, checkpoint, 1, lambda logits: {"score": scale.labels(logits[:, 0])}, "{}",
-        load='from transformers import pipeline; pipeline("text-classification", "{}", '
-        'truncation=True, function_to_apply="none")',
+        load=_LOAD.format(', function_to_apply="none"'),
         settings={"problem_type": "regression", "id2label": {"0": "score"},
                   "label2id": {"score": 0}},
     )  # fmt: skip

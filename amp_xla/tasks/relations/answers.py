@@ -98,23 +98,18 @@ def decode(planes: np.ndarray, length: int) -> List[Tuple[int, ...]]:
     ]
 
 
-def triples(
-    planes: np.ndarray, aligned: AlignedTexts, text: int, names: Sequence[str]
-) -> List[Triple]:
-    """Return a text's triples by their scores, ``planes``, without duplicates."""
-    found = decode(planes, int(aligned.encoded.lengths[text]))
-    return sorted({
-        Triple(aligned.words(text, sh, st), names[p], aligned.words(text, oh, ot))
-        for p, sh, st, oh, ot in found
-    })  # fmt: skip
-
-
 def found_in(
     batch: Batch, out: Mapping[str, Any], aligned: AlignedTexts, names: Sequence[str]
 ) -> Found:
-    """Return the triples of each row; see ``extraction.Decode``."""
-    rows = zip(batch["sample_ids"].tolist(), out["scores"])
-    return [triples(planes, aligned, i, names) if i >= 0 else [] for i, planes in rows]
+    """Return the triples of each row, without duplicates; see ``extraction.Decode``."""
+    triples: Found = [[] for _ in batch["sample_ids"]]
+    for row, text in enumerate(batch["sample_ids"].tolist()):
+        found = decode(out["scores"][row], aligned.encoded.lengths[text]) if text >= 0 else []
+        triples[row] = sorted({
+            Triple(aligned.words(text, sh, st), names[p], aligned.words(text, oh, ot))
+            for p, sh, st, oh, ot in found
+        })  # fmt: skip
+    return triples
 
 
 def state(batch: Batch, out: Mapping[str, Any], found: Found, gold: Found) -> Dict[str, float]:

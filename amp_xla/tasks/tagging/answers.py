@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
 from amp_xla.data.alignment import AlignedTexts
@@ -19,25 +20,21 @@ from amp_xla.training.sample_scores import Samples, Scorer
 
 def evaluate(infer: Infer, data: Labelled, head: str) -> Dict[str, float]:
     """Return entity F1, precision, recall and mean loss; see ``extraction.evaluate``."""
-    return extraction.evaluate(infer, data, unpack, _decode(head))
+    return extraction.evaluate(infer, data, unpack, functools.partial(_decode, head))
 
 
-def _decode(head: str) -> extraction.Decode:
-    """Return the function that finds entities in outputs of ``Tagger.outputs``."""
-
-    def decode(
-        batch: Batch, out: Mapping[str, Any], aligned: AlignedTexts, names: Sequence[str]
-    ) -> List[List[Entity]]:
-        rows, flat = spans.decode(head, out, batch["token_ids"]), spans.is_flat(head)
-        sizes, (texts, begins) = (batch["token_ids"] != 0).sum(1) - 2, windows.owners(batch)
-        found: List[List[Entity]] = [[] for _ in rows]
-        for first, of_text in windows.rows_of_texts(batch):
-            each, places = [rows[row] for row in of_text], begins[of_text].tolist()
-            joined = spans.joined(each, places, int(sizes[first]), flat)
-            found[first] = aligned.entities(int(texts[first]), joined, names)
-        return found
-
-    return decode
+def _decode(
+    head: str, batch: Batch, out: Mapping[str, Any], aligned: AlignedTexts, names: Sequence[str]
+) -> List[List[Entity]]:
+    """Return the entities of each row, found in outputs of ``Tagger.outputs``."""
+    rows, flat = spans.decode(head, out, batch["token_ids"]), spans.is_flat(head)
+    sizes, (texts, begins) = (batch["token_ids"] != 0).sum(1) - 2, windows.owners(batch)
+    found: List[List[Entity]] = [[] for _ in rows]
+    for first, of_text in windows.rows_of_texts(batch):
+        each, places = [rows[row] for row in of_text], begins[of_text].tolist()
+        joined = spans.joined(each, places, int(sizes[first]), flat)
+        found[first] = aligned.entities(int(texts[first]), joined, names)
+    return found
 
 
 def predict(config: Any, checkpoint: Checkpoint, texts: Sequence[str]) -> Answers:
@@ -49,7 +46,7 @@ def predict(config: Any, checkpoint: Checkpoint, texts: Sequence[str]) -> Answer
         return tagger.model, tagger.outputs(tagger.model.output)
 
     return extraction.predict(
-        config, checkpoint, texts, "entities", build, _decode(config.head),
+        config, checkpoint, texts, "entities", build, functools.partial(_decode, config.head),
         lambda entities: {"entities": entities},
     )  # fmt: skip
 
