@@ -21,6 +21,7 @@ import numpy as np
 from typing_extensions import Annotated
 
 from amp_xla.config import MAY_CHANGE, within
+from amp_xla.data.batches.buckets import filled
 from amp_xla.data.batches.order import permutation
 from amp_xla.data.batches.protocol import Batch
 from amp_xla.data.text import corpora
@@ -227,23 +228,17 @@ def batch_of(
       values], rows of the table, -1 for missing values; ``labels``, ``weights``: float32 [B];
       ``sample_ids``: int64 [B].
     """
-    count = len(parsed)
-    labels = np.zeros(size, np.float32)
-    labels[:count] = [label for label, _, _ in parsed]
-    numbers = np.zeros((size, columns.numbers), np.float32)
+    labels, numbers, hashes = map(np.array, zip(*parsed))
+    count, padding = len(parsed), (0, size - len(parsed))
     # Criteo's numbers are counts, but a few are -1 or -2.
-    raw = np.array([row for _, row, _ in parsed], np.float64).reshape(count, columns.numbers)
-    numbers[:count] = np.log1p(np.maximum(raw, 0.0))
-    hashes = np.full((size, columns.slots, values), -1, np.int64)
-    hashes[:count] = np.array([row for _, _, row in parsed], np.int64).reshape(count, -1, values)
-    ids = np.full(size, -1, np.int64)
-    ids[:count] = sample_ids
+    numbers = np.log1p(np.maximum(numbers.reshape(count, columns.numbers), 0.0))
+    ids = _rows(hashes.reshape(count, columns.slots, values), rows)
     return {
-        "numbers": numbers,
-        "ids": _rows(hashes, rows),
-        "labels": labels,
-        "weights": (ids >= 0).astype(np.float32),
-        "sample_ids": ids,
+        "numbers": np.pad(numbers, [padding, (0, 0)]).astype(np.float32),
+        "ids": filled(ids, size),
+        "labels": np.pad(labels, padding).astype(np.float32),
+        "weights": (np.arange(size) < count).astype(np.float32),
+        "sample_ids": filled(sample_ids, size),
     }
 
 
