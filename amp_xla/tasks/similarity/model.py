@@ -69,10 +69,12 @@ def scores(method: Method, output: Any) -> Any:
 
 
 def loss(method: Method, output: Any, inputs: Mapping[str, Any], smoothing: float) -> Any:
-    """Build the loss of ``network``'s output, a float32 scalar."""
+    """Build the loss of ``network``'s output, a float32 scalar; labels are from 0 to 1."""
     labels, weights = inputs["labels"], inputs["weights"]
     if not apart(method):
-        return cross_entropy(output[:, 0], labels, weights, smoothing)
+        labels = labels * (1.0 - smoothing) + smoothing / 2
+        rows = tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=output[:, 0])
+        return losses.weighted_mean(rows, weights)
     vectors = in_pairs(unit(output))
     if method == "cosent":
         return cosent(cosines(vectors), labels, weights)
@@ -124,13 +126,6 @@ def in_batch(vectors: Any, weights: Any) -> Any:
     total = tf.reduce_sum(weights[None, :] * tf.exp(similarities - largest), 1)
     # The maximum avoids log(0): a micro-batch may be all padding.
     rows = largest[:, 0] + tf.log(tf.maximum(total, 1e-30)) - tf.diag_part(similarities)
-    return losses.weighted_mean(rows, weights)
-
-
-def cross_entropy(logit: Any, labels: Any, weights: Any, smoothing: float = 0.0) -> Any:
-    """Build the mean cross-entropy, a scalar, of logits [B] and labels [B] from 0 to 1."""
-    labels = labels * (1.0 - smoothing) + smoothing / 2
-    rows = tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logit)
     return losses.weighted_mean(rows, weights)
 
 
