@@ -79,8 +79,8 @@ class Lines:
                         if 0 < tabs <= numbers:
                             raise LineError(
                                 0,
-                                f"{tabs} columns after the label; {numbers} of them are numbers, "
-                                "which leaves no slot; --numbers sets how many are numbers",
+                                f"{tabs} columns after the label leave no slot after {numbers} "
+                                f"numbers; allowed: --numbers up to {tabs - 1}",
                             )
                     if line[:2] not in (b"0\t", b"1\t"):
                         label = line.split(b"\t")[0][:20].decode("utf-8", "replace").strip()

@@ -90,7 +90,7 @@ def _sample(content: Any) -> Tuple[str, None, str]:
 
 
 def _triples(given: Any) -> List[Triple]:
-    """Return the triple of an element, or one per key if its object is a dictionary."""
+    """Return the triple of a list's element; one per key if the object is a dictionary."""
     values = [given.get(role) for role in Triple._fields] if isinstance(given, dict) else given
     triples: List[Any] = []
     if isinstance(values, list) and len(values) == 3:

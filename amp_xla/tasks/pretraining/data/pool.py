@@ -75,7 +75,7 @@ def ahead(
 
 
 def _start_worker(parent: int) -> None:
-    """End this worker when its parent ends."""
+    """Make this worker end when its parent ends."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)

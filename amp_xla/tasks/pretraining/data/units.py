@@ -165,8 +165,8 @@ def texts_of(unit: Unit, reading: Reading) -> Tuple[List[str], int]:
         except ValueError as error:
             if reading.on_bad_line == "error":
                 raise DataError(
-                    f"{unit.path}, byte {begin}: {error}; correct it or --field, or leave out "
-                    "bad lines with --on-bad-line skip"
+                    f"{unit.path}, byte {begin}: {error}; correct the line or --field, or leave "
+                    "out bad lines with --on-bad-line skip"
                 ) from None
             bad += 1
     return [text for text in texts if text.strip()], bad
