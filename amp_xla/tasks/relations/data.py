@@ -20,10 +20,9 @@ from amp_xla.data.text.layout import Layout
 from amp_xla.data.text.lines import Table, json_object, keys
 from amp_xla.data.text.options import TaggedFiles
 from amp_xla.data.text.readers import Dataset, collected, text_value
-from amp_xla.data.text.unpacked import called
-from amp_xla.errors import DataError
 
 FIELDS = ["spo_list", "triple_list"]  # names of the list of triples
+LISTS = " or ".join(FIELDS)
 VALUE = "@value"
 Cell = Tuple[int, int, int]  # plane, row and column of a score
 
@@ -69,22 +68,19 @@ class RelationFiles(TaggedFiles):
     def dataset(self, path: str, run: Optional[Layout] = None, nested: bool = True) -> Dataset:
         """Return the texts of a file; the label of a text is its triples in JSON."""
         table = Table.read(path)
-        if table.rows and table.format != "json":
-            number, line = table.rows[0]
-            raise DataError(
-                f"{called(path)}:{number}: not JSON: {line[:60]!r}; objects with text and "
-                f"{' or '.join(FIELDS)} are needed, one per line or in an array"
-            )
         data = collected(path, table.rows, _sample, table.bad, self.on_bad_line)
         return dataclasses.replace(data, layout=Layout.of_objects(keys(table), FIELDS))
 
 
 def _sample(content: Any) -> Tuple[str, None, str]:
-    record = json_object(content)
+    try:
+        record = json_object(content)
+    except ValueError as error:
+        raise ValueError(f"{error}; needed: objects with text and {LISTS}") from None
     text = text_value(record, "text")
     given = next((record[name] for name in FIELDS if name in record), None)
     if not isinstance(given, list):
-        raise ValueError(f"no list {' or '.join(FIELDS)}; found: {', '.join(record)[:60]!r}")
+        raise ValueError(f"no list {LISTS}; found: {', '.join(record)[:60]!r}")
     triples = sorted({triple for each in given for triple in _triples(each)})
     return text, None, json.dumps(triples, ensure_ascii=False)
 
