@@ -158,6 +158,7 @@ def block_of(batch_size: int) -> int:
     return max(1, _BLOCK // batch_size) * batch_size
 
 
+@dataclasses.dataclass(eq=False)
 class SlotBatches:
     """The batches of a file; follows ``BatchSource``. ``batch_of`` describes the arrays.
 
@@ -168,41 +169,36 @@ class SlotBatches:
       shuffle: False keeps the order of the file.
     """
 
-    def __init__(
-        self,
-        lines: Lines,
-        batch_size: int,
-        rows: int,
-        values: int = 1,
-        seed: int = 0,
-        shuffle: bool = True,
-    ) -> None:
-        self._lines, self._batch, self._rows, self._values = lines, batch_size, rows, values
-        self._seed, self._shuffle = seed, shuffle
+    lines: Lines
+    batch_size: int
+    rows: int
+    values: int = 1
+    seed: int = 0
+    shuffle: bool = True
 
     @property
     def shapes(self) -> Sequence[Tuple[int, int]]:
         """(samples, ids per sample), the same for all batches."""
-        return [(self._batch, self._lines.columns.slots * self._values)]
+        return [(self.batch_size, self.lines.columns.slots * self.values)]
 
     def steps_per_epoch(self) -> int:
         """Return the number of batches per epoch."""
-        return -(-len(self._lines) // self._batch)
+        return -(-len(self.lines) // self.batch_size)
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
         """Yield the batches of ``epoch`` from ``start`` on, without reading earlier blocks."""
-        columns, batches_per_block = self._lines.columns, self._lines.block // self._batch
+        columns, batches_per_block = self.lines.columns, self.lines.block // self.batch_size
         first = start // batches_per_block
-        begin = (start - first * batches_per_block) * self._batch
-        for number, lines in enumerate(self._lines.blocks(first), first):
+        begin = (start - first * batches_per_block) * self.batch_size
+        for number, lines in enumerate(self.lines.blocks(first), first):
             order = np.arange(len(lines))
-            if self._shuffle:
-                order = permutation(len(lines), self._seed, epoch, number)
-            for at in range(begin, len(lines), self._batch):
-                chosen = order[at : at + self._batch]
-                parsed = [parse_line(lines[i], columns, self._values) for i in chosen]
-                ids = number * self._lines.block + chosen
-                yield batch_of(parsed, columns, self._rows, self._values, ids, self._batch)
+            if self.shuffle:
+                order = permutation(len(lines), self.seed, epoch, number)
+            for at in range(begin, len(lines), self.batch_size):
+                chosen = order[at : at + self.batch_size]
+                parsed = [parse_line(lines[i], columns, self.values) for i in chosen]
+                ids = number * self.lines.block + chosen
+                yield batch_of(parsed, columns, self.rows, self.values, ids, self.batch_size)
             begin = 0
 
 
