@@ -58,7 +58,7 @@ def _of_numbers(infer: Infer, data: Labelled) -> Dict[str, float]:
 
 
 def predict(config: Any, checkpoint: Checkpoint, lines: List[str]) -> Answers:
-    """Return the probabilities of the labels for each line; in a regression, its number."""
+    """Return the label probabilities of each line, or the predicted number in a regression."""
     from amp_xla.backend import tf
 
     if config.files.regression:

@@ -59,7 +59,7 @@ def new_model(config: Any, shape: Dict[str, Any], classes: int, weights: bool) -
 
 
 def dropout(config: Any, shape: Dict[str, Any], dtype: Any) -> Tuple[float, float, bool]:
-    """Return ``dropout`` of ``training_step``; raise an error if cuDNN lacks this attention."""
+    """Return ``dropout`` for ``training_step``; raise an error if cuDNN lacks this attention."""
     if config.attention == "plain":
         return (*config.encoder.rates, False)
     size = shape["hidden_size"] // shape["num_attention_heads"]

@@ -61,9 +61,9 @@ def joined(
 ) -> List[Span]:
     """Return the spans of a text from those of its windows.
 
-    A token belongs to the window in which it is furthest from an edge. Flat spans are joined from
-    the tag of each token in its window; others are those of the window of their middle token.
-    Tokens count from 1, in each window and in the text; windows of ``size`` begin at ``begins``.
+    A token belongs to the window in which it is furthest from an edge. ``flat``: the tag of a token
+    is the one in its window; False = a span is taken from the window of its middle token. Tokens
+    count from 1, in each window and in the text; windows of ``size`` tokens begin at ``begins``.
     """
     ends = [(a + b + size + 1) // 2 for a, b in zip(begins, begins[1:])]
     ends.append(begins[-1] + size)

@@ -232,7 +232,7 @@ def test_a_bad_line_may_be_skipped_after_an_error(tmp_path, vocab, corpus, small
 
 def test_a_vocabulary_is_learned_anew_if_no_unit_is_finished(tmp_path, corpus, monkeypatch):
     """A command that is stopped early may be repeated with other flags."""
-    monkeypatch.setattr(prepare, "_make_shards", mock.Mock(side_effect=KeyboardInterrupt))
+    monkeypatch.setattr(prepare, "_write_units", mock.Mock(side_effect=KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         prepared(tmp_path, None, corpus, vocab_size=128)
     monkeypatch.undo()
