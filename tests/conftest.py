@@ -97,20 +97,22 @@ def lasts_one_test(own_names):
 
 @pytest.fixture
 def cleared():
-    """Keras' session, cleared before and after."""
-    from amp_xla.backend import K
+    """Keras' session, cleared before and after; initial weights are the same in each run."""
+    from amp_xla.backend import K, tf
 
     K.clear_session()
+    tf.set_random_seed(0)
     yield
     K.clear_session()
 
 
 @pytest.fixture
 def graph(cleared):
-    """A new default graph."""
+    """A new default graph, whose random operations draw the same in each run."""
     from amp_xla.backend import tf
 
     with tf.Graph().as_default() as graph:
+        tf.set_random_seed(0)
         yield graph
 
 
