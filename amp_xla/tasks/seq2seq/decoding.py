@@ -20,8 +20,8 @@ from amp_xla.models.options import GenerationOptions
 from amp_xla.training import distributed
 
 Attend = Callable[[int, Any, Any, Any], Any]
-# Receives the probability of each token after each live beam, float32 [live, V]; yields the tokens
-# to add and the index of the beam that each extends, both int [live]; returns the text's tokens.
+# Receives the probability of each token after each beam, float32 [K, V], live beams first; yields
+# the tokens to add and the index of the beam that each extends, both int [live]; returns the tokens.
 Search = Generator[Tuple[np.ndarray, np.ndarray], np.ndarray, List[int]]
 
 
@@ -203,18 +203,16 @@ def _searched(
     positions = np.tile((ids != 0).sum(1, keepdims=True), (1, decoder.beams))
     probabilities = decoder.start(ids)[:, None]
     answers: List[List[int]] = [[] for _ in sources]  # empty = not finished
-    live = [1] * len(sources)
     for number in range(decoder.target):
         tokens, parents = np.zeros((2, decoder.rows, decoder.beams), np.int32)
         for i, running in enumerate(searches):
             if not answers[i]:
                 try:
-                    last, continued = running.send(probabilities[i, : live[i]])
+                    last, continued = running.send(probabilities[i])
                 except StopIteration as end:
                     answers[i] = end.value
                     continue
-                live[i] = len(last)
-                parents[i, : live[i]], tokens[i, : live[i]] = continued, last
+                tokens[i, : len(last)], parents[i, : len(last)] = last, continued
         if all(answers):
             break
         probabilities = decoder.step(number, tokens, parents, positions + number)
@@ -229,7 +227,7 @@ def _beams(options: GenerationOptions, end_id: int, most: int, _: int) -> Search
     tokens, scores, beams = np.zeros((1, 0), np.int64), np.zeros(1), options.beams
     last = parents = np.zeros(1, np.int64)
     while True:
-        probabilities = yield last, parents
+        probabilities = (yield last, parents)[: len(scores)]
         sums = scores[:, None] + np.log(_with_temperature(probabilities, options) + 1e-12)
         chosen = sums.argpartition(-beams, axis=None)[-beams:]
         parents, last = chosen // sums.shape[1], chosen % sums.shape[1]
