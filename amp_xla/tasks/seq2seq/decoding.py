@@ -21,7 +21,7 @@ from amp_xla.training import distributed
 
 Attend = Callable[[int, Any, Any, Any], Any]
 # Receives the probability of each token after each beam, float32 [K, V], live beams first; yields
-# the tokens to add and the index of the beam that each extends, both int [live]; returns the tokens.
+# tokens to add and the index of the beam that each extends, both int [live]; returns all tokens.
 Search = Generator[Tuple[np.ndarray, np.ndarray], np.ndarray, List[int]]
 
 
