@@ -12,7 +12,7 @@ from amp_xla.data.text import readers
 from amp_xla.data.text.labels import Scale
 from amp_xla.export.model import MEAN, Exportable
 from amp_xla.process import json_files
-from amp_xla.report.scores import best_threshold, correlations, spearman
+from amp_xla.report.scores import best_threshold, correlations
 from amp_xla.tasks.similarity.data import apart
 from amp_xla.training.answers import Answers, Row, label_answers
 from amp_xla.training.checkpoint import Checkpoint
@@ -40,7 +40,7 @@ def evaluate(infer: Infer, data: Labelled, threshold: Optional[Any]) -> Dict[str
 
     labels = data.labels.values(data.dev.labels)
     (scores,) = per_sample(infer, data.dev_batches, len(labels), ("scores",))
-    result = {"spearman": spearman(labels, scores)}
+    result = {"spearman": correlations(labels, scores)["spearman"]}
     if not data.labels.binary:
         return result
     alike = labels > 0.5
