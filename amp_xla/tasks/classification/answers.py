@@ -13,17 +13,10 @@ from amp_xla.data.labelled import Labelled
 from amp_xla.data.text.labels import Labels, Scale
 from amp_xla.export.model import Exportable, Run
 from amp_xla.report.scores import correlations
+from amp_xla.training import evaluation as inference
 from amp_xla.training import sample_scores
 from amp_xla.training.answers import Answers, label_answers
 from amp_xla.training.checkpoint import Checkpoint
-from amp_xla.training.evaluation import (
-    Evaluation,
-    Infer,
-    classification,
-    of_lines,
-    per_sample,
-    several_labels,
-)
 from amp_xla.training.sample_scores import NumberScores, Samples, Scorer
 
 POINTS = 500  # of the scatter plot
@@ -32,7 +25,7 @@ _LOAD = (
 )
 
 
-def evaluation(model: Any, inputs: Dict[str, Any], data: Labelled) -> Evaluation:
+def evaluation(model: Any, inputs: Dict[str, Any], data: Labelled) -> inference.Evaluation:
     """Return the evaluation of a model on dev texts; ``inputs`` are those of ``inputs_of``."""
     from amp_xla.models import dropout, losses
     from amp_xla.training.step import Inference
@@ -44,14 +37,14 @@ def evaluation(model: Any, inputs: Dict[str, Any], data: Labelled) -> Evaluation
     outputs = {"logits": logits, "loss": losses.cross_entropy(inputs["labels"], logits)}
     infer, batches = Inference(inputs, outputs), data.dev_batches
     if losses.several(inputs["labels"], logits):
-        return functools.partial(several_labels, infer, batches)
-    return functools.partial(classification, infer, batches, len(data.labels))
+        return functools.partial(inference.several_labels, infer, batches)
+    return functools.partial(inference.classification, infer, batches, len(data.labels))
 
 
-def _of_numbers(infer: Infer, data: Labelled) -> Dict[str, float]:
+def _of_numbers(infer: inference.Infer, data: Labelled) -> Dict[str, float]:
     """Return correlations of labels and predictions, mean absolute error and mean loss."""
     labels = np.array(data.dev.labels, np.float64)
-    values, loss = per_sample(infer, data.dev_batches, len(labels), ("score", "loss"))
+    values, loss = inference.per_sample(infer, data.dev_batches, len(labels), ("score", "loss"))
     found = data.labels.labels(values)
     error, mean = float(np.abs(found - labels).mean()), float(loss.mean())
     return {**correlations(labels, found), "mean_absolute_error": error, "loss": mean}
@@ -63,15 +56,15 @@ def predict(config: Any, checkpoint: Checkpoint, lines: List[str]) -> Answers:
 
     if config.files.regression:
         scale = Scale.load(checkpoint.file("labels.json"))
-        values = of_lines(config, checkpoint, lines, 1, lambda logits: logits[:, 0]).tolist()
-        pairs = zip(map(scale.labels, values), lines)
+        values = inference.of_lines(config, checkpoint, lines, 1, lambda logits: logits[:, 0])
+        pairs = zip(map(scale.labels, values.tolist()), lines)
         return Answers(
             [([f"{x:.4f}", line], {"score": float(f"{x:.12g}")}) for x, line in pairs],
             {"score": None},
         )
     labels, several = Labels.load(checkpoint.file("labels.json")).names, config.files.multilabel
     probabilities = tf.nn.softmax if several is None else tf.sigmoid
-    rows = of_lines(config, checkpoint, lines, len(labels), probabilities)
+    rows = inference.of_lines(config, checkpoint, lines, len(labels), probabilities)
     return label_answers(lines, labels, rows, several)
 
 
