@@ -130,7 +130,8 @@ class Field(NamedTuple):
             allowed = str(limits) if float in numbers else f"a whole number, {limits}"
         else:
             # Tuples are lists in JSON.
-            kinds = tuple(list if get_origin(kind) is tuple else kind for kind in self.kinds)
+            origins = [get_origin(kind) or kind for kind in self.kinds]
+            kinds = tuple(list if kind is tuple else kind for kind in origins)
             allowed = " or ".join(json_files.NAMES.get(kind, kind.__name__) for kind in kinds)
             fits = isinstance(list(value) if isinstance(value, tuple) else value, kinds)
         if fits:

@@ -16,7 +16,14 @@ class SetupOrderError(AmpXlaError, RuntimeError):
 
 
 class DataError(AmpXlaError, ValueError):
-    """A file, line or value of the data, or pretrained weights, cannot be used."""
+    """A file, line or value of the data, or pretrained weights, cannot be used.
+
+    ``advice`` names flags of training, which commands such as ``predict`` lack.
+    """
+
+    def __init__(self, problem: str, advice: str = "") -> None:
+        super().__init__(f"{problem}{advice}")
+        self.problem = problem
 
 
 class UnsupportedError(AmpXlaError, RuntimeError):

@@ -43,7 +43,8 @@ from amp_xla.process import durable
 from amp_xla.process.checkout import revision
 from amp_xla.process.exits import exit_code
 from amp_xla.process.progress import note
-from amp_xla.speed import machine, table
+from amp_xla.speed import machine
+from amp_xla.speed.measure import spread
 from benchmarks import ROOT, markdown
 from benchmarks.child import ChildEnded, answer_of
 from benchmarks.gpu_rows import BATCH, CONTESTANTS, Row, gpu_named, planned
@@ -202,7 +203,7 @@ def fill(row: Row, config: Config, deadline: float) -> None:
     except OSError as error:
         row.status = f"refused: {error}"
     except ChildEnded as end:
-        row.status = f"{end.status}: {end.why}"
+        row.status = ": ".join(end.args)
     else:
         for name in answer.keys() & {field.name for field in dataclasses.fields(Row)}:
             setattr(row, name, answer[name])
@@ -271,7 +272,7 @@ def cells(row: Row) -> List[str]:
         }  # fmt: skip
         share = rate / peaks.get(precision, math.inf)
         measured[2:] = [
-            f"{statistics.median(row.windows):.1f}", f"{table.spread(row.windows):.0%}",
+            f"{statistics.median(row.windows):.1f}", f"{spread(row.windows):.0%}",
             f"{1e3 * step:.1f}", f"{1e3 * row.making_seconds:.1f}", f"{rate:.1f}" if rate else "-",
             f"{share:.0%}" if share else "-", f"{row.peak_bytes / 2**30:.1f}",
             "-" if row.first_loss is None else f"{row.first_loss:.4f}",

@@ -31,8 +31,8 @@ from amp_xla.process import durable
 from amp_xla.process.checkout import revision
 from amp_xla.process.exits import exit_code
 from amp_xla.process.progress import note
-from amp_xla.speed import machine, table
-from amp_xla.speed.measure import Request
+from amp_xla.speed import machine
+from amp_xla.speed.measure import Request, spread
 from benchmarks import corpus, markdown, named
 from benchmarks.child import ChildEnded, answer_of
 
@@ -150,7 +150,7 @@ def measure(config: Config, commands: Mapping[str, Sequence[str]]) -> Dict[str, 
             try:
                 result.add(answer_of([*commands[name], json.dumps(task)], {}, TIMEOUT))
             except ChildEnded as end:
-                result.status = f"{end.status}: {end.why}"
+                result.status = ": ".join(end.args)
     return results
 
 
@@ -241,7 +241,7 @@ def render(results: Mapping[str, Result]) -> str:
         body.append([
             name,
             middle(rates, ".1f"),
-            f"{table.spread(rates):.0%}" if len(rates) > 1 else "-",
+            f"{spread(rates):.0%}" if len(rates) > 1 else "-",
             middle(ratios, ".2f", "x" + half),
             middle(result.per_cpu_second, ".1f"),
             middle(result.tokens_per_second, ".0f"),

@@ -16,10 +16,10 @@ def main() -> int:
     number, facts = iter(range(10**9)), timing.TrainStepFacts(job.step)
 
     def epoch(index: int) -> Iterator[Any]:
-        """Yield (token ids, ids of the real samples, feed of the step)."""
+        """Yield (token ids, ids of the real samples, batch)."""
         for batch in job.batches.epoch(index):
             ids = batch["sample_ids"]
-            yield batch["token_ids"], ids[ids >= 0], job.step.feed(batch)
+            yield batch["token_ids"], ids[ids >= 0], batch
 
     def step(batch: Any) -> float:
         return facts.loss(job.step(batch[2], next(number)))

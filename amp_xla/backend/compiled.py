@@ -10,7 +10,7 @@ import atexit
 import contextlib
 import functools
 import hashlib
-import importlib
+import importlib.util
 import os
 import shutil
 from pathlib import Path
@@ -33,13 +33,16 @@ _folder: Optional[Path] = None
 
 
 def folder(environ: Mapping[str, str], gpu: bool) -> str:
-    """Return the folder of this TensorFlow, device, revision and flags; '' if it cannot be used."""
+    """Return the folder of programs for this device and these flags; '' if it is unusable."""
     root = Path(environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "amp_xla", "xla")
-    tensorflow = importlib.import_module("importlib.metadata").version("tensorflow")
+    tensorflow = importlib.util.find_spec("tensorflow")  # its package may be tensorflow-cpu
+    if tensorflow is None or tensorflow.origin is None:
+        return ""
     device = nvidia.look().describe() if gpu else str([*map(backend.cpu().get, _PROCESSOR)])
-    parts = [device, __version__, *(environ.get(name, "") for name in _DECIDING)]
+    build = f"{tensorflow.origin} {os.path.getmtime(tensorflow.origin)}"
+    parts = [build, device, __version__, *(environ.get(name, "") for name in _DECIDING)]
     digest = hashlib.sha256("|".join(parts).encode()).hexdigest()[:16]
-    return _prepared(root / f"tensorflow-{tensorflow}-{digest}")
+    return _prepared(root / digest)
 
 
 @functools.lru_cache(maxsize=None)
@@ -51,7 +54,8 @@ def _prepared(path: Path) -> str:
         if shutil.disk_usage(str(path)).free < _FREE_BYTES:
             return ""
         for program in path.glob("*.pb"):
-            if not _sum(program).exists() or _sum(program).read_text() != durable.sha256(program):
+            checksum = _sum(program).read_bytes() if _sum(program).exists() else b""
+            if checksum != durable.sha256(program).encode():
                 _delete(program)
         stats: Dict[Path, os.stat_result] = {p: p.stat() for p in path.parent.glob("*/*.pb*")}
         excess = sum(stat.st_size for stat in stats.values()) - MOST_BYTES
@@ -60,7 +64,7 @@ def _prepared(path: Path) -> str:
                 excess -= stats[file].st_size
                 _delete(file)
     except OSError as error:  # another process may be deleting the same files
-        note(f"XLA's programs are not kept for the next start: {error}")
+        note(f"the programs that XLA compiles cannot be stored for the next start: {error}")
         return ""
     _folder = path
     atexit.register(seal)

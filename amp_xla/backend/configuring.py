@@ -52,7 +52,7 @@ def current() -> Precision:
 
 
 def compiles() -> bool:
-    """Return True if XLA is on; models then have other, equivalent operations where XLA gains."""
+    """Return True if XLA is on; models then use equivalent operations that XLA speeds up more."""
     return _current is not None and _current.settings.xla != "off"
 
 
@@ -144,7 +144,7 @@ def _cache(settings: Settings, gpu: bool) -> str:
 
 
 def _apply(precision: Precision) -> Precision:
-    """Switch the graph rewrite, set bert4keras' and Keras' constants; return what is in force."""
+    """Switch the graph rewrite, set bert4keras' and Keras' constants; return those in force."""
     backend.set_graph_rewrite(precision.half)
     _warn_of_tapes()
     infinity = None
@@ -211,9 +211,9 @@ def _warn_of_tapes() -> None:
         if not (caller.startswith(libraries) or ops.executing_eagerly_outside_functions()):
             tape.__enter__ = original
             warnings.warn(
-                "GradientTape in graph mode, which amp_xla.setup turns on: "
-                "gradients are tensors that a session must run, and an eager loop trains nothing. "
-                "For such a loop leave the import out; LossScaleOptimizer works without it",
+                "GradientTape in graph mode: amp_xla.setup has turned eager execution off, so an "
+                "eager loop trains nothing (only a session computes gradients). For an eager loop, "
+                "remove the import of amp_xla.setup; LossScaleOptimizer works without it",
                 stacklevel=2,
             )
         return original(self)
@@ -237,10 +237,9 @@ def _guarded(name: str, init: Any) -> Any:
             version = ".".join(map(str, backend.bert4keras_version()))
             raise UnsupportedError(
                 f"{name} of bert4keras {version} cannot be trained with {precision.describe()}: "
-                f"it recognizes padding by a score below -1e6, so infinity=1e4 leaves padding "
-                f"unmasked and infinity=1e12 is NaN in float16; allowed: AMP_XLA_PRECISION=tf32 "
-                f"(or fp32) with bert4keras' default infinity, or bert4keras 0.11.5 (on TensorFlow "
-                f"2 the metric must be a function, because Keras accepts no method: `def "
+                f"it takes only scores below -1e6 for padding, so it needs float32 and an infinity "
+                f"above 1e6; allowed: AMP_XLA_PRECISION=tf32 (or fp32) without AMP_XLA_INFINITY, "
+                f"or bert4keras 0.11.5 (whose metric must be a function on TensorFlow 2: `def "
                 f"accuracy(y_true, y_pred): return CRF.sparse_accuracy(y_true, y_pred)`)"
             )
         backend.bert4keras().set_infinity(chosen)  # in float32 not amp's 1e4

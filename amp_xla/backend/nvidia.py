@@ -38,9 +38,9 @@ class Gpu(NamedTuple):
 
 
 class Driver(NamedTuple):
-    """The driver, and the GPUs that nvidia-smi lists; '' if there is no such thing.
+    """The driver, and the GPUs that nvidia-smi lists; texts are empty if they do not apply.
 
-    ``trace`` is the path of a file that exists only with a driver, ``problem`` nvidia-smi's error,
+    ``trace`` is the path of a file that only a driver creates, ``problem`` nvidia-smi's error,
     ``hidden`` the setting that hides every GPU from programs.
     """
 
@@ -82,7 +82,8 @@ def hidden(environ: Mapping[str, str]) -> str:
     """Return the setting that hides every GPU, or ''."""
     name = "CUDA_VISIBLE_DEVICES"
     value = environ.get(name, "0").strip()
-    return f"{name}={value or repr('')}" if value in ("", "-1") or value.startswith("-1,") else ""
+    # CUDA ignores the list from its first entry that is no GPU on, such as Slurm's NoDevFiles.
+    return "" if re.match(r"\d|GPU-|MIG-", value) else f"{name}={value or repr('')}"
 
 
 def has_device(environ: Mapping[str, str]) -> bool:

@@ -3,8 +3,8 @@
     model.fit(..., callbacks=[amp_xla.callbacks.Run("runs/ner", resume=True)])
 
 Keras still computes gradients and updates. Import this module before the model is built: the import
-makes the masks of Keras' ``Dropout`` depend on the step, so that a resumed run repeats them, and
-patches Keras' ``fit`` and ``fit_generator`` so that they work with a ``Run``.
+makes the masks of Keras' ``Dropout`` depend on the step, so that a resumed run repeats them. It
+also patches Keras' ``fit`` and ``fit_generator`` for ``Run``.
 """
 
 from __future__ import annotations

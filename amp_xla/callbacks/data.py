@@ -1,15 +1,17 @@
-"""The batches of ``fit``, from any position on, in an order that a resumed run repeats.
+"""The batches of ``fit`` from any position on, in an order that a resumed run repeats.
 
 A position is the number of a batch, counted from 0 over the whole run. While a batch is read,
 ``numpy.random`` and ``random`` have separate states, seeded from the run's seed and the position,
-so that shuffled data repeat. The script's own states do not change. A checkpoint has a hash of what
-was read last, which a resumed run compares.
+so that shuffled data repeat. The script's own states do not change. A checkpoint has a hash of the
+data that were read, which a resumed run compares.
 """
 
 from __future__ import annotations
 
 import hashlib
 import inspect
+import itertools
+import sys
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Dict, Iterator, Mapping, Optional
 
@@ -23,6 +25,8 @@ from amp_xla.callbacks.script_values import holds_generator
 from amp_xla.errors import DataError, UnsupportedError
 from amp_xla.process.progress import note
 from amp_xla.process.world import world
+
+ONE_EPOCH = sys.maxsize  # steps of a generator of validation data: it is seeded once, and may end
 
 
 def source(model: Any, given: Mapping[str, Any]) -> Any:
@@ -40,7 +44,7 @@ def source(model: Any, given: Mapping[str, Any]) -> Any:
     if isinstance(data, keras.utils.Sequence):
         # With workers=0 Keras does not shuffle.
         shuffle = bool(given["shuffle"]) and given["workers"] > 0
-        return Sequences(data, steps or len(data), shuffle)
+        return Sequences(data, steps, shuffle)
     if inspect.isgenerator(data):
         if not steps:
             raise UnsupportedError("fit with a generator needs steps_per_epoch")
@@ -68,16 +72,20 @@ def digest(arrays: Any) -> str:
 
 
 class Sequences:
-    """Batches of a ``keras.utils.Sequence``; a resumed run reads no earlier batch but the last.
+    """Batches of a ``keras.utils.Sequence``; a resumed run rereads only the last trained batch.
 
     Args:
-      sequence: its ``on_epoch_end`` is called after each pass; a resumed run repeats the calls.
-      steps: batches per epoch of ``fit``; may differ from the length of ``sequence``.
+      sequence: the data. Its ``on_epoch_end`` is called after each pass, and again on resume.
+      steps: batches per epoch of ``fit``; None = the length of ``sequence``.
       shuffle: whether each pass takes the batches in a new order.
     """
 
-    def __init__(self, sequence: Any, steps: int, shuffle: bool) -> None:
-        self.sequence, self.steps, self._shuffle = sequence, steps, shuffle
+    def __init__(self, sequence: Any, steps: Optional[int], shuffle: bool) -> None:
+        self.sequence, self._shuffle = sequence, shuffle
+        self._count = len(sequence)  # Keras, too, asks once
+        if not self._count:
+            raise DataError(f"{type(sequence).__name__} has no batches: its length is 0")
+        self.steps = steps or self._count
         self._ended = 0  # passes whose ``on_epoch_end`` was called
         self.example: Any = None  # a batch that is not for training
         self._place: Any = None
@@ -88,28 +96,25 @@ class Sequences:
             seeded(seed, 0, 0)
             self.example = self.sequence[0]
         first = digest(self.example)
-        return {"batches": len(self.sequence), "shuffle": self._shuffle, "first batch": first}
+        return {"batches": self._count, "shuffle": self._shuffle, "first batch": first}
 
     def batches(self, seed: int, position: int) -> Iterator[Any]:
         """Return the batches from ``position`` on, as tuples for Keras."""
         with restored():
             self._end_passes(seed, position)
-        return self._batches(seed, position)
+        return (self._batch(seed, each) for each in itertools.count(position))
 
-    def _batches(self, seed: int, position: int) -> Iterator[Any]:
-        while True:
-            self._end_passes(seed, position)
-            count = len(self.sequence)
-            passes, index = divmod(position, count)
-            order = np.arange(count)
-            if self._shuffle:
-                np.random.RandomState([seed, passes]).shuffle(order)
-            self._last = self._read(int(order[index]), seed, passes, index)
-            yield self._last
-            position += 1
+    def _batch(self, seed: int, position: int) -> Any:
+        self._end_passes(seed, position)
+        passes, index = divmod(position, self._count)
+        order = np.arange(self._count)
+        if self._shuffle:
+            np.random.RandomState([seed, passes]).shuffle(order)
+        self._last = self._read(int(order[index]), seed, passes, index)
+        return self._last
 
     def hashed(self, again: bool) -> Optional[str]:
-        """Return the hash of the last batch; ``again``: read it a second time first."""
+        """Return the hash of the last batch; if ``again``, read that batch a second time first."""
         if self._place is None:
             return None
         with restored():
@@ -121,21 +126,24 @@ class Sequences:
         return self.sequence[index]
 
     def _end_passes(self, seed: int, position: int) -> None:
-        for end in range(self._ended, position // len(self.sequence)):
+        for end in range(self._ended, position // self._count):
             seeded(seed, end)
             self.sequence.on_epoch_end()
             self._ended = end + 1
 
 
 class Generator:
-    """Batches of a generator, which is seeded at the start of each epoch; none is read twice.
+    """Batches of a generator; random numbers are seeded at the start of each epoch.
 
-    bert4keras' ``DataGenerator.forfit()`` with ``steps`` batches per pass can start at any epoch. A
-    resumed run reads any other generator again from its first batch.
+    A resumed run starts bert4keras' ``DataGenerator.forfit()`` at the epoch to continue, if a pass
+    has ``steps`` batches. It reads every other generator from the first batch on.
+
+    Attributes:
+      read: number of batches that were yielded, also before a resume.
     """
 
-    def __init__(self, generator: Any, steps: int) -> None:
-        self._generator, self.steps = generator, steps
+    def __init__(self, generator: Any, steps: int, read: int = 0) -> None:
+        self._generator, self.steps, self.read = generator, steps, read
         self._hash = ""
 
     def identity(self, seed: int) -> Dict[str, Any]:
@@ -147,7 +155,7 @@ class Generator:
         starts_over = self.starts_over()
         number = position // self.steps * self.steps if starts_over else 0
         if position - number:
-            note(f"skipping {position - number} batches of the generator that were trained before")
+            note(f"skipping {position - number} batches of the generator that were read before")
         while True:
             if number % self.steps == 0:
                 seeded(seed, number // self.steps)
@@ -155,6 +163,8 @@ class Generator:
             try:
                 batch = next(self._generator)
             except StopIteration:
+                if self.steps == ONE_EPOCH:  # Keras warns of it
+                    return
                 raise DataError(
                     f"the generator ended after {number} batches; it must yield batches for all "
                     f"epochs, e.g. in `while True:` or by bert4keras' forfit()"
@@ -162,6 +172,7 @@ class Generator:
             number += 1
             self._hash = hashlib.sha256(f"{self._hash}{digest(batch)}".encode()).hexdigest()
             if number > position:
+                self.read = number
                 yield batch
 
     def hashed(self, again: bool) -> str:
@@ -244,7 +255,7 @@ class Arrays:
         return {**given, "shuffle": False}
 
     def state(self, ended: bool) -> Dict[str, Any]:
-        """Return nothing: all arrays are compared, not one batch."""
+        """Return an empty dictionary, because ``identity`` compares all rows."""
         return {}
 
     def read_ahead(self) -> None:
@@ -253,12 +264,12 @@ class Arrays:
     wait = compare = read_ahead
 
     def close(self) -> None:
-        """Restore the model's method."""
+        """Restore the model's ``_standardize_user_data``."""
         vars(self._model).pop("_standardize_user_data", None)
 
 
 class Feed:
-    """The batches as a generator for Keras; reads the next batch while a step runs.
+    """A generator of batches for Keras; the next batch is read while a step runs.
 
     Args:
       source: ``Sequences`` or ``Generator``.
@@ -275,8 +286,7 @@ class Feed:
         self._source, self._steps, self._position = source, source.steps, position
         self._skip, self._before = skip, before.get("batch")
         self._example = getattr(source, "example", None)
-        slots: Dict[str, script_walk.Slot] = {}
-        script_walk.walk(getattr(source, "sequence", None), "", {}, slots, {})
+        slots, _ = script_walk.walk({"": getattr(source, "sequence", None)})
         # A checkpoint has the states of these after the last batch that was trained.
         self._draws = any(holds_generator(value) for value, _ in slots.values())
         # A generator that can start at an epoch need not read the one before.
@@ -293,7 +303,7 @@ class Feed:
             self._example = self._keep(next(self._batches))
 
     def state(self, ended: bool) -> Dict[str, Any]:
-        """Return a hash of what was read last, which callbacks may change at an epoch's end."""
+        """Return the hash of the last batch, which is read again if the epoch has ``ended``."""
         return {"batch": self._source.hashed(ended), "ahead": self._ahead is not None}
 
     def sample_weights(self, model: Any, class_weight: Any) -> Any:
@@ -314,8 +324,8 @@ class Feed:
     def _generator(self) -> Iterator[Any]:
         """Yield the batches for ``fit``.
 
-        Keras starts a resumed epoch with its first batch. In place of the batches that were trained
-        before, this repeats an example; ``FitStep.skip`` does not train on them.
+        Keras starts a resumed epoch with its first batch. An example replaces each batch that was
+        trained before; ``FitStep`` skips it.
         """
         for _ in range(self._skip):
             yield self._example
@@ -324,14 +334,14 @@ class Feed:
             self._position += 1
 
     def compare(self) -> None:
-        """Compare the batch read last with the checkpoint's, once all else is restored."""
+        """Read the checkpoint's last batch again; warn if its hash differs."""
         if self._before is None:
             return
         batch = self._next()
         restarted = self._draws and world().rank == 0  # other ranks' data are not in the checkpoint
         if self._source.hashed(False) != self._before and not restarted:
             note(
-                f"warning: batch {self._position} of the data differs from the one before the "
+                f"warning: batch {self._position} of the data is not the same as before the "
                 f"checkpoint: a resume is exact only if data depend on nothing but their files, "
                 f"numpy.random and random",
                 ranks=world().size,
@@ -351,7 +361,7 @@ class Feed:
     def read_ahead(self) -> None:
         """Start reading the next batch, unless the epoch ends here: then callbacks come first.
 
-        ``train_on_batch`` in a callback calls this once more in a step.
+        A callback that calls ``train_on_batch`` calls this a second time in a step.
         """
         if self._ahead is None and not self._alone and (self._position + 1) % self._steps:
             self._ahead = self._pool.submit(next, self._batches)

@@ -1,4 +1,4 @@
-"""Descriptions of a compiled model and ``fit``, which a resume compares; the monitor."""
+"""Descriptions of model and data, compared on resume; warnings of ``Run``; its monitor."""
 
 from __future__ import annotations
 
@@ -8,34 +8,37 @@ import re
 import types
 import warnings
 from collections import Counter
-from typing import Any, Dict, Iterable, List, Mapping, Optional
+from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple
 
 from amp_xla.backend import keras, tf
 from amp_xla.errors import AmpXlaError
 from amp_xla.graph.training_graph import layers_of
 from amp_xla.process.progress import note
 from amp_xla.training.checkpoint import CheckpointError
+from amp_xla.training.options import RunOptions
 from amp_xla.training.run import write_status
 
 IN_A_LOOP = (
-    "this process has already ended a run there: in a loop, such as over folds, give each run "
-    "another folder"
+    "this process has already ended a run in this folder; in a loop, such as over folds, give each "
+    "run another folder"
 )
 # Parts of the names of values for which lower is better.
-_LOWER = ("loss", "error", "mae", "mse", "perplexity")
+_LOWER = ("loss", "error", "entropy", "mae", "mse", "perplexity", "ppl")
 _KERAS = ("keras", "tensorflow", "tensorflow_core", "tf_keras")
+
+
+@dataclasses.dataclass(frozen=True)
+class Script:
+    """Configuration of a run that a script started, without a recipe's flags."""
+
+    run: RunOptions = RunOptions()
 
 
 def with_inner(optimizer: Any) -> List[Any]:
     """Return an optimizer and the optimizers that it wraps, the outermost first."""
-    found = [optimizer]
-    while True:
-        names = ("inner", "_optimizer", "optimizer")
-        inner = (getattr(found[-1], name, None) for name in names)
-        next_one = next((each for each in inner if hasattr(each, "apply_gradients")), None)
-        if next_one is None:
-            return found
-        found.append(next_one)
+    inside = (getattr(optimizer, name, None) for name in ("inner", "_optimizer", "optimizer"))
+    inner = next((each for each in inside if hasattr(each, "apply_gradients")), None)
+    return [optimizer] if inner is None else [optimizer, *with_inner(inner)]
 
 
 def objects(model: Any, step: Any, data: Iterable[Any]) -> List[Any]:
@@ -46,10 +49,10 @@ def objects(model: Any, step: Any, data: Iterable[Any]) -> List[Any]:
 
 
 def describe(model: Any, data: Mapping[str, Any]) -> Dict[str, Any]:
-    """Return ``data``, the loss, the optimizer and the layers' settings, name -> JSON of a value.
+    """Return the settings of data, loss, optimizer and layers: name -> JSON value.
 
-    Learning rates are those with which this process has first used the optimizer: callbacks change
-    them later.
+    Learning rates are those before this process first used the optimizer, because callbacks change
+    them.
     """
     optimizer = model.optimizer
     if "_amp_xla_config" not in vars(optimizer):
@@ -58,13 +61,11 @@ def describe(model: Any, data: Mapping[str, Any]) -> Dict[str, Any]:
             configs = [_config(part) for part in with_inner(optimizer)]
             known = [each for each in configs if each.keys() != {"class"}]
             vars(optimizer)["_amp_xla_config"] = known[0] if known else configs[0]
-    described: Dict[str, Any] = {}
     layers = {name: _config(layer) for name, layer in layers_of(model).items()}
     parts = {"data": data, "loss": model.loss, "optimizer": vars(optimizer)["_amp_xla_config"]}
     if model.loss_weights:
         parts["loss_weights"] = model.loss_weights
-    _flatten({**parts, "layer": layers}, "", described)
-    return described
+    return dict(_flat({**parts, "layer": layers}))
 
 
 def _config(thing: Any) -> Dict[str, Any]:
@@ -77,15 +78,15 @@ def _config(thing: Any) -> Dict[str, Any]:
     return {"class": type(thing).__name__, **config}
 
 
-def _flatten(value: Any, name: str, into: Dict[str, Any]) -> None:
+def _flat(value: Any, name: str = "") -> Iterator[Tuple[str, Any]]:
     if isinstance(value, Mapping) and value:
         for key, item in value.items():
-            _flatten(item, f"{name} {key}".strip(), into)
+            yield from _flat(item, f"{name} {key}".strip())
     elif hasattr(value, "get_config"):
-        _flatten(_config(value), name, into)
+        yield from _flat(_config(value), name)
     else:
         text = json.dumps(value, default=lambda x: getattr(x, "__name__", type(x).__name__))
-        into[name] = json.loads(text) if len(text) < 100 else text
+        yield name, json.loads(text) if len(text) < 100 else text
 
 
 def check_names(checkpoint: Optional[Any], model: Any) -> None:
@@ -117,24 +118,23 @@ def _plain(name: str) -> str:
     return re.sub(r"_\d+(?=/|$)", "", name)
 
 
-def name_changed(built: Mapping[str, Any], begun: Mapping[str, Any]) -> None:
-    """Print the names of variables that callbacks have set: ``built`` has the values before."""
-    names = [name for name in built if begun[name].tobytes() != built[name].tobytes()]
+def name_changed(before: Mapping[str, Any], now: Mapping[str, Any], when: str) -> None:
+    """Print the names of variables that differ, and ``when`` they were changed."""
+    names = [name for name in before if now[name].tobytes() != before[name].tobytes()]
     if names:
-        note(
-            f"callbacks set {', '.join(names[:3])}{' ...' if names[3:] else ''} in "
-            f"on_train_begin; the checkpoint's values replace them"
-        )
+        listed = f"{', '.join(names[:3])}{' ...' if names[3:] else ''}"
+        note(f"{listed} changed {when}; the checkpoint's values replace them")
 
 
 def name_late(known: int) -> int:
-    """Print the variables after the first ``known`` ones; return the number of all."""
+    """Warn about variables created after the first ``known``; return the number of all."""
     every = [variable.op.name for variable in tf.global_variables()]
     if every[known:]:
         names = f"{', '.join(every[known:][:3])}{' ...' if every[known:][3:] else ''}"
         note(
             f"warning: checkpoints do not hold the variables {names}, because they were created "
-            f"after fit began: a resume is not exact; train their model for one step before fit"
+            f"after fit began: a resume is not exact; create them before fit, an optimizer's by "
+            f"training its model for one step"
         )
     return len(every)
 
@@ -181,7 +181,7 @@ def known_monitor(
     """Return the monitor ``name`` as Keras writes it; 1.15 has ``acc`` for "accuracy".
 
     Raises:
-      AmpXlaError: no epoch of ``fit`` will have it.
+      AmpXlaError: no epoch of ``fit`` will log it.
     """
     validates = given["validation_data"] is not None or given.get("validation_split")
     values = [f"val_{metric}" for metric in model.metrics_names] if validates else []
@@ -203,7 +203,7 @@ def known_monitor(
 def choose_monitor(
     loop: Any, name: Optional[str], values: Mapping[str, float], missing: Optional[str]
 ) -> Optional[str]:
-    """Make the first value the monitor if none is set; return what is wrong with ``name``."""
+    """Make the first value the monitor if ``name`` is None; return an error if no log has it."""
     if loop.options.monitor in values:
         return ""
     if name is None:
@@ -217,11 +217,10 @@ def choose_monitor(
             f"Run(monitor={name!r}): the epoch logs have no such value; allowed: "
             f"{', '.join(f'val_{each}' for each in values)}"
         )
-        note(f"warning: {missing}; so no checkpoint is marked as the best")
     return missing
 
 
 def _writes(callback: Any) -> bool:
-    """Return whether a callback may write values into the logs: it calls code of the script."""
+    """Return whether a callback runs code of the script, which may add values to the logs."""
     is_own = type(callback).__module__.partition(".")[0] not in _KERAS
     return is_own or isinstance(callback, keras.callbacks.LambdaCallback)

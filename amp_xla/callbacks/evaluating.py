@@ -1,12 +1,11 @@
-"""Signals during Keras' validation and the other callbacks; a generator of validation data."""
+"""Signals during validation and the other callbacks."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from typing import Any, Iterator, Optional
+from typing import Any, Optional
 
-from amp_xla.callbacks.random_states import apart, seeded
 from amp_xla.process.stopping import SignalWatch
 from amp_xla.training.checkpoint import CheckpointError
 from amp_xla.training.loop import Content
@@ -14,36 +13,11 @@ from amp_xla.training.loop import Content
 _EVALUATING = "during an evaluation"
 
 
-class Validation:
-    """A generator of validation data; a resumed run reads again what was read before.
-
-    Attributes:
-      read: number of batches.
-    """
-
-    def __init__(self, read: int) -> None:
-        self.read = read
-
-    def batches(self, generator: Iterator[Any], seed: int) -> Iterator[Any]:
-        """Yield the batches of ``generator``, whose random numbers depend on ``seed``."""
-
-        def begun() -> Iterator[Any]:
-            seeded(seed)
-            yield from generator
-
-        batches = apart(begun())
-        for _ in range(self.read):
-            next(batches)
-        for batch in batches:
-            self.read += 1
-            yield batch
-
-
 class StateBefore:
     """State after the last batch of an epoch, in memory until all callbacks have been called.
 
-    Callbacks may take long and change the weights for a while, and must not be interrupted. So a
-    signal saves this state at once, in its own thread, and stops the run when they have ended.
+    Callbacks may take long, may change the weights for a time, and must not be interrupted. So a
+    signal saves this state at once, in a thread; the run stops after the callbacks.
     """
 
     def __init__(self, loop: Any, watch: SignalWatch) -> None:
@@ -52,10 +26,11 @@ class StateBefore:
         self._saving = threading.Lock()
 
     def take(self) -> None:
-        """Read the current state."""
-        self._content = self._loop.content()
-        self._watch.save = self._save
-        self.check()
+        """Read the current state at the end of an epoch, unless there are several ranks."""
+        if self._loop.state.evaluate_due and not self._loop.engine.ranks.several:
+            self._content = self._loop.content()
+            self._watch.save = self._save
+            self.check()
 
     def check(self) -> None:
         """Raise ``Stopped`` after a signal: a resumed run repeats the evaluation."""

@@ -1,4 +1,4 @@
-"""Random numbers of ``numpy.random``, ``random`` and the generators of a script."""
+"""States of ``numpy.random``, of ``random`` and of a script's random generators."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ GENERATORS: Any = (random.Random, np.random.RandomState, np.random.Generator)
 
 
 def generator(kind: str, state: Any) -> Any:
-    """Return a new generator with this ``__getstate__``, whose tuples may be lists."""
+    """Return a new generator with a state from JSON, where tuples have become lists."""
     new: Any = random.Random()
     if kind == "Random":
         version, key, gauss = state
@@ -37,14 +37,14 @@ def set_random_state(state: Any) -> None:
 
 
 def seeded(*numbers: int) -> None:
-    """Set both states by ``numbers``."""
+    """Seed ``numpy.random`` and ``random`` with ``numbers``."""
     np.random.seed(list(numbers))
     random.seed("/".join(map(str, numbers)))
 
 
 @contextlib.contextmanager
 def restored() -> Iterator[None]:
-    """Restore the random states, which are the script's, after the block."""
+    """Restore the states of ``numpy.random`` and ``random`` after the block."""
     script = random_state()
     try:
         yield

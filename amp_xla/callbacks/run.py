@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import functools
 import inspect
 import os
 import time
+import weakref
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Set, Union
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Union
 
 import numpy as np
 
 from amp_xla import backend
 from amp_xla.backend import keras, tf
 from amp_xla.callbacks import data, description, random_states
-from amp_xla.callbacks.evaluating import StateBefore, Validation
+from amp_xla.callbacks.evaluating import StateBefore
 from amp_xla.callbacks.script_state import ScriptState, of_version_0_1
 from amp_xla.callbacks.step import FitStep, check, job, metric_variables
 from amp_xla.config import fields
@@ -26,9 +26,10 @@ from amp_xla.process.progress import note
 from amp_xla.process.stopping import SignalWatch, Stopped, ending
 from amp_xla.training import distributed
 from amp_xla.training.checkpoint import CheckpointError
+from amp_xla.training.engine import fitting
 from amp_xla.training.job import TensorFlowEngine
 from amp_xla.training.launch import newest, prepare, report
-from amp_xla.training.loop import Content
+from amp_xla.training.loop import Content, Loop
 from amp_xla.training.options import Intervals, LoopOptions, RunOptions
 from amp_xla.training.run import ScriptFolder
 from amp_xla.training.state import LoopState
@@ -38,16 +39,9 @@ _NEW: Dict[str, Any] = {
     "seed": None, "monitor": "loss", "losses": [0.0, 0], "metrics": [], "callbacks": [],
     "ended": False, "state": {}, "ranks": [],
 }  # fmt: skip
-_ENDED: Set[Path] = set()  # folders of the runs that this process has ended
+_ENDED: Dict[Path, Any] = {}  # folder of a run that this process has ended -> its model, weakly
 # Callbacks that write files. With several ranks, only the first rank calls them.
 _WRITERS = ("ModelCheckpoint", "CSVLogger", "TensorBoard")
-
-
-@dataclasses.dataclass(frozen=True)
-class Script:
-    """Configuration of a run that a script started, without a recipe's flags."""
-
-    run: RunOptions = RunOptions()
 
 
 class Run(keras.callbacks.Callback):
@@ -62,8 +56,8 @@ class Run(keras.callbacks.Callback):
       folder: path of the run folder, such as ``runs/ner``.
       resume: continue from the newest whole checkpoint in ``folder``, if there is one.
       monitor: name of the log value that decides which checkpoint is best; None = ``val_loss``, or
-        without it the first ``val_`` value. Lower is better if the name contains loss, error, mae,
-        mse or perplexity.
+        without it the first ``val_`` value. Lower is better if the name contains loss, error,
+        entropy, mae, mse, perplexity or ppl.
       checkpoint_every: steps between checkpoints, more while one is being written; 0 = after each
         epoch and every 10 minutes.
       keep: number of newest checkpoints to keep, besides the best one.
@@ -98,7 +92,7 @@ class Run(keras.callbacks.Callback):
             problem = known[name].problem(value)
             if problem:
                 raise AmpXlaError(f"{name}={problem}")
-        self._config = Script(RunOptions(**options))
+        self._config = description.Script(RunOptions(**options))
         self._monitor, self._log_every = monitor, log_every
         # Absolute, because the script may change its folder.
         place = Path(os.path.abspath(str(Path(folder).expanduser())))
@@ -167,10 +161,10 @@ class Run(keras.callbacks.Callback):
             others = [other for other in others if type(other).__name__ not in _WRITERS]
         description.name_emptied(others)
         if inspect.isgenerator(given["validation_data"]):
-            given["validation_data"] = self._validated.batches(given["validation_data"], self._seed)
-        self._validating = given["validation_data"]
+            batches = self._validated.batches(self._seed + 1, self._validated.read)
+            given["validation_data"] = random_states.apart(batches)
         last = keras.callbacks.LambdaCallback(
-            on_train_begin=lambda logs: self._others_began(others),
+            on_train_begin=lambda logs: self._others_began(others, given["validation_data"]),
             on_batch_end=lambda batch, logs: self._after_batch(logs),
             on_epoch_end=lambda epoch, logs: self._after_epoch(logs),
         )
@@ -193,7 +187,8 @@ class Run(keras.callbacks.Callback):
         self._mine = ranks.get(self._ranks.world.rank, {})  # there may have been fewer ranks
         self._saved["state"] = {**self._saved["state"], **self._mine.get("state", {})}
         self._losses = list(self._saved["losses"])
-        self._validated = Validation(self._mine.get("validation", 0))
+        read_before = self._mine.get("validation", 0)
+        self._validated = data.Generator(given["validation_data"], data.ONE_EPOCH, read_before)
         self._classes = [type(o).__name__ for o in given["callbacks"] if o is not self]
         self._ended = bool(self._saved["ended"]) and self._classes == self._saved["callbacks"]
         state = resume_from.loop if resume_from else LoopState(epoch=given["initial_epoch"])
@@ -220,20 +215,23 @@ class Run(keras.callbacks.Callback):
         self._open.callback(self._step.close)
         name = self._monitor or f"val_{self._saved['monitor']}"
         name = name[len("val_") :] if name.startswith("val_") else name
-        options = LoopOptions(
-            given["epochs"], self._log_every, 0, name, description.higher_is_better(name)
-        )
+        better = description.higher_is_better(name)
+        options = LoopOptions(0, self._log_every, given["epochs"], name, better)
         engine = TensorFlowEngine(job(model, self._step, steps, lambda: self._validation, script))
         engine.skips = self._step.skips
         self._variables = len(tf.global_variables())
         self._built = engine.variables.snapshot() if resume_from else {}
         description.check_names(resume_from, model)
         try:
-            self._loop = prepare(self.folder, self._config, engine, options, resume_from)
+            loop = Loop(self.folder, engine, options, self._config)
+            self._loop = prepare(loop, resume_from)
         except CheckpointError as error:
             if self.folder.path not in _ENDED:
                 raise
             raise CheckpointError(f"{error}; {description.IN_A_LOOP}") from error
+        if resume_from and _ENDED.get(self.folder.path, lambda: None)() is model:
+            ended = fitting(resume_from, engine.variables.shapes())
+            description.name_changed(ended, self._built, "since the last fit")
         self._loop.more = self._more
         self._before = StateBefore(self._loop, self._watch)
         if resume_from is None:
@@ -257,9 +255,9 @@ class Run(keras.callbacks.Callback):
         if not self._continued:
             self._losses = [0.0, 0]
 
-    def _others_began(self, others: Sequence[Any]) -> None:
+    def _others_began(self, others: Sequence[Any], validation: Any) -> None:
         """Restore the state of the other callbacks, after their ``on_train_begin``."""
-        data_read = [getattr(self._source, "sequence", None), self._validating]
+        data_read = [getattr(self._source, "sequence", None), validation]
         data_read = data_read if self._ranks.first else []  # other ranks may have other rows
         objects = description.objects(self.model, self._step, data_read)
         self._others = ScriptState(
@@ -268,7 +266,7 @@ class Run(keras.callbacks.Callback):
         self._others.restore(last=False)
         if self._resume_from:
             engine, built, self._built = self._loop.engine, self._built, {}
-            description.name_changed(built, engine.variables.snapshot())
+            description.name_changed(built, engine.variables.snapshot(), "in on_train_begin")
             self._restore()
         if self._step.skip:
             self._others.silence()
@@ -299,7 +297,7 @@ class Run(keras.callbacks.Callback):
                 self._others.restore(last=False)
                 self._feed.compare()
                 self._others.restore()  # reading may have changed it
-                self._epoch_ends()
+                self._before.take()
             return
         size = int(logs["size"])
         self._losses = [float(self._losses[0] + logs["loss"] * size), self._losses[1] + size]
@@ -310,13 +308,7 @@ class Run(keras.callbacks.Callback):
         step.number = loop.state.step
         if not loop.state.evaluate_due:
             loop.between(self._watch, result.flags)
-        self._epoch_ends()
-        if loop.over:
-            self.model.stop_training = True
-
-    def _epoch_ends(self) -> None:
-        if self._loop.state.evaluate_due and not self._ranks.several:
-            self._before.take()
+        self._before.take()
 
     def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
         """Let a signal stop Keras' validation."""
@@ -388,12 +380,12 @@ class Run(keras.callbacks.Callback):
             words = f"{path} was ended by a callback after {state.epoch} epochs"
         if complete and path in _ENDED:
             raise AmpXlaError(f"{words}; {description.IN_A_LOOP}")
-        _ENDED.add(path)
+        _ENDED[path] = weakref.ref(self._step.model)
         if complete:
             note(words)
             return
         self._loop.save_if_needed()
-        self._loop.checkpoints.wait()
+        self._loop.finish_writing()
         description.name_unfinished(self._loop, self._ended)
         if self._missing:
             raise AmpXlaError(self._missing)

@@ -47,7 +47,7 @@ class ScriptState:
         self._called = tuple(f"{name}." for name in itertools.islice(self._roots, len(callbacks)))
         self._named: List[str] = []
         self._initial: Dict[str, str] = {}
-        slots, _ = self._walk()
+        slots, _ = script_walk.walk(self._roots)
         self._first = {name: value for name, (value, _) in slots.items()}
         values = copy.deepcopy(self._values(slots))
         self._initial = {name: text for name, (text, _) in values.items()}
@@ -56,7 +56,7 @@ class ScriptState:
         self._anew = {*saved.get("anew", saved["state"])}
 
     def silence(self) -> None:
-        """Do not call the callbacks for batches, until ``rejoin``: these were trained before."""
+        """Call no callback for batches until ``rejoin``, because these were trained before."""
         # The hooks of a LambdaCallback are attributes of the object.
         self._hooks = [
             {hook: vars(callback)[hook] for hook in _BATCH_HOOKS if hook in vars(callback)}
@@ -78,7 +78,7 @@ class ScriptState:
         ``state`` maps names to JSON; the JSON is empty if the name no longer exists. ``anew`` lists
         the names to which the script has assigned a new object.
         """
-        slots, _ = self._walk()
+        slots, _ = script_walk.walk(self._roots)
         values = self._values(slots)
         names = {name for name, (text, _) in values.items() if self._initial.get(name) != text}
         names.update([owner for name in names for owner in shared(values[name][0])])
@@ -91,15 +91,15 @@ class ScriptState:
         }
 
     def restore(self, last: bool = True) -> None:
-        """Restore what the checkpoint has, and the rest as it was when ``fit`` began.
+        """Restore the checkpoint's values; all others become those at the start of ``fit``.
 
-        A list that data and a callback share stays one object. An object that the script has
-        replaced by another keeps its content, because it may be a view of the data.
+        A list that data and a callback share stays one object. If the script had assigned a new
+        object, the old one keeps its content, because it may be a view of the data.
 
         Args:
-          last: no other call follows; print what cannot be restored.
+          last: True = no other call follows: print what cannot be restored.
         """
-        slots, holders = self._walk()
+        slots, holders = script_walk.walk(self._roots)
         texts = {name: text for name, (text, _) in self._values(slots).items()}
         differ = {name for name, (text, _) in self._before.items() if texts.get(name) != text}
         group = collections.defaultdict(set)  # names of one object, by the first of them
@@ -141,21 +141,12 @@ class ScriptState:
         if lost and last:
             lost.sort(key=len)
             note(
-                f"warning: this script has no place for {', '.join(lost[:3])} of the checkpoint: "
+                f"warning: this script has no {', '.join(lost[:3])}, which the checkpoint holds: "
                 f"the resume is exact only if a callback creates them again before it reads them"
             )
 
-    def _walk(self) -> Tuple[Dict[str, script_walk.Slot], Dict[str, Any]]:
-        """Return the values that ``script_walk.walk`` reaches from all roots, and their holders."""
-        slots: Dict[str, script_walk.Slot] = {}
-        holders: Dict[str, Any] = {}
-        roots = {id(root): name for name, root in self._roots.items()}
-        for name, root in self._roots.items():
-            script_walk.walk(root, name, dict(roots), slots, holders)
-        return slots, holders
-
     def _values(self, slots: Mapping[str, script_walk.Slot]) -> Dict[str, Tuple[str, Arrays]]:
-        """Return name -> JSON and arrays of what can be restored; print the rest."""
+        """Return name -> JSON and arrays of values that can be restored; warn of the others."""
         values: Dict[str, Tuple[str, Arrays]] = {}
         owners: Dict[int, str] = {}
         lost = []
@@ -185,7 +176,7 @@ class ScriptState:
         return values
 
     def _is_left_out(self, name: str, value: Any) -> bool:
-        """Return whether a value is Keras' or the script's own, or data, which are compared."""
+        """Return whether checkpoints leave out a value: a hook, a path of the script, or data."""
         _, _, rest = name.partition(".")
         last = rest.rpartition(".")[2]
         if last in _BATCH_HOOKS or value is script_walk.MISSING:
@@ -239,7 +230,7 @@ def _is_secret(name: str, text: str) -> bool:
 
 
 def numbered(pairs: Iterable[Tuple[str, Any]]) -> Dict[str, Any]:
-    """Return name -> value; the second one of a name has a 2 after it, and so on."""
+    """Return name -> value; a repeated name gets a number, as in ``Seen``, ``Seen 2``."""
     counts: Dict[str, int] = collections.Counter()
     values = {}
     for name, value in pairs:
@@ -249,7 +240,7 @@ def numbered(pairs: Iterable[Tuple[str, Any]]) -> Dict[str, Any]:
 
 
 def of_version_0_1(fit: Mapping[str, Any]) -> Dict[str, Any]:
-    """Return the state of ``fit`` in today's form; checkpoints of 0.1 have that of callbacks."""
+    """Convert the state of ``fit`` in a checkpoint, maybe of version 0.1, to today's form."""
     old = [each for each in fit.get("callbacks", ()) if isinstance(each, dict)]
     if not old:
         return dict(fit)

@@ -20,7 +20,7 @@ Arrays = Mapping[str, np.ndarray]
 
 
 def shared(text: str) -> List[str]:
-    """Return the names of the other values that an encoded value shares objects with."""
+    """Return the names of the values with which an encoded value shares objects."""
     names = re.findall(r'"same": ("(?:[^"\\]|\\.)*")', text)
     return [str(json.loads(name)).partition("|")[0] for name in names]
 
@@ -45,7 +45,7 @@ def encoded(
     """Return a value for JSON; raise TypeError if it cannot be restored exactly.
 
     Args:
-      name: name of the array if the value is one, and start of the names of those in it.
+      name: name of the value; the names of arrays inside it begin with it.
       arrays: gets the arrays in the value, not copies.
       owners: id -> name of lists, dictionaries, sets and arrays that have been encoded.
     """
@@ -85,7 +85,7 @@ def decoded(
     """Return a new value equal to the one that ``encoded`` got.
 
     Args:
-      made: gets name -> each list, dictionary, set and array in the value.
+      made: gets name -> object for each list, dictionary, set and array in the value.
       value_of: function from a name to its object, for objects with several names.
     """
     if not isinstance(value, (list, dict)):

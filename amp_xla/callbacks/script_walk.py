@@ -11,7 +11,7 @@ import random
 import re
 import sys
 import types
-from typing import Any, Dict, Iterator, Set, Tuple
+from typing import Any, Dict, Iterator, Mapping, Set, Tuple
 
 import numpy as np
 
@@ -44,38 +44,41 @@ def setter(thing: Any, name: str) -> Any:
     return None if fixed else functools.partial(setattr, thing, name)
 
 
-def walk(
-    root: Any, name: str, seen: Dict[int, str], slots: Dict[str, Slot], holders: Dict[str, Any]
-) -> None:
-    """Add the values that can be reached from a callback or another object of ``fit``.
+def walk(roots: Mapping[str, Any]) -> Tuple[Dict[str, Slot], Dict[str, Any]]:
+    """Return the values that callbacks and other objects of ``fit`` can reach, and their holders.
 
-    They are in attributes, in class variables and containers, in functions of the script (defaults,
-    ``nonlocal`` and ``global`` variables), and in the script's objects and classes there.
+    These are attributes, class variables, items of containers, variables of the script's functions
+    (defaults, ``nonlocal``, ``global``), and the same of the script's objects found there.
 
     Args:
-      name: start of the names.
-      seen: id -> name of objects that have been found.
-      slots: gets name -> value, and a function that replaces it.
-      holders: gets name -> object that holds values.
+      roots: name -> callback or other object; names of values begin with it.
+
+    Returns:
+      Name -> value, and a function that replaces it; name -> object that holds values.
     """
-    queue = collections.deque([(name, root)])
-    while queue:
-        prefix, thing = queue.popleft()
-        holders[prefix] = thing
-        for part, value, change in _parts(thing):
-            if _is_keras(thing, part):
-                continue
-            full = f"{prefix}.{part}"
-            if not _is_holder(value):
-                slots[full] = value, change
-                continue
-            if id(value) not in seen:
-                seen[id(value)] = full
-                queue.append((full, value))
-            # If another object is there later, a line names it: it cannot be created again.
-            fixed = isinstance(value, (type, types.FunctionType))
-            kind = value.__qualname__ if fixed else f"{type(value).__name__} {seen[id(value)]}"
-            slots[f"{full}.is"] = kind, None
+    slots: Dict[str, Slot] = {}
+    holders: Dict[str, Any] = {}
+    for name, root in roots.items():
+        seen = {id(each): other for other, each in roots.items()}
+        queue = collections.deque([(name, root)])
+        while queue:
+            prefix, thing = queue.popleft()
+            holders[prefix] = thing
+            for part, value, change in _parts(thing):
+                if _is_keras(thing, part):
+                    continue
+                full = f"{prefix}.{part}"
+                if not _is_holder(value):
+                    slots[full] = value, change
+                    continue
+                if id(value) not in seen:
+                    seen[id(value)] = full
+                    queue.append((full, value))
+                # If another object is there later, a line names it: it cannot be created again.
+                fixed = isinstance(value, (type, types.FunctionType))
+                kind = value.__qualname__ if fixed else f"{type(value).__name__} {seen[id(value)]}"
+                slots[f"{full}.is"] = kind, None
+    return slots, holders
 
 
 def _parts(thing: Any) -> Iterator[Tuple[str, Any, Any]]:

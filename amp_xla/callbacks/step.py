@@ -33,6 +33,8 @@ def check(model: Any) -> None:
     """Raise AmpXlaError unless ``Run`` can train a model; warn if it loses small gradients."""
     if getattr(model, "optimizer", None) is None:
         raise AmpXlaError("the model is not compiled; call model.compile before fit")
+    if isinstance(getattr(model, "train_function", None), FitStep):
+        raise AmpXlaError("a fit of this model is running with a Run; use no other Run inside it")
     if getattr(model, "_distribution_strategy", None) is not None:
         raise AmpXlaError(
             "Run does not train under a tf.distribute strategy; on several GPUs start the "
@@ -65,17 +67,12 @@ class FitStep:
 
     Attributes:
       number: number of the current step.
-      skip: number of next batches that were trained before the run was resumed.
+      skip: number of next batches to skip, because they were trained before the resume.
       whole: the model's train function: Keras', or a function of the script around it.
     """
 
     def __init__(
-        self,
-        model: Any,
-        feed: Any,
-        class_weight: Any,
-        seed: int,
-        flag: Callable[[], bool],
+        self, model: Any, feed: Any, class_weight: Any, seed: int, flag: Callable[[], bool]
     ) -> None:
         optimizer = model.optimizer
         self.model, self.optimizer, self.metric_names = model, optimizer, ()
@@ -98,7 +95,6 @@ class FitStep:
             )
         self.function = function
         self.train_op = self.updates_op = function.updates_op
-        self.learning_rate = _rate(optimizer, 0)
         self._own = list(function.inputs), list(function.fetches)
         self._fetched: Dict[str, Any] = {}
         self._adapted: Any = None  # the scale's variable in Keras' own wrapper, which skips steps
@@ -151,8 +147,7 @@ class FitStep:
     def _add_fetches(self) -> None:
         optimizer = self.optimizer
         with tf.control_dependencies([self.train_op]):
-            # Keras has counted this step, also if it was skipped; -1 gives the rate it used.
-            fetches = {"learning_rate": _rate(optimizer, -1)}
+            fetches = {"learning_rate": _rate(optimizer)}
             applied = getattr(optimizer, "applied_steps", optimizer.iterations)
             fetches["applied"] = applied.read_value()
         if hasattr(optimizer, "gradients_finite"):
@@ -175,7 +170,7 @@ class FitStep:
             self._fetch(name, tensor)
 
     def _add_figures(self) -> None:
-        """Add the mean loss and the sum of the flags of all ranks."""
+        """Fetch the mean loss and the sum of the flags over all ranks."""
         hvd: Any = self._ranks.hvd
         flag = tf.placeholder(tf.float32, [1])
         loss = tf.cast(self.function.outputs[0], tf.float32) / float(self._ranks.world.size)
@@ -189,7 +184,7 @@ class FitStep:
         self.function.fetch_callbacks[fetch] = lambda value: self._fetched.update({name: value})
 
     def __call__(self, inputs: Any) -> List[Any]:
-        """Run the step; return the result of Keras' train function, or 0 for a skipped batch."""
+        """Run the step; return the result of Keras' train function, zeros for a skipped batch."""
         function = self.function
         if self.skip:
             return [np.float64(0.0)] + [np.zeros(())] * (len(function.outputs) - 1)
@@ -216,23 +211,19 @@ class FitStep:
             fetched["finite"] = fetched["good_steps"] > 0 or fetched["loss_scale"] > scale
             fetched["loss_scale"] = scale
         if self.executed is None:
-            self._count()
+            fetches = [*function.outputs, *function.fetches, function.updates_op]
+            self.executed = counted(function.run_metadata, backend.session(), fetches)
+            function.run_options = function.run_metadata = None
         fed = zip(function.inputs, inputs)  # without Keras' learning phase, a bool
         self.fed = {t.op.name: value for t, value in fed if t.dtype.base_dtype != tf.bool}
         if self._ranks.several:
             outputs = [self._fetched["figures"][0], *outputs[1:]]
         return outputs
 
-    def _count(self) -> None:
-        function = self.function
-        fetches = [*function.outputs, *function.fetches, function.updates_op]
-        self.executed = counted(function.run_metadata, backend.session(), fetches)
-        function.run_options = function.run_metadata = None
-
     def _make_callable(self, feeds: List[Any], symbols: Any, values: Any, session: Any) -> None:
-        """Set Keras' callable to one that is traced as long as there are ``run_options``.
+        """Replace Keras' callable by one that is traced as long as there are ``run_options``.
 
-        Keras would have another one for steps that are not traced, and XLA would compile it, too.
+        Keras would build a second callable for untraced steps, and XLA would compile both. And
         ``session.run`` refuses arrays that Keras accepts, such as labels with one dimension less.
         """
         function = self.function
@@ -309,13 +300,13 @@ def _inside(model: Any) -> Optional[Any]:
     return None
 
 
-def _rate(optimizer: Any, steps: int) -> Any:
-    """Return the learning rate at the optimizer's iteration plus ``steps``, a scalar tensor."""
+def _rate(optimizer: Any) -> Any:
+    """Return the learning rate of the step that Keras has counted last, a scalar tensor."""
     inner = description.with_inner(optimizer)[-1]
     if "learning_rate" not in getattr(inner, "_hyper", {}):
         return tf.convert_to_tensor(getattr(inner, "learning_rate", math.nan), tf.float32)
     iterations = inner.iterations
-    inner._iterations = iterations.read_value() + steps  # schedules of Keras and bert4keras read it
+    inner._iterations = iterations.read_value() - 1  # schedules of Keras and bert4keras read it
     try:
         return tf.convert_to_tensor(inner._decayed_lr(tf.float32))
     finally:
@@ -341,7 +332,7 @@ class FitJob(Job):
         return training_graph.from_model(self.model)
 
     def verify(self, graph: executed.ExecutedGraph) -> None:
-        """Compare the executed graph with Keras' mixed policy, or without one with the settings.
+        """Compare the executed graph with Keras' mixed policy if there is one, else with settings.
 
         Raises:
           NothingConvertedError, UnsupportedError: the executed graph differs from the policy or the
@@ -362,4 +353,4 @@ def job(model: Any, step: Any, steps: int, evaluate: Any, script: Dict[str, Any]
     batches: Any = types.SimpleNamespace(
         shapes=(), steps_per_epoch=lambda: steps, epoch=lambda epoch: iter(())
     )
-    return FitJob(model, step, batches, evaluate, {}, configuring.current(), script=script)
+    return FitJob(model, step, batches, evaluate, {}, {}, configuring.current(), script=script)

@@ -7,7 +7,7 @@ from typing import Dict, NamedTuple, Tuple
 class Command(NamedTuple):
     """A command: a module whose ``main(argv)`` returns the exit code.
 
-    ``positional`` are flags that may be omitted if their values come first, in this order.
+    ``positional``: flags whose values may come first, in this order, without the flag's name.
     """
 
     module: str
@@ -16,8 +16,8 @@ class Command(NamedTuple):
 
 
 OF_A_SCRIPT = (
-    "a script trained this run by model.fit, and only the script can build its model: predict "
-    "there, or export it by: amp-xla export RUN my_script.py:build_model"
+    "a script trained this run by model.fit, and only the script can build its model: predict in "
+    "the script, or export the model by: amp-xla export RUN my_script.py:build_model"
 )
 _ELSEWHERE = {"prepare": "amp_xla.tasks.pretraining.data.prepare", "tune": "amp_xla.speed.tune"}
 COMMANDS: Dict[str, Command] = {

@@ -36,8 +36,8 @@ def _run(words: Sequence[str]) -> int:
 def with_flags(words: Sequence[str], names: Sequence[str]) -> List[str]:
     """Turn leading values into flags: ``RUN FILE`` -> ``--run RUN --file FILE``.
 
-    If RUN is the only value of a command, several runs are allowed; they are joined by commas. The
-    value ``-`` is standard input.
+    A command whose only value is RUN takes several runs; commas join them. The value ``-`` is
+    standard input.
 
     Raises:
       AmpXlaError: there are more values than ``names``.

@@ -1,6 +1,6 @@
 """``amp-xla doctor``: check whether this machine can train with mixed precision and XLA.
 
-Each check says what was found, why it matters and, if something is wrong, how to fix it. The exit
+Each check prints what was found, why it matters and, if something is wrong, how to fix it. The exit
 code is 1 if training would fail, else 0.
 """
 

@@ -37,7 +37,7 @@ class Config:
     file: Optional[str] = None
     """labelled samples in the format of the training file"""
     errors: Annotated[int, within(at_least=0)] = 100
-    """maximum number of lines in errors.tsv, worst first"""
+    """maximum number of lines in errors.tsv, the worst errors first"""
     json: bool = False
     """print JSON"""
     saved: SavedOptions = SavedOptions()
@@ -141,7 +141,7 @@ def result_of(one: SampleScores, every: Sequence[SampleScores], seed: int) -> Di
 
 
 def write(one: SampleScores, result: Dict[str, Any], errors: int) -> None:
-    """Write ``result.json`` and ``errors.tsv`` into the run folder; write its report again."""
+    """Write ``result.json`` and ``errors.tsv`` into the run folder; update its report."""
     run, name = one.samples.run, Path(one.samples.file).name
     name = "".join(c if c.isalnum() or c in "-_." else "_" for c in name).strip(".")
     folder = run / record.EVALUATIONS / (name or "file")

@@ -25,7 +25,6 @@ from amp_xla.process.stopping import temporary_folder
 from amp_xla.settings import Precision, Settings
 from amp_xla.training.checkpoint import Checkpoint, find
 from amp_xla.training.recipe import Recipe, module_of
-from amp_xla.training.run import ScriptFolder
 
 _FULL = [os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)]
 WRITERS = {
@@ -101,11 +100,27 @@ def main(argv: List[str]) -> int:
 def _write(
     config: Config, folder: Path, model: Any, saved: Any, source: str, dev: Any = None
 ) -> int:  # fmt: skip
-    """Write a recipe's model, or a script's model if ``saved`` is None."""
+    """Write a recipe's model, or a script's if ``saved`` is None; print how its outputs differ."""
+    from amp_xla.export.model import compare
+
     writer = importlib.import_module(f"amp_xla.export.{WRITERS[config.format]}")
-    said = all_or_nothing(
-        folder, lambda temporary: _compared(model, writer, temporary, config, saved, dev)
-    )
+    samples, dtype = model.samples(), config.dtype.replace("int8", "fp32")
+    expected = model.run(*samples)
+
+    def write(temporary: Path) -> str:
+        writer.write(model, temporary, dtype)
+        if saved is not None:
+            lines = writer.describe(model, card.FOLDER)
+            card.write(temporary, saved, model.task, model.labels, lines)
+        load = getattr(writer, "load", model.reload)  # `reload` reads the formats of --bert
+        difference = compare(expected, load(temporary)(*samples), dtype)
+        if dev is not None:
+            from amp_xla.export import quantized
+
+            return quantized.quantize(model, temporary, dev, config.accept_accuracy)
+        return f"its outputs differ from the run's by at most {difference:.1g}"
+
+    said = all_or_nothing(folder, write)
     output.lines([f"written: {folder}, from {source}; {said}", *writer.describe(model, folder)])
     return 0
 
@@ -119,7 +134,7 @@ def _export_script(config: Config, target: str, words: List[str]) -> int:
         raise AmpXlaError("--dtype int8 needs the dev texts of a recipe's run; allowed: fp32, fp16")
     if weights is None:
         saved = find(Path(config.run), config.saved.checkpoint)
-        if saved.recipe != ScriptFolder.RECIPE:
+        if not saved.of_script:
             raise AmpXlaError(f"{config.run} is a run of recipe {saved.recipe}: leave out {target}")
         weights = str(saved.path)
     folder = config.folder(config.run if saved else f"runs/{Path(script.path).stem}")
@@ -166,29 +181,11 @@ def _saved_model(recipe: Recipe, saved: Any, folder: Path) -> str:
     return signature
 
 
-def _compared(model: Any, writer: Any, folder: Path, config: Config, saved: Any, dev: Any) -> str:
-    """Write the model; return by how much its outputs differ from the run's."""
-    from amp_xla.export.model import compare
-
-    samples, dtype = model.samples(), config.dtype.replace("int8", "fp32")
-    expected = model.run(*samples)
-    writer.write(model, folder, dtype)
-    if saved is not None:
-        card.write(folder, saved, model.task, model.labels, writer.describe(model, card.FOLDER))
-    load = getattr(writer, "load", model.reload)  # `reload` reads the formats of --bert
-    difference = compare(expected, load(folder)(*samples), dtype)
-    if dev is not None:
-        from amp_xla.export import quantized
-
-        return quantized.quantize(model, folder, dev, config.accept_accuracy)
-    return f"its outputs differ from the run's by at most {difference:.1g}"
-
-
 def all_or_nothing(folder: Path, write: Callable[[Path], Any]) -> Any:
     """Let ``write`` fill a temporary folder, rename it to ``folder``, return ``write``'s result.
 
     Raises:
-      AmpXlaError: the disk is full; the temporary folder was removed.
+      AmpXlaError: the disk is full, or ``folder`` exists now; the temporary folder was removed.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     prefix = f"{durable.TEMPORARY}{folder.name}-"

@@ -1,4 +1,4 @@
-"""``amp-xla plan``: forecast step time, memory, hours and cost of a job on GPUs, without one.
+"""``amp-xla plan``: forecast step time, memory, hours and cost on GPUs that are not here.
 
     amp-xla plan classification --gpu a100-40g,rtx3090 --price 2.5 -- --layers 12 --hidden 768
     amp-xla plan my_script.py:build_model --gpu all

@@ -23,7 +23,6 @@ from amp_xla.process.progress import note
 from amp_xla.training.answers import Answers, Row, checked
 from amp_xla.training.checkpoint import Checkpoint, find
 from amp_xla.training.recipe import FunctionName, Recipe, find_recipe, own_recipe
-from amp_xla.training.run import ScriptFolder
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +37,7 @@ class SavedOptions:
     def load(self, run: str) -> Tuple[Checkpoint, Recipe]:
         """Return the checkpoint and its recipe; raise AmpXlaError if another trained the run."""
         saved = find(Path(run), self.checkpoint)
-        if saved.recipe == ScriptFolder.RECIPE:
+        if saved.of_script:
             raise AmpXlaError(f"{run}: {OF_A_SCRIPT}")
         recipe = find_recipe(self.recipe or own_recipe(saved.recipe))
         if recipe.name != saved.recipe:
@@ -47,7 +46,7 @@ class SavedOptions:
 
 
 def files_of(saved: Checkpoint, recipe: Recipe) -> Tuple[Any, Optional[Layout]]:
-    """Return a run's file options, and the layout of its training file; None if it has none."""
+    """Return a run's file options and its training file's layout; None if none was saved."""
     path = saved.path / LAYOUT
     layout = Layout.load(str(path)) if path.is_file() else None
     return vars(saved.config(recipe.config)).get("files"), layout
@@ -97,9 +96,8 @@ def main(argv: List[str]) -> int:
     elif config.vectors is not None:
         function, advice = "vectors", "--vectors needs a run of an encoder, such as classification"
     elif generates:
-        function = "generate"
+        function, named = "generate", {"generation": config.generation}
         advice = "--beams, --top-k and the other options of text generation need a seq2seq run"
-        named = {"generation": config.generation}
     saved, recipe = config.saved.load(config.run)
     recipe.need(function, config.run, advice)
     lines = _inputs(saved, recipe, config)
@@ -128,7 +126,7 @@ def _inputs(saved: Checkpoint, recipe: Recipe, config: Config) -> List[str]:
     if not (saved.path / LAYOUT).is_file():
         return lines_of(config.file)  # a run of an older version
     files, run = files_of(saved, recipe)
-    path, lines = config.file or "-", _lines(config.file)
+    path, lines = config.file or "-", lines_of(config.file)
     method = vars(saved.config(recipe.config)).get("method", "cross-encoder")
     alone = config.vectors is not None and method != "cross-encoder"
     inputs, layout = files.questions(path, lines, run, alone or config.query is not None)
@@ -173,12 +171,6 @@ def lines_of(file: Optional[str]) -> List[str]:
     Raises:
       AmpXlaError: a line is not UTF-8 text.
     """
-    lines = _lines(file)
-    _warn(file or "-", lines)
-    return lines
-
-
-def _lines(file: Optional[str]) -> List[str]:
     path = "-" if file is None else file
     if path == "-" and sys.stdin is not None and sys.stdin.isatty():
         note("type texts, one per line; end with Ctrl-D")

@@ -2,8 +2,8 @@
 
     make train RECIPE=classification NP=2
 
-It starts the recipe's command once per rank, shows the output of rank 0, forwards signals, and ends
-all ranks if one fails. docs/launchers.md: horovodrun, mpirun and Slurm, for several machines.
+The command starts the recipe once per rank, shows the output of rank 0, forwards signals, and ends
+all ranks if one fails. For several machines see docs/launchers.md: horovodrun, mpirun and Slurm.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class Rank:
 
     @property
     def stopped_by(self) -> Optional[int]:
-        """The signal that has stopped it, by its exit code; None for a failure or SIGKILL."""
+        """The signal that stopped the rank, by its exit code; None for a failure or SIGKILL."""
         numbers = (n for n, code in _STOPPED.items() if self.code in (code, 128 + n))
         return next(numbers, None)
 
@@ -141,7 +141,7 @@ class Rank:
                 os.killpg(self._process.pid, number)
 
     def why(self) -> str:
-        """Return why it ended: its error line, the signal, or the exit code and its last line."""
+        """Return why the rank ended: error line, signal, or exit code and last line."""
         error = self.last("error: ")
         if error:
             return error[len("error: ") :].rstrip()
@@ -215,7 +215,7 @@ class Launcher:
         return self._starting
 
     def wait(self) -> int:
-        """Wait for all ranks to end; return the exit code of the first that failed, else 0."""
+        """Wait for all ranks to end; return the exit code of the rank that failed first, else 0."""
         try:
             while any(rank.code is None for rank in self.ranks):
                 if self._time_is_up():
@@ -265,6 +265,6 @@ class Launcher:
             return rank.code or 0
         if silent:
             names = " and ".join(f"rank {rank.number}" for rank in silent)
-            note(f"error: {names} did not respond and was killed; continue with --resume")
+            note(f"error: {names} did not respond: killed; continue with --resume")
             return RankLost.exit_code
         return failed[0].code or 0 if failed else 0

@@ -1,4 +1,4 @@
-"""Build the model that ``inspect`` and ``rehearse`` examine, as for a GPU with float16.
+"""Build the model that ``inspect``, ``rehearse`` or ``plan`` examines, as for float16 on a GPU.
 
 It is the model of a recipe's job, or of a user's script.
 """
@@ -77,7 +77,7 @@ class SubjectOptions:
         """Build the recipe's job or the script's model.
 
         Args:
-          words: flags of the recipe, or words of the script. ``work``: see ``open_recipe``.
+          words: flags of the recipe, or of the script. ``work``: see ``open_recipe``.
 
         Raises:
           AmpXlaError: the recipe, script or batch does not exist; or ``--batch`` is given for a
@@ -157,7 +157,7 @@ def feeds(job: Any) -> Iterator[List[Any]]:
 
 
 def longest(batches: Optional[Iterator[Any]]) -> Tuple[Optional[Sequence[Any]], float]:
-    """Return the largest of some batches, and the ratio of their mean size to its size."""
+    """Return the largest of the first batches, and the ratio of the mean to the largest size."""
     if batches is None:
         note("no batch given: assuming 32 rows of 128 tokens")
         return None, 1.0
@@ -192,7 +192,6 @@ def open_script(script: ScriptFunction, words: Sequence[str], batch: Optional[st
     from amp_xla.backend import keras
 
     path = os.path.abspath(script.path)
-    sys.path.insert(0, os.path.dirname(path))
     sys.argv[:] = [path, *words]
     module = module_of(path)
     model = _value(module, script)

@@ -25,7 +25,7 @@ _PORTS = range(16384, 32768)
 class Task(NamedTuple):
     """A task of a Slurm step: number ``local`` on the node with index ``node``.
 
-    ``slots`` are the numbers of tasks on each of the ``nodes``; ``port`` is that of rendezvous.
+    ``slots``: numbers of tasks on each of ``nodes``. ``port``: port of the rendezvous server.
     """
 
     nodes: List[str]

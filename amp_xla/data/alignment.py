@@ -1,4 +1,4 @@
-"""Tokens of texts and the characters that they stand for; labels that are spans of tokens."""
+"""Tokens of texts with their positions in the text; labels that are spans of tokens."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CUT, WITHIN = "cut off by --max-length", "not at token boundaries"
 class AlignedTexts(NamedTuple):
     """Texts, their tokens or windows, and where each token is in its text.
 
-    ``starts`` and ``ends`` are positions in characters, without those of [CLS] and [SEP].
+    ``starts`` and ``ends`` are the tokens' positions in characters; [CLS] and [SEP] have none.
     """
 
     texts: Sequence[str]
@@ -33,21 +33,21 @@ class AlignedTexts(NamedTuple):
     def of(
         cls, texts: Sequence[str], tokenizer: Tokenizer, max_length: int, stride: int = 0
     ) -> AlignedTexts:
-        """Return the tokens of texts, cut or in windows as by ``Encoded.fitting``."""
+        """Tokenize texts; ``Encoded.fitting`` cuts long texts, or makes windows of them."""
         each = [tokenizer.aligned_pieces(text) for text in texts]
         parts = (Part([tokenizer.cls_id], ids, [tokenizer.sep_id]) for ids, _, _ in each)
         encoded = Encoded.fitting(parts, max_length, stride)
         return cls(texts, encoded, [s for _, s, _ in each], [e for _, _, e in each])
 
     def cut(self) -> int:
-        """Return the number of texts that have more tokens than ``encoded``."""
+        """Return the number of texts that are cut."""
         return int(np.count_nonzero(self.encoded.lost))
 
     def span(self, text: int, start: int, end: int) -> Tuple[int, int, str]:
-        """Return the first and last token of some characters; and why they do not fit, or "".
+        """Return the first and last token of characters ``start`` to ``end``, and a reason.
 
-        The tokens may contain more than the characters ``start`` to ``end``. If there are none, the
-        first number is greater than the second.
+        The reason says why the tokens have other characters; "" if they have exactly these. Without
+        such tokens, the first number is greater than the second.
         """
         starts, ends = self.starts[text], self.ends[text]
         first, last = bisect.bisect_right(ends, start), bisect.bisect_left(starts, end) - 1

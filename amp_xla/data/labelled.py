@@ -1,4 +1,4 @@
-"""Labelled texts and their batches; the settings that make one from the other."""
+"""Labelled texts and their batches; the settings that turn texts into batches."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ class WindowOptions(BatchOptions):
         most = self.max_length - 2
         if self.stride and (self.stride > most or self.max_length < 8):
             raise SettingsError(
-                f"--stride {self.stride}: allowed is 0 (no windows), or 1 to {most}, the room for "
-                f"text in --max-length {self.max_length}, which must be at least 8"
+                f"--stride {self.stride}: allowed is 0 (no windows), or 1 to {most} "
+                f"(--max-length minus 2); with windows, --max-length is at least 8"
             )
 
 
@@ -151,7 +151,7 @@ class Preparation(NamedTuple):
         )  # fmt: skip
 
     def _most_windows(self, encoded: Sequence[Encoded], parts: Sequence[Dataset]) -> int:
-        """Return the most windows of a text, 0 without windows; raise an error if too many."""
+        """Return the largest number of windows of a text, 0 without windows; refuse too many."""
         most, limit = 0, self.micro_batch
         group = self.windows[1] if self.windows else 0
         if group > limit:
@@ -243,7 +243,7 @@ def _repeated(train: Dataset, dev: Dataset) -> str:
 def token_dropout(batches: Any, rate: float, tokenizer: Tokenizer, seed: int = 0) -> Any:
     """Replace a share of the ordinary tokens by [MASK], or by [UNK] without [MASK].
 
-    A classifier of few texts relies on single words, unless they are missing now and then (word
+    A classifier trained on few texts relies on single words, unless some are hidden (word
     dropout: Iyyer et al., "Deep Unordered Composition Rivals Syntactic Methods", ACL 2015). The
     choice of tokens depends on (seed, epoch, step).
 

@@ -18,7 +18,7 @@ _FUSED = {"kLoop": "fused", "kInput": "fused with sums or transposes"}
 
 @dataclasses.dataclass(frozen=True)
 class KernelReport(compiler.Kernel):
-    """A kernel, its origin as in the report of ``inspect``, and its seconds by the roofline."""
+    """A kernel with the layer and phase it comes from, and its seconds by the roofline model."""
 
     layer: str
     phase: str
@@ -69,9 +69,9 @@ def compiled(model: Any, gpu: Any, batch: Optional[Sequence[Any]] = None) -> Com
 
 
 def _is_batch_fastest(result: str, batch: int, length: int) -> bool:
-    """Return whether a result is [length, size, batch] in memory: XLA transposes it for products.
+    """Return whether a result is [length, size, batch] in memory, which products must transpose.
 
-    Attention has [batch * heads, length, head size], and its heads may be as wide as the batch.
+    Attention's [batch * heads, length, head size] must not match if the head size equals the batch.
     """
     sizes, order = (re.findall(r"\d+", part) for part in result.split("[")[-1].split("]"))
     fastest, *others = [int(sizes[int(d)]) for d in order if sizes[int(d)] != "1"] or [0]

@@ -1,10 +1,10 @@
-"""Makes a half graph run on a CPU at float32 speed and round as tensor cores do.
+"""Makes a half-precision graph run on a CPU at float32 speed, and round as tensor cores do.
 
-The pass or a Keras policy made its nodes half. Tensor cores read half precision, multiply exactly,
-add in float32 and write half precision. So each half node becomes a float32 node whose result is
-rounded to half and carried on in float32. Casts become a rounding (to half) or nothing (to
-float32). Element-wise half kernels on GPUs also compute in float32 and round once. Not modelled:
-the order of additions, and reductions that a kernel keeps in half.
+Tensor cores read half precision, multiply exactly, add in float32 and write half precision. So a
+half node, made by AMP's pass or by a Keras policy, becomes a float32 node whose result is rounded
+to half and stored in float32. A cast to half becomes a rounding, and a cast to float32 an identity.
+Element-wise half kernels on GPUs also compute in float32 and round once. Two things are not
+modelled: the order of additions, and reductions inside a kernel in half precision.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Dict, List, Set, Tuple
 from amp_xla.backend import tf
 from amp_xla.graph.nodes import FLOAT, HALF, is_half, output_types, parse_input
 
-# Ops whose outputs are inputs, zeros or ones (up to sign), so that rounding changes nothing.
+# Ops that output elements of their inputs, zeros or ones (up to sign): rounding changes nothing.
 EXACT = frozenset(
     """Abs BatchToSpaceND BroadcastTo CheckNumerics ClipByValue Concat ConcatV2 DepthToSpace
     DynamicPartition DynamicStitch EnsureShape Enter Exit ExpandDims Fill Gather GatherNd GatherV2

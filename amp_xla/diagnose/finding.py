@@ -1,4 +1,4 @@
-"""The first non-finite node, as the overflow finder reports it, and its remedies."""
+"""Finding: the report of the overflow finder on the first non-finite node, and its remedies."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _MARGIN = 2.0  # by which the largest number stays below the limit, for other ba
 
 @dataclasses.dataclass(frozen=True)
 class Input:
-    """An input of the reported node, before casts that the pass inserted."""
+    """An input of the reported node; casts that the pass inserted between them are skipped."""
 
     name: str
     op: str
     range: ValueRange
-    to_half: bool  # by one of these casts
+    to_half: bool  # whether one of these casts is to half
 
     @property
     def lost(self) -> bool:

@@ -25,10 +25,10 @@ Tensor = Tuple[str, int]  # node name, output
 
 @dataclasses.dataclass
 class ValueRange:
-    """The values of a tensor, over all times that it was computed.
+    """The range of a tensor's values, over all times that it was computed.
 
-    ``low`` and ``high`` are its smallest and largest finite element, 0 if there are none; the
-    others are numbers of elements. Those that are ``vanishing`` are zero in float16 only.
+    ``low`` and ``high`` are the smallest and largest finite element, 0 if there are none. The other
+    fields count elements; ``vanishing`` counts elements that are zero in float16 only.
     """
 
     low: float = 0.0
@@ -173,11 +173,11 @@ class GraphCopies(contextlib.AbstractContextManager):
 
 
 class PairedReplay(GraphCopies):
-    """Copies of a training graph, of which ``fp32`` and ``amp`` train with their own variables.
+    """Three copies of a training graph. ``fp32`` and ``amp`` train, with separate variables.
 
-    The copy ``check`` runs forward and backward in float32 with the variables of ``amp``. These two
-    have the same weights, so the difference between their gradients is the effect of rounding
-    alone. ``records`` are the ranges of the half tensors of ``amp`` over all calls of ``examine``.
+    The copy ``check`` computes gradients in float32 with the variables of ``amp``. These two copies
+    have the same weights, so their gradients differ by rounding alone. ``records`` are
+    the ranges of the half tensors of ``amp``, over all calls of ``examine``.
     """
 
     def __init__(self, training: TrainingGraph) -> None:
@@ -196,12 +196,12 @@ class PairedReplay(GraphCopies):
         )
         with self.graph.as_default():
             self._comparisons = [self._compare(gradient) for _, gradient in training.gradients]
-            self._reads = {name: self._read(f"amp/{name}") for name, _ in training.gradients}
-
-    def _read(self, variable: str) -> Any:
-        handle = self.graph.get_operation_by_name(variable)
-        dtype = handle.get_attr("dtype")
-        return tf.raw_ops.ReadVariableOp(resource=handle.outputs[0], dtype=dtype)
+            self._reads = {}
+            for name, _ in training.gradients:
+                handle = self.graph.get_operation_by_name(f"amp/{name}")
+                self._reads[name] = tf.raw_ops.ReadVariableOp(
+                    resource=handle.outputs[0], dtype=handle.get_attr("dtype")
+                )
 
     def train(self, copy: str, batch: Sequence[Any], step: int) -> Tuple[float, bool]:
         """Run one training step; return the loss, and whether loss and gradients are finite."""
@@ -219,8 +219,8 @@ class PairedReplay(GraphCopies):
 
         Returns:
           float64 [gradients, 4]. The columns are the squared norm of the difference (NaN or
-          infinite if the gradient is), the squared norm of the float32 gradient, the number of its
-          elements that are not zero, and how many of these are zero in mixed precision.
+          infinite if the gradient is), the squared norm of the float32 gradient, the number of the
+          float32 gradient's non-zero elements, and how many of these are zero in mixed precision.
         """
         count = len(self._comparisons)
         out = self.run([*self._comparisons, *self._recordings], batch, step, seed)[:count]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import itertools
 from collections import Counter
 from typing import Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
@@ -49,6 +50,9 @@ def inspect(model: Any, batch: Optional[Sequence[Any]] = None) -> Report:
     flops, unmeasured = shapes.matmul_flops(float32, sizes)
     total, half = sum(flops.values()), nodes.half_nodes(rewritten.graph_def)
     computing = list(_nodes(after, half, origins, sizes, rewritten.lists))
+    positions = origins.layer_positions()
+    ordered = sorted(computing, key=lambda n: (positions.get(n.layer, len(positions)), n.layer))
+    by_layer = itertools.groupby(ordered, lambda node: node.layer)
     return Report(
         tensorflow=backend.tensorflow().__version__ + (" (NVIDIA)" if backend.is_fork() else ""),
         batch=feed_shapes,
@@ -58,17 +62,17 @@ def inspect(model: Any, batch: Optional[Sequence[Any]] = None) -> Report:
         matmul_flops=total,
         half_flops_share=sum(flops[name] for name in half & set(flops)) / max(total, 1),
         unmeasured=unmeasured,
-        layers=_layers(computing, origins.layer_positions()),
+        layers=[_layer(name, list(members)) for name, members in by_layer],
         blockers=_blockers(computing, origins),
         constants=_misfits(after, origins),
     )
 
 
 class _Node(NamedTuple):
-    """A node that computes. ``size``, the bytes of its results, is set if it stays in float32.
+    """A node that computes. The fields from ``size`` on are set only if it stays in float32.
 
-    So are ``op`` and ``blocker``, type and name of the node that keeps it there, and ``reason``, a
-    key of ``inspection_report._REASONS``; empty if there is none.
+    ``size`` is the bytes of its results. ``op`` and ``blocker`` are type and name of the node that
+    keeps it in float32, and ``reason`` is a key of ``inspection_report._REASONS``.
     """
 
     layer: str
@@ -136,14 +140,6 @@ def _blocker(
     return "", "", ""
 
 
-def _layers(nodes: Sequence[_Node], positions: Mapping[str, int]) -> List[LayerReport]:
-    members: Dict[str, List[_Node]] = {}
-    for node in nodes:
-        members.setdefault(node.layer, []).append(node)
-    ordered = sorted(members, key=lambda n: (positions.get(n, len(positions)), n))
-    return [_layer(name, members[name]) for name in ordered]
-
-
 def _layer(name: str, nodes: Sequence[_Node]) -> LayerReport:
     def ratio(phase: str, role: str) -> str:
         chosen = [node.half for node in nodes if (node.phase, node.role) == (phase, role)]
@@ -180,7 +176,7 @@ def _blockers(nodes: Sequence[_Node], origins: NodeOrigins) -> List[BlockerRepor
 
 
 def _misfits(graph: Mapping[str, Any], origins: NodeOrigins) -> List[Misfit]:
-    """Return the constants that do not fit float16; those that nodes read in float16 come first."""
+    """Return constants that do not fit float16; first those that are rounded to float16."""
     readers = nodes.consumers(graph)
     out = []
     for name, node in graph.items():

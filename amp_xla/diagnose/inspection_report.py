@@ -1,4 +1,4 @@
-"""The result of an inspection: counts, FLOPs, layers, blockers, constants; values, JSON, text."""
+"""Report: the result of an inspection as values, JSON and text."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ class BlockerReport:
 
     Attributes:
       reason: one of ``_REASONS``.
-      nodes: number of nodes that it keeps in float32, including itself.
-      float32_bytes, layers: bytes of the results of these nodes, and their layers.
+      nodes: number of nodes that ops of this type keep in float32, including themselves.
+      float32_bytes, layers: bytes of the results of these nodes, and the nodes' layers.
       source: line of code that created an example of this op.
     """
 

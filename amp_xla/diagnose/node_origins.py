@@ -87,30 +87,24 @@ class NodeOrigins:
         """
         operation = self._operations.get(self.original(name))
         # Gradients refer to the operation that they differentiate.
-        forward = getattr(operation, "_original_op", None)
-        return _model_line(operation if forward is None else forward)
-
-
-def _model_line(operation: Any) -> str:
-    # TensorFlow 1 has tuples, 2 has objects.
-    frames = [(f[0], f[1], f[2], f[3]) for f in operation.traceback or []] if operation else []
-    frames = [f for f in frames if not _NOT_MODELS.search(f[0].replace(os.sep, "/"))]
-    library = [f for f in frames if _FORMULAS.search(f[0].replace(os.sep, "/"))]
-    # bert4keras' models build each layer through a method `apply`, whose line says nothing.
-    chosen = [f for f in library if f[2] != "apply"] or library or frames
-    if not chosen:
-        return ""
-    path, line, function, code = chosen[-1]
-    # TensorFlow 2 has no code in its frames.
-    code = code or linecache.getline(path, line)
-    return f"{_short(path)}:{line} in {function}: {code.strip()}"
+        operation = getattr(operation, "_original_op", None) or operation
+        # TensorFlow 1 has tuples, 2 has objects.
+        frames = [(f[0], f[1], f[2], f[3]) for f in getattr(operation, "traceback", None) or []]
+        frames = [f for f in frames if not _NOT_MODELS.search(f[0].replace(os.sep, "/"))]
+        library = [f for f in frames if _FORMULAS.search(f[0].replace(os.sep, "/"))]
+        # bert4keras' models build each layer through a method `apply`, whose line says nothing.
+        chosen = [f for f in library if f[2] != "apply"] or library or frames
+        if not chosen:
+            return ""
+        path, line, function, code = chosen[-1]
+        # TensorFlow 2 has no code in its frames.
+        code = code or linecache.getline(path, line)
+        return f"{_short(path)}:{line} in {function}: {code.strip()}"
 
 
 def _short(path: str) -> str:
-    parts = path.replace(os.sep, "/").split("/")
-    if "site-packages" in parts:
-        return "/".join(parts[parts.index("site-packages") + 1 :])
-    if "bert4keras" in parts:
-        return "/".join(parts[len(parts) - 1 - parts[::-1].index("bert4keras") :])
+    library = re.search(r"/site-packages/(.+)|.*/(bert4keras/.+)", path.replace(os.sep, "/"))
+    if library:
+        return library.group(1) or library.group(2)
     relative = os.path.relpath(path)
     return os.path.basename(path) if relative.startswith("..") else relative

@@ -2,9 +2,9 @@
 
 The batch is replayed on a CPU with every tensor recorded, forward and backward: once as mixed
 precision computes it, once in float32. A tensor is bad if it is not finite, or if it is rounded to
-float16 and too large for it. The cause is the first node, in the order in which the model was
-built, that turns good tensors into a bad one. Bad tensors must lead from it to the loss or a
-gradient, and its result must be good in float32. A node turns good tensors into a bad one if
+float16 and too large for float16. The cause is the first node, in the order in which the model was
+built, that turns good tensors into a bad one. Bad tensors must lead from this node to the loss or
+a gradient, and its result must be good in float32. A node turns good tensors into a bad one if
 
 - its result is beyond float16, and its inputs are not;
 - an input that depends on weights (so it is no mask) is beyond float16, or is multiplied by a
@@ -60,7 +60,7 @@ class _Replay(NamedTuple):
         return [tensor for tensor in self.ends if self.bad(tensor)]
 
     def bad_ancestors(self) -> Set[Tensor]:
-        """Return the bad ones of loss and gradients, and the bad tensors that lead to them."""
+        """Return the bad tensors among loss and gradients, and the bad tensors before them."""
 
         def sources(tensor: Tensor) -> List[Tensor]:
             inputs = map(nodes.parse_input, self.nodes[tensor[0]].input)
@@ -84,7 +84,7 @@ class _Replay(NamedTuple):
         return inputs
 
     def turns_bad(self, tensor: Tensor, trained: Set[str]) -> bool:
-        """Return whether a node makes a bad tensor of good ones; ``trained``: depend on weights."""
+        """Return whether a node turns good tensors into a bad one; ``trained`` read weights."""
         name, values = tensor[0], self.ranges[tensor]
         if nodes.cast_source(name) != name:
             return False  # the node that reads it is reported: its input is beyond float16

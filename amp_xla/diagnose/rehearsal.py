@@ -172,10 +172,8 @@ def rehearse(
     for layer in dict.fromkeys(owners):
         health = layers.setdefault(layer, LayerHealth(layer))
         rows = [owner == layer for owner in owners]
-        for comparison in compared:
-            error, lost = _errors(comparison[rows])
-            health.gradient_error = max(health.gradient_error, error)
-            health.gradients_lost = max(health.gradients_lost, lost)
+        errors = [_errors(comparison[rows]) for comparison in compared]
+        health.gradient_error, health.gradients_lost = map(max, zip(*errors))
         health.gradients_lost_then = _errors(rescaled[rows])[1]
     positions = origins.layer_positions()
     return Rehearsal(
@@ -234,7 +232,7 @@ def _layers(report: Rehearsal) -> str:
 
 
 def _scale(report: Rehearsal) -> str:
-    if report.finding is not None and report.finding.phase == "forward":
+    if report.finding is not None:
         return "no loss scale prevents an overflow of the forward pass"
     return (
         f"suggested constant loss scale: {report.suggested_loss_scale:g} (now "

@@ -1,4 +1,4 @@
-"""Text and JSON forms that the reports of inspection and rehearsal share."""
+"""Text tables and JSON for the reports of inspection, compilation and rehearsal."""
 
 from __future__ import annotations
 

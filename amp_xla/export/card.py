@@ -31,10 +31,10 @@ _NOT_VERSIONS = (
 def write(
     folder: Path, saved: Checkpoint, task: str, labels: Sequence[str], use: List[str]
 ) -> None:
-    """Write the card from figures about the checkpoint that the run folder already has.
+    """Write the card of an exported checkpoint, with its scores from the run folder.
 
-    ``task`` and ``labels`` are as in ``Exportable``. The lines ``use`` say how to load the folder
-    ``FOLDER``; the first names the library.
+    ``task`` and ``labels`` are as in ``Exportable``. The lines ``use`` explain how to load the
+    folder ``FOLDER``; the first line names the library.
     """
     run = record.read(saved.run)
     scores = list(_scores(run, saved))
@@ -88,7 +88,7 @@ def _scores(run: Record, saved: Checkpoint) -> Iterator[_Score]:
 
 
 def _shown(value: Optional[Any]) -> str:
-    """Return a setting as text; of a path only the last part."""
+    """Return a setting as text; a path is shortened to its last part."""
     return "built-in text" if value is None else _cell(Path(page.value(value)).name)
 
 

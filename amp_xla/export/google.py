@@ -13,7 +13,7 @@ from amp_xla.process import json_files
 
 
 def write(model: Exportable, folder: Path, dtype: str) -> None:
-    """Write the folder."""
+    """Write configuration, checkpoint, head and tokenizer into a new folder."""
     folder.mkdir()
     google.write_tensors(str(folder / CHECKPOINT), stored(model.tensors, dtype))
     (folder / "bert_config.json").write_bytes(json_files.encode(model.config))
@@ -22,7 +22,7 @@ def write(model: Exportable, folder: Path, dtype: str) -> None:
 
 
 def describe(model: Exportable, folder: Path) -> List[str]:
-    """Return how to load the folder, for bert4keras."""
+    """Return lines that explain how to load the folder in bert4keras."""
     outputs = ", with_mlm=True" if "cls/predictions/output_bias" in model.tensors else ""
     if "bert/pooler/dense/kernel" in model.tensors:  # bert4keras' ELECTRA has no pooler
         outputs = f", with_pool={encoders.pooler_activation(model.config)!r}"

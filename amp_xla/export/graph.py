@@ -38,6 +38,9 @@ class Parts(NamedTuple):
     answers: Mapping[str, Any] = {}
 
 
+Build = Callable[[Optional[str]], Parts]  # builds a model; see ``with_weights``
+
+
 class Serving(NamedTuple):
     """A graph whose weights are constants, and its inputs (int32 [B, L]) and outputs by name."""
 
@@ -47,11 +50,7 @@ class Serving(NamedTuple):
 
 
 def exportable(
-    checkpoint: Checkpoint,
-    build: Callable[[Optional[str]], Parts],
-    length: int,
-    labels: Sequence[str] = (),
-    **others: Any,
+    checkpoint: Checkpoint, build: Build, length: int, labels: Sequence[str] = (), **others: Any
 ) -> Exportable:
     """Return a recipe's model with the weights of a checkpoint; see ``with_weights``."""
 
@@ -68,17 +67,13 @@ def exportable(
 
 
 def with_weights(
-    build: Callable[[Optional[str]], Parts],
-    config: Dict[str, Any],
-    tokenizer: Tokenizer,
-    length: int,
-    **others: Any,
+    build: Build, config: Dict[str, Any], tokenizer: Tokenizer, length: int, **others: Any
 ) -> Exportable:
-    """Return the model that ``build`` builds; ``reload`` builds it from an exported folder.
+    """Return the model that ``build`` builds, as an ``Exportable``.
 
     Args:
-      build: function that builds the model with its weights (argument None), or with the weights
-        in a folder, as for ``--bert``.
+      build: function that builds the model: with its trained weights if the argument is None,
+        else with the weights in that folder, as for ``--bert``.
       config, tokenizer, length, **others: as in ``Exportable``.
     """
     parts = _built(build, None)
@@ -105,13 +100,13 @@ def with_weights(
     )  # fmt: skip
 
 
-def _built(build: Callable[[Optional[str]], Parts], folder: Optional[str]) -> Parts:
+def _built(build: Build, folder: Optional[str]) -> Parts:
     with dropout.inference():
         return build(folder)
 
 
 def names_of(model: Any) -> List[str]:
-    """Return the names of an exported model's inputs, in the order of the Keras model's."""
+    """Return the exported model's input names, in the order of the Keras model's inputs."""
     return [NAMES.get(name, name) for name in model.input_names]
 
 
@@ -126,22 +121,23 @@ def running(parts: Parts) -> Run:
 
 
 def serving(parts: Parts, half: bool) -> Serving:
-    """Return the model's graph with its weights as constants, with ``half`` in float16."""
+    """Return the model's graph with its weights as constants; ``half`` makes them float16."""
     session, model = backend.session(), parts.transformer.model
     ends = [tensor.op.name for tensor in parts.outputs.values()]
     frozen = tf.graph_util.convert_variables_to_constants(
         session, session.graph.as_graph_def(), ends
     )
-    for node in frozen.node:  # the attribute names a Python function, which other programs lack
-        node.attr.pop("_gradient_op_type", None)
-    if half:
-        frozen = _in_half(frozen)
+    for node in frozen.node:
+        node.attr.pop("_gradient_op_type", None)  # a Python function, which other programs lack
+        node.attr.pop("_class", None)  # places beside variables, which are gone
     with tf.Graph().as_default() as graph:
         inputs = {}
         for name, tensor in zip(names_of(model), model.inputs):
             dtype = tf.int32 if name in NAMES.values() else tensor.dtype
             inputs[name] = tf.placeholder(dtype, tensor.shape, name)
         replaced = {t.name: tf.cast(i, t.dtype) for t, i in zip(model.inputs, inputs.values())}
+        if half:
+            replaced.update(_in_half(frozen))
         imported = tf.import_graph_def(
             frozen, replaced, [tensor.name for tensor in parts.outputs.values()], name="model"
         )
@@ -149,21 +145,12 @@ def serving(parts: Parts, half: bool) -> Serving:
     return Serving(graph, inputs, outputs)
 
 
-def _in_half(frozen: Any) -> Any:
-    """Return a graph with large float32 constants stored as float16, each followed by a cast."""
-    graph_def = tf.GraphDef()
-    for node in frozen.node:
-        value = tf.make_ndarray(node.attr["value"].tensor) if node.op == "Const" else None
-        if value is None or value.dtype != np.float32 or value.size < _LARGE:
-            graph_def.node.add().CopyFrom(node)
-            continue
-        small = value.astype(np.float16)
-        constant = graph_def.node.add(op="Const", name=f"{node.name}/half")
-        constant.attr["dtype"].type = tf.float16.as_datatype_enum
-        constant.attr["value"].tensor.CopyFrom(tf.make_tensor_proto(small))
-        cast = graph_def.node.add(op="Cast", name=node.name, input=[constant.name])
-        cast.attr["SrcT"].type = tf.float16.as_datatype_enum
-        cast.attr["DstT"].type = tf.float32.as_datatype_enum
-    graph_def.library.CopyFrom(frozen.library)
-    graph_def.versions.CopyFrom(frozen.versions)
-    return graph_def
+def _in_half(frozen: Any) -> Dict[str, Any]:
+    """Remove large float32 constants from a graph; return casts of float16 ones, by their names."""
+    casts = {}
+    for node in [node for node in frozen.node if node.op == "Const"]:
+        value = tf.make_ndarray(node.attr["value"].tensor)
+        if value.dtype == np.float32 and value.size >= _LARGE:
+            casts[f"{node.name}:0"] = tf.cast(tf.constant(value.astype(np.float16)), tf.float32)
+            frozen.node.remove(node)
+    return casts

@@ -27,14 +27,14 @@ _ONLY_BERT4KERAS = (
 
 
 def write(model: Exportable, folder: Path, dtype: str) -> None:
-    """Write the folder.
+    """Write configuration, weights and tokenizer into a new folder.
 
     Raises:
       AmpXlaError: transformers has no such model.
     """
     if model.kind is None and not model.formula:
         raise AmpXlaError(
-            "--format hf: transformers' BERT has no attention for --objective lm or unilm; "
+            "--format hf: transformers' BERT cannot mask attention as --objective lm and unilm do; "
             "allowed: savedmodel, onnx, google"
         )
     config = _config(model, dtype)
@@ -65,7 +65,7 @@ def write(model: Exportable, folder: Path, dtype: str) -> None:
 
 
 def describe(model: Exportable, folder: Path) -> List[str]:
-    """Return how to load the folder, for transformers."""
+    """Return lines that explain how to load the folder in transformers."""
     kind, family = model.kind or "", model.config["model_type"]
     load = f'AutoModel{kind}.from_pretrained("{{0}}"), AutoTokenizer.from_pretrained("{{0}}")'
     if family == "roformer_v2" and "auto_map" not in model.settings:
@@ -79,7 +79,7 @@ def describe(model: Exportable, folder: Path) -> List[str]:
 
 
 def kind_of(tensors: Collection[str]) -> str:
-    """Return the suffix of transformers' class for an encoder with these heads."""
+    """Return the suffix of transformers' class for an encoder with the heads in ``tensors``."""
     masked = "cls/predictions/output_bias" in tensors
     next_sentence = "cls/seq_relationship/output_bias" in tensors
     if "discriminator_predictions/dense/bias" in tensors or (masked and next_sentence):

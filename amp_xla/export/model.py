@@ -34,11 +34,10 @@ class Exportable:
       config: content of the encoder's ``bert_config.json``, with ``layer_norm_eps``.
       tensors: weights of the encoder by Google's names, float32; kernels are [in, out].
       run: function that computes the outputs.
-      reload: function from a folder in Hugging Face's or Google's format to its model's ``run``.
+      reload: function that loads a folder in Hugging Face's or Google's format: its ``run``.
       head: other weights by Hugging Face's names, float32; kernels are [out, in].
       kind: suffix of transformers' class for the model with its head, such as ``ForMaskedLM``;
-        empty = there is no head; None = there is no such class, and only the encoder is exported
-        for transformers.
+        empty = no head; None = transformers has no such class, so it gets only the encoder.
       formula: how to compute the output from the encoder's vectors, for programs without the head;
         empty if there is no formula.
       graph: function that builds TensorFlow's graph (``amp_xla.export.graph.Serving``), with
@@ -124,7 +123,7 @@ def compare(expected: np.ndarray, answers: np.ndarray, dtype: str) -> float:
 
 
 def comparable(outputs: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Return the output of a model that is compared; logits and scores become probabilities."""
+    """Return a model's output for the comparison; logits and scores become probabilities."""
     if "probabilities" in outputs:
         return outputs["probabilities"]
     if len(outputs) > 1:
@@ -143,7 +142,7 @@ def stored(values: Mapping[str, np.ndarray], dtype: str) -> Dict[str, np.ndarray
 
 
 def write_head(model: Exportable, folder: Path, dtype: str) -> None:
-    """Write the weights that are not in the encoder's file."""
+    """Write the weights of the head, if there are any, to ``head.safetensors``."""
     if model.head:
         metadata = {"format": "pt", "formula": model.formula}
         safetensors.numpy.save_file(stored(model.head, dtype), str(folder / HEAD), metadata)
@@ -156,7 +155,7 @@ def describe_head(model: Exportable, folder: Path) -> str:
 
 
 def read_head(folder: Path) -> Dict[str, np.ndarray]:
-    """Return the head's tensors in float32, from its own file or from ``model.safetensors``."""
+    """Return the head's tensors, from ``head.safetensors`` or ``model.safetensors``, in float32."""
     path = folder / HEAD if (folder / HEAD).is_file() else folder / "model.safetensors"
     tensors = safetensors.numpy.load_file(str(path)) if path.is_file() else {}
     return {name: value.astype(np.float32) for name, value in tensors.items()}

@@ -28,7 +28,7 @@ package = functools.partial(extra, use="--format onnx", packages=PACKAGES)
 
 
 def write(model: Exportable, folder: Path, dtype: str) -> None:
-    """Write the folder.
+    """Write the model and the tokenizer into a new folder.
 
     Raises:
       DataError: a package is missing.
@@ -55,7 +55,7 @@ def write(model: Exportable, folder: Path, dtype: str) -> None:
 
 
 def load(folder: Path, name: str = FILE) -> Run:
-    """Return the written model in ONNX Runtime; its first call opens the file ``name``."""
+    """Return a function that runs the written model; its first call opens the file ``name``."""
     runtime, path, providers = package("onnxruntime"), folder / name, ["CPUExecutionProvider"]
     session = functools.lru_cache()(
         lambda: runtime.InferenceSession(str(path), providers=providers)
@@ -77,7 +77,7 @@ def load(folder: Path, name: str = FILE) -> Run:
 
 
 def describe(model: Exportable, folder: Path) -> List[str]:
-    """Return how to load the folder."""
+    """Return lines that explain how to load the folder."""
     return [f'load: onnxruntime.InferenceSession("{folder / FILE}")', model.call]
 
 

@@ -48,7 +48,7 @@ _FORMULAS = {
 
 @contextlib.contextmanager
 def recorded() -> Iterator[List[Any]]:
-    """Collect the models that bert4keras builds within the block, for inference."""
+    """Collect the models that bert4keras builds within the block; their dropout is off."""
     base, built = backend.bert4keras("models").Transformer, []  # type: Any, List[Any]
     original = base.build
 
@@ -76,7 +76,7 @@ def tokenizer_in(module: Any) -> Optional[Tokenizer]:
 
 
 def load(model: Any, weights: str, built: Sequence[Any], module: Any) -> None:
-    """Load a file of Keras' ``save_weights``, a bert4keras checkpoint or a run's checkpoint.
+    """Load a file of ``save_weights``, a bert4keras checkpoint or a run's checkpoint.
 
     Args:
       weights: path of the file or folder.
@@ -99,7 +99,7 @@ def load(model: Any, weights: str, built: Sequence[Any], module: Any) -> None:
         return
     indexed = Path(f"{path}.index").is_file()
     if not indexed and not path.is_file():
-        raise AmpXlaError(f"--weights {path}: there is no such file, checkpoint or {path}.index")
+        raise AmpXlaError(f"--weights {path}: there is no such file or run's checkpoint")
     try:
         if indexed and "_CHECKPOINTABLE_OBJECT_GRAPH" not in google.tensors(path):
             exported = {id(weight) for weight in model.weights}
@@ -107,7 +107,7 @@ def load(model: Any, weights: str, built: Sequence[Any], module: Any) -> None:
                 if not exported.isdisjoint(map(id, transformer.model.weights)):
                     transformer.load_weights_from_checkpoint(str(path))
             for name in _unmapped(model, built):
-                raise ValueError(f"it has no {name}; give a file of model.save_weights")
+                raise ValueError(f"it lacks {name}; use a file of model.save_weights")
         else:
             status = model.load_weights(str(path))
             if indexed:
@@ -119,20 +119,20 @@ def load(model: Any, weights: str, built: Sequence[Any], module: Any) -> None:
 
 
 def _other_numbers(trained: Set[str], model: Any, module: Any) -> str:
-    """Return the end of a message, with the name of the trained model in the script."""
+    """Return the end of a message that names the trained model of the script."""
     script, names = Path(module.__file__).name, [weight.op.name for weight in model.weights]
     models = {key: x for key, x in vars(module).items() if isinstance(x, keras.models.Model)}
     whole = [
-        f"name {script}:{key}" for key, x in models.items()
+        f"export {script}:{key}" for key, x in models.items()
         if len(x.weights) == len(names) and {weight.op.name for weight in x.weights} <= trained
     ]  # fmt: skip
     hint = [*whole, f"make the trained model a global of {script}, built as in training"][0]
     name = next(name for name in names if name not in trained)
-    return f"has {name} under another number, because it was not the first model built; {hint}"
+    return f"has no {name}: {script} built its models in another order in training; {hint}"
 
 
 def _unmapped(model: Any, built: Sequence[Any]) -> List[str]:
-    """Return names of the weights that a checkpoint of bert4keras' models does not hold."""
+    """Return the names of the weights that are not in a bert4keras checkpoint of ``built``."""
     held = {id(v) for transformer in built for v in encoders.variables(transformer).values()}
     names = (weight.name for weight in model.weights if id(weight) not in held)
     return [name for name in names if "Relative-Position" not in name]  # constants
@@ -148,10 +148,10 @@ def exportable(
       batch: batch of the script, as for ``fit``; None = draw token ids.
       built: what ``recorded`` collected.
       tokenizer: tokenizer of the script.
-      bert: whether the format has bert4keras' encoder, and the other layers only as a formula.
+      bert: whether the format stores only the encoder, and describes other layers by a formula.
 
     Raises:
-      AmpXlaError: the model has no such form; or its inputs cannot be drawn.
+      AmpXlaError: the model does not fit the format, or its inputs cannot be drawn.
     """
     mine = [t for t in built if {id(w) for w in t.model.weights} <= {id(w) for w in model.weights}]
     outputs = dict(zip((re.sub(r"[^\w.-]", "_", n) for n in model.output_names), model.outputs))
@@ -167,11 +167,12 @@ def exportable(
             inputs=_samples(model, batch, mine), call=f"call: {', '.join(graph.names_of(model))}",
         )  # fmt: skip
     if len(mine) != 1:
-        raise AmpXlaError(
-            f"the model has {len(mine)} encoders of build_transformer_model; needed: 1; allowed "
-            "with others: --format savedmodel, onnx"
-        )
+        raise _refused(f"the model has {len(mine)} encoders of build_transformer_model, not 1")
     return _encoder(model, mine[0], tokenizer, answers)
+
+
+def _refused(problem: str) -> AmpXlaError:
+    return AmpXlaError(f"--format hf and google: {problem}; or use --format savedmodel or onnx")
 
 
 def _samples(model: Any, batch: Any, built: Sequence[Any]) -> Tuple[np.ndarray, ...]:
@@ -185,8 +186,8 @@ def _samples(model: Any, batch: Any, built: Sequence[Any]) -> Tuple[np.ndarray, 
         return tuple(np.asarray(value) for value in values)
     if not built or not set(names) <= set(graph.NAMES):
         raise AmpXlaError(
-            f"the model's inputs are {', '.join(names)}: let the function return (model, batch), "
-            "to compare outputs on the batch"
+            f"cannot draw values for the model's inputs ({', '.join(names)}): return (model, "
+            "batch) from the function; the outputs are then compared on that batch"
         )
     length = K.int_shape(model.inputs[0])[1] or min(built[0].max_position or 32, 32)
     arrays = random_tokens(built[0].vocab_size, length, built[0].segment_vocab_size)
@@ -202,15 +203,15 @@ def _encoder(model: Any, transformer: Any, tokenizer: Any, answers: Any) -> Expo
     if mask is not None:
         config["application"] = mask
     if tokenizer is None or tokenizer.vocab_size != transformer.vocab_size:
-        raise AmpXlaError(
-            f"--format hf and google need a global bert4keras Tokenizer in the script, with "
-            f"{transformer.vocab_size:,} tokens as the encoder; allowed without: savedmodel, onnx"
+        raise _refused(
+            "the script needs a global bert4keras Tokenizer with the encoder's "
+            f"{transformer.vocab_size:,} tokens"
         )
     unknown = [*_unmapped(transformer.model, [transformer]), *transformer.model.input_names[2:]]
     if unknown or len(transformer.inputs) < 2:
-        raise AmpXlaError(
-            f"--format hf and google: the encoder has {', '.join(unknown[:3]) or 'one input'}; "
-            "allowed: token and segment ids, and the weights of a plain encoder"
+        raise _refused(
+            f"the encoder has {', '.join(unknown[:3]) or 'one input'}; needed: token and segment "
+            "ids as inputs, and only weights of bert4keras' own layers"
         )
     head: Dict[str, Any] = {}
     hidden = _hidden(transformer)
@@ -241,10 +242,7 @@ def _family(transformer: Any) -> Tuple[str, Optional[str]]:
     mask = next((name for name, base in masks.items() if isinstance(transformer, base)), None)
     classes = [c for c in type(transformer).__mro__ if not issubclass(c, tuple(masks.values()))]
     if classes[0].__module__ != models.__name__ or classes[0].__name__ not in names:
-        raise AmpXlaError(
-            f"the encoder is of class {classes[0].__name__}; allowed for hf and google: "
-            f"{', '.join(names)}"
-        )
+        raise _refused(f"the encoder's class is {classes[0].__name__}, not {', '.join(names)}")
     return names[classes[0].__name__], mask
 
 
@@ -284,14 +282,14 @@ def _formula(tensor: Any, transformer: Any, hidden: Any, head: Dict[str, Any]) -
                 head[f"{layer.name}.transitions"] = layer.trans
             formula = _FORMULAS[kind].format(inner, layer.name, kind, layer)
             return formula if act == "linear" else f"{act}({formula})"
-    raise AmpXlaError(
-        f"--format hf and google: no formula for the layer {layer.name} ({kind}); allowed: Dense, "
-        "Dropout, the first token, mean, CRF, global pointers; or --format savedmodel, onnx"
+    raise _refused(
+        f"no formula for layer {layer.name} ({kind}) after the encoder; allowed: Dense, Dropout, "
+        "first token, mean, CRF, global pointers"
     )
 
 
 def _is_first(tensor: Any, inputs: Any, transformer: Any) -> bool:
-    """Return whether a layer takes the first token of each text."""
+    """Return whether ``tensor`` is the first token of each text in ``inputs``."""
     fed = dict(zip(transformer.inputs, _samples(transformer.model, None, [transformer])))
     taken, given = backend.session().run([tensor, inputs], fed)
     return given.ndim == 3 and np.array_equal(taken, given[:, 0])

@@ -1,4 +1,4 @@
-"""int8 weights for ONNX: their answers to the run's dev texts and their speed, beside float32."""
+"""int8 weights for ONNX; their answers to dev texts and their speed are compared with float32."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def quantize(model: Exportable, folder: Path, dev: Dataset, accept: bool) -> str
       A line with agreement, largest difference, speed and size.
 
     Raises:
-      AmpXlaError: too few answers are those of float32.
+      AmpXlaError: too few answers equal those in float32.
     """
     small = folder / onnx_model.FILE
     kernels = onnx_model.package("onnxruntime.quantization")
@@ -64,10 +64,10 @@ def quantize(model: Exportable, folder: Path, dev: Dataset, accept: bool) -> str
 
 
 def _compared(model: Exportable, files: List[Path], dev: Dataset) -> Dict[str, Any]:
-    """Compare the ``files`` in float32 and in int8; return the content of ``export.json``.
+    """Run the ``files`` in float32 and in int8; return the content of ``export.json``.
 
-    The agreement is the share of equal classes; for sets of labels and for spans the mean F1; for
-    vectors the mean cosine; for similarities 1 minus the mean difference.
+    The agreement of classes is the share of equal ones; of sets of labels and of spans the mean F1;
+    of vectors the mean cosine; of similarities 1 minus the mean difference.
     """
     runs = [onnx_model.load(path.parent, path.name) for path in files]
     example, _ = (run(*model.samples()) for run in runs)  # the first call opens the file

@@ -12,7 +12,7 @@ LOAD = 'load: tf.saved_model.load("{}").signatures["serving_default"]  # TensorF
 
 
 def write(model: Exportable, folder: Path, dtype: str) -> None:
-    """Write the folder."""
+    """Write the model and the tokenizer into a new folder."""
     assert model.graph is not None
     serving = model.graph(dtype == "fp16")
     with tf.Session(graph=serving.graph) as session:
@@ -21,7 +21,7 @@ def write(model: Exportable, folder: Path, dtype: str) -> None:
 
 
 def load(folder: Path) -> Run:
-    """Return the written model, loaded into a session."""
+    """Return a function that runs the written model in a session."""
     graph = tf.Graph()
     with graph.as_default():
         session = tf.Session(graph=graph)
@@ -36,5 +36,5 @@ def load(folder: Path) -> Run:
 
 
 def describe(model: Exportable, folder: Path) -> List[str]:
-    """Return how to load the folder."""
+    """Return lines that explain how to load the folder."""
     return [LOAD.format(folder), model.call]

@@ -1,4 +1,4 @@
-"""Export of language models; parts of the export that tasks with an encoder share."""
+"""Export of language models, and what the exports of tasks with an encoder share."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def language_model(config: Any, checkpoint: Checkpoint) -> Exportable:
 
 
 def encoder_of(config: Any, checkpoint: Checkpoint, folder: Optional[str], **pooler: bool) -> Any:
-    """Build bert4keras' encoder of a run; load the weights in ``folder``, unless that is None."""
+    """Build a run's bert4keras encoder; load the weights in ``folder`` if it is given."""
     vocab_size = Tokenizer.of_folder(str(checkpoint.path)).vocab_size
     options = dataclasses.replace(config.encoder, bert=folder or config.encoder.bert)
     return options.transformer(vocab_size, config.batches.max_length, folder is not None, **pooler)
@@ -44,12 +44,12 @@ def classifier(
     config: Any, checkpoint: Checkpoint, classes: int, outputs: Callable[[Any], Dict[str, Any]],
     formula: str, labels: Sequence[str] = (), **pooler: Any,
 ) -> Exportable:  # fmt: skip
-    """Return the model of a run that classifies the vectors of ``--pooling`` by a linear layer.
+    """Return the model of a run: a linear layer on the pooled vectors of an encoder.
 
     Args:
       outputs: function from the logits to the outputs by name.
       formula: how to compute the answer, with ``{}`` for the logits.
-      **pooler: further attributes of ``Exportable``, for runs with the pooler.
+      **pooler: attributes of ``Exportable`` that only runs with ``--pooling pooler`` get.
     """
     shape = google.pretrained(str(checkpoint.path)).config
     family, pooling = shape["model_type"], flat(config).get("pooling", "mean")

@@ -1,8 +1,8 @@
 """Translates a training step, as AMP rewrites it for a GPU, into HLO, the language of XLA.
 
-The HLO has the forward and backward pass and the test whether gradients are finite, for one shape
-of the batch. It has no update, which XLA compiles as a separate program if a step may be skipped,
-and no sums of accumulated gradients.
+The HLO contains the forward pass, the backward pass and the test whether gradients are finite, for
+one batch shape. The update is left out, because XLA compiles it as a separate program if a step may
+be skipped. So are the sums of accumulated gradients.
 """
 
 from __future__ import annotations

@@ -28,10 +28,10 @@ Read = Tuple[Any, int]  # an operation and the index of one of its inputs
 def recompute(loss: Any, gradients: Iterable[Any]) -> None:
     """Make the backward pass recompute all transformer layers but the last.
 
-    The backward pass begins with the last layer, whose activations are still in memory. Weights,
-    shapes and random numbers are not recomputed; dropout masks stay in memory as bools. The last
-    matrix product of a layer and the operations after it are not recomputed either. This keeps two
-    more tensors of the output's size, and saves a third of the recomputation.
+    The last layer's activations are still in memory when the backward pass begins. Weights, shapes
+    and random numbers are not recomputed; dropout masks stay in memory as bools. A layer's last
+    matrix product and the operations after it are not recomputed either: this keeps two more
+    tensors of the output's size in memory, and saves a third of the recomputation.
 
     No session may have run ``gradients`` (tensors or IndexedSlices) before.
 
@@ -62,7 +62,7 @@ def recompute(loss: Any, gradients: Iterable[Any]) -> None:
 
 
 class _Layer:
-    """The forward operations of one layer; ``reads`` of the backward pass can be recomputed."""
+    """The forward operations of one layer, and what the backward pass ``reads`` of them."""
 
     def __init__(
         self, ops: List[Any], forward: Set[Any], backward: Set[Any], order: Dict[Any, int]

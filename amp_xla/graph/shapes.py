@@ -51,8 +51,8 @@ def _shape(proto: Any) -> Shape:
 def _with_known_inputs(graph_def: Any, placeholders: Mapping[str, Sequence[int]]) -> Any:
     """Give each placeholder a default value of its shape.
 
-    Shape inference ignores the shape of a placeholder without a default. A constant instead of the
-    placeholder would be folded, together with all nodes that depend on it.
+    Shape inference ignores the shape of a placeholder without a default value. A constant in place
+    of the placeholder would not do: all nodes that depend on it would be folded.
     """
     result = tf.GraphDef()
     result.CopyFrom(graph_def)

@@ -1,4 +1,4 @@
-"""Training graphs of recipes' steps and of compiled Keras models, described in one form."""
+"""Describes training graphs of recipes' steps and of compiled Keras models in one form."""
 
 from __future__ import annotations
 

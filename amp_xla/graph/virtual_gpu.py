@@ -1,4 +1,4 @@
-"""Runs TensorFlow's auto-mixed-precision pass against the description of a GPU.
+"""Runs TensorFlow's auto-mixed-precision pass for a described GPU.
 
 The pass reads grappler's description of the machine to find tensor cores, so it needs no GPU. It
 runs in a separate process (``python -m amp_xla.graph.virtual_gpu``), because it reads switches
@@ -43,7 +43,7 @@ class PassFailedError(AmpXlaError, RuntimeError):
 
 
 class Rewritten(NamedTuple):
-    """A GraphDef after the pass, on no devices; ``lists`` are those that the pass used."""
+    """A GraphDef after the pass, without devices, and the op lists that the pass used."""
 
     graph_def: Any
     lists: Colors
@@ -53,7 +53,7 @@ def rewrite(training: Any, fetches: Sequence[str], repeatable: bool = True) -> R
     """Return the training graph as mixed precision would run it.
 
     Args:
-      training, repeatable: a ``TrainingGraph``, and as for its ``export``.
+      training, repeatable: the ``TrainingGraph``, and the argument of its ``export``.
       fetches: names of the operations that a step runs; they keep their dtype.
 
     Raises:

@@ -1,4 +1,4 @@
-"""A recipe's job in JAX: the same data, run folders and checkpoint rules, without TensorFlow."""
+"""Training jobs in JAX, with the same data, run folders and checkpoint rules as in TensorFlow."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""BERT with bert4keras' arithmetic and weights.
+"""BERT in JAX, with bert4keras' arithmetic and weights.
 
-Its parts are frozen dataclasses that JAX knows as pytrees, which policies, loss scales, Optax,
-donation and checkpoints accept as they are.
+Its layers are frozen dataclasses, registered as pytrees, so policies, loss scales, Optax, donation
+and checkpoints accept them.
 """
 
 from __future__ import annotations

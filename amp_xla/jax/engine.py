@@ -74,9 +74,7 @@ class JaxEngine(Engine):
 
     def __init__(self, job: JaxJob) -> None:
         self.job, self.ranks, self.settings = job, processes.join(), job.settings
-        smallest = getattr(job.state.loss_scale, "minimum", None)
-        if smallest is not None:
-            self.smallest_scale = float(np.asarray(smallest))
+        self.smallest_scale = getattr(job.state.loss_scale, "minimum", None)
         self.versions = {"jax": jax.__version__, "optax": optax.__version__}
         leaves = jax.tree_util.tree_leaves(job.state.model)
         self.process = {

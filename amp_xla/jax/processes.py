@@ -1,7 +1,7 @@
-"""JAX's processes: they exchange values, and arrays are spread over the devices of all of them.
+"""JAX's processes: exchange of values, and arrays spread over the devices of all processes.
 
-A batch is a function of (seed, epoch). Each process builds all its rows, and copies its share of
-them to its devices. JAX sums over all devices, so the result is the same as in a single process.
+Batches are a function of (seed, epoch). Each process builds all rows of a batch, and copies a share
+of the rows to its devices. JAX sums over all devices, so the result equals that of one process.
 """
 
 from __future__ import annotations

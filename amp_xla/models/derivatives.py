@@ -26,9 +26,8 @@ def install() -> None:
     """
     # Only in bert4keras.models: in bert4keras.layers, the original classes need these names.
     models = backend.bert4keras("models")
-    models.LayerNormalization = _layer_normalization()
-    models.MultiHeadAttention = _multi_head_attention()
-    models.PositionEmbedding = _position_embedding()
+    for layer in _layers():
+        setattr(models, layer.__name__, layer)
     activations = keras.utils.get_custom_objects()
     if activations.get("gelu") is backend.bert4keras().gelu_erf:
         activations["gelu"] = gelu
@@ -184,11 +183,11 @@ def relative_attention(
 
 
 @functools.lru_cache(maxsize=None)
-def _layer_normalization() -> Any:
-    """Return a subclass of bert4keras' layer; with default options it calls ``layer_norm``."""
-    original = backend.bert4keras("layers").LayerNormalization
+def _layers() -> Sequence[Any]:
+    """Return subclasses of bert4keras' layers that call the functions above."""
+    layers = backend.bert4keras("layers")
 
-    class LayerNormalization(original):  # type: ignore[misc, valid-type]
+    class LayerNormalization(layers.LayerNormalization):  # type: ignore[name-defined]
         def call(self, inputs: Any) -> Any:
             whole = self.zero_mean and self.unit_variance
             if self.conditional or not whole or (self.scale, self.offset) != (True, True):
@@ -196,30 +195,14 @@ def _layer_normalization() -> Any:
             gamma, beta = (tf.convert_to_tensor(w) for w in (self.gamma, self.beta))
             return layer_norm(inputs, gamma, beta, self.epsilon)
 
-    return LayerNormalization
-
-
-@functools.lru_cache(maxsize=None)
-def _position_embedding() -> Any:
-    """Return a subclass of bert4keras' layer; if XLA is on, it calls ``add_rows``."""
-    original = backend.bert4keras("layers").PositionEmbedding
-
-    class PositionEmbedding(original):  # type: ignore[misc, valid-type]
+    class PositionEmbedding(layers.PositionEmbedding):  # type: ignore[name-defined]
         def call(self, inputs: Any) -> Any:
             special = self.custom_position_ids or self.hierarchical or self.merge_mode != "add"
             if special or not configuring.compiles():
                 return super().call(inputs)
             return add_rows(inputs, tf.convert_to_tensor(self.embeddings)[: tf.shape(inputs)[1]])
 
-    return PositionEmbedding
-
-
-@functools.lru_cache(maxsize=None)
-def _multi_head_attention() -> Any:
-    """Return a subclass of bert4keras' layer; softmax attention calls the functions above."""
-    original = backend.bert4keras("layers").MultiHeadAttention
-
-    class MultiHeadAttention(original):  # type: ignore[misc, valid-type]
+    class MultiHeadAttention(layers.MultiHeadAttention):  # type: ignore[name-defined]
         def call(self, inputs: Any, mask: Any = None, **kwargs: Any) -> Any:
             x, *others = inputs[:3]
             same = all(other is x for other in others) and self.key_size == self.head_size
@@ -238,7 +221,7 @@ def _multi_head_attention() -> Any:
             kind, batch = kwargs.get("p_bias"), fused.batch()
             special = self.normalization != "softmax" or self.return_attention_scores
             if batch and (special or kind or kwargs.get("a_bias")):
-                raise fused.unfit("rows that are padded only at the end", f"more in {self.name}")
+                raise fused.unfit("no mask but padding at the end of rows", f"more in {self.name}")
             if special or kind not in (None, "rotary", "typical_relative"):
                 return super().pay_attention_to(inputs, mask, **kwargs)
             query, key, value, *rest = inputs
@@ -267,7 +250,7 @@ def _multi_head_attention() -> Any:
                 return dropout.keep_mask(self.name, shape, rate), 1.0 - rate
             return keras.layers.Dropout(rate)(tf.ones(shape)), 1.0
 
-    return MultiHeadAttention
+    return LayerNormalization, PositionEmbedding, MultiHeadAttention
 
 
 def _joined(layers: Sequence[Any], x: Any) -> Any:

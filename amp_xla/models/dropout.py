@@ -3,8 +3,8 @@
 Keras' dropout keeps its state inside stateful kernels, which die with the process, so a resumed
 run cannot repeat the masks of the run it continues. Here ``keras.layers.Dropout`` draws from
 TensorFlow's stateless generator, and the number of the step is fed to the graph. If XLA compiles
-the graph, masks are an integer hash instead, which costs so little that XLA computes it again in
-the backward pass; the generator's numbers would be written to memory and read twice.
+the graph, masks are an integer hash instead. It costs so little that XLA computes it again in the
+backward pass. The generator's numbers would be written to memory and read twice.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _training = True  # False inside ``inference()``
 
 
 class _Stream(NamedTuple):
-    """State of a graph's masks: as for ``install``, and the number of calls of each layer."""
+    """State of a graph's masks: the values of ``install``, and each layer's number of calls."""
 
     seed: int
     step: Any
@@ -76,7 +76,7 @@ def inference() -> Iterator[None]:
 
 
 def without(model: Any, inputs: Optional[Any] = None) -> Any:
-    """Build the output of a model in inference mode; ``inputs``: None = its own placeholders."""
+    """Build the output of a model in inference mode; ``inputs``: None = the model's."""
     with inference():
         return model(model.inputs if inputs is None else inputs)
 
@@ -120,7 +120,7 @@ def step_input() -> Any:
 
 
 def keep_mask(name: str, shape: Any, rate: float) -> Any:
-    """Return a bool mask, True for elements to keep; two calls for a layer give different ones.
+    """Return a bool mask, True for elements to keep; each call for a layer gives another mask.
 
     Args:
       name: name of the layer.

@@ -148,7 +148,7 @@ def variables(transformer: Any) -> Dict[str, Any]:
 
 
 def _mapping(transformer: Any) -> Dict[str, Any]:
-    """Return layer -> Google's names; bert4keras' RoFormerV2 leaves all biases out."""
+    """Return layer -> Google's names; adds the pooler's bias, which RoFormerV2 leaves out."""
     mapping: Dict[str, Any] = transformer.variable_mapping()
     kernels = mapping.get(POOLER, [])[:1]  # absent in T5
     return {**mapping, POOLER: [*kernels, *(x.replace("kernel", "bias") for x in kernels)]}
@@ -176,8 +176,8 @@ def _with_epsilon(base: Any, epsilon: float) -> Any:
 def pooled(transformer: Any, pooling: str = "mean", slots: int = 1) -> Any:
     """Build the vector of each text, float [B, hidden]; of packed rows [B, slots, hidden].
 
-    The transformer has the pooler if ``pooling``, an ``options.Pooling``, needs it. With several
-    ``slots`` (texts per row), its class is a result of ``packed.extended``.
+    ``pooling`` is an ``options.Pooling``; "pooler" needs a transformer with a pooler. Several
+    ``slots``, texts per row, need a transformer whose class ``packed.extended`` returned.
     """
     model = transformer.model
     if slots > 1:

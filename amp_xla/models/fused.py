@@ -41,7 +41,7 @@ class Batch:
 
 
 def unfit(needed: str, found: Any) -> UnsupportedError:
-    """Return the error of a setting, model or machine that cuDNN's attention does not fit."""
+    """Return the error for a setting, model or machine that cuDNN's attention does not support."""
     return UnsupportedError(
         f"--attention fused needs {needed}; found: {found}; change that, or take --attention plain"
     )
@@ -73,7 +73,7 @@ def attention(query: Any, key: Any, value: Any, mask: Any, batch: Batch) -> Any:
     Args:
       query, key, value: floats [B, L, heads, D]; ``query`` is already divided by sqrt(D).
       mask: bool [B, L], False for padding at the end of a row; bert4keras masks no first token.
-      batch: B and L; gets the sizes of the heads.
+      batch: B and L; this function sets its ``heads`` and ``size``.
     """
     batch.heads, batch.size = query.shape.as_list()[2:]
     if batch.size not in HEADS:
@@ -138,7 +138,7 @@ def call(
 
 
 def verify(precision: Precision, plain: Callable[..., Any]) -> None:
-    """Compare cuDNN's attention, if this run uses it, with ``plain`` of ``derivatives``.
+    """Compare cuDNN's attention, if this run uses it, with ``plain``, TensorFlow's attention.
 
     Raises:
       UnsupportedError: it cannot run here, or its output or gradients are wrong.

@@ -77,7 +77,7 @@ class LanguageModel:
         kind, rows = folder.config["model_type"], folder.config["vocab_size"]
         if kind != "bert":
             raise AmpXlaError(
-                f"{folder.path} has model_type {kind}; a language model can only start from a bert"
+                f"{folder.path} has model_type {kind}; a language model can only start from bert"
             )
         if not 0 <= rows - self.vocab_size < VOCAB_MULTIPLE:  # a few rows may be unused
             raise AmpXlaError(
@@ -171,7 +171,7 @@ class LanguageModel:
 
 
 def _spread(stddev: float, base: Any) -> Any:
-    """Return a subclass of bert4keras' BERT whose initial weights have the deviation ``stddev``."""
+    """Return a subclass of bert4keras' BERT with ``stddev`` as its weights' initial deviation."""
 
     class Bert(base):
         @property

@@ -34,7 +34,7 @@ def several_labels(right: Any, logits: Any) -> Any:
 
     s are the logits; a label is predicted if s > 0. This is ``multilabel_categorical_crossentropy``
     of bert4keras' author, with minus infinity instead of -1e12 for absent terms, in float32.
-    Both are [..., classes]; ``logits``, float32, may be minus infinity where ``right`` is False.
+    Arguments are [..., classes]; ``logits``, float32, may be minus infinity if ``right`` is False.
     """
     signed = tf.where(right, -logits, logits)
     absent = tf.fill(tf.shape(logits), float("-inf"))

@@ -34,7 +34,7 @@ def pooled(encoder_model: Any, slots: int, first: bool = False) -> Any:
 
 
 def _shares(numbers: Any, most: Any, dtype: Any) -> Any:
-    """Return weights for means over equal numbers: int [R, L] -> [R, most, L], rows with sum 1.
+    """Return weights of means per number below ``most``: int [R, L] -> [R, most, L], sum 1.
 
     A number that does not occur has zeros; 0 / 0 would make the step not finite.
     """

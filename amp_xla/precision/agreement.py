@@ -10,12 +10,17 @@ needs this function.
 from __future__ import annotations
 
 import importlib
+import os
+import socket
 import sys
 from typing import Any, Callable, List, Mapping, Optional, Sequence, Union
 
+from amp_xla import backend
+from amp_xla.errors import AmpXlaError
 from amp_xla.graph.executed import BETWEEN_RANKS
 from amp_xla.precision import arrays
 from amp_xla.precision.tensorflow import Pairs, distinct_rows, in_v1_graph, tf
+from amp_xla.process.world import World, meet
 
 Agreement = Callable[[Any], Any]
 # Strategies in which each replica has its own copy of a variable, by the names of their classes.
@@ -25,8 +30,59 @@ SUPPORTED = ("MirroredStrategy", "CollectiveAllReduceStrategy", "OneDeviceStrate
 GROUP_BYTES = 32 << 20
 
 
+def start_horovod(place: World) -> Any:
+    """Initialize Horovod among the ranks of a launcher, choose this rank's GPU; return Horovod.
+
+    Raises:
+      AmpXlaError: Horovod is missing, or its ranks differ from the launcher's.
+    """
+    _check_name(place, os.environ)
+    try:
+        hvd = importlib.import_module("horovod.tensorflow")
+    except ImportError as error:
+        raise AmpXlaError(
+            f"{place.size} ranks were started, and Horovod cannot be imported ({error}); "
+            f"`make train NP={place.size}` builds it"
+        ) from error
+    # A script that has initialized Horovod may have chosen the GPU.
+    chosen = hvd.is_initialized() and len(backend.gpus()) == 1
+    if not hvd.is_initialized():
+        meet(place)
+        hvd.init()
+    if (hvd.rank(), hvd.size()) != (place.rank, place.size):
+        raise AmpXlaError(
+            f"the launcher started rank {place.rank} of {place.size}, but Horovod is rank "
+            f"{hvd.rank()} of {hvd.size()}: it was built for another launcher; see `horovodrun "
+            f"--check-build`"
+        )
+    if backend.gpus() and not chosen:
+        backend.use_gpu(hvd.local_rank())
+    return hvd
+
+
+def _check_name(place: World, environ: Mapping[str, str]) -> None:
+    """Refuse to run on several hosts if this host's name resolves to the loopback address.
+
+    Gloo listens on the address of the host's name, so other hosts would wait for minutes. Debian's
+    installer writes such a name into /etc/hosts.
+    """
+    several = int(environ.get("HOROVOD_CROSS_SIZE") or 1) > 1
+    if not several or environ.get("HOROVOD_GLOO_RENDEZVOUS_ADDR", "127.").startswith("127."):
+        return
+    name = socket.gethostname()
+    try:
+        address = socket.gethostbyname(name)
+    except OSError as error:
+        address = f"nothing ({error})"
+    if address.startswith(("127.", "nothing")):
+        raise AmpXlaError(
+            f"{place.name} resolves its own name {name} to {address}, which no other host reaches; "
+            f"in its /etc/hosts or DNS, give {name} the address of its network card"
+        )
+
+
 def choose(agreement: Union[Agreement, str, None]) -> Optional[Agreement]:
-    """Replace ``auto`` by the agreement that this process needs; return a function or None as is.
+    """Return a function or None unchanged; for ``auto`` Horovod's agreement, if it has ranks.
 
     Raises:
       ValueError: another string.
@@ -120,10 +176,10 @@ def check_strategy() -> None:
 def in_all_replicas(
     function: Callable[..., Any], gradients: Sequence[Any], scalars: Sequence[Any]
 ) -> Any:
-    """Call ``function(each_replica, scalars)`` once for all replicas, or for the only one.
+    """Call ``function(each_replica, scalars)`` once, in a strategy for all of its replicas.
 
-    Optimizers call ``merge_call``, which TensorFlow forbids in a branch inside a replica. So the
-    branch is built where all replicas merge, and each replica applies inside it, as in Keras.
+    Optimizers call ``merge_call``, which TensorFlow forbids in a branch inside a replica. So one
+    branch is built for all replicas, and each replica applies its gradients in it, as in Keras.
 
     Args:
       function: builds the branch; ``each_replica(apply)`` inside it runs ``apply(gradients)``

@@ -150,6 +150,12 @@ def is_float(x: Any) -> bool:
     return name is not None and name.startswith(("float", "bfloat")) and name != "float0"
 
 
+def is_finite(values: np.ndarray) -> bool:
+    """Return True if a NumPy array has no NaN and no infinity."""
+    # Minimum and maximum propagate NaN and need no array of booleans.
+    return not values.size or bool(np.isfinite(values.min()) and np.isfinite(values.max()))
+
+
 def is_sparse(x: Any) -> bool:
     """Return True for ``tf.IndexedSlices``: rows of a gradient, with the row numbers."""
     return hasattr(x, "values") and hasattr(x, "indices") and hasattr(x, "dense_shape")
@@ -161,8 +167,6 @@ def cast(x: Any, dtype: str) -> Any:
         return x
     if family(x) == "tensorflow":
         return sys.modules["tensorflow"].cast(x, dtype)
-    if family(x) == "jax":
-        return x.astype(dtype)
     return x.astype(scalar_type(dtype))
 
 
@@ -204,9 +208,7 @@ def map_with_path(leaf: Callable[[str, Any], Any], tree: Any, path: str = "") ->
         return leaf(path, tree)
     if isinstance(tree, dict):
         pairs = {k: map_with_path(leaf, v, _join(path, k)) for k, v in tree.items()}
-        if type(tree) is dict:
-            return pairs
-        clone = tree.copy()
+        clone = tree.copy()  # also of subclasses
         clone.update(pairs)
         return clone
     if isinstance(tree, (list, tuple)):

@@ -1,8 +1,8 @@
-"""Updates that read what they have just assigned: they take the value, not the variable.
+"""Replaces reads of variables that were just assigned by the assigned values, for XLA.
 
 bert4keras' optimizers assign their moments, and then read them to compute new weights. A cluster of
 XLA reads its variables before it assigns any, so each weight would need further clusters: hundreds
-for BERT-base. The results are the same up to the rounding of what TensorFlow then shares.
+for BERT-base. Results change by rounding at most, if TensorFlow then shares equal terms.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ HARMLESS = (
 def forwarded(build: Callable[[], List[Any]]) -> List[Any]:
     """Call ``build``, which returns operations that update variables; return what to run.
 
-    If XLA compiles the v1 graph that it builds, a read after an assignment becomes the assigned
-    value; other reads, and constants, do not wait for assignments. Equal reads become one, which
-    joins the updates of all weights. Nothing changes if a variable is assigned more than once, or
-    read after its assignment within a nested conditional.
+    If XLA compiles the v1 graph, a read after an assignment becomes the assigned value. Constants
+    and other reads do not wait for assignments. Equal reads become one, so that the updates of all
+    weights can form one cluster. The operations stay unchanged if a variable is assigned more than
+    once, or is read after its assignment within a nested conditional.
     """
     if not (in_v1_graph() and configuring.compiles()) or tf.distribute.has_strategy():
         return build()
@@ -34,7 +34,7 @@ def forwarded(build: Callable[[], List[Any]]) -> List[Any]:
     start = len(graph.get_operations())
     results = build()
     built, branch = graph.get_operations()[start:], graph._get_control_flow_context()
-    # Others are there to be run apart, such as initializers.
+    # The operations that no result needs, such as initializers, are run on their own.
     needed = [getattr(each, "op", each) for each in results if each is not None]
     inside = upstream(needed, set(built))
     changes: Dict[Any, List[Any]] = {}
@@ -78,7 +78,7 @@ def forwarded(build: Callable[[], List[Any]]) -> List[Any]:
                 change._add_control_input(op)
         elif change.type == ASSIGN and change in changing:
             _replace(op.outputs[0], change.inputs[1])
-    # A change for which only constants and reads have waited would not run.
+    # Constants and reads no longer wait for a change, so it must be among the results to run.
     return [*results, *(op for op in here if op in changing)]
 
 

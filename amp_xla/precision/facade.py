@@ -1,8 +1,8 @@
-"""The class, attributes, weights and configuration that Keras and checkpoints need.
+"""The part of ``LossScaleOptimizer`` for Keras and checkpoints: class, attributes, weights, config.
 
 Keras' ``compile`` accepts only Keras' optimizer classes. Under ``mixed_float16`` it also wraps each
-optimizer that is not Keras' ``LossScaleOptimizer``, so the loss would be scaled twice. Therefore
-users get an object whose class inherits from Keras' class, too; its methods are this package's.
+optimizer that is not Keras' ``LossScaleOptimizer``, so the loss would be scaled twice. So the class
+of the object that users get also inherits from Keras'; its methods are this package's.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import warnings
 from typing import Any, Dict, List, Optional, Sequence
 
 from amp_xla import backend
-from amp_xla.precision import loss_scale as scales
 from amp_xla.precision.inner import Inner, KerasInner, NewKerasInner
 from amp_xla.precision.loss_scale import LossScaleWarning
 from amp_xla.precision.tensorflow import tf
@@ -27,7 +26,7 @@ Trackable: Any = next(c for c in tf.Module.__mro__ if c.__name__ == "Trackable")
 
 
 def concrete(base: type, inner: Inner) -> type:
-    """Return the subclass of ``base`` that the framework behind ``inner`` accepts."""
+    """Return a subclass of ``base`` that the framework of ``inner`` accepts as its optimizer."""
     expected: Optional[type] = None
     if isinstance(inner, (KerasInner, NewKerasInner)) and keras_of(inner.optimizer) is not None:
         module = sys.modules[own_class(inner.optimizer).__module__]
@@ -86,6 +85,7 @@ class OptimizerFacade(Trackable):
       inner: the wrapped optimizer.
     """
 
+    inner_field = "inner"  # of the configuration
     inner: Any
     applied_steps: Any
     _config: Dict[str, Any]
@@ -104,11 +104,10 @@ class OptimizerFacade(Trackable):
     def __setattr__(self, name: str, value: Any) -> None:
         mine = name.startswith("_") or not vars(self).get("_ready") or name in vars(self)
         declared = hasattr(type(self), name) and name not in ("lr", "learning_rate")
-        target = self.inner if not (mine or declared) and self._delegated(name) else self
-        if target is self:
+        if mine or declared or not self._delegated(name):
             object.__setattr__(self, name, value)
         else:
-            setattr(target, name, value)
+            setattr(self.inner, name, value)
 
     @property
     def learning_rate(self) -> Any:
@@ -167,7 +166,7 @@ class OptimizerFacade(Trackable):
         return self.inner.get_slot(variable, name)
 
     def get_config(self) -> Dict[str, Any]:
-        """Return a description for JSON, which leaves out functions (groups, agreement, ...)."""
+        """Return a description for JSON; warn of functions (groups, ...), which it leaves out."""
         left_out = sorted(name for name, value in self._functions.items() if value)
         if left_out:
             warnings.warn(
@@ -184,13 +183,13 @@ class OptimizerFacade(Trackable):
         """Return the optimizer that ``get_config`` described.
 
         Args:
-          config: from ``get_config``.
+          config: from ``get_config`` of this class; in the drop-in for Keras' class, also of that.
           custom_objects: classes by name, for inner optimizers that no import finds.
           **more: the functions that ``get_config`` left out.
         """
         config = dict(config)
-        inner = restored(config.pop("inner"), custom_objects)
-        return cls(inner, scales.from_spec(config.pop("loss_scale")), **config, **more)
+        inner = restored(config.pop(cls.inner_field), custom_objects)
+        return cls(inner, **config, **more)
 
 
 def described(optimizer: Any) -> Dict[str, Any]:

@@ -5,9 +5,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import inspect
-from typing import Any, ClassVar, Dict, Iterator, List, Optional, Sequence
+from typing import Any, ClassVar, Dict, List, Sequence
 
 from amp_xla.errors import UnsupportedError
 from amp_xla.precision import arrays
@@ -35,8 +34,8 @@ class Inner:
         self.optimizer = optimizer
 
     @property
-    def iterations(self) -> Optional[Any]:
-        """The optimizer's step variable, if it has one."""
+    def iterations(self) -> Any:
+        """The optimizer's step variable, or None; Keras' optimizers always have one."""
         steps = getattr(self.optimizer, "iterations", None)
         if steps is not None and not hasattr(steps, "read_value"):
             steps = getattr(steps, "value", None)  # Keras 3 wraps TensorFlow's variables
@@ -54,11 +53,6 @@ class Inner:
         """The optimizer's clipping: any of clipnorm, clipvalue, global_clipnorm."""
         values = {name: getattr(self.optimizer, name, None) for name in CLIPS}
         return {name: float(value) for name, value in values.items() if value}
-
-    @property
-    def children(self) -> Dict[str, Any]:
-        """Parts of the optimizer, by name, which a SavedModel must contain."""
-        return {}
 
     def gradients(self, loss: Any, variables: Sequence[Any], tape: Any = None) -> Pairs:
         """Return pairs (gradient, variable), reduced over ranks if the optimizer does so.
@@ -83,10 +77,10 @@ class Inner:
         return list(getattr(self.optimizer, self.aggregation)(pairs))
 
     def summed(self, pairs: Pairs) -> Pairs:
-        """Return sparse gradients as dense ones if the optimizer, as bert4keras' do, makes them so.
+        """Make sparse gradients dense if the optimizer is bert4keras', which would do so itself.
 
-        It would first look for the distinct rows. Their number differs between batches, and XLA
-        would compile the whole update for each. Where it clips, it clips rows.
+        They would first search the distinct rows, whose number differs between batches, and XLA
+        would compile the whole update for each number. If they clip, they need the rows.
         """
         owner = _owner(self.optimizer, "_resource_apply_sparse")
         if self.clips or owner is None or not owner.__module__.startswith("bert4keras"):
@@ -104,7 +98,7 @@ class Inner:
                 build(list(variables))
 
     def clip(self, pairs: Pairs) -> Pairs:
-        """Clip unscaled gradients, before they are cast, as the optimizer is configured."""
+        """Clip unscaled gradients as the optimizer is configured; the caller casts them later."""
         clip = getattr(type(self.optimizer), self.clipping, None)  # another replica may apply now
         if clip is not None:
             return list(clip(self.optimizer, pairs))
@@ -129,12 +123,6 @@ class Inner:
         finally:
             fields.pop(self.clipping, None)  # once for all replicas
 
-    def count_skipped(self) -> Any:
-        """Advance the optimizer's step without an update."""
-        if self.iterations is None:
-            return tf.no_op()
-        return self.iterations.assign_add(1, read_value=False)
-
 
 class KerasInner(Inner):
     """A Keras OptimizerV2, including bert4keras' optimizers."""
@@ -145,18 +133,14 @@ class KerasInner(Inner):
     def gradients(self, loss: Any, variables: Sequence[Any], tape: Any = None) -> Pairs:
         if is_keras_own(self.optimizer, "get_gradients" if tape is None else "_compute_gradients"):
             return derived(loss, variables, tape)
-        with self._without_clipping():  # Horovod's would clip before it reduces
-            if tape is not None:
-                return list(self.optimizer._compute_gradients(loss, variables, tape=tape))
-            return list(zip(self.optimizer.get_gradients(loss, list(variables)), variables))
-
-    @contextlib.contextmanager
-    def _without_clipping(self) -> Iterator[None]:
-        # TensorFlow 1.15 tests whether the attribute exists, so None would not do.
+        # Horovod's would clip before it reduces. TensorFlow 1.15 tests whether an attribute exists,
+        # so None would not do.
         fields = vars(self.optimizer)
         removed = {name: fields.pop(name) for name in CLIPS if fields.get(name) is not None}
         try:
-            yield
+            if tape is not None:
+                return list(self.optimizer._compute_gradients(loss, variables, tape=tape))
+            return list(zip(self.optimizer.get_gradients(loss, list(variables)), variables))
         finally:
             fields.update(removed)
 
@@ -176,10 +160,6 @@ class NewKerasInner(Inner):
 
     clipping = "_clip_gradients"
     aggregation, aggregated = "aggregate_gradients", {"skip_gradients_aggregation": True}
-
-    @property
-    def children(self) -> Dict[str, Any]:
-        return {"_iterations": self.optimizer.iterations, "_variables": self.optimizer._variables}
 
     def gradients(self, loss: Any, variables: Sequence[Any], tape: Any = None) -> Pairs:
         if tape is None or is_keras_own(self.optimizer, "compute_gradients"):
@@ -215,24 +195,6 @@ def inner_of(optimizer: Any) -> Inner:
     if isinstance(optimizer, type):
         name = optimizer.__name__
         raise TypeError(f"optimizer is the class {name}; allowed: an instance, e.g. {name}(1e-3)")
-    _refuse_second_scaling(optimizer)
-    if not hasattr(optimizer, "apply_gradients"):
-        raise TypeError(f"{optimizer!r} is not an optimizer: it has no apply_gradients")
-    if hasattr(optimizer, "_hyper") and hasattr(optimizer, "_resource_apply_dense"):
-        return KerasInner(optimizer)
-    if hasattr(optimizer, "update_step") and hasattr(optimizer, "build"):
-        if in_v1_graph():  # Keras would create the updates and run none of them
-            raise UnsupportedError(
-                f"{type(optimizer).__name__} is one of Keras' newer optimizers, which do not train "
-                f"in graph mode (import amp_xla.setup has turned it on); allowed: an optimizer of "
-                f"keras.optimizers.legacy, of bert4keras (weight decay: extend_with_weight_decay) "
-                f"or of tf.compat.v1.train; or eager execution, without that import"
-            )
-        return NewKerasInner(optimizer)
-    return Inner(optimizer)
-
-
-def _refuse_second_scaling(optimizer: Any) -> None:
     name = type(optimizer).__name__
     if hasattr(optimizer, "get_unscaled_gradients"):
         raise ValueError(f"{name} already scales the loss; pass its inner optimizer instead")
@@ -250,10 +212,24 @@ def _refuse_second_scaling(optimizer: Any) -> None:
             f"would make its sums NaN for good (0 * NaN is NaN); remove bert4keras' "
             f"extend_with_gradient_accumulation and pass accumulate={steps} here"
         )
+    if not hasattr(optimizer, "apply_gradients"):
+        raise TypeError(f"{optimizer!r} is not an optimizer: it has no apply_gradients")
+    if hasattr(optimizer, "_hyper") and hasattr(optimizer, "_resource_apply_dense"):
+        return KerasInner(optimizer)
+    if hasattr(optimizer, "update_step") and hasattr(optimizer, "build"):
+        if in_v1_graph():  # Keras would create the updates and run none of them
+            raise UnsupportedError(
+                f"{name} is one of Keras' newer optimizers, which do not train "
+                f"in graph mode (import amp_xla.setup has turned it on); allowed: an optimizer of "
+                f"keras.optimizers.legacy, of bert4keras (weight decay: extend_with_weight_decay) "
+                f"or of tf.compat.v1.train; or eager execution, without that import"
+            )
+        return NewKerasInner(optimizer)
+    return Inner(optimizer)
 
 
 def derived(loss: Any, variables: Sequence[Any], tape: Any = None) -> Pairs:
-    """Return pairs (gradient, variable); None as gradient if the loss does not depend on it."""
+    """Return pairs (gradient, variable); the gradient is None if the loss does not depend on it."""
     if tape is None:
         return list(zip(tf.gradients(loss, list(variables)), variables))
     return list(zip(tape.gradient(loss, list(variables)), variables))

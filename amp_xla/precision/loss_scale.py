@@ -20,6 +20,7 @@ Source: Micikevicius et al., "Mixed Precision Training", 2017, https://arxiv.org
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import functools
@@ -43,7 +44,7 @@ class LossScaleWarning(UserWarning):
 
 
 class _LossScale:
-    """Base class of the three loss scales; ``spec`` names each of them by its ``kind``."""
+    """Base class of the loss scales; ``kind`` is the name of a class in ``spec``."""
 
     kind: ClassVar[str]
     loss_scale: Any
@@ -165,7 +166,7 @@ class DynamicLossScale(_LossScale):
     def adjust(self, grads_finite: Any) -> DynamicLossScale:
         """Return the next state; ``grads_finite`` is a boolean scalar.
 
-        It only multiplies, because compilers change the last bit of divisions by constants.
+        There is no division, because compilers change the last bit of divisions by constants.
         """
         scale, counter = self.loss_scale, self.counter
         xp = arrays.namespace(scale, counter, grads_finite)
@@ -219,18 +220,15 @@ def from_spec(spec: Any) -> Any:
         if kind not in kinds:
             raise ValueError(f"loss scale kind is {kind!r}; allowed: {', '.join(kinds)}")
         return kinds[kind](**fields)
-    if isinstance(spec, (bool, np.bool_)):
-        raise ValueError(f"loss scale is {spec}; allowed: a positive number or 'dynamic'")
     if isinstance(spec, str) and spec == "dynamic":
         return DynamicLossScale()
-    if isinstance(spec, str) or hasattr(spec, "get_config"):
-        try:
-            spec = float(spec)
-        except (TypeError, ValueError):
-            raise ValueError(
-                f"loss scale is {spec!r}; allowed: a positive number or 'dynamic'"
-            ) from None
-    return NoOpLossScale() if spec == 1 else StaticLossScale(spec)
+    number = spec
+    if isinstance(spec, str):
+        with contextlib.suppress(ValueError):
+            number = float(spec)
+    if isinstance(number, (str, bool, np.bool_)) or hasattr(spec, "get_config"):
+        raise ValueError(f"loss scale is {spec!r}; allowed: a positive number or 'dynamic'")
+    return NoOpLossScale() if number == 1 else StaticLossScale(number)
 
 
 def scale_loss(loss: Any, scale: Any = 1000.0) -> Any:

@@ -20,7 +20,7 @@ from amp_xla.graph.recompute import recompute as recompute_layers
 from amp_xla.precision import agreement as agreements
 from amp_xla.precision import facade
 from amp_xla.precision.facade import OptimizerFacade, Trackable
-from amp_xla.precision.inner import Inner, derived, inner_of
+from amp_xla.precision.inner import Inner, NewKerasInner, derived, inner_of
 from amp_xla.precision.loss_scale import LossScaleWarning, check_scale, scale_loss, whole_number
 from amp_xla.precision.step import Monitor, Parts, Step, Steps
 from amp_xla.precision.tensorflow import (
@@ -41,7 +41,7 @@ Group = Tuple[Callable[[Any], bool], Any]
 
 
 class LossScaleOptimizer(OptimizerFacade):
-    """An optimizer with loss scaling that skips, and counts, non-finite steps.
+    """An optimizer with loss scaling, which skips steps that are not finite and counts them.
 
     Args:
       inner: a ``tf.train`` optimizer, a Keras optimizer (OptimizerV2, bert4keras', the newer
@@ -161,7 +161,8 @@ class LossScaleOptimizer(OptimizerFacade):
         children = {f"group_{i}": inner.optimizer for i, (_, inner) in enumerate(self._groups[:-1])}
         children.update(inner=self.inner, state=self._state)
         children.update(applied_steps=self.applied_steps, skipped_steps=self.skipped_steps)
-        children.update(self._groups[-1][1].children)
+        if isinstance(self._groups[-1][1], NewKerasInner):  # for SavedModels
+            children.update(_iterations=self.inner.iterations, _variables=self.inner._variables)
         for name, child in children.items():
             if isinstance(child, Trackable):
                 self._track_trackable(child, name)
@@ -293,7 +294,7 @@ class LossScaleOptimizer(OptimizerFacade):
                     LossScaleWarning,
                     stacklevel=2,
                 )
-            # Gradients that the user scaled and unscaled are one whole step.
+            # Gradients that were neither scaled nor unscaled here are one whole step.
             several = step.scaled or bool(step.unscaled)
             if not several:
                 self._steps.close()

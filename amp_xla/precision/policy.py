@@ -1,7 +1,7 @@
 """Mixed-precision policies: the dtypes of parameters, computation and outputs.
 
-A policy is a frozen, hashable value with a short text form for command lines. Dtypes of any
-framework give equal policies. Source of the idea and the grammar: jmp,
+A policy is a frozen, hashable value with a short text form for command lines. The same dtypes make
+equal policies, whichever framework they come from. Source of the idea and the grammar: jmp,
 https://github.com/google-deepmind/jmp.
 """
 
@@ -17,14 +17,7 @@ from amp_xla.precision.arrays import SPELLINGS, canonical, half_dtype, scalar_ty
 
 T = TypeVar("T")
 
-KEYS: Dict[str, str] = {
-    "p": "param_dtype",
-    "params": "param_dtype",
-    "c": "compute_dtype",
-    "compute": "compute_dtype",
-    "o": "output_dtype",
-    "output": "output_dtype",
-}
+KEYS = ("p", "params", "c", "compute", "o", "output")  # the first letter says which dtype
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -84,9 +77,6 @@ class Policy:
     def __repr__(self) -> str:
         return "Policy(" + ", ".join(repr(name) for name in self.names) + ")"
 
-    def __reduce__(self) -> Any:
-        return type(self), self.names
-
 
 def _cast(tree: T, dtype: str) -> T:
     return arrays.map_floats(lambda x: arrays.cast(x, dtype), tree)
@@ -121,12 +111,12 @@ def get_policy(name: Any) -> Policy:
             raise ValueError(
                 f"Unknown key '{key}' in '{name}'; allowed: {', '.join(KEYS)}, each as key=dtype"
             )
-        if KEYS[key] in dtypes:
-            raise ValueError(f"'{key}' sets {KEYS[key]} a second time in '{name}'")
-        dtypes[KEYS[key]] = canonical(value)
-    params = dtypes.get("param_dtype", "float32")
-    compute = dtypes.get("compute_dtype", params)
-    return Policy(params, compute, dtypes.get("output_dtype", compute))
+        if key[0] in dtypes:
+            raise ValueError(f"'{key}' sets a dtype a second time in '{name}'")
+        dtypes[key[0]] = canonical(value)
+    params = dtypes.get("p", "float32")
+    compute = dtypes.get("c", params)
+    return Policy(params, compute, dtypes.get("o", compute))
 
 
 def cast_to_full(tree: T) -> T:

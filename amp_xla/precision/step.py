@@ -70,11 +70,11 @@ class Step:
 
 @dataclasses.dataclass(eq=False)
 class Steps:
-    """Steps under construction, one per graph and replica: scales, unscales and applies them.
+    """The step under construction of each graph and replica; scales, unscales and applies it.
 
     Attributes:
       state: variables of the loss scale.
-      agree: agreement of all ranks, or None.
+      agree: function that makes one decision for all ranks (``agreement.py``), or None.
       warn: ``Monitor`` or None.
       ever_scaled: whether any step has scaled a loss.
     """
@@ -136,7 +136,7 @@ class Steps:
         return step
 
     def close(self) -> None:
-        """Forget the step under construction."""
+        """End the step under construction."""
         self._stored("_amp_xla_steps").pop((self, agreement.replica_index()), None)
 
     def _stored(self, name: str) -> Dict[Any, Any]:
@@ -178,11 +178,11 @@ class Steps:
     ) -> Any:
         """Apply the gradients of one group of variables if the step is finite.
 
-        The first group of a step decides this for all its groups. A later group is left out alone
-        if its gradients turned non-finite after they were unscaled.
+        The first group of a step decides for all groups. A later group alone is skipped if its
+        gradients became non-finite after they were unscaled.
 
         Args:
-          step: the step under construction; its ``finite``, ``norm`` and ``applied`` are set.
+          step: the step under construction; this call sets its ``finite``, ``norm``, ``applied``.
           parts: optimizers and their pairs of (unscaled gradient, variable).
           global_step: variable to increment when the step is applied, or None.
           aggregate: sum gradients over replicas or ranks, if the optimizers do so.
@@ -237,7 +237,8 @@ class Steps:
             def skip() -> Any:
                 done = self._skipped(scale) if first else []
                 if self.counts_skipped:
-                    done += [inner.count_skipped() for inner in inners if inner not in repeated]
+                    steps = [inner.iterations for inner in inners if inner not in repeated]
+                    done += [variable.assign_add(1, read_value=False) for variable in steps]
                 return _after([], lambda: done)
 
             reads = [value for pairs in step.shared.values() for _, value in pairs]
@@ -281,12 +282,12 @@ def global_norm(
 ) -> Norm:
     """Return a function that builds the float32 L2 norm of all gradients at its first call.
 
-    Rows that occur twice in a sparse gradient are summed first: the norm is the dense gradient's.
-    TensorFlow's ``global_norm`` does not sum them, so its norm is smaller and clips too little.
+    Rows that occur twice in a sparse gradient are summed first, so that its norm equals that of the
+    dense gradient. TensorFlow's ``global_norm`` does not sum them: it is smaller, and clips less.
 
     Args:
       grads: unscaled gradients.
-      local: for each gradient, whether it belongs to this rank alone.
+      local: for each gradient, whether its variable exists on this rank alone.
       total: sums a float32 scalar over ranks, so that all of them get one norm.
     """
 
@@ -304,11 +305,11 @@ def global_norm(
 
 
 def clip(parts: Parts, norm: Any, limit: Optional[float]) -> Parts:
-    """Clip by the global norm, then as each optimizer is configured, then cast.
+    """Clip by the global norm, clip as each optimizer is configured, and cast to variables' dtypes.
 
     Args:
       parts: optimizers and their pairs of (unscaled gradient, variable).
-      norm: the global norm of all of them; not used without ``limit``.
+      norm: the global norm of all gradients; not used without ``limit``.
       limit: the largest allowed norm; None leaves gradients as they are.
 
     Returns:
@@ -331,7 +332,7 @@ def clip(parts: Parts, norm: Any, limit: Optional[float]) -> Parts:
 
 
 class Monitor:
-    """A Python function for the branch of skipped steps, which warns the user.
+    """A function that each skipped step calls, to warn the user of a problem.
 
     It warns if steps are skipped at the minimum scale, once per streak; if gradients overflow under
     a constant scale; and in eager code, once, if a layer's updates have run in a skipped step.
@@ -382,7 +383,7 @@ class Monitor:
 
 
 def _after(operations: List[Any], later: Callable[[], List[Any]]) -> Any:
-    """Run ``later`` after ``operations``; return True, as both branches of a conditional must."""
+    """Run ``later`` after ``operations``; return a tensor True, the result of either branch."""
     with tf.control_dependencies([op for op in operations if op is not None]):
         last = later()
     with tf.control_dependencies([op for op in operations + last if op is not None]):

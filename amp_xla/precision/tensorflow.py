@@ -74,7 +74,7 @@ def as_tensor(gradient: Any) -> Any:
 
 
 def variable_of(tensor: Any) -> Any:
-    """Return the operation of the variable whose handle or reference enters a branch or a loop."""
+    """Return the variable's operation for a handle or reference, also inside a branch or a loop."""
     while tensor.op.type.endswith(("Switch", "Enter")) or (  # RefSwitch, too
         tensor.op.type == "Identity" and tensor.dtype == tf.resource
     ):
@@ -83,7 +83,7 @@ def variable_of(tensor: Any) -> Any:
 
 
 def dense(gradient: Any) -> Any:
-    """Return the sum of an embedding's rows as a dense gradient; others unchanged."""
+    """Return ``IndexedSlices`` as a dense gradient, equal rows summed; others unchanged."""
     if not isinstance(gradient, tf.IndexedSlices) or gradient.dense_shape is None:
         return gradient
     return tf.math.unsorted_segment_sum(gradient.values, gradient.indices, gradient.dense_shape[0])
@@ -131,23 +131,22 @@ class LossScaleVariables(tf.Module):
         return self.scale_variable.read_value()
 
     def at(self, scale: Any) -> Any:
-        """Return a constant loss scale with this tensor, or a no-op one if nothing is scaled."""
+        """Return a ``StaticLossScale`` of a tensor, or ``NoOpLossScale`` if nothing is scaled."""
         no_scaling = isinstance(self.spec, loss_scale.NoOpLossScale)
         return self.spec if no_scaling else loss_scale.StaticLossScale(scale)
 
-    def adjust(self, grads_finite: Any, scale: Optional[Any] = None) -> Any:
+    def adjust(self, grads_finite: Any, scale: Any) -> Any:
         """Assign the next state.
 
         Args:
           grads_finite: boolean scalar tensor, the same on every replica.
-          scale: the scale of this step; None = read the variable.
+          scale: the scale of this step.
 
         Returns:
           In a v1 graph the operation that assigns.
         """
         if self.scale_variable is None or self.counter is None:
             return tf.no_op()
-        scale = self.loss_scale if scale is None else scale
         counter = tf.cast(self.counter.read_value(), tf.int32)
         following = self.spec.replace(scale, counter).adjust(tf.convert_to_tensor(grads_finite))
         # The old state must be read before the new one is written.
@@ -162,10 +161,10 @@ class Window:
     """Sums of unscaled float32 gradients over micro-batches, in variables.
 
     A window of micro-batches is one step, with one finite check. It updates the variables that got
-    a gradient in any of its micro-batches. Its sums are reset by assignment. (bert4keras multiplies
-    them by 0: after one infinite micro-batch they are NaN forever.) Between updates they are zero,
-    so checkpoints do not contain them. Sparse gradients are summed in dense variables with the
-    shape of the trained variable. A window that is skipped restores the variables of ``keep``.
+    a gradient in any of its micro-batches. Zeros are assigned to the sums after each window.
+    (bert4keras multiplies by 0: after one infinite micro-batch its sums are NaN forever.) So sums
+    are zero between updates, and checkpoints do not contain them. Sparse gradients are summed in
+    dense variables. A window that is skipped restores the variables given to ``keep``.
 
     Args:
       steps: micro-batches per update.

@@ -1,7 +1,7 @@
-"""Updates of layers, such as BatchNormalization's moving averages, that a skipped step leaves out.
+"""Leaves out updates of layers, such as BatchNormalization's moving averages, in skipped steps.
 
-In a v1 graph these operations exist before the optimizer's, and sessions may have run them. So they
-stay as they are, and the step runs copies of them, in a branch that depends on its decision.
+In a v1 graph layers create these operations before the optimizer does, and sessions may have run
+them. So the originals stay unchanged, and the step runs copies in a branch of its decision.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ ASSIGNS = ("Assign", "ResourceScatter", "Scatter", "StatefulPartitionedCall")
 
 
 class Updates(list):
-    """Operations of a step; Keras' train function adds those of the layers to them.
+    """Operations of a step, to which Keras' train function adds the updates of layers.
 
     Args:
       operations: operations of the optimizer.
-      gate: function that replaces operations of layers.
+      gate: function from the updates of layers to operations that replace them.
     """
 
     def __init__(self, operations: Iterable[Any], gate: Callable[[Sequence[Any]], List[Any]]):
@@ -39,7 +39,7 @@ class Updates(list):
 
     def __iadd__(self, others: Any) -> Any:
         self._others += others
-        # Replace all of them: what several depend on runs once.
+        # In one call for all updates, so that an operation that several depend on is copied once.
         self[:] = [*self._optimizers, *self._gate(self._others)]
         return self
 
@@ -54,13 +54,13 @@ def if_applied(
 ) -> List[Any]:
     """Return update operations that run only if the step is applied, in a v1 graph.
 
-    Within a window, they run if the gradients of their micro-batch are finite; a window that is
-    skipped undoes them.
+    Within a window, the updates run if the gradients of their micro-batch are finite. If the window
+    is skipped, it restores their variables.
 
     Args:
       updates: operations, tensors or pairs (variable, value) of Keras.
       finite: the step's decision, a boolean scalar.
-      pairs: gradients and variables. What gradients depend on runs before the decision, unchanged.
+      pairs: gradients and variables. Operations that gradients depend on are not copied.
       window: of ``accumulate``, or None.
     """
     if not updates:
@@ -99,9 +99,15 @@ def if_applied(
 
 @contextlib.contextmanager
 def apart() -> Iterator[List[Any]]:
-    """Drop control dependencies on updates of layers within the block; yield these updates."""
-    waits = tf.get_default_graph()._current_control_dependencies() if in_v1_graph() else []
-    updates = _of_layers(list(waits))
+    """Remove control dependencies on updates of layers within the block; yield these updates."""
+    graph, updates = tf.get_default_graph(), []
+    waits = list(graph._current_control_dependencies()) if in_v1_graph() else []
+    if waits and graph._get_control_flow_context() is None:
+        changing = _changing(set())
+        steps = {v.op for v in tf.get_collection(tf.GraphKeys.GLOBAL_STEP)}
+        assign = [op for op in waits if _assigned(upstream([op], changing)) - steps]
+        # Not those of optimizers.
+        updates = [op for op in assign if not any("Apply" in each.type for each in upstream([op]))]
     if not updates:
         yield []
         return
@@ -110,19 +116,8 @@ def apart() -> Iterator[List[Any]]:
         yield updates
 
 
-def _of_layers(operations: List[Any]) -> List[Any]:
-    """Return the operations that update layers, not those of optimizers or the global step."""
-    graph = tf.get_default_graph()
-    if not operations or graph._get_control_flow_context() is not None:
-        return []
-    changing = _changing(set())
-    steps = {v.op for v in tf.get_collection(tf.GraphKeys.GLOBAL_STEP)}
-    assign = [op for op in operations if _assigned(upstream([op], changing)) - steps]
-    return [op for op in assign if not any("Apply" in each.type for each in upstream([op]))]
-
-
 def _assigned(operations: Iterable[Any]) -> Set[Any]:
-    """Return the operations of the variables that are assigned, also in a branch."""
+    """Return the variables (their operations) that operations assign, also in a branch."""
     variables: Set[Any] = set()
     for op in operations:
         if op.type.startswith(ASSIGNS):
@@ -132,9 +127,9 @@ def _assigned(operations: Iterable[Any]) -> Set[Any]:
 
 
 def _changing(forward: Set[Any]) -> Set[Any]:
-    """Return the operations that are in a branch, assign, or depend on one that assigns.
+    """Return the operations that are in a branch, or assign, or depend on an assignment.
 
-    Those in ``forward`` are left out if they only depend on one that assigns.
+    Operations in ``forward`` that merely depend on an assignment are left out.
     """
     from tensorflow.python.ops import control_flow_util
 
@@ -156,7 +151,7 @@ def _changing(forward: Set[Any]) -> Set[Any]:
 
 
 def _copies(operations: Set[Any]) -> Dict[Any, Any]:
-    """Return operation -> copy."""
+    """Copy operations, which then read each other's copies; return operation -> copy."""
     scope = tf.get_default_graph().unique_name("if_applied")
     graph_def, outside = tf.GraphDef(), {}
     originals = sorted(operations, key=lambda op: op._id)

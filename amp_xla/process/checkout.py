@@ -1,4 +1,4 @@
-"""The running source: commands as they are typed in its checkout or not, and git's revision."""
+"""The running program: how its commands are typed on this machine, and git's revision."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ TF2_IMAGE = "nvcr.io/nvidia/tensorflow:25.02-tf2-py3"
 
 
 def checkout() -> Optional[str]:
-    """Return the path of the checkout that runs, as typed here; None if it is installed."""
+    """Return the path of the running checkout, as typed here; None for an installed package."""
     runs = (ROOT / "Makefile").is_file() and not _SCRIPT.is_file()
     return shortest(ROOT) if runs else None
 
 
 def shortest(path: Path) -> str:
-    """Return a path as words of a command: relative to the working folder if that is shorter."""
+    """Return a path quoted for a shell, relative to the working folder if that is shorter."""
     with contextlib.suppress(OSError):  # the working folder was deleted
         return shlex.quote(min(os.path.relpath(str(path)), str(path), key=len))
     return shlex.quote(str(path))
 
 
 def in_own_environment() -> bool:
-    """Return whether this Python is that of an environment which ``./amp-xla`` has built."""
+    """Return whether ``./amp-xla`` has built the environment of this Python."""
     return Path(sys.prefix).parent == ROOT / ".venvs"
 
 
 def program() -> str:
-    """Return the words that start this program here."""
+    """Return the first words of a command line for this program, e.g. ``./amp-xla``."""
     folder = checkout()
     if folder is not None:
         return f"{folder}/amp-xla"
@@ -46,7 +46,7 @@ def program() -> str:
 
 
 def as_typed(text: str) -> str:
-    """Return a message whose ``amp-xla COMMAND``, ``make`` and ``pip`` can be typed here."""
+    """Return a message with its ``amp-xla``, ``make`` and ``pip`` commands as typed here."""
     folder = checkout()
     if folder not in (None, "."):
         text = re.sub(r"\bmake (?=env|docker-|train\b)", lambda _: f"make -C {folder} ", text)
@@ -75,8 +75,8 @@ def container(image: str) -> str:
 def revision() -> Optional[str]:
     """Return git's short hash, with ``+changes`` if files differ; None if it is unknown.
 
-    A container image has no repository; there the variable ``SOURCE_REVISION`` is returned. Pages
-    of results do not count: each command that measures changes one.
+    A container image has no repository, but a variable ``SOURCE_REVISION``. Changes in docs/results
+    are ignored, because benchmarks write there.
     """
     files = ["--untracked-files=no", "--", ":/", ":(top,exclude)docs/results"]
     try:

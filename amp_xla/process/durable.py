@@ -29,7 +29,7 @@ def sha256(file: Union[Path, BinaryIO]) -> str:
 def sync(path: Path) -> None:
     """Wait until the content of a file, or the names in a folder, are on the disk.
 
-    If only the file is synced, a rename may be lost.
+    After a rename, the folder must be synced: a sync of the file may not save its new name.
     """
     descriptor = os.open(str(path), os.O_RDONLY)
     try:
@@ -39,7 +39,7 @@ def sync(path: Path) -> None:
 
 
 def own(path: Path) -> None:
-    """Set the umask's mode on a file that a library wrote; wait until it is on the disk.
+    """Give a file that a library wrote the umask's mode; wait until it is on the disk.
 
     safetensors writes files that only their owner can read.
     """
@@ -52,8 +52,8 @@ def own(path: Path) -> None:
 def write(path: Path, data: bytes) -> None:
     """Create ``path`` with ``data`` and wait until the content is on the disk.
 
-    Its name may still be lost; ``sync`` of the folder waits for it. A link or a pipe at ``path`` is
-    replaced, not followed.
+    A power cut may still lose its name, until ``sync`` of the folder. A link or a pipe at ``path``
+    is replaced, not followed.
     """
     if os.path.lexists(str(path)):
         os.unlink(str(path))
@@ -74,7 +74,7 @@ def write(path: Path, data: bytes) -> None:
 def replace(path: Path, data: bytes, writer: str = "") -> None:
     """Write ``data`` to ``path``; readers see the old or the new content at any time.
 
-    Several processes may write the same file if each has another name ``writer``.
+    Processes that write the same file at the same time need different names ``writer``.
     """
     temporary = path.parent / f"{TEMPORARY}{path.name}{writer}"
     write(temporary, data)

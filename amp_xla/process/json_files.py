@@ -21,7 +21,7 @@ _DEEPEST = 32
 
 
 class Whole(NamedTuple):
-    """Whole numbers of a range."""
+    """A range of whole numbers."""
 
     at_least: int = 0
     at_most: int = 2**63 - 1
@@ -41,13 +41,13 @@ def encode(value: Mapping[str, Any]) -> bytes:
 
 
 def decode(data: bytes, kind: Kind = dict) -> Any:
-    """Return the JSON object, or with ``kind`` the list, in ``data``.
+    """Return the value in ``data``: a JSON object, or another ``kind`` such as a list.
 
-    A whole number beyond 64 bits becomes a float, such as the 10^30 that means "no limit" in
-    transformers' ``model_max_length``; ``require`` refuses it for a whole number.
+    Whole numbers beyond 64 bits become floats, which ``require`` refuses as whole numbers; e.g.
+    transformers writes 10^30 as ``model_max_length`` for "no limit".
 
     Raises:
-      ValueError: it is none, is nested too deep, or has a number beyond a float's range.
+      ValueError: the value is of another kind, nested too deep, or a number beyond float's range.
     """
     try:
         value = json.loads(data.decode("utf-8-sig"), parse_int=_whole_number)
@@ -71,7 +71,7 @@ def read(
     links: bool = False,
     most: int = regular.LARGEST,
 ) -> Any:
-    """Return the JSON object, or with ``kind`` the list, in a file.
+    """Return the value in a JSON file: an object, or another ``kind`` such as a list.
 
     Args:
       fields: the fields that the object must have; see ``require``.
@@ -79,8 +79,8 @@ def read(
       links, most: as for ``regular.read``.
 
     Raises:
-      DataError: the file is missing or has another content.
-      OSError: the file cannot be read, which says nothing about its content.
+      DataError: the file is missing, or its content is not as required.
+      OSError: the file cannot be read; its content may be right.
     """
     try:
         value = decode(regular.read(path, links, most), kind)

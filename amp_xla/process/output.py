@@ -21,7 +21,7 @@ _CONTROLS = re.compile(
 def printable(text: Any, allowed: str = "") -> str:
     r"""Return text from files and folders with control characters escaped, e.g. ``\x1b``.
 
-    Those in ``allowed`` stay. Terminals obey escape sequences; a line break would split a line.
+    Characters in ``allowed`` stay. Terminals obey escape sequences; a line break splits a line.
     """
     return "".join(
         c
@@ -32,7 +32,7 @@ def printable(text: Any, allowed: str = "") -> str:
 
 
 def message(text: str, allowed: str = "") -> str:
-    """Return ``printable`` text of a message, without the middle of very long lines."""
+    """Return a message as ``printable`` text; very long lines lose their middle."""
     return printable(re.sub("(.{1000}).{500,}(.{500})", r"\1 ... \2", text), allowed)
 
 
@@ -50,7 +50,7 @@ def lines(texts: Iterable[str]) -> None:
       AmpXlaError: standard output cannot be written, e.g. to a full disk.
       BrokenPipeError: the reading program has ended.
     """
-    _reconfigure(sys.stdout, encoding="utf-8")
+    sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
     with _writing():
         for text in texts:
             print(_CONTROLS.sub(lambda match: printable(match.group()), text))
@@ -58,8 +58,8 @@ def lines(texts: Iterable[str]) -> None:
 
 
 def tolerate_encoding() -> None:
-    r"""Print characters that are missing in standard output's encoding as ``\u4e2d``."""
-    _reconfigure(sys.stdout, errors="backslashreplace")
+    r"""Let standard output escape characters that its encoding lacks, e.g. as ``\u4e2d``."""
+    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
 
 
 def flush() -> None:
@@ -69,9 +69,9 @@ def flush() -> None:
 
 
 def require() -> None:
-    """Raise AmpXlaError if standard output is closed, before answers are computed in vain."""
+    """Raise AmpXlaError if standard output is closed, before answers are computed for it."""
     if "stdout" in CLOSED:
-        raise AmpXlaError("standard output is closed, so there is no place for the answers")
+        raise AmpXlaError("standard output is closed, so the answers cannot be printed")
 
 
 @contextlib.contextmanager
@@ -95,7 +95,7 @@ def discard(stream: int = 1) -> None:
 def _open_closed() -> List[str]:
     """Open closed standard streams on /dev/null; return their names.
 
-    Else the next files get their numbers, and messages of C libraries are written into them.
+    Otherwise the next opened file gets the number of a stream, and C libraries print into it.
     """
     closed = [name for name in ("stdin", "stdout", "stderr") if getattr(sys, name) is None]
     for name in closed:
@@ -104,11 +104,6 @@ def _open_closed() -> List[str]:
 
 
 CLOSED = _open_closed()
-
-
-def _reconfigure(stream: Any, **settings: str) -> None:
-    if hasattr(stream, "reconfigure"):  # pytest's own streams have no such method
-        stream.reconfigure(**settings)
 
 
 @contextlib.contextmanager

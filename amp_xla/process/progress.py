@@ -28,7 +28,7 @@ def note(text: str, ranks: int = 1) -> None:
 class Progress:
     """Progress of a run of ``total`` steps.
 
-    The bar appears after the first step: this one is slow, and would spoil the estimate.
+    The bar appears after the first step, which is slow and would spoil the estimate of the time.
     """
 
     def __init__(self, total: int, start: int) -> None:
@@ -53,7 +53,7 @@ class Progress:
         self.alive(f"step {self._step}/{self.total}")
 
     def alive(self, doing: str) -> None:
-        """Print what is being done, if there is no bar and no line was printed for some seconds."""
+        """Print ``doing`` if there is no bar and nothing was printed for some seconds."""
         if self._bar is None and time.monotonic() - self._printed > _SILENT_SECONDS:
             self._print(doing)
 

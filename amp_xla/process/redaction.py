@@ -1,4 +1,4 @@
-"""Secrets and personal paths, which files that people send to each other leave out."""
+"""Removes secrets, host names and personal paths from files that people send to others."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _HOST = re.compile(r"(\brank \d+) on \S+")
 def without_secrets(words: Sequence[str]) -> List[str]:
     """Return the words of a command line with ``***`` in place of secrets.
 
-    A secret is the value of a flag or an assignment with a name such as ``--api-key``, or what has
-    the form of one: a password in a URL, a token of a known service.
+    Secrets are values of flags and assignments with a name such as ``--api-key``, passwords in
+    URLs, and tokens in the format of a known service.
     """
     hidden: List[str] = []
     follows = False

@@ -1,4 +1,4 @@
-"""Files of folders that may come from others: no links, regular files only, of bounded size.
+"""Reads files from untrusted folders: regular files of bounded size only, no links.
 
 A link could lead to any of the user's files, and a pipe or a device would never end.
 """
@@ -19,22 +19,22 @@ _OTHER_KINDS = (errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.ENO
 
 
 class NotAFile(OSError):
-    """The thing at a path is a link, a folder or a pipe, or is too large.
+    """A path is not a regular file (but a link, a folder, a pipe), or the file is too large.
 
-    Other errors of the system, such as EACCES or EIO, say nothing about a file's content.
+    With other errors, such as EACCES or EIO, the file's content may be right.
     """
 
 
 def descriptor(path: str, flags: int, links: bool = False) -> int:
-    """Open a regular file; an ``opener`` for Python's ``open``.
+    """Open a regular file and return its descriptor; an ``opener`` for Python's ``open``.
 
     Args:
-      path: the file; its folder is one that the user named, or passed ``not_linked``.
+      path: the file. Its folder was named by the user or checked by ``not_linked``.
       flags: as for ``os.open``. A file to write must not have another hard link.
       links: whether a link to a regular file is allowed, as in Hugging Face's cache.
 
     Raises:
-      NotAFile: it is not such a file.
+      NotAFile: it is not a regular file, or a link or hard link that is not allowed.
       OSError: it cannot be opened.
     """
     try:
@@ -84,10 +84,12 @@ def lines(path: Path, most: float = math.inf) -> Iterator[bytes]:
 
 
 def refuse_unwritable(folder: Path) -> None:
-    """Raise OSError if a folder, or the folder in which it would be made, cannot be written."""
+    """Raise OSError if a folder, or its next existing parent, cannot be written."""
     there = next(path for path in (folder, *folder.parents) if os.path.lexists(str(path)))
     if not there.is_dir() or not os.access(str(there), os.W_OK | os.X_OK):
         code = errno.EACCES if there.is_dir() else errno.ENOTDIR
+        if there.is_dir() and os.statvfs(str(there)).f_flag & os.ST_RDONLY:
+            code = errno.EROFS
         raise OSError(code, os.strerror(code), str(there))
 
 

@@ -33,7 +33,7 @@ class Stopped(KeyboardInterrupt):
 
 
 class Interrupted(SystemExit, KeyboardInterrupt):
-    """SIGINT stopped a script: ``except KeyboardInterrupt`` catches it, else it is an exit code."""
+    """SIGINT stopped a script: a KeyboardInterrupt, or an exit code if nobody catches it."""
 
 
 def interactive() -> bool:
@@ -54,12 +54,11 @@ def ending(error: Any) -> BaseException:
 
 
 class SignalWatch:
-    """Context in which signals stop the work in order.
+    """Context in which the first signal stops the work after a checkpoint.
 
-    SIGTERM, SIGINT, SIGHUP and SIGUSR1 set ``received``, which the training loop reads between two
-    steps and batches; inside ``nothing_to_save`` they end the process. A thread ends it at the
-    second signal, even while the main thread compiles a graph; but a notebook's process never ends
-    by SIGINT. ``nohup``'s ignored SIGHUP stays ignored.
+    SIGTERM, SIGINT, SIGHUP and SIGUSR1 set ``received``; the training loop reads it between steps.
+    Inside ``nothing_to_save`` they end the process. A second signal ends it, even while the main
+    thread compiles a graph. SIGINT never ends a notebook's process; ``nohup`` keeps SIGHUP ignored.
 
     Attributes:
       received: name of the first signal.
@@ -106,8 +105,8 @@ class SignalWatch:
 
         Args:
           when: last words of the message, e.g. ``before the first step``.
-          at_once: False = first wait some seconds for the code inside to end. In a notebook a
-            signal always waits, and then raises ``Stopped``.
+          at_once: False = first wait some seconds for the code inside to end. In a notebook the
+            code always ends first, then ``Stopped`` is raised.
         """
         self.check(when)
         self._nothing_to_save.append((when, at_once))

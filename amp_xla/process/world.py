@@ -55,7 +55,7 @@ def world() -> World:
 
 
 def stop_with_launcher() -> None:
-    """Send this process SIGTERM when its launcher ends, which closes standard input."""
+    """Send this process SIGTERM when standard input closes, because its launcher has ended."""
     if not os.environ.get(ENDS_WITH_STDIN):
         return
 
@@ -91,7 +91,7 @@ def meet(place: World) -> None:
 
 
 def announce(place: World) -> None:
-    """Tell the launcher that from now on this rank stops together with the others."""
+    """Tell the launcher that this rank trains and from now on stops together with the others."""
     if place.size > 1 and _address():
         with contextlib.suppress(OSError):  # the launcher was killed
             _status("PUT", TRAINING, place.rank, b"yes")

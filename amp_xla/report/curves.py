@@ -49,7 +49,7 @@ def thin(x: np.ndarray, y: np.ndarray, most: int = MOST_POINTS) -> Tuple[np.ndar
 
 
 def smoothed(y: np.ndarray, window: int) -> np.ndarray:
-    """Return the moving average of the finite values around each point; NaN if there are none."""
+    """Return the moving average of the finite values around each point; NaN without one."""
     finite = np.isfinite(y)
     total = np.concatenate([[0.0], np.where(finite, y, 0.0).cumsum()])
     count = np.concatenate([[0], finite.cumsum()])
@@ -58,18 +58,6 @@ def smoothed(y: np.ndarray, window: int) -> np.ndarray:
     begin, end = place - reach, place + reach + 1
     seen = count[end] - count[begin]
     return np.where(seen > 0, (total[end] - total[begin]) / np.maximum(seen, 1), np.nan)
-
-
-def ticks(low: float, high: float, most: int = 6) -> List[float]:
-    """Return about ``most`` round numbers between ``low`` and ``high``."""
-    if not high - low > 1e-300:  # also if they are equal
-        return [low]
-    rough = (high - low) / most
-    power = 10.0 ** math.floor(math.log10(rough))
-    step = next(f * power for f in (1.0, 2.0, 2.5, 5.0, 10.0) if f * power >= rough * 0.999)
-    first = math.ceil(low / step - 1e-9)
-    count = math.floor(high / step + 1e-9) - first + 1
-    return [round((first + i) * step, 12) + 0.0 for i in range(max(count, 0))]
 
 
 def short(value: float) -> str:
@@ -115,8 +103,12 @@ class Axis:
         return (scaled - self.low) / (self.high - self.low)
 
     def ticks(self) -> List[Dict[str, Any]]:
-        """Return the position ``at`` (in percent of the axis) and the ``text`` of each tick."""
-        numbers = ticks(self.low, self.high)
+        """Return about six ticks at round numbers: ``at``, in percent of the axis, and ``text``."""
+        rough = max((self.high - self.low) / 6, 1e-300)
+        power = 10.0 ** math.floor(math.log10(rough))
+        step = next(f * power for f in (1.0, 2.0, 2.5, 5.0, 10.0) if f * power >= rough * 0.999)
+        first, last = math.ceil(self.low / step - 1e-9), math.floor(self.high / step + 1e-9)
+        numbers = [round(number * step, 12) + 0.0 for number in range(first, last + 1)]
         if self.log:
             whole = [t for t in numbers if t == int(t)]
             numbers = [10.0**t for t in whole or numbers]

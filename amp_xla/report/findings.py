@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 import numpy as np
 
@@ -121,8 +121,7 @@ def words(field: str) -> str:
 def findings(run: Record) -> List[Problem]:
     """Return the problems of a run, the worst first."""
     problems = [*_state(run), *_numbers(run), *_learning(run)]
-    order = {"error": 0, "warning": 1, "note": 2}
-    return sorted(problems, key=lambda finding: order[finding.level])
+    return sorted(problems, key=lambda problem: ("error", "warning", "note").index(problem.level))
 
 
 def _state(run: Record) -> List[Problem]:
@@ -138,40 +137,37 @@ def _state(run: Record) -> List[Problem]:
     return [of_states[run.state]] if run.state in of_states else []
 
 
-def _numbers(run: Record) -> List[Problem]:
-    problems = []
+def _numbers(run: Record) -> Iterator[Problem]:
     skipped, steps = run.last("skipped_steps"), run.steps
     if skipped > 0:
         level = "warning" if skipped > 0.01 * steps else "note"
         fix = "lower --loss-scale, or set it to dynamic" if level == "warning" else ""
         what = f"{skipped:,.0f} of {steps:,} steps were skipped: a gradient was not finite."
-        problems.append(Problem(level, what, fix))
+        yield Problem(level, what, fix)
     losses = run.train.get("loss", np.zeros(0))
     bad = ~np.isfinite(losses)
     if bad.any():
         first = run.train["step"][int(bad.argmax())]
         what = f"The loss was not finite in {bad.sum():,} log lines, first at step {first:,.0f}."
         fix = "--on-nonfinite report names the first operation that is not finite"
-        problems.append(Problem("error", what, fix))
+        yield Problem("error", what, fix)
     if run.is_cut:
-        problems.append(Problem("warning", "The log is too large: its last part is not shown.", ""))
-    for text in run.nonfinite[-1:]:
-        problems.append(Problem("error", f"The overflow finder's report: {text.strip()}", ""))
-    return problems
+        yield Problem("warning", "The log is too large: its last part is not shown.", "")
+    for text in run.nonfinite:
+        yield Problem("error", f"The overflow finder's report: {text.strip()}", "")
 
 
-def _learning(run: Record) -> List[Problem]:
-    problems = []
+def _learning(run: Record) -> Iterator[Problem]:
     losses = run.train.get("loss", np.zeros(0))
     ends = _ends(losses) if np.isfinite(losses).all() else None
     if ends and run.steps >= 100 and ends[1] > 0.98 * ends[0]:
         fix = "if it rose, a lower --learning-rate; if not, a higher one or more --epochs"
-        problems.append(Problem("warning", "The training loss did not fall.", fix))
+        yield Problem("warning", "The training loss did not fall.", fix)
     if run.monitor == "dev_f1" and run.dev[run.monitor][-1] == 0:
         fix = "more --epochs; if it stays 0 while the loss falls, a higher --learning-rate"
         if ends and ends[1] > ends[0]:
             fix = "a lower --learning-rate, because the loss rose"
-        problems.append(Problem("warning", "The dev F1 is 0: no prediction is right.", fix))
+        yield Problem("warning", "The dev F1 is 0: no prediction is right.", fix)
     dev = run.dev.get("dev_loss", np.zeros(0))
     finite = np.flatnonzero(np.isfinite(dev))
     if len(finite) >= _FEW:
@@ -181,7 +177,7 @@ def _learning(run: Record) -> List[Problem]:
                 f"The dev loss has risen since step {run.dev['step'][lowest]:,.0f} "
                 f"({dev[lowest]:.4g} → {dev[finite[-1]]:.4g}): the run overfits."
             )
-            problems.append(Problem("warning", what, "--patience 2, fewer --epochs, or more data"))
+            yield Problem("warning", what, "--patience 2, fewer --epochs, or more data")
     evaluated = len(run.dev.get("step", ()))
     if run.state == "done" and evaluated >= _FEW and run.best == evaluated - 1:
         values = run.dev[run.monitor]
@@ -191,12 +187,11 @@ def _learning(run: Record) -> List[Problem]:
             longer = [f"--{name} {2 * value:.0f} --resume" for name, value in lengths if value > 0]
             fix = longer[0] if longer else "train longer"
             what = "The last evaluation is the best, and it was still improving."
-            problems.append(Problem("note", what, fix))
+            yield Problem("note", what, fix)
     padding = number(run.plan.get("padding_share"))
     if padding > 0.3:
         what = f"{padding:.0%} of the tokens are padding."
-        problems.append(Problem("warning", what, "--packed, or more --shapes"))
-    return problems
+        yield Problem("warning", what, "--packed, or more --shapes")
 
 
 def differing(runs: List[Record]) -> Dict[str, List[Any]]:

@@ -42,7 +42,8 @@ def render(runs: Sequence[Record]) -> str:
         undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True,
         finalize=visible,
     )  # fmt: skip
-    environment.filters.update(short=short, words=words, value=value, percent=percent)
+    environment.filters.update(short=short, words=words, value=value)
+    environment.filters["percent"] = lambda share: f"{100 * min(max(share, 0.0), 1.0):.2f}%"
     script = (_TEMPLATES / "report.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     with np.errstate(all="ignore"):  # older NumPys warn about NaN, which is usual here
@@ -85,11 +86,6 @@ def value(setting: Any) -> str:
     if isinstance(setting, list):
         return ", ".join(map(value, setting)) or "none"
     return short(setting) if isinstance(setting, float) else str(setting)
-
-
-def percent(share: float) -> str:
-    """Return a share as a percentage for CSS."""
-    return f"{100 * min(max(share, 0.0), 1.0):.2f}%"
 
 
 def command(run: Record) -> str:

@@ -220,12 +220,9 @@ def _metrics(path: Path) -> Tuple[Columns, Columns]:
 
 def _columns(records: List[Dict[str, Any]]) -> Columns:
     """Return a column for each field that has a number in some line; rows are sorted by step."""
-    names: Dict[str, None] = {}
-    for record in records:
-        if len(names) < _MOST_FIELDS:
-            names.update(dict.fromkeys(record))
+    names = dict.fromkeys(itertools.chain.from_iterable(records))
     columns = {}
-    for name in names:
+    for name in itertools.islice(names, _MOST_FIELDS):
         values = [record.get(name) for record in records]
         column = np.array([number(value) for value in values], np.float64)
         if not np.isnan(column).all() or "nan" in values:

@@ -22,7 +22,8 @@ def bootstrap(
     drawn = [score(samples[source.randint(total, size=total)]) for _ in range(DRAWS)]
     result = {}
     for name, value in score(samples).items():
-        low, high = np.nanpercentile([scores[name] for scores in drawn], [2.5, 97.5])
+        numbers = [scores[name] for scores in drawn if not math.isnan(scores[name])]
+        low, high = np.percentile(numbers or [math.nan], [2.5, 97.5])
         result[name] = {"value": float(value), "low": float(low), "high": float(high)}
     return result
 
@@ -54,7 +55,7 @@ def per_label(confusion: np.ndarray) -> Dict[str, np.ndarray]:
 
 
 def of_counts(counts: np.ndarray) -> Dict[str, np.ndarray]:
-    """Return these of the numbers of correct, predicted and true labels, int64 [labels, 3]."""
+    """Return the same from numbers of correct, predicted and true labels, int64 [labels, 3]."""
     right, found, support = counts.T
     return {
         "precision": _ratio(right, found),
@@ -83,23 +84,17 @@ def ranks(values: np.ndarray) -> np.ndarray:
     return each[place.reshape(-1)]
 
 
-def pearson(first: np.ndarray, second: np.ndarray) -> float:
-    """Return Pearson's correlation of two columns, float [N]; NaN if one is constant."""
-    first, second = (
-        np.asarray(x, np.float64) - np.mean(x, dtype=np.float64) for x in (first, second)
-    )
-    norm = math.sqrt(float(first @ first) * float(second @ second))
-    return float(first @ second) / norm if norm else math.nan
-
-
-def spearman(first: np.ndarray, second: np.ndarray) -> float:
-    """Return Spearman's rank correlation of two columns, float [N]; NaN if one is constant."""
-    return pearson(ranks(first), ranks(second))
-
-
 def correlations(labels: np.ndarray, values: np.ndarray) -> Dict[str, float]:
-    """Return both correlations of labels and predicted numbers, float [N]."""
-    return {"spearman": spearman(labels, values), "pearson": pearson(labels, values)}
+    """Return Spearman's and Pearson's correlation of two columns, float [N].
+
+    A correlation is NaN if one column is constant.
+    """
+    found = {}
+    for name, pair in (("spearman", map(ranks, (labels, values))), ("pearson", (labels, values))):
+        first, second = (np.asarray(x, np.float64) - np.mean(x, dtype=np.float64) for x in pair)
+        norm = math.sqrt(float(first @ first) * float(second @ second))
+        found[name] = float(first @ second) / norm if norm else math.nan
+    return found
 
 
 def auc(labels: np.ndarray, scores: np.ndarray) -> float:
@@ -134,7 +129,7 @@ def best_threshold(labels: np.ndarray, scores: np.ndarray) -> Tuple[float, float
 
 
 def mcnemar(first: int, second: int) -> float:
-    """Return McNemar's exact two-sided p-value for samples that only one of two runs gets right."""
+    """Return McNemar's exact two-sided p-value from how many samples only one run gets right."""
     total = first + second
     logs = [
         math.lgamma(total + 1) - math.lgamma(k + 1) - math.lgamma(total - k + 1)
@@ -146,8 +141,8 @@ def mcnemar(first: int, second: int) -> float:
 def calibration(confidence: np.ndarray, right: np.ndarray) -> Tuple[float, List[Dict[str, float]]]:
     """Return the expected calibration error, and the bins from which it is computed.
 
-    The error is the mean distance between the predicted labels' probabilities, float [N], and their
-    accuracy. Each of ten equal bins that has samples gets ``confidence``, ``accuracy``, ``count``.
+    ``confidence``: the predicted labels' probabilities, float [N]. The error is their mean distance
+    from the accuracy. Of ten equal bins, those with samples are returned.
     """
     place = np.minimum((confidence * _BINS).astype(int), _BINS - 1)
     bins = [

@@ -15,7 +15,7 @@ TENSOR_CORES = (7, 0)  # compute capability
 
 
 class Work(NamedTuple):
-    """The updates of a run, the tokens in each on one GPU, sizes of the encoder, shapes."""
+    """Updates of a run, tokens per update on a GPU, the encoder's sizes, number of shapes."""
 
     steps: int
     tokens: float
@@ -25,7 +25,7 @@ class Work(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """Whether XLA is on, the reason, and the most lengths that batches may have; None = any."""
+    """Whether XLA is on, why, and how many lengths batches may have at most; None = any number."""
 
     on: bool
     why: str

@@ -31,12 +31,14 @@ _BOOLEANS = (GRAPH_REWRITE, FULL_AMP, FORK_LOSS_SCALING, "TF_ENABLE_ONEDNN_OPTS"
     REWRITE_PREFIX + name for name in ("IGNORE_PERFORMANCE", "EMULATE_FP16")
 )
 
+JIT = "--tf_xla_auto_jit"
 XLA_MODE_FLAGS: Dict[str, Dict[str, str]] = {
     "off": {},
-    "on": {"--tf_xla_auto_jit": "1"},
-    "no_lazy": {"--tf_xla_auto_jit": "1", "--tf_xla_enable_lazy_compilation": "false"},
-    "lite": {"--tf_xla_auto_jit": "fusible"},
+    "on": {JIT: "1"},
+    "no_lazy": {JIT: "1", "--tf_xla_enable_lazy_compilation": "false"},
+    "lite": {JIT: "fusible"},
 }
+_SAME = {"0": ("0", "-1"), "1": ("1", "2")}  # levels of ``JIT`` since TensorFlow 1.13
 CPU_JIT = "--tf_xla_cpu_global_jit"
 CACHE = "--tf_xla_persistent_cache_directory"
 # Of the 182 seconds in which TensorFlow 2.17 compiled two layers of BERT-base on an H100, XLA spent
@@ -81,10 +83,7 @@ def _precision(settings: Settings, environ: Mapping[str, str]) -> Dict[str, str]
     if settings.precision == "amp":
         for name in (FULL_AMP, FORK_LOSS_SCALING):
             if environ.get(name, "0").lower() in _TRUE:
-                raise SettingsError(
-                    f"{name}={environ[name]} adds NVIDIA's dynamic loss scaling inside tf.train "
-                    f"optimizers to that of amp_xla; unset it, and set AMP_XLA_LOSS_SCALE instead"
-                )
+                raise _contradiction(name, environ, "amp_xla's loss scaling (AMP_XLA_LOSS_SCALE)")
         if environ.get(GRAPH_REWRITE, "1").lower() not in _TRUE:
             raise _contradiction(GRAPH_REWRITE, environ, "precision=amp", "tf32")
         # Only NVIDIA's TensorFlow 1.15 reads these; in others session options do the same.
@@ -125,31 +124,23 @@ def parse_xla_flags(text: str) -> Dict[str, Optional[str]]:
 def _xla(settings: Settings, current: str, gpu: bool, cache: str) -> str:
     flags = parse_xla_flags(current)
     # ``auto`` turns XLA on in the sessions' options, when the data have been read.
-    needed: Dict[str, Optional[str]] = dict(XLA_MODE_FLAGS.get(settings.xla, {}))
-    if settings.xla in ("off", AUTO):
-        jit = flags.get("--tf_xla_auto_jit")
-        if jit not in (None, "0", "-1"):
-            raise SettingsError(
-                f"{XLA_FLAGS} has --tf_xla_auto_jit={jit} but xla={settings.xla}; set "
-                f"AMP_XLA_XLA to on, no_lazy or lite, or remove the flag"
-            )
-    if settings.xla == "off":
-        return current
+    needed = XLA_MODE_FLAGS.get(settings.xla, {})
     if settings.xla == AUTO and gpu:
         # Lazily, the first batch of each further length runs without XLA: with two lengths, a run
         # that is resumed between their first batches would have other bits.
-        needed["--tf_xla_enable_lazy_compilation"] = "false"
-    elif not gpu and settings.xla != AUTO:  # which leaves XLA off on a CPU
-        needed[CPU_JIT] = None
-    for name, value in needed.items():
-        # 1 and 2 are the same level in every TensorFlow since 1.13.
-        same = {value, "2"} if (name, value) == ("--tf_xla_auto_jit", "1") else {value}
-        if name in flags and flags[name] not in same and value is not None:
+        needed = {"--tf_xla_enable_lazy_compilation": "false"}
+    for name, value in {JIT: "0", **needed}.items():
+        if name in flags and flags[name] not in _SAME.get(value, (value,)):
             raise SettingsError(
                 f"{XLA_FLAGS} has {name}={flags[name]} but xla={settings.xla} needs "
-                f"{name}={value}; remove one of the two"
+                f"{name}={value}; remove the flag, or set AMP_XLA_XLA"
             )
+    if settings.xla == "off":
+        return current
+    for name, value in needed.items():
         flags.setdefault(name, value)
+    if not gpu and settings.xla != AUTO:  # which leaves XLA off on a CPU
+        flags.setdefault(CPU_JIT, None)
     if cache:
         flags.setdefault(CACHE, cache)
     return " ".join(n if v is None else f"{n}={v}" for n, v in flags.items())

@@ -43,8 +43,24 @@ class _Embedding(tf.keras.layers.Layer):
         return self._table
 
     def build(self, input_shape: Any) -> None:
+        def drawn(shape: Any, dtype: Any = None, **_: Any) -> Any:
+            # A Python function, because a constant would be stored in the graph.
+            value = tf.numpy_function(lambda: self.rows.drawn(self._seed), [], tf.float32)
+            value.set_shape(tuple(shape))
+            return value
+
         if not self.built:
-            self._table = table.make(self, self.rows, self._initializer, self._seed)
+            self._table = self.add_weight(
+                name=f"{self.name}/embeddings",
+                shape=(self.rows.here, self.rows.width),
+                dtype=tf.float32,
+                initializer=drawn if self._initializer is None else self._initializer,
+                trainable=True,
+                use_resource=True,
+                # With autocast, a policy would cast the table, and its gradient would be dense.
+                experimental_autocast=False,
+            )
+            self._table._amp_xla_rows = self.rows
         super().build(input_shape)
 
     def _computed(self, vectors: Any) -> Any:

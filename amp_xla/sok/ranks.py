@@ -1,19 +1,18 @@
 """Ranks that share tables and exchange their rows, through Horovod; or a single process.
 
 Each id and its vector are sent once per rank and step. Gradients are summed in float32 before they
-are sent, and each rank updates its rows. The sum is divided by the number of ranks, which gives the
-gradient of the mean loss over all ranks, as for the variables that all ranks have.
+are sent, and each rank updates its rows. The sum is divided by the number of ranks: it is then the
+gradient of the mean loss over ranks, as the averaged gradients of other variables are.
 """
 
 from __future__ import annotations
 
-import importlib
 from typing import Any, Optional, Tuple
 
 from amp_xla import backend
 from amp_xla.errors import AmpXlaError
-from amp_xla.precision.agreement import joined
-from amp_xla.process.world import meet, world
+from amp_xla.precision.agreement import joined, start_horovod
+from amp_xla.process.world import world
 
 tf: Any = backend.tensorflow()
 
@@ -33,19 +32,7 @@ def Init(global_batch_size: Optional[int] = None, **_: Any) -> Any:  # SparseOpe
       AmpXlaError: the ranks do not divide the batch, or Horovod is missing.
     """
     if world().size > 1:
-        try:
-            hvd = importlib.import_module("horovod.tensorflow")
-        except ImportError as error:
-            raise AmpXlaError(
-                f"{world().size} ranks were started, but Horovod cannot be imported ({error})"
-            ) from error
-        # The GPU may have been chosen already, by a recipe or a script that initialized Horovod.
-        chosen = hvd.is_initialized() and len(backend.gpus()) == 1
-        if not hvd.is_initialized():
-            meet(world())
-            hvd.init()
-        if backend.gpus() and not chosen:
-            backend.use_gpu(hvd.local_rank())
+        start_horovod(world())
     size = place()[1]
     if global_batch_size is not None and (global_batch_size < 1 or global_batch_size % size):
         raise AmpXlaError(

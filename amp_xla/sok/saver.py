@@ -16,6 +16,7 @@ from safetensors import SafetensorError, safe_open
 
 from amp_xla import backend
 from amp_xla.errors import AmpXlaError
+from amp_xla.precision.arrays import is_finite
 from amp_xla.process import durable
 from amp_xla.sok import ranks, table
 
@@ -80,12 +81,15 @@ def read_rows(folder: Path, name: str, tensor: str, rows: table.Rows) -> Any:
     """
     files = _files(folder, name)
     if len(files) != 1:
-        counts = " and ".join(f"one of {count} ranks" for count in sorted(files)) or "none"
-        raise AmpXlaError(f"{folder} must hold one table {name}; found: {counts}")
+        counts = ", ".join(map(str, sorted(files))) or "none"
+        raise AmpXlaError(
+            f"{folder} needs files {name}-RANK-of-RANKS.safetensors of one number RANKS; found: "
+            f"{counts}"
+        )
     ((count, paths),) = files.items()
-    missing = [str(number) for number in range(count) if number not in paths]
+    missing = [f"{name}-{n}-of-{count}.safetensors" for n in range(count) if n not in paths]
     if missing:
-        raise AmpXlaError(f"{folder} has no file of table {name} from rank {', '.join(missing)}")
+        raise AmpXlaError(f"{folder} has no {', '.join(missing)}")
     values = np.empty((rows.here, rows.width), np.float32)
     numbers = np.arange(rows.rank, rows.height, rows.size)
     for number, path in paths.items():
@@ -142,9 +146,8 @@ class TableShards:
         """
         tensors, session = {}, backend.session()
         for name, variable, _ in self._parts():
-            values = tensors[name] = session.run(variable)
-            # Minimum and maximum propagate NaN and need no array of booleans.
-            if values.size and not (np.isfinite(values.min()) and np.isfinite(values.max())):
+            tensors[name] = session.run(variable)
+            if not is_finite(tensors[name]):
                 raise AmpXlaError(f"{name} is not finite")
         write_rows(folder, _FILES, tensors)
 

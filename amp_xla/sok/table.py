@@ -1,18 +1,15 @@
-"""The rows of a table on one rank: a variable, its row numbers and initial values."""
+"""The rows of a table on one rank: their numbers and initial values, and variables with rows."""
 
 from __future__ import annotations
 
-from typing import Any, Iterable, List, Optional, Tuple
+from typing import Any, Iterable, List, Tuple
 
 import numpy as np
 
-from amp_xla import backend
 from amp_xla.data.batches.order import generator
 from amp_xla.errors import AmpXlaError
 from amp_xla.precision.compat import sok
 from amp_xla.sok import ranks
-
-tf: Any = backend.tensorflow()
 
 _BLOCK = 1 << 16  # rows of the whole table drawn at a time
 
@@ -52,29 +49,6 @@ class Rows:
                 f"[{self.height}, {self.width}]"
             )
         return np.ascontiguousarray(np.asarray(whole, np.float32)[self.rank :: self.size])
-
-
-def make(layer: Any, rows: Rows, initializer: Optional[Any], seed: int) -> Any:
-    """Return the layer's variable ``embeddings``, float32 [rows of this rank, width]."""
-
-    def drawn(shape: Any, dtype: Any = None, **_: Any) -> Any:
-        # A Python function, because a constant would be stored in the graph.
-        value = tf.numpy_function(lambda: rows.drawn(seed), [], tf.float32)
-        value.set_shape(tuple(shape))
-        return value
-
-    variable = layer.add_weight(
-        name=f"{layer.name}/embeddings",
-        shape=(rows.here, rows.width),
-        dtype=tf.float32,
-        initializer=drawn if initializer is None else initializer,
-        trainable=True,
-        use_resource=True,
-        # With autocast, a policy would cast the whole table, and its gradient would be dense.
-        experimental_autocast=False,
-    )
-    variable._amp_xla_rows = rows
-    return variable
 
 
 def rows(variable: Any) -> Rows:

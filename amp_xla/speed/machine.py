@@ -71,7 +71,7 @@ class Machine:
 
 
 def look(seconds: float = 150.0) -> Machine:
-    """Return the ``Machine`` as seen by a new process, which must answer in time."""
+    """Return this ``Machine``, queried in a new process, for at most ``seconds``."""
     done = subprocess.run(  # a failure is reported by the caller, with stderr
         [sys.executable, "-c", _PROBE], capture_output=True, env=clean_environment(), check=True,
         timeout=seconds,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import math
 import os
 import re
 import shutil
@@ -65,7 +66,7 @@ class Outcome:
       status: ``ok``, ``out of memory``, ``not finite``, ``crashed``, ``timed out``, ``refused`` or
         ``not measured`` (the time budget was spent); ``why`` is the reason.
       samples_per_second: one number per round; ``step_seconds``: one number per timed step.
-      steps, loss: training steps of the last run, and loss of the last finite one of them.
+      steps, loss: number of steps of the last run, and loss of its last finite step.
       warm_seconds: compilation and other first-time work, in the first round.
     """
 
@@ -114,11 +115,7 @@ class Outcome:
 
 
 class ChildEnded(Exception):
-    """A measured process ended without a result; ``status`` and ``why`` as in ``Outcome``."""
-
-    def __init__(self, status: str, why: str) -> None:
-        super().__init__(status, why)
-        self.status, self.why = status, why
+    """A measured process ended without a result; its arguments are ``Outcome.status`` and why."""
 
 
 def ended(code: int, errors: bytes) -> ChildEnded:
@@ -216,5 +213,12 @@ def measure(
                     note(f"{outcome.name}: building, compiling, {steps} steps ...")
                     outcome.add(turn(request, WARM_STEPS + steps, timeout, folder), steps)
                 except ChildEnded as end:
-                    outcome.status, outcome.why = end.status, end.why
+                    outcome.status, outcome.why = end.args
     return outcomes
+
+
+def spread(values: Sequence[float]) -> float:
+    """Return (max - min) / median as a share; infinity for fewer than two values."""
+    if len(values) < 2:
+        return math.inf
+    return (max(values) - min(values)) / sorted(values)[len(values) // 2]

@@ -1,1 +1,1 @@
-"""The training loop and what belongs to it: step, checkpoints, metrics, progress, run folder."""
+"""The training loop, its step, checkpoints, metrics and run folder; recipes by name."""

@@ -31,28 +31,25 @@ def label_answers(
     probabilities: np.ndarray,
     separator: Optional[str] = None,
 ) -> Answers:
-    """Return labels with their probabilities.
+    """Return the predicted labels of each line, with the probabilities of all labels.
 
     Args:
       lines: the lines to answer.
       labels: names of the labels.
       probabilities: probability of each label, float [lines, labels].
-      separator: None = the most probable label is predicted; otherwise all labels above 0.5 are,
-        joined by this text.
+      separator: None = predict the most probable label; otherwise predict all labels whose
+        probability is above 0.5, joined by this text.
     """
     rows: List[Row] = []
     for line, row in zip(lines, probabilities):
         named = {name: float(f"{value:.7g}") for name, value in zip(labels, row)}
+        chosen = [int(row.argmax())] if separator is None else np.flatnonzero(row > 0.5)
+        names = [labels[i] for i in chosen]
+        cells = map(output.printable, names), (f"{row[i]:.4f}" for i in chosen)
+        fields: Mapping[str, Any] = {"labels": names, "probabilities": named}
         if separator is None:
-            label = labels[int(row.argmax())]
-            fields = {"label": label, "probability": named[label], "probabilities": named}
-            rows.append(([output.printable(label), f"{row.max():.4f}", line], fields))
-        else:
-            chosen = np.flatnonzero(row > 0.5)
-            names = [labels[i] for i in chosen]
-            cells = map(output.printable, names), (f"{row[i]:.4f}" for i in chosen)
-            fields = {"labels": names, "probabilities": named}
-            rows.append(([*map(separator.join, cells), line], fields))
+            fields = {"label": names[0], "probability": named[names[0]], "probabilities": named}
+        rows.append(([*map((separator or "").join, cells), line], fields))
     return Answers(rows, {"label" if separator is None else "labels": None})
 
 
@@ -68,7 +65,7 @@ def checked(predicted: Any, lines: Sequence[str]) -> Answers:
             f"amp_xla/training/answers.py)"
         )
     if any(value != value for _, fields in predicted.rows for value in fields.values()):
-        raise AmpXlaError("the answers are not numbers (NaN): the run's weights cannot be used")
+        raise AmpXlaError("some answers are NaN, not numbers: the run's weights cannot be used")
     count = len(predicted.rows)
     if count != len(lines):
         raise AmpXlaError(f"the recipe's predict gave {count} answers to {len(lines)} lines")

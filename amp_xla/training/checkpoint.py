@@ -8,8 +8,8 @@ The checkpoint of step 123 is the folder ``step-00000123``::
     manifest.json         size and SHA-256 of each file above
 
 ``write`` fills a temporary folder, syncs it and renames it: a kill at any moment leaves the older
-checkpoints as they were. The newest and the best checkpoint are found from the folders. Names are
-never reused: a second checkpoint of one step is ``step-00000123.1``.
+checkpoints as they were. The newest checkpoint has the highest number, and its ``state.json`` has
+the step of the best one. A second checkpoint of one step is ``step-00000123.1``.
 """
 
 from __future__ import annotations
@@ -28,14 +28,15 @@ from safetensors import SafetensorError
 
 from amp_xla import config as settings
 from amp_xla.errors import DataError, SettingsError
+from amp_xla.precision.arrays import is_finite
 from amp_xla.process import durable, json_files, regular
 from amp_xla.process.progress import note
 from amp_xla.training.manifest import TENSORS, CheckpointError, problems, write_manifest
 from amp_xla.training.state import STATE, LoopState, read_state
 
 ARCHITECTURE = "bert_config.json"
-MORE = "more/"  # start of the names of tensors that are not variables of every checkpoint
-_NAME = re.compile(r"step-(\d{8,18})(?:\.(\d{1,4}))?")
+MORE = "more/"  # prefix of tensors that are not variables, see ``more_tensors``
+_NAME = re.compile(r"step-\d{8,18}(\.\d{1,4})?")
 
 T = TypeVar("T")
 
@@ -46,7 +47,9 @@ class Checkpoint:
     Attributes:
       state: content of ``state.json``.
       loop: position of the run.
-      ranks: world size at this checkpoint and at the start, micro-batches per update.
+      of_script: True if a script's ``fit`` wrote it, not a recipe.
+      ranks: ``size`` and ``first_size``, the number of ranks now and at the start;
+        ``micro_batches`` per update.
       run: the run folder.
 
     Raises:
@@ -64,6 +67,7 @@ class Checkpoint:
             raise CheckpointError(f"cannot use {path / STATE}: {error}") from error
         self.step = self.loop.step
         self.recipe: str = self.state["recipe"]
+        self.of_script = "fit" in self.state
         self.identity: Dict[str, Any] = self.state["identity"]
         self.ranks: Dict[str, int] = self.state["ranks"]
 
@@ -80,7 +84,7 @@ class Checkpoint:
         return self.pinned(config)
 
     def settings(self, kind: Type[Any]) -> Dict[str, Any]:
-        """Return the run's settings; those that ``kind`` lacks only if they were not defaults."""
+        """Return the run's settings, except those unknown to ``kind`` that had their default."""
         values, known = self.identity["config"], settings.fields(kind)
         defaults = {k: v for k, v in self.identity["defaults"].items() if k not in known}
         for name in getattr(kind, "REMOVED", {}):
@@ -107,7 +111,7 @@ class Checkpoint:
     def pinned(self, config: T) -> T:
         """Return ``config`` with ``bert``, if set, replaced by this checkpoint's folder.
 
-        The folder has the vocabulary and the architecture, even if the original is gone.
+        The checkpoint has vocabulary and architecture, so the folder of ``--bert`` may be gone.
         """
         if self.architecture is None or settings.flat(config).get("bert") is None:
             return config
@@ -129,7 +133,7 @@ class Checkpoint:
         loaded = self._load().items()
         tensors = {name: array for name, array in loaded if not name.startswith(MORE)}
         for name, array in tensors.items():
-            if not _is_finite(array):
+            if not is_finite(array):
                 raise CheckpointError(f"{self.path / TENSORS}: {name} has NaN or infinity")
         return tensors
 
@@ -147,7 +151,6 @@ class Checkpoint:
 
 def write(
     folder: Path,
-    step: int,
     tensors: Mapping[str, np.ndarray],
     state: Mapping[str, Any],
     files: Mapping[str, bytes],
@@ -157,9 +160,8 @@ def write(
 
     Args:
       folder: a run's ``checkpoints``.
-      step: number of steps so far, for the checkpoint's name.
       tensors: bfloat16 is stored as float32.
-      state: content of ``state.json``.
+      state: content of ``state.json``; its ``step`` is in the checkpoint's name.
       files: content of each file needed for prediction.
       shards: folder whose files, one per rank, are moved into the checkpoint.
 
@@ -167,7 +169,7 @@ def write(
       CheckpointError: a tensor has a NaN or an infinity; or the files cannot be written, e.g. on a
         full disk. The older checkpoints are unchanged.
     """
-    first = f"step-{step:08d}"
+    first = f"step-{state['loop']['step']:08d}"
     names = itertools.chain([first], (f"{first}.{number}" for number in itertools.count(1)))
     path = next(path for path in map(folder.joinpath, names) if not path.exists())
     stored = {
@@ -175,7 +177,7 @@ def write(
         for name, array in tensors.items()
     }
     for name, array in sorted(stored.items()):
-        if not name.startswith(MORE) and not _is_finite(array):
+        if not name.startswith(MORE) and not is_finite(array):
             raise CheckpointError(f"{name} is not finite, so {path.name} was not written")
     temporary = folder / f"{durable.TEMPORARY}{path.name}"
     try:
@@ -205,11 +207,6 @@ def _write_tensors(path: Path, tensors: Dict[str, np.ndarray]) -> None:
     durable.own(path)
 
 
-def _is_finite(array: np.ndarray) -> bool:
-    # Minimum and maximum propagate NaN and need no array of booleans.
-    return not array.size or bool(np.isfinite(array.min()) and np.isfinite(array.max()))
-
-
 def prune(folder: Path, keep: int) -> None:
     """Delete all checkpoints except the ``keep`` newest and the best."""
     paths = steps(folder)
@@ -237,7 +234,7 @@ def folder_of(run: Path) -> Path:
 
 
 def runs_in(folder: Path) -> List[str]:
-    """Return the names of the folders in ``folder``, not links, with checkpoints to be read."""
+    """Return the names of the runs in ``folder`` that have readable checkpoints."""
     names = []
     for each in sorted(folder.iterdir()) if folder.is_dir() else []:
         with contextlib.suppress(OSError):  # another user's run, or its checkpoints are a link
@@ -248,14 +245,12 @@ def runs_in(folder: Path) -> List[str]:
 
 def steps(folder: Path) -> List[Path]:
     """Return the checkpoints in ``folder``, oldest first, including damaged ones."""
-    numbered, names = [], []
+    names: List[str] = []
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         names = os.listdir(str(folder))  # without permission glob would find nothing
-    for path in map(folder.joinpath, names):
-        match = _NAME.fullmatch(path.name)
-        if match and path.is_dir() and not path.is_symlink():
-            numbered.append((int(match.group(1)), int(match.group(2) or 0), path))
-    return [path for _, _, path in sorted(numbered)]
+    paths = [folder / name for name in names if _NAME.fullmatch(name)]
+    folders = (path for path in paths if path.is_dir() and not path.is_symlink())
+    return sorted(folders, key=lambda path: [int(n) for n in path.name[5:].split(".")])
 
 
 def newest(folder: Path, good: bool = False) -> Optional[Checkpoint]:
@@ -332,9 +327,9 @@ def find(run: Path, name: Optional[str] = None) -> Checkpoint:
     wrong = [] if chosen is None else problems(chosen)
     if chosen is not None and not wrong:
         return Checkpoint(chosen)
-    whole = [path.name for path in paths if not problems(path)]
+    whole = ", ".join(path.name for path in paths if not problems(path))
+    if chosen is None:
+        raise CheckpointError(f"{folder} has no checkpoint {name}; allowed: best, last, {whole}")
     raise CheckpointError(
-        f"{folder} has no checkpoint {name}; allowed: best, last, {', '.join(whole)}"
-        if chosen is None
-        else f"{chosen} is damaged: {'; '.join(wrong)}; whole: {', '.join(whole) or 'none'}"
+        f"{chosen} is damaged: {'; '.join(wrong)}; whole checkpoints: {whole or 'none'}"
     )

@@ -1,13 +1,13 @@
 """The parts that all recipes share: precision, seed, ranks, a resumed run's checkpoint, the job.
 
-A recipe's ``build(config, context)`` decides about texts, model, loss and evaluation; the context
-does what surrounds them. ``inspect``, ``rehearse`` and ``tune`` call the same ``build``.
+A recipe's ``build(config, context)`` decides about texts, model, loss and evaluation. The context
+builds optimizer, step and job. ``inspect``, ``rehearse`` and ``tune`` call the same ``build``.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Callable, Dict, Mapping, Optional, Sequence
+from typing import Any, Callable, Dict, Mapping, Optional
 
 from amp_xla.config import flat
 from amp_xla.data.labelled import Labelled, Preparation
@@ -23,9 +23,9 @@ from amp_xla.training.state import WINDOW_ROWS, XLA_LENGTHS
 
 
 class RunContext:
-    """The surroundings of one training job.
+    """Settings and building blocks of one training job.
 
-    Sets precision, seeds and dropout masks, unless the recipe has no ``PrecisionOptions`` (JAX).
+    Sets precision, seeds and dropout masks, but not in JAX (a recipe without ``PrecisionOptions``).
 
     Args:
       config: the recipe's configuration.
@@ -35,7 +35,7 @@ class RunContext:
       config: the configuration; for a resumed run with the vocabulary of its checkpoint.
       ranks: the processes that train together.
       micro_batches: number of micro-batches per update and rank.
-      precision: precision, XLA mode and loss scale; ``share`` chooses the mode ``auto``.
+      precision: precision, XLA mode and loss scale; ``share`` turns XLA's ``auto`` into on or off.
       step_input: placeholder of the micro-batch's number, which decides the dropout masks.
     """
 
@@ -44,7 +44,6 @@ class RunContext:
         self.config = config if resume_from is None else resume_from.pinned(config)
         self.ranks = distributed.current()
         self.micro_batches = self.ranks.micro_batches(getattr(config, "accumulate", 1))
-        self._rate: Any = None
         self._fused = getattr(config, "attention", "plain") == "fused"
         if self._fused and config.encoder.attention_dropout:
             raise SettingsError("--attention fused excludes --attention-dropout above 0")
@@ -53,7 +52,6 @@ class RunContext:
             return
         self.precision = options.resolve()
         # TensorFlow reads the precision at its import, so the imports follow here.
-        from amp_xla import backend
         from amp_xla.backend import configuring
         from amp_xla.models import dropout
         from amp_xla.training import job
@@ -63,13 +61,10 @@ class RunContext:
         if resume_from is not None:  # its masks, whether XLA is on now or not
             hashed = resume_from.identity["settings"].get(dropout.MASKS) == dropout.HASH
         self.step_input = dropout.install(config.seed, hashed)
-        if self.precision.settings.xla == AUTO:
-            if resume_from is not None:
-                lengths = resume_from.identity["settings"].get(XLA_LENGTHS)
-                choice = auto.Choice(lengths is not None, "as when the run began", lengths)
-                self.precision = configuring.choose_xla(choice)
-            elif not backend.gpus():
-                self._choose_xla(None)
+        if self.precision.settings.xla == AUTO and resume_from is not None:
+            lengths = resume_from.identity["settings"].get(XLA_LENGTHS)
+            choice = auto.Choice(lengths is not None, "as when the run began", lengths)
+            self.precision = configuring.choose_xla(choice)
 
     @property
     def reads_weights(self) -> bool:
@@ -114,9 +109,9 @@ class RunContext:
         return shared
 
     def _choose_xla(self, batches: Optional[Any]) -> bool:
-        """Choose the XLA mode if it is ``auto``; return whether batches must have few lengths.
+        """Choose the XLA mode if it is ``auto``; return whether XLA limits the number of lengths.
 
-        ``batches`` are the training batches, of few lengths if the run may still choose them.
+        ``batches`` are the training batches; None = unknown.
         """
         if self.precision.settings.xla == AUTO:
             from amp_xla import backend
@@ -138,18 +133,14 @@ class RunContext:
     # -- update -------------------------------------------------------------------------------
 
     def optimizer(
-        self,
-        steps: int,
-        rule: Optional[Callable[..., Any]] = None,
-        decay: str = "linear",
-        sharded: Optional[Any] = None,
+        self, steps: int, rule: Any = None, decay: str = "linear", sharded: Any = None
     ) -> Any:
         """Return the ``LossScaleOptimizer``.
 
         Args:
           steps: updates of the whole run.
           rule: returns the optimizer for a learning rate and ``weight_decay``; None = ``AdamW``.
-          sharded: ``TableShards`` of which this rank has some rows; its optimizer gets the rate.
+          sharded: ``TableShards`` of which this rank has some rows; they get the same rate.
         """
         from amp_xla.backend import tf
         from amp_xla.precision.agreement import Reduction
@@ -177,33 +168,18 @@ class RunContext:
             recompute="memory" in vars(config) and config.memory.recompute, **how,
         )  # fmt: skip
 
-    def step(
-        self,
-        inputs: Mapping[str, Any],
-        loss: Any,
-        optimizer: Any,
-        variables: Sequence[Any],
-        metrics: Mapping[str, Any],
-        sharded: Sequence[Any] = (),
-    ) -> Any:
-        """Build the ``TrainStep`` of the optimizer that this context returned."""
+    def step(self, *parts: Any, **named: Any) -> Any:
+        """Build the ``TrainStep``: inputs, loss, optimizer, variables, metrics, sharded tables."""
         from amp_xla.training.step import TrainStep
 
-        return TrainStep(
-            inputs, self.step_input, loss, optimizer, variables, self._rate, metrics, sharded
-        )
+        return TrainStep(*parts, **{"learning_rate": self._rate, **named})
 
     def text_step(
-        self,
-        model: Any,
-        inputs: Mapping[str, Any],
-        objective: Callable[[Any], Any],
-        batches: Any,
-        **how: Any,
+        self, model: Any, inputs: Mapping[str, Any], objective: Any, batches: Any, **how: Any
     ) -> Any:
         """Build the ``TrainStep`` of a model of texts, with the tricks in the configuration.
 
-        ``objective``, which returns loss and metrics by name, and ``how`` are for ``Tricks.loss``.
+        ``objective`` and ``how`` are arguments of ``Tricks.loss``.
         """
         from amp_xla.training.tricks import Tricks
 
@@ -217,23 +193,13 @@ class RunContext:
 
     # -- job ----------------------------------------------------------------------------------
 
-    def job(
-        self,
-        model: Any,
-        step: Any,
-        batches: Any,
-        evaluate: Callable[[], Mapping[str, float]],
-        assets: Mapping[str, bytes],
-        identity: Dict[str, str],
-        **others: Any,
-    ) -> Any:
-        """Return the ``Job``; the arguments are its attributes."""
+    def job(self, *parts: Any, **others: Any) -> Any:
+        """Return the ``Job``: model, step, batches, evaluate, assets, identity, others by name."""
         from amp_xla.training.job import Job
 
         self._choose_xla(None)  # in a recipe that shares no batches
-        return Job(
-            model, step, batches, evaluate, assets, self.precision, identity=identity, **others
-        )
+        others["resolved"] = self.precision
+        return Job(*parts, **others)
 
     def text_job(
         self, model: Any, step: Any, data: Labelled, evaluate: Callable[[], Mapping[str, float]],
@@ -241,7 +207,7 @@ class RunContext:
     ) -> Any:  # fmt: skip
         """Return the ``Job`` of a model of texts; ``--ema`` evaluates the average weights.
 
-        ``architecture`` is the content of its ``bert_config.json``; None = as the encoder.
+        ``architecture`` is the content of ``bert_config.json``; None = the encoder's.
         ``others`` are attributes of ``Job``, such as ``rates``.
         """
         from amp_xla.training.optimizers.average import in_place
@@ -254,20 +220,20 @@ class RunContext:
 
 
 def work_of(config: Any, batches: Any, ranks: int = 1) -> Optional[auto.Work]:
-    """Return what a run computes on one GPU; None without an encoder of a known size.
+    """Return the work of a run per GPU; None if the size of its encoder is unknown.
 
     ``batches`` are those of all ranks.
     """
     encoder: Any = getattr(config, "encoder", None)
-    if encoder is None:
+    if not dataclasses.is_dataclass(encoder):
         return None
-    sizes: Any = (
-        SIZES[encoder.model] if hasattr(encoder, "model") else (encoder.layers, encoder.hidden)
-    )
-    if encoder.bert is not None:
-        bert = fine_tuning.configuration(encoder.bert)
-        sizes = bert.get("num_hidden_layers"), bert.get("hidden_size")
-    layers, hidden = sizes[:2]
+    options = vars(encoder)
+    layers, hidden = options.get("layers"), options.get("hidden")
+    if options.get("model") in SIZES:
+        layers, hidden, _ = SIZES[options["model"]]
+    if options.get("bert") is not None:
+        bert = fine_tuning.configuration(options["bert"])
+        layers, hidden = bert.get("num_hidden_layers"), bert.get("hidden_size")
     if not (isinstance(layers, int) and isinstance(hidden, int)):
         return None
     steps = flat(config).get("epochs", 1) * batches.steps_per_epoch()

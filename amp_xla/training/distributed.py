@@ -10,13 +10,11 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import importlib
 import json
 import os
 import re
-import socket
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import Any, Callable, List, Mapping, Optional, Sequence, TypeVar, cast
+from typing import Any, Callable, List, Optional, Sequence, TypeVar, cast
 
 import numpy as np
 
@@ -24,7 +22,7 @@ from amp_xla import backend
 from amp_xla.backend import configuring
 from amp_xla.data.batches.protocol import RankShard
 from amp_xla.errors import AmpXlaError, RankLost
-from amp_xla.process.world import World, meet, stop_with_launcher, world
+from amp_xla.process.world import World, stop_with_launcher, world
 
 T = TypeVar("T")
 
@@ -76,7 +74,7 @@ class Ranks:
         return self.world.rank == 0
 
     def micro_batches(self, accumulate: int) -> int:
-        """Return the number of micro-batches per update and rank; their size never grows."""
+        """Return the micro-batches per update and rank; none is larger than at the start."""
         return -(-accumulate * self.first_size // self.world.size)
 
     def share(self, batches: Any, micro_batches: int = 1) -> Any:
@@ -204,57 +202,16 @@ def join() -> Ranks:
             f"the variables that the launcher sets, e.g. HOROVOD_RANK and HOROVOD_SIZE"
         )
     if place.size > 1 and hvd is None:
-        hvd = _horovod(place)
+        from amp_xla.precision.agreement import start_horovod  # needs TensorFlow
+
+        compiles = configuring.compiles() and backend.gpus()
+        for name, value in _DEFAULTS.items():
+            longer = compiles and value == _STALL_SECONDS
+            os.environ.setdefault(name, _COMPILING_SECONDS if longer else value)
+        hvd = start_horovod(place)
         stop_with_launcher()
     _current = Ranks(place, hvd)
     return _current
-
-
-def _horovod(place: World) -> Any:
-    compiles = configuring.compiles() and backend.gpus()
-    for name, value in _DEFAULTS.items():
-        longer = compiles and value == _STALL_SECONDS
-        os.environ.setdefault(name, _COMPILING_SECONDS if longer else value)
-    _check_name(place, os.environ)
-    try:
-        hvd = importlib.import_module("horovod.tensorflow")
-    except ImportError as error:
-        raise AmpXlaError(
-            f"{place.size} ranks were started, and Horovod cannot be imported ({error}); "
-            f"`make train NP={place.size}` builds it"
-        ) from error
-    meet(place)
-    hvd.init()
-    if (hvd.rank(), hvd.size()) != (place.rank, place.size):
-        raise AmpXlaError(
-            f"the launcher started rank {place.rank} of {place.size}, but Horovod is rank "
-            f"{hvd.rank()} of {hvd.size()}: it was built for another launcher; see `horovodrun "
-            f"--check-build`"
-        )
-    if backend.gpus():
-        backend.use_gpu(hvd.local_rank())
-    return hvd
-
-
-def _check_name(place: World, environ: Mapping[str, str]) -> None:
-    """Refuse to run on several hosts if this host's name resolves to the loopback address.
-
-    Gloo listens on the address of the host's name, so other hosts would wait for minutes. Debian's
-    installer writes such a name into /etc/hosts.
-    """
-    several = int(environ.get("HOROVOD_CROSS_SIZE") or 1) > 1
-    if not several or environ.get("HOROVOD_GLOO_RENDEZVOUS_ADDR", "127.").startswith("127."):
-        return
-    name = socket.gethostname()
-    try:
-        address = socket.gethostbyname(name)
-    except OSError as error:
-        address = f"nothing ({error})"
-    if address.startswith(("127.", "nothing")):
-        raise AmpXlaError(
-            f"{place.name} resolves its own name {name} to {address}, which no other host reaches; "
-            f"in its /etc/hosts or DNS, give {name} the address of its network card"
-        )
 
 
 @functools.lru_cache(maxsize=None)

@@ -59,7 +59,7 @@ class Engine:
       versions: name -> version of each library that affects the results.
       process: devices and number of parameters, for ``run.json``.
       events: whether TensorBoard events are written.
-      last_batch: number of the last step, and the arrays that were fed in it.
+      last_batch: number of the last step, and the arrays of its batch.
     """
 
     job: Any
@@ -90,9 +90,9 @@ class Engine:
         raise NotImplementedError
 
     def write_shards(self, folder: Path) -> Optional[Path]:
-        """Write tables of which each rank has some rows into a new folder inside ``folder``.
+        """Write this rank's rows of sharded tables into a new folder inside ``folder``; return it.
 
-        All ranks call it. Rank 0 then moves the files into its checkpoint.
+        All ranks call it. Rank 0 then moves the files into its checkpoint. None without tables.
 
         Raises:
           CheckpointError: a rank could not write (raised on all ranks); the folder was removed.
@@ -127,11 +127,12 @@ def shape_of(array: Any) -> str:
 def fitting(
     checkpoint: Checkpoint, shapes: Mapping[str, str], exactly: bool = True, slot: str = ""
 ) -> Dict[str, np.ndarray]:
-    """Return the tensors of a checkpoint for variables of ``shapes``, by name, see ``shape_of``.
+    """Return a checkpoint's tensors for variables, by name.
 
     Args:
+      shapes: name -> dtype and shape, as ``shape_of`` returns them.
       exactly: whether further tensors in the checkpoint are an error.
-      slot: optimizer slot to take instead of each variable that has it.
+      slot: name of an optimizer slot, which replaces each variable that has it.
 
     Raises:
       CheckpointError: a tensor is missing, unknown or of another dtype or shape.

@@ -23,7 +23,7 @@ from amp_xla.report import scores
 from amp_xla.training import distributed
 from amp_xla.training.checkpoint import Checkpoint
 
-_ROWS = 4096  # larger batches have no more rows than samples, rounded up to this
+_ROWS = 4096  # a larger batch has the rows of all samples, rounded up to a multiple of this
 Infer = Callable[[Batch], Mapping[str, Any]]
 Evaluation = Callable[[], Dict[str, float]]
 
@@ -78,9 +78,9 @@ def in_order(encoded: Encoded, length: int, rows: int, infer: Callable[[Batch], 
 
 
 def vectors(config: Any, checkpoint: Checkpoint, lines: Sequence[str]) -> np.ndarray:
-    """Return the encoder's vector of each line, by ``--pooling`` or the mean of its tokens.
+    """Return the encoder's vector of each line, float32 [lines, hidden].
 
-    The result is float32 [lines, hidden]. A line is a text, or two with a tab between.
+    It is pooled by the run's ``--pooling``, else by the mean. A line is a text or a pair.
     """
     return of_lines(config, checkpoint, lines, 0, lambda pooled: pooled)
 
@@ -89,10 +89,10 @@ def of_lines(
     config: Any, checkpoint: Checkpoint, lines: Sequence[str], classes: int,
     output: Callable[[Any], Any],
 ) -> np.ndarray:  # fmt: skip
-    """Return an output of a run's classifier for each line: a text, or two with a tab between.
+    """Return an output of a run's classifier for each line: a text, or a pair with a tab between.
 
-    ``output`` is a function from the logits, float32 [B, classes], to a tensor [B, ...]; with
-    ``classes`` 0 from the vectors, float32 [B, hidden].
+    ``output`` is a function from the logits, float32 [B, classes], to a tensor [B, ...]. With
+    ``classes`` 0 it gets the encoder's vectors, float32 [B, hidden].
     """
     from amp_xla.backend import keras
     from amp_xla.models import dropout, encoders, packed
@@ -173,8 +173,8 @@ def held_out(
 ) -> Evaluation:
     """Return loss, perplexity and accuracy of a ``LanguageModel`` on held-out sequences.
 
-    ``inputs`` are the step's. ``stream``: batches in fixed order with fixed masks; ``shorter``: the
-    same text in shorter sequences, whose loss is reported as ``loss_<length>``.
+    ``inputs`` are placeholders of the training step. ``stream``: batches in fixed order with fixed
+    masks; ``shorter``: the same text in shorter sequences; its loss is ``loss_<length>``.
     """
     from amp_xla.models import dropout
     from amp_xla.training.step import Inference

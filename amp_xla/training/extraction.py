@@ -1,6 +1,6 @@
 """Entities or triples found in texts: evaluation, prediction, and scores of ``evaluate --file``.
 
-Each has a ``label`` and can be ``shown``. Imports no TensorFlow, except in ``predict``.
+Each of them has a ``label``, and ``shown`` returns its text. Only ``predict`` imports TensorFlow.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Unpack = Callable[[str], List[Any]]  # function from a text's label to its entit
 
 
 def counted(found: Found, gold: Found, names: Sequence[str]) -> np.ndarray:
-    """Count correct, predicted and true ones of each label: int64 [labels, 3]."""
+    """Count correct, predicted and true entities or triples per label: int64 [labels, 3]."""
     row = {name: i for i, name in enumerate(names)}
     counts = np.zeros((len(names), 3), np.int64)
     for predicted, true in zip(map(set, found), map(set, gold)):
@@ -41,7 +41,7 @@ def counted(found: Found, gold: Found, names: Sequence[str]) -> np.ndarray:
 
 
 def f1(counts: np.ndarray) -> Dict[str, float]:
-    """Return precision, recall and F1 of ``counted`` (micro average); 0 if there are none."""
+    """Return F1, precision and recall (micro averages) of numbers from ``counted``."""
     each = scores.of_counts(counts.sum(0, keepdims=True))
     return {name: float(each[name][0]) for name in ("f1", "precision", "recall")}
 
@@ -120,9 +120,9 @@ def predict(
 
 @dataclasses.dataclass(frozen=True)
 class ExtractionScores(SampleScores):
-    """Scores of entities or triples, ``gold`` and ``found`` in each text, with labels ``names``.
+    """Scores of entities or triples: ``gold`` and ``found`` ones of each text, labels ``names``.
 
-    Errors are wrong and missed ones, in the order of the texts.
+    Errors are the wrong and the missed ones, in the order of the texts.
     """
 
     names: Sequence[str]

@@ -42,8 +42,8 @@ class Job:
       model: the Keras model in training mode.
       evaluate: returns dev metrics by name.
       assets: file name -> content of the files needed for prediction besides the weights.
-      resolved: precision, XLA mode and loss scale of the model.
       identity: hashes of the data, e.g. ``{"train": dataset.fingerprint()}``, compared on resume.
+      resolved: precision, XLA mode and loss scale of the model.
       export: writes the weights for other programs into the folder given to it; called with the
         run folder after each evaluation that was the best so far.
       rates: name in the log -> function that returns, for a step, the units per sample; the loop
@@ -57,8 +57,8 @@ class Job:
     batches: BatchSource
     evaluate: Callable[[], Mapping[str, float]]
     assets: Mapping[str, bytes]
+    identity: Mapping[str, str]
     resolved: Precision
-    identity: Dict[str, str] = dataclasses.field(default_factory=dict)
     export: Optional[Callable[[str], None]] = None
     rates: Dict[str, Callable[[int], float]] = dataclasses.field(default_factory=dict)
     sharded: Optional[Any] = None
@@ -101,10 +101,13 @@ class TensorFlowEngine(Engine):
         initialize_variables()
         optimizer = job.step.optimizer
         self.job, self.ranks = job, distributed.current()
-        warning = shape_warning(len(job.batches.shapes), job.resolved.settings.xla)
-        if warning:
-            note(warning)
-        if job.resolved.settings.xla != "off" and any(compiled.programs()):
+        shapes, xla = len(job.batches.shapes), job.resolved.settings.xla
+        if xla not in ("off", "no_lazy") and shapes > MAX_COMPILATIONS:
+            note(
+                f"warning: the batches have {shapes} shapes, and XLA stops compiling after "
+                f"{MAX_COMPILATIONS}; use fewer (--shapes, or --packed for one) or --xla no_lazy"
+            )
+        if xla != "off" and any(compiled.programs()):
             note(
                 "XLA's programs are kept for the next start, unless AMP_XLA_CACHE=off; messages "
                 "`Error parsing text-format` are harmless"
@@ -152,18 +155,16 @@ class TensorFlowEngine(Engine):
         result: Optional[StepResult] = None
         shards = micro_batches(batch)
         for part, shard in enumerate(shards, number * len(shards)):
-            feed = self.job.step.feed(shard)
-            if FLAG in feed:
-                feed[FLAG] = np.array([flag], np.float32)
+            shard = {**shard, FLAG: np.array([flag], np.float32)}
             try:
-                latest = self.job.step(feed, part)
+                latest = self.job.step(shard, part)
             except tf.errors.OpError as error:
                 if self.ranks.several and "horovod" in str(error).lower():
                     raise self.ranks.lost(error) from error
                 raise
             if result is None or math.isfinite(result.rank_loss):
                 # Remember the first micro-batch whose loss is not finite, else the last one.
-                self.remember(feed, number, part)
+                self.remember(shard, number, part)
             result = latest if result is None else result.then(latest)
         assert result is not None  # a batch has a micro-batch
         return result
@@ -195,11 +196,6 @@ class TensorFlowEngine(Engine):
             return None
         shards = folder / f"{durable.TEMPORARY}shards"
 
-        def make() -> None:
-            if shards.exists():
-                durable.remove(shards)
-            shards.mkdir()
-
         def write() -> None:
             if not shards.is_dir():
                 raise AmpXlaError(
@@ -216,7 +212,7 @@ class TensorFlowEngine(Engine):
                 return f"{ranks.world.name}: {error}"
 
         # The other ranks wait here until rank 0 has made the folder.
-        failed = ranks.from_first(lambda: failure(make))
+        failed = ranks.from_first(lambda: failure(shards.mkdir))
         if not failed:
             failed = "; ".join(filter(None, ranks.all_do(lambda: failure(write))))
         if failed:
@@ -260,22 +256,11 @@ class TensorFlowEngine(Engine):
         finding = overflow.replay(training, rewritten, values, arrays, number, float(loss_scale))
         if finding is not None:
             return str(finding), finding.to_json()
-        text = (
+        return (
             "in the replay on a CPU all numbers were finite: either another micro-batch of the "
             "update was not finite, or the result depends on the order of additions or on the "
             "GPU's kernels"
-        )
-        return text, {}
-
-
-def shape_warning(shapes: int, xla: str) -> str:
-    """Return a warning if batches have more shapes than XLA compiles; else an empty string."""
-    if xla in ("off", "no_lazy") or shapes <= MAX_COMPILATIONS:
-        return ""
-    return (
-        f"warning: the batches have {shapes} shapes, and XLA stops compiling after "
-        f"{MAX_COMPILATIONS}; use fewer (--shapes, or --packed for one) or --xla no_lazy"
-    )
+        ), {}
 
 
 _RANDOM_OPS = frozenset(

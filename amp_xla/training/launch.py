@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import re
 import shlex
@@ -31,9 +32,9 @@ from amp_xla.training.context import build_job
 from amp_xla.training.distributed import Ranks
 from amp_xla.training.engine import Engine
 from amp_xla.training.loop import Loop
-from amp_xla.training.options import LoopOptions, RunOptions
+from amp_xla.training.options import RunOptions
 from amp_xla.training.recipe import Recipe
-from amp_xla.training.run import RunFolder, ScriptFolder, write_about
+from amp_xla.training.run import RunFolder, write_about
 from amp_xla.training.state import differences, digests, same_on_all
 
 
@@ -43,21 +44,22 @@ def train(recipe: Recipe, config: Any) -> int:
     If XLA fails where ``auto`` turned it on, training goes on without it. For errors see
     ``Loop.train``.
     """
-    run: Optional[RunFolder] = None
     job = loop = None
     note(f"{recipe.name}: loading libraries ...")
-    with SignalWatch() as watch:
+    with SignalWatch() as watch, contextlib.ExitStack() as opened:
         try:
             with watch.nothing_to_save("before the first step; nothing was lost"):
                 if world().size > 1 and recipe.join is None:  # before Horovod imports TensorFlow
                     config.precision_options.resolve()
                 ranks = (recipe.join or distributed.join)()
                 run = _folder(recipe.name, config.run, ranks)
+                opened.callback(run.close)
                 resume_from = newest(run, ranks)
                 if resume_from is not None:  # keeps micro-batches as small as they were
                     ranks.first_size = resume_from.ranks["first_size"]
                 job = build_job(recipe.build, config, resume_from)
-                loop = prepare(run, config, job.engine(), recipe.loop_options(config), resume_from)
+                options = recipe.loop_options(config)
+                loop = prepare(Loop(run, job.engine(), options, config), resume_from)
             began = time.monotonic()
             loop.train(watch)
             report(loop, time.monotonic() - began)
@@ -69,9 +71,6 @@ def train(recipe: Recipe, config: Any) -> int:
                 raise
             if loop is not None:
                 config = changed(config, name=loop.run.name, resume=True)
-        finally:
-            if run is not None:
-                run.close()
     job = loop = None
     backend.clear_session()
     return train(recipe, config)
@@ -99,15 +98,15 @@ def _folder(recipe: str, run_options: RunOptions, ranks: Ranks) -> RunFolder:
 
 
 def _refuse_misspelt(run: RunFolder) -> None:
-    """Raise AmpXlaError if an existing run differs by one letter; other digits name another run."""
+    """Raise AmpXlaError if another run's name differs by one letter and has the same digits."""
     for other in checkpoint.runs_in(run.path.parent):
         one, two = (re.sub(r"[\W_]", "", name.lower()) for name in (run.name, other))
         slips = sum(((Counter(one) - Counter(two)) + (Counter(two) - Counter(one))).values())
         close = difflib.SequenceMatcher(None, one, two).ratio() > 0.7 and slips <= 1
         if close and re.sub(r"\D", "", one) == re.sub(r"\D", "", two):
             raise AmpXlaError(
-                f"--resume --name {run.name}: there is no such run, but {run.path.parent / other}; "
-                f"leave out --resume to start a new run of this name"
+                f"--resume --name {run.name}: there is no such run, but there is "
+                f"{run.path.parent / other}; to start a new run of this name, leave out --resume"
             )
 
 
@@ -125,26 +124,19 @@ def newest(run: RunFolder, ranks: Ranks) -> Optional[Checkpoint]:
     return Checkpoint(path)
 
 
-def prepare(
-    run: RunFolder,
-    config: Any,
-    engine: Engine,
-    options: LoopOptions,
-    resume_from: Optional[Checkpoint] = None,
-) -> Loop:
-    """Return the loop, ready to train a new run or to continue from a checkpoint.
+def prepare(loop: Loop, resume_from: Optional[Checkpoint] = None) -> Loop:
+    """Return a new loop, ready to train a new run or to continue from a checkpoint.
 
     Raises:
       AmpXlaError: the checkpoint does not fit (then nothing was written), or writing fails.
     """
-    run_options: RunOptions = config.run
+    run, engine, run_options = loop.run, loop.engine, loop.run_options
     ranks = engine.ranks
     if ranks.several:
         note(f"{ranks.world.size} ranks share each batch")
     # The same command, started again by a queue, continues from its own checkpoint.
     if run_options.warm_start and resume_from is None:
         _warm_start(Path(run_options.warm_start), engine)
-    loop = Loop(run, engine, options, config)
     same_on_all(ranks, loop.identity)
     if resume_from is not None:
         _resume(loop, resume_from, run_options.force_resume)
@@ -156,12 +148,12 @@ def prepare(
         checkpoint.set_aside_damaged(resume_from)
     note(f"run folder: {run.path}; after an interruption, {run.continuing}")
     if resume_from is None and run_options.resume:
-        names = [] if run.recipe == ScriptFolder.RECIPE else checkpoint.runs_in(run.path.parent)
+        names = checkpoint.runs_in(run.path.parent) if run.in_runs else []
         runs = ", ".join(names[-9:])  # the newest, if named by date
         there = f"; runs there: {runs}" if runs else ""
         note(f"{run.path} has no checkpoint yet: starting from the beginning{there}")
     if ranks.first:
-        write_about(run, config, engine)
+        write_about(run, loop.config, engine)
     return loop
 
 

@@ -37,42 +37,20 @@ _CHECKPOINT_SECONDS = 600.0  # maximum time between two checkpoints
 Content = Tuple[Dict[str, Any], Mapping[str, np.ndarray]]  # state.json and tensors by name
 
 
-class CheckpointWriter:
-    """A thread that writes a run's checkpoints, one at a time, while training continues."""
-
-    def __init__(self) -> None:
-        self._thread = ThreadPoolExecutor(1, "checkpoint")
-        self._pending: Optional[Future[None]] = None
-
-    @property
-    def busy(self) -> bool:
-        """True during a write."""
-        return self._pending is not None and not self._pending.done()
-
-    def wait(self) -> None:
-        """Wait until the last checkpoint is on disk; raise CheckpointError if writing it failed."""
-        pending, self._pending = self._pending, None
-        if pending is not None:
-            pending.result()
-
-    def start(self, work: Callable[[], None]) -> None:
-        """Call a function in the thread. Call ``wait`` first."""
-        self._pending = self._thread.submit(work)
-
-
 class Loop:
     """Training until the last epoch, early stopping or a signal.
 
     Attributes:
       config: the recipe's configuration; its field ``run`` has ``RunOptions``.
       identity: saved with each checkpoint; see ``state.identity_of``.
-      more: returns what a checkpoint holds besides: fields of ``state.json``, arrays by name.
+      more: returns further content of checkpoints: fields of ``state.json``, arrays by name.
     """
 
     def __init__(self, run: RunFolder, engine: Engine, options: LoopOptions, config: Any) -> None:
         self.run, self.engine = run, engine
         self.run_options: RunOptions = config.run
-        self.checkpoints = CheckpointWriter()
+        self._writer = ThreadPoolExecutor(1, "checkpoint")  # while training continues
+        self._writing: Optional[Future[None]] = None
         self.options, self.config, self.identity = options, config, identity_of(engine, config)
         self.state = LoopState(log_sums=[0.0] * (1 + len(engine.metric_names)))
         self.reported_nonfinite = False
@@ -125,10 +103,10 @@ class Loop:
                 if not self.over:
                     note("building and starting the graph (the first step is slow) ...")
                 yield
-                self.checkpoints.wait()
+                self.finish_writing()
             except Exception as error:
                 with contextlib.suppress(CheckpointError):  # ``error`` came first
-                    self.checkpoints.wait()  # before the run folder is released
+                    self.finish_writing()  # before the run folder is released
                 if isinstance(error, (RankLost, CheckpointError)):
                     raise type(error)(f"{error}; {self._resumable()}") from error
                 text = exits.user_error(error) if isinstance(error, OSError) else None
@@ -173,7 +151,20 @@ class Loop:
     def after_step(self, result: StepResult, samples: int, count: int) -> None:
         """Count and log a step of an epoch of ``count`` steps; call ``between`` after it."""
         state, options, first = self.state, self.options, self._result is None
-        self._count(result, samples)
+        self._result = result
+        state.step += 1
+        state.step_in_epoch += 1
+        state.samples += samples
+        if result.finite:
+            values = (result.loss, *result.metrics)
+            state.log_sums = [t + float(v) for t, v in zip(state.log_sums, values)]
+            state.log_count += 1
+            state.not_finite_in_a_row = 0
+        else:
+            state.skipped += self.engine.skips
+            state.not_finite_in_a_row += 1
+        state.applied = result.applied
+        self.progress.advance(samples)
         if state.step_in_epoch == count:
             state.epoch, state.step_in_epoch = state.epoch + 1, 0
         ended = state.epoch >= options.epochs
@@ -207,15 +198,15 @@ class Loop:
             self.save()
         if state.step % _COMPARE_EVERY == 0:
             self.engine.compare()
-        if not self.checkpoints.busy:
-            self.checkpoints.wait()  # raises the error of a write that failed
+        if not self._is_writing:
+            self.finish_writing()  # raises the error of a write that failed
         if stop or (watch.received is not None and not several):
             raise self.stopped(watch)
 
     def stopped(self, watch: SignalWatch, content: Optional[Content] = None) -> Stopped:
         """Save, and return the error that ends a run between two steps after a signal."""
         self.save_if_needed(content)
-        self.engine.ranks.all_do(self.checkpoints.wait)  # no rank ends before it is written
+        self.engine.ranks.all_do(self.finish_writing)  # no rank ends before it is written
         step = self.state.step
         where = f"after step {step}; {self.run.resume_by} continues from there"
         return watch.stopped(where if step else "before the first step")
@@ -227,28 +218,12 @@ class Loop:
         if step == self._saved_at or not step:
             return False
         # A roll-back needs a checkpoint that was written before the skipped updates.
-        if state.not_finite_in_a_row or self.checkpoints.busy:
+        if state.not_finite_in_a_row or self._is_writing:
             return False
         if time.monotonic() - self._saved_when >= _CHECKPOINT_SECONDS:
             return True
         every = options.checkpoint_every
         return bool(every) and step >= (self._saved_at or 0) // every * every + every
-
-    def _count(self, result: StepResult, samples: int) -> None:
-        state, self._result = self.state, result
-        state.step += 1
-        state.step_in_epoch += 1
-        state.samples += samples
-        if result.finite:
-            values = (result.loss, *result.metrics)
-            state.log_sums = [t + float(v) for t, v in zip(state.log_sums, values)]
-            state.log_count += 1
-            state.not_finite_in_a_row = 0
-        else:
-            state.skipped += self.engine.skips
-            state.not_finite_in_a_row += 1
-        state.applied = result.applied
-        self.progress.advance(samples)
 
     @property
     def epoch_number(self) -> int:
@@ -316,6 +291,9 @@ class Loop:
             f"epoch {self.epoch_number}/{options.epochs} step {state.step}: dev {words}"
             f"{'  (best so far)' if better else ''}  [{seconds:.1f} s]"
         )
+        if state.best is None and state.stale == 1:
+            value = values.get(options.monitor, "missing")
+            note(f"warning: dev {options.monitor} is {value}: no checkpoint is marked as the best")
         self.progress.pause(time.monotonic() - began)
         if options.patience and state.stale >= options.patience:
             note(f"{options.monitor} has not improved in {state.stale} evaluations: stopping early")
@@ -336,14 +314,29 @@ class Loop:
         finally:
             distributed.current().ask = lambda: None
 
+    @property
+    def _is_writing(self) -> bool:
+        return self._writing is not None and not self._writing.done()
+
+    def finish_writing(self) -> None:
+        """Wait until the last checkpoint is on disk; raise CheckpointError if writing it failed."""
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            writing.result()
+
     def save_if_needed(self, content: Optional[Content] = None) -> None:
         """Save, unless the current step already has a checkpoint."""
         if self._saved_at != self.state.step and self.state.step:
             self.save(content)
 
-    def content(self, more: Optional[Content] = None) -> Content:
-        """Return ``state.json`` and tensors of the current state, in host memory."""
-        ranks, (fields, arrays) = self.engine.ranks, more or self.more()
+    def content(self) -> Content:
+        """Return ``state.json`` and tensors of the current state; all ranks call it.
+
+        They are in host memory, and empty on all ranks but the first.
+        """
+        ranks, (fields, arrays) = self.engine.ranks, self.more()
+        if not ranks.first:
+            return {}, {}
         document = {
             "recipe": self.run.recipe,
             "loop": dataclasses.asdict(self.state),
@@ -359,20 +352,19 @@ class Loop:
         return document, {**self.engine.snapshot(), **tensors}
 
     def save(self, content: Optional[Content] = None) -> None:
-        """Write a checkpoint, of ``content`` if it was read earlier; all ranks call it."""
+        """Write a checkpoint of ``content``, by default the current state; all ranks call it."""
         ranks = self.engine.ranks
         # The last checkpoint may still be in writing, and be using the folder of the shards.
-        ranks.all_do(self.checkpoints.wait)
+        ranks.all_do(self.finish_writing)
         shards = self.engine.write_shards(self.run.checkpoints)
-        more = None if content else self.more()  # ranks may exchange values
+        state, tensors = content or self.content()
         if ranks.first:
-            step, (state, tensors) = self.state.step, content or self.content(more)
 
             def written() -> None:
                 files, folder = self.engine.job.assets, self.run.checkpoints
-                write(folder, step, tensors, state, files, shards)
+                write(folder, tensors, state, files, shards)
                 self.run.has_checkpoint()
                 prune(folder, self.run_options.keep)
 
-            self.checkpoints.start(written)
+            self._writing = self._writer.submit(written)
         self._saved_at, self._saved_when = self.state.step, time.monotonic()

@@ -19,7 +19,7 @@ class CheckpointError(AmpXlaError):
 
 
 def _is_whole(path: Path, entry: Any) -> bool:
-    """Return whether a file is the one of an entry; a file of another size is not read."""
+    """Return whether a file has an entry's size and SHA-256; one of another size is not read."""
     with regular.opened(path) as file:
         size = os.fstat(file.fileno()).st_size
         same_size = isinstance(entry, dict) and entry.get("bytes") == size
@@ -27,7 +27,7 @@ def _is_whole(path: Path, entry: Any) -> bool:
 
 
 def manifest_of(name: str, files: Mapping[str, Any]) -> bytes:
-    """Return a manifest for the checkpoint ``name``, with its own SHA-256."""
+    """Return the manifest of the checkpoint ``name``, with the SHA-256 of its other fields."""
     listed = {"checkpoint": name, "files": files}
     digest = hashlib.sha256(json_files.encode(listed)).hexdigest()
     return json_files.encode({**listed, "sha256": digest})
@@ -54,7 +54,7 @@ def read_manifest(path: Path) -> Dict[str, Any]:
         manifest = json_files.decode(data)
         json_files.require(manifest, {"checkpoint": str, "files": dict})
         if data != manifest_of(manifest["checkpoint"], manifest["files"]):
-            raise ValueError("content differs from its own SHA-256")
+            raise ValueError("content differs from the SHA-256 in it")
         if manifest["checkpoint"] != path.name:
             raise ValueError(f"belongs to {manifest['checkpoint']}, not to {path.name}")
     except (FileNotFoundError, regular.NotAFile) as error:

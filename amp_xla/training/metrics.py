@@ -20,7 +20,7 @@ class MetricsLog:
 
     Each line is a JSON object. NaN and infinities are written as text. Fields of each line:
 
-      step: steps so far; kind: ``train`` or ``dev``; epoch: from 1; time: UTC, ISO 8601.
+      step: number of steps so far; kind: ``train`` or ``dev``; epoch, from 1; time: UTC, ISO 8601.
 
     A ``train`` line, every ``--log-every`` steps and after the last one, adds:
 

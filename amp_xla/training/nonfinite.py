@@ -55,7 +55,7 @@ def handle(loop: Any, result: StepResult) -> None:
 
 def _roll_back(loop: Any, why: str) -> bool:
     def newest_good() -> Optional[str]:
-        loop.checkpoints.wait()
+        loop.finish_writing()
         good = newest(loop.run.checkpoints, good=True)
         return None if good is None else good.path.name
 

@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from pathlib import Path
-from typing import Any, Dict, Optional, Type
+from typing import Any, Optional
 
 import tyro
 from typing_extensions import Annotated, Literal
 
-from amp_xla.config import MAY_CHANGE, changed, within
-from amp_xla.errors import AmpXlaError, DataError, SettingsError, SetupOrderError
-from amp_xla.process import json_files
+from amp_xla.config import MAY_CHANGE, within
+from amp_xla.errors import AmpXlaError, SetupOrderError
 from amp_xla.settings import AUTO, Precision
 
 Seed = Annotated[int, within(0, 2**32 - 1, help="seed of all random numbers")]
@@ -55,18 +53,6 @@ class RunOptions:
     on_nonfinite: Annotated[Literal["skip", "report", "stop"], MAY_CHANGE] = "skip"
     """if loss or gradients are not finite: skip the step, report the cause once, or stop"""
 
-    def settings_like(self, kind: Type[Any]) -> Dict[str, Any]:
-        """Return the settings of the run ``like``; {} if it is None. ``kind`` must have them."""
-        if self.like is None:
-            return {}
-        path = Path(self.like, "config.json" if os.path.isdir(self.like) else "")
-        try:
-            values = {name: value for name, value in json_files.read(path).items() if name != "run"}
-            changed(kind(), **values)
-        except (DataError, SettingsError) as error:
-            raise SettingsError(f"--like {path}: {error}") from None
-        return values
-
 
 @dataclasses.dataclass(frozen=True)
 class PrecisionOptions:
@@ -87,13 +73,13 @@ class PrecisionOptions:
         """Apply these options, before TensorFlow is imported; return the resulting precision."""
         from amp_xla.backend import configuring
 
-        others = {"precision": self.precision, "loss_scale": self.loss_scale}
+        values = {"precision": self.precision, "loss_scale": self.loss_scale}
         try:
-            return configuring.resolve(**others, xla=self.xla_mode)
+            return configuring.resolve(**values, xla=self.xla_mode)
         except SetupOrderError:
             if self.xla_mode != AUTO:
                 raise
-            return configuring.resolve(**others, xla="off")  # too late for XLA's flags alone
+            return configuring.resolve(**values, xla="off")  # too late for XLA's flags alone
 
     @property
     def xla_mode(self) -> str:
@@ -185,15 +171,14 @@ class Intervals:
 
     def loop(self, **rest: Any) -> LoopOptions:
         """Return ``LoopOptions`` with these intervals and the values in ``rest``."""
-        return LoopOptions(log_every=self.log_every, evaluate_every=self.evaluate_every, **rest)
+        return LoopOptions(**vars(self), **rest)
 
 
 @dataclasses.dataclass(frozen=True)
-class LoopOptions:
-    """Length, intervals and early stopping of the training loop.
+class LoopOptions(Intervals):
+    """Length, intervals and early stopping of the training loop. The last step is evaluated, too.
 
     Attributes:
-      evaluate_every: 0 = at the end of each epoch. The last step is always evaluated.
       monitor: dev metric that decides which checkpoint is best.
       higher_is_better: whether a higher value of ``monitor`` is better.
       patience: evaluations without improvement before early stopping; 0 = never.
@@ -202,8 +187,6 @@ class LoopOptions:
     """
 
     epochs: int = 1
-    log_every: int = 20
-    evaluate_every: int = 0
     monitor: str = "accuracy"
     higher_is_better: bool = True
     patience: int = 0

@@ -1,4 +1,4 @@
-"""What a recipe is; recipes by name or path."""
+"""Recipes: their parts; import of a recipe by its name or path."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Function = Optional[Callable[..., Any]]
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """A training job and the functions that serve its runs: ``recipe`` in a recipe's file.
+    """A training job and the functions that use its runs; the object ``recipe`` of a file.
 
     The functions get the configuration of the run and its checkpoint, then the arguments below.
     They import TensorFlow when they are called, after the precision was set; see ``lazy``.
@@ -43,8 +43,8 @@ class Recipe:
       monitor: dev metric that decides which checkpoint is best, or a function from the
         configuration to it or to ``LoopOptions``.
       predict: lines -> ``Answers``, for ``amp-xla predict``.
-      rank: the same with an argument ``query``, for ``predict --query``.
-      generate: the same with an argument ``generation``, for ``predict --beams``.
+      rank: as ``predict``, with the argument ``query``, for ``predict --query``.
+      generate: as ``predict``, with the argument ``generation``, for ``predict --beams``.
       fill: texts, number of predictions -> ``Filling``s of each text, for ``amp-xla fill``.
       scored: ``Samples`` -> ``Scorer``, for ``amp-xla evaluate``; gets no configuration, and
         imports no TensorFlow.
@@ -74,7 +74,7 @@ class Recipe:
 
     @property
     def file(self) -> str:
-        """The path of the recipe's file, as typed here; empty for a recipe of this project."""
+        """Path of the recipe's file, for commands typed here; empty if it is this project's."""
         path = Path(str(sys.modules[self.build.__module__].__file__)).resolve()
         return "" if path.parent == Path(own_package().__path__[0]).resolve() else shortest(path)
 
@@ -93,10 +93,10 @@ class Recipe:
 
     def need(self, function: FunctionName, run: str, why: str) -> Callable[..., Any]:
         """Return the function; if the recipe has none, raise AmpXlaError that ends with ``why``."""
-        found: Function = vars(self)[function]
-        if found is None:
+        served: Function = vars(self)[function]
+        if served is None:
             raise AmpXlaError(f"{run}: recipe {self.name} has no `{function}`; {why}")
-        return found
+        return served
 
     def call(self, name: FunctionName, checkpoint: Checkpoint, *args: Any, **named: Any) -> Any:
         """Call one of the recipe's functions with a run's configuration, in the run's precision.
@@ -140,13 +140,13 @@ def find_recipe(recipe: str) -> Recipe:
             f"there is no recipe {recipe}; allowed: {', '.join(own_recipes())}, or the path of a "
             f".py file"
         )
-    found = vars(module).get("recipe")
-    if not isinstance(found, Recipe):
+    loaded = vars(module).get("recipe")
+    if not isinstance(loaded, Recipe):
         raise AmpXlaError(
             f"{recipe} has no object `recipe` of the class amp_xla.training.recipe.Recipe; "
             f"docs/own-recipe.md shows one"
         )
-    return found
+    return loaded
 
 
 def own_recipes() -> List[str]:
@@ -161,7 +161,7 @@ def own_package() -> Any:
 
 
 def module_of(path: str) -> Any:
-    """Import a file, by the path that the user typed."""
+    """Import a file, by the path that the user typed; it may import files of its folder."""
     path = os.path.abspath(path)
     name = Path(path).stem
     loaded = sys.modules.get(name)
@@ -175,6 +175,7 @@ def module_of(path: str) -> Any:
     assert spec is not None and spec.loader is not None  # the path ends in .py
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses look up their module
+    sys.path.insert(0, os.path.dirname(path))
     try:
         spec.loader.exec_module(module)
     except BaseException:
@@ -184,7 +185,7 @@ def module_of(path: str) -> Any:
 
 
 def own_recipe(recipe: str) -> str:
-    """Return ``recipe``, a name from a run's files, if this project has it; others are refused."""
+    """Return a recipe's name from a run's files; raise AmpXlaError if it is not this project's."""
     known = own_recipes()
     if recipe in known:
         return recipe

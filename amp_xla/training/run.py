@@ -26,9 +26,9 @@ from pathlib import Path
 from typing import Any, Dict, Iterator, List, Mapping, Optional
 
 from amp_xla import __version__
-from amp_xla.config import flat
+from amp_xla.config import changed, flat
 from amp_xla.data.batches.protocol import whole
-from amp_xla.errors import AmpXlaError, RankLost
+from amp_xla.errors import AmpXlaError, DataError, RankLost, SettingsError
 from amp_xla.process import durable, json_files, regular
 from amp_xla.process.checkout import revision
 from amp_xla.process.progress import note
@@ -49,15 +49,30 @@ _FRESH = ".no-checkpoint-yet"
 
 
 def resumed_settings(config: Any, recipe: str) -> Dict[str, Any]:
-    """Return the settings of the run that ``--resume`` continues; for a new run, of ``--like``.
+    """Return the settings of the run that ``--resume`` continues; without it, of ``--like``.
 
-    They are the defaults of the command line. A resumed run's are in its newest checkpoint.
+    They are the defaults of the command line. A resumed run's are in its newest checkpoint; before
+    its first checkpoint they are in its ``config.json``.
     """
     options: RunOptions = config.run
     run = Path(RUNS) / recipe / (options.name or LATEST)
     saved = readable(folder_of(run)) if options.resume else None
-    kind = type(config)
-    return options.settings_like(kind) if saved is None else saved.settings(kind)
+    if saved is not None:
+        return saved.settings(type(config))
+    like, warm_start = options.like, {}
+    if options.resume and (run / _FRESH).exists() and (run / "config.json").is_file():
+        like = like or str(run)
+        begun = json_files.read(run / "config.json", {"run": dict})["run"]
+        warm_start = {"warm_start": begun.get("warm_start")}
+    if like is None:
+        return {}
+    path = Path(like, "config.json" if os.path.isdir(like) else "")
+    try:
+        values = {name: value for name, value in json_files.read(path).items() if name != "run"}
+        changed(type(config)(), **values)  # checks names and values
+    except (DataError, SettingsError) as error:
+        raise SettingsError(f"--like {path}: {error}") from None
+    return {**values, **warm_start}
 
 
 def check_name(name: str) -> str:
@@ -75,12 +90,12 @@ class RunFolder:
 
     Args:
       name: name of the folder; None = date and time, or with ``resume`` the newest run.
-      root: folder of all runs; None = ``RUNS``.
       resume: allow a folder that already holds a run.
       writes: whether to read, lock and write the folder; only the first rank does.
 
     Attributes:
       continues: True if the folder has checkpoints to continue from.
+      in_runs: True for a recipe's run, whose parent folder has the link ``latest``.
       resume_by, force_by, choose: the flags for messages: to continue the run, to continue it
         although something differs, and to use another folder.
 
@@ -90,23 +105,19 @@ class RunFolder:
       OSError: the folder cannot be written.
     """
 
+    in_runs = True
     resume_by, force_by, choose = "--resume", "--force-resume", "choose another --name"
 
     def __init__(
-        self,
-        recipe: str,
-        name: Optional[str] = None,
-        root: Optional[str] = None,
-        resume: bool = False,
-        writes: bool = True,
+        self, recipe: str, name: Optional[str] = None, resume: bool = False, writes: bool = True
     ) -> None:
         self.recipe, self._writes = recipe, writes
-        self._parent = Path(RUNS if root is None else root) / recipe
+        self._parent = Path(RUNS) / recipe
         self._lock: Optional[int] = None
         self._checkpoint: Optional[Checkpoint] = None
-        if name is not None:
-            self._check_name(name)
-        elif resume:
+        if name is not None and self.in_runs:
+            check_name(name)
+        elif name is None and resume:
             name = self._newest()
         self._chosen = name is not None
         self.name = name or time.strftime("%Y%m%d-%H%M%S")
@@ -116,7 +127,7 @@ class RunFolder:
             regular.refuse_unwritable(self.path)
         # If the name is the date, ``begin`` finds a free one.
         if writes and self._chosen and os.path.lexists(str(self.path)):
-            # A refusal must not create the lock. If there is one, nobody writes from here on.
+            # An existing lock is taken before the look; a refused command must not create one.
             if os.path.lexists(str(self.path / _LOCK)):
                 self._acquire()
             try:
@@ -147,9 +158,6 @@ class RunFolder:
         return f"the same command with --name {shlex.quote(self.name)} --resume continues"
 
     # -- looking -----------------------------------------------------------------------------
-
-    def _check_name(self, name: str) -> None:
-        check_name(name)
 
     def _newest(self) -> Optional[str]:
         """Return the name of the run that ``latest`` points to; None without runs."""
@@ -252,9 +260,8 @@ class RunFolder:
         """Point ``latest`` to this run after its first checkpoint."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(str(self.path / _FRESH))
-        self._point_to_it()
-
-    def _point_to_it(self) -> None:
+        if not self.in_runs:
+            return
         latest = self._parent / LATEST
         temporary = self._parent / f".latest-{os.getpid()}"
         try:
@@ -278,25 +285,20 @@ class RunFolder:
 class ScriptFolder(RunFolder):
     """The run folder of a user's script, at any path and without ``latest``."""
 
-    RECIPE = "script"
-    resume_by, choose = "resume=True", "choose another folder"
-    force_by = "force_resume=True"
+    in_runs = False
+    resume_by, force_by, choose = "resume=True", "force_resume=True", "choose another folder"
 
     def __init__(self, path: Path, resume: bool, writes: bool) -> None:
-        super().__init__("", path.name, str(path.parent), resume, writes)
-        self.recipe = self.RECIPE
+        if not path.name:
+            raise AmpXlaError(f"Run({str(path)!r}): give the path of a folder")
+        # The path is absolute, so ``RUNS`` is not above it.
+        super().__init__(str(path.parent), path.name, resume, writes)
+        self.recipe = "script"
 
     @property
     def continuing(self) -> str:
         """End of a message: how to continue the run."""
         return "the same script with resume=True continues"
-
-    def _check_name(self, name: str) -> None:
-        if name in ("", ".."):
-            raise AmpXlaError(f"Run({str(self._parent / name)!r}): give the path of a folder")
-
-    def _point_to_it(self) -> None:
-        """Do nothing: the parent folder is not this project's."""
 
 
 def _contents(folder: Path) -> List[str]:

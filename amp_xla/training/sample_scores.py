@@ -168,7 +168,7 @@ class LabelScores(SampleScores):
 
 @dataclasses.dataclass(frozen=True)
 class NumberScores(SampleScores):
-    """Scores of numbers, float64 [N]; errors: largest distance of predicted and true rank first."""
+    """Scores of numbers, float64 [N]; the largest errors in rank are listed first."""
 
     values: np.ndarray
     columns = ("sample", "label", "score", "text")

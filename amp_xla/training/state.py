@@ -26,7 +26,10 @@ from amp_xla.training.options import RunOptions
 STATE = "state.json"
 _RANKS = dict.fromkeys(("size", "first_size", "micro_batches"), json_files.Whole(1, 2**16))
 _IDENTITY = dict.fromkeys(("data", "assets", "config", "settings", "versions", "defaults"), dict)
-_OPTIONAL: Dict[str, Any] = {"best": (int, float, type(None)), "rolled_back_at": (int, type(None))}
+_COUNT = json_files.Whole()
+_LOOP: Dict[str, Any] = {  # kinds of fields of the loop's state; others have the default's type
+    "best": (int, float, type(None)), "rolled_back_at": (_COUNT, type(None)), "log_sums": [float],
+}  # fmt: skip
 # Settings for the length of a run. A larger value extends the run.
 _LENGTHS = ("epochs", "steps")
 _PARTS = {  # part of an identity -> word for its entries in messages
@@ -34,7 +37,7 @@ _PARTS = {  # part of an identity -> word for its entries in messages
     "assets": "file", "versions": "version",
 }  # fmt: skip
 _STEPS = "steps per epoch"
-# Part of "settings" if ``auto`` turned XLA on: most lengths of the batches.
+# Part of "settings" if ``auto`` turned XLA on: maximum number of the batches' lengths.
 XLA_LENGTHS = "lengths with xla"
 # Part of "settings" of a run with ``--stride``: rows of a batch, and of a group of whole texts.
 WINDOW_ROWS = "rows of windows"
@@ -81,19 +84,13 @@ class LoopState:
         Raises:
           ValueError: ``step`` is missing; a field is of another type, or a count is negative.
         """
-        kinds = {name: _OPTIONAL.get(name, type(value)) for name, value in vars(cls()).items()}
-        json_files.require(
-            values, {n: k for n, k in kinds.items() if n in values or n == "step"}, "loop."
-        )
-        state = cls(**{name: values[name] for name in kinds if name in values})
-        if any(isinstance(v, int) and v < 0 for n, v in vars(state).items() if n != "best"):
-            raise ValueError("loop has a negative count")
-        if not all(isinstance(value, (int, float)) for value in state.log_sums):
-            raise ValueError("loop.log_sums: only numbers are allowed")
-        return state
+        kinds = {name: bool if value is False else _COUNT for name, value in vars(cls()).items()}
+        kinds = {n: k for n, k in {**kinds, **_LOOP}.items() if n in values or n == "step"}
+        json_files.require(values, kinds, "loop.")
+        return cls(**{name: values[name] for name in kinds})
 
     def record(self, value: float, higher_is_better: bool) -> bool:
-        """Record an evaluation; return True if it is the best so far. NaN never is."""
+        """Record an evaluation; return True if it is the best so far. NaN is never the best."""
         sign = 1.0 if higher_is_better else -1.0
         better = not math.isnan(value) and (self.best is None or sign * value > sign * self.best)
         if better:

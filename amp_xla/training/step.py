@@ -11,13 +11,13 @@ from amp_xla import backend
 from amp_xla.backend import tf
 from amp_xla.data.batches.protocol import SHARE, Batch
 from amp_xla.graph import executed, optimized
+from amp_xla.models import dropout
 from amp_xla.precision.tensorflow import dense, distinct_rows
 from amp_xla.training import distributed
 from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.engine import StepResult, fitting, shape_of
 from amp_xla.training.optimizers.average import SLOT
 
-Feed = Mapping[str, Any]
 FLAG = "flag"  # input, summed over ranks: 1 if this rank has to stop or to save
 
 
@@ -25,30 +25,27 @@ class TrainStep:
     """Training step: forward, backward, update. The first call counts the executed graph's nodes.
 
     Args:
-      inputs: name -> placeholder; each call must feed arrays under exactly these names.
-      step_input: placeholder of the micro-batch's number (``dropout.install``), or None.
+      inputs: name -> placeholder; a batch has arrays of these names, and perhaps more.
       loss: float32 scalar tensor, unscaled, regularization included. With several ranks or
         micro-batches, loss and metrics must be means over the batch weighted by ``weights``.
-      learning_rate: float32 scalar tensor, for the log.
       metrics: name -> float32 scalar tensor.
       sharded: the ``variables`` of which this rank has only some rows.
+      learning_rate: float32 scalar tensor, for the log.
     """
 
     def __init__(
         self,
         inputs: Mapping[str, Any],
-        step_input: Optional[Any],
         loss: Any,
         optimizer: Any,
         variables: Sequence[Any],
-        learning_rate: Any,
-        metrics: Optional[Mapping[str, Any]] = None,
+        metrics: Mapping[str, Any],
         sharded: Sequence[Any] = (),
+        learning_rate: Any = 0.0,
     ) -> None:
-        metrics = dict(metrics or {})
         self.metric_names: List[str] = list(metrics)
         self.loss, self.optimizer, self.variables = loss, optimizer, list(variables)
-        self.learning_rate = tf.convert_to_tensor(learning_rate)
+        rate = tf.convert_to_tensor(learning_rate)
         inputs, share, figures = _sharing(
             inputs, [loss, *metrics.values()], getattr(optimizer, "accumulate", 1)
         )
@@ -63,36 +60,25 @@ class TrainStep:
         with tf.control_dependencies([self.train_op]):
             applied = optimizer.applied_steps.read_value()
         self.input_names: List[str] = list(inputs)
-        self._inputs = list(inputs.values())
-        self._has_step = step_input is not None
-        if step_input is not None:
-            self._inputs.append(step_input)
+        self._inputs = [*inputs.values(), dropout.step_input()]
         end = 1 + len(metrics)
         result = StepResult(
-            figures[0], self.learning_rate, optimizer.loss_scale, optimizer.gradients_finite,
+            figures[0], rate, optimizer.loss_scale, optimizer.gradients_finite,
             optimizer.gradient_norm, applied, tuple(figures[1:end]), tuple(figures[end:]), loss,
         )  # fmt: skip
         self._fetches = (result, self.train_op)
         self._run: Optional[Any] = None
         self.executed: Optional[executed.ExecutedGraph] = None
 
-    def __call__(self, feed: Feed, step: int) -> StepResult:
+    def __call__(self, batch: Batch, step: int) -> StepResult:
         """Run one micro-batch; ``step`` is its number, counted from 0 over the whole run."""
-        values = self.arrays(feed, step)
+        values = self.arrays(batch, step)
         result, _ = self._first(values) if self._run is None else self._run(*values)
         return result._replace(finite=bool(result.finite), applied=int(result.applied))
 
-    def feed(self, batch: Batch) -> Dict[str, Any]:
-        """Return the arrays of a batch that this step has placeholders for, in their order."""
-        arrays = {FLAG: np.zeros(1, np.float32), **batch}
-        return {name: arrays[name] for name in self.input_names}
-
-    def arrays(self, feed: Feed, step: int) -> List[Any]:
-        """Return the arrays in the order of ``inputs``, then ``step`` if it is an input."""
-        values = [feed[name] for name in self.input_names]
-        if self._has_step:
-            values.append(step)
-        return values
+    def arrays(self, batch: Batch, step: int) -> List[Any]:
+        """Return the arrays of a batch in the order of ``inputs``, then ``step``."""
+        return [*(batch[name] for name in self.input_names), step]
 
     def _first(self, values: List[Any]) -> Any:
         session = backend.session()
@@ -136,7 +122,7 @@ def _summed(gradient: Any, sharded: bool) -> Any:
 
     The number of rows in a sparse gradient is a shape that differs between batches, so XLA would
     compile the backward pass for each batch. Adam updates all of its moments in any case, and has a
-    fused kernel for dense gradients. A ``sharded`` one stays sparse; several ranks may use a row.
+    fused kernel for dense gradients. A ``sharded`` gradient stays sparse, with each row once.
     """
     if sharded and isinstance(gradient, tf.IndexedSlices):
         return distinct_rows(gradient)
@@ -174,12 +160,12 @@ class Inference:
         self._inputs, self._outputs = dict(inputs), dict(outputs)
         self._run: Optional[Any] = None
 
-    def __call__(self, feed: Feed) -> Dict[str, Any]:
+    def __call__(self, batch: Mapping[str, Any]) -> Dict[str, Any]:
         """Return name -> numpy array."""
         if self._run is None:
             feeds = list(self._inputs.values())
             self._run = backend.session().make_callable(self._outputs, feeds)
-        values: Dict[str, Any] = self._run(*[feed[name] for name in self._inputs])
+        values: Dict[str, Any] = self._run(*[batch[name] for name in self._inputs])
         return values
 
 

@@ -153,7 +153,8 @@ def runtime_for(command: str, words: Sequence[str], request: str, root: Path) ->
         run = argument(words, "run", "")
         process = process_of(run)
         builds = command == "export" and any(".py:" in word for word in words)
-        if process.get("recipe") == "script" and command not in ("report", "verify") and not builds:
+        of_script = process.get("recipe") == "script" and not flag(words, "recipe")
+        if of_script and command not in ("report", "verify") and not builds:
             raise SetupError(f"{run}: {OF_A_SCRIPT}")
         if request == "auto" and not has_tensorflow():
             return runtime_of_run(process) or "auto"

@@ -12,19 +12,8 @@ import numpy as np
 import pytest
 
 from amp_xla.backend import K, keras
-from amp_xla.callbacks import Run
 from tests.support import small_fit
-from tests.support.small_fit import (
-    Batches,
-    Killed,
-    KilledAfter,
-    Shuffled,
-    X,
-    Y,
-    build,
-    fit,
-    states,
-)
+from tests.support.small_fit import Batches, Shuffled, X, Y, build, fit, once, resumed, states
 
 pytestmark = pytest.mark.slow
 Hooks = keras.callbacks.LambdaCallback
@@ -313,41 +302,28 @@ HOOKS = {
 }  # fmt: skip
 
 
-KILLS = {"within": {"batches": 17}, "between": {"epoch": 2}}
-
-
-def killed(names, *on_both):
-    """Return a mark for each name killed within and between epochs, most of them ``once``."""
-    cases = [(name, kill) for name in names for kill in KILLS]
-    marks = [[pytest.mark.once] * (case not in on_both) for case in cases]
-    return pytest.mark.parametrize(
-        "name, kill", [pytest.param(*case, marks=mark) for case, mark in zip(cases, marks)]
-    )
-
-
 # What functions assign depends on Python, the others on Keras.
-@killed(HOOKS, ("places", "within"), ("restarts", "between"), ("early", "within"))
-def test_what_callbacks_set_at_the_start_is_as_in_the_whole_run(name, kill, tmp_path, capfd):
-    def trained(folder, *more, **options):
+BOTH = ("places", "restarts", "early")
+
+
+@pytest.mark.parametrize("name", [*BOTH, *once(*(name for name in HOOKS if name not in BOTH))])
+def test_what_callbacks_set_at_the_start_is_as_in_the_whole_run(name, tmp_path, capfd):
+    def trained(run, *more):
         global STEPS
-        (tmp_path / folder).mkdir(exist_ok=True)
+        folder = run.folder.path.parent
+        folder.mkdir(exist_ok=True)
         head.model = build()
         STEPS = Inside.epochs = Base.level = 0
         Attributes.rate, Bank.total, small_fit.total = None, 0, 0
         called.sum, called.__defaults__ = 0, ([0],)
         DRAWS.seed(7)
-        callback = HOOKS[name](tmp_path / folder)
-        run = Run(tmp_path / folder / "run", checkpoint_every=1, **options)
-        fit(head.model, callback, run, *more)
+        fit(head.model, HOOKS[name](folder), run, *more)
         return states(head.model)
 
-    whole = trained("whole")
-    capfd.readouterr()
-    with pytest.raises(Killed):
-        trained("killed", KilledAfter(**KILLS[kill]))
-    assert trained("killed", resume=True) == whole
+    whole, *again = resumed(trained, tmp_path)
+    assert again == [whole, whole]
     said = "in on_train_begin; the checkpoint's values replace them"
-    assert capfd.readouterr().err.count(said) == (name in ("loads", "restarts"))
+    assert capfd.readouterr().err.count(said) == 2 * (name in ("loads", "restarts"))
 
 
 def perturbed(model):
@@ -366,26 +342,24 @@ def perturbed(model):
     model.train_function = step
 
 
-@killed(["arrays", "sequence", "generator", "adversarial", "counted", "own"],
-        ("adversarial", "within"), ("generator", "between"))  # fmt: skip
-def test_random_numbers_of_callbacks_and_data_continue_after_a_kill(name, kill, tmp_path, capfd):
+@pytest.mark.parametrize(
+    "name", ["adversarial", "generator", *once("arrays", "sequence", "counted", "own")]
+)
+def test_random_numbers_of_callbacks_and_data_continue_after_a_kill(name, tmp_path, capfd):
     makers = {"generator": augmented, "counted": lambda: Counted(4), "own": Own, "arrays": None}
 
-    def trained(folder, *more, seed=3, **options):
+    seeds = iter((3, 3, 4, 3, 4))  # another one on resume
+
+    def trained(run, *more):
         model, make = build(), makers.get(name, Augmented)
         if name == "adversarial":
             perturbed(model)
         given = {"x": make(), "y": None, "batch_size": None, "steps_per_epoch": 7} if make else {}
-        random.seed(seed)
-        run = Run(tmp_path / folder, checkpoint_every=1, **options)
+        random.seed(next(seeds))
         fit(model, run, Draws(), *more, validation_data=(X[:4], Y[:4]), **given)
         return states(model), np.random.rand(), random.random()
 
-    whole = trained("whole")
-    with pytest.raises(Killed):
-        trained("killed", KilledAfter(**KILLS[kill]))
-    capfd.readouterr()
-    again = trained("killed", seed=4, resume=True)
-    said = "differs from the one before the checkpoint: a resume is exact only if"
-    assert capfd.readouterr().err.count(said) == (name == "counted")
-    assert again == whole or name == "counted"
+    whole, *again = resumed(trained, tmp_path)
+    said = "is not the same as before the checkpoint: a resume is exact only if"
+    assert capfd.readouterr().err.count(said) == 2 * (name == "counted")
+    assert again == [whole, whole] or name == "counted"

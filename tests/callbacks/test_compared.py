@@ -1,6 +1,7 @@
 """What a resumed ``fit`` compares with its checkpoint, and refusals of ``Run``."""
 
 import os
+import re
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from amp_xla.callbacks import Run
 from amp_xla.errors import AmpXlaError
 from amp_xla.report import record
 from amp_xla.training import checkpoint
-from tests.support.small_fit import Batches, X, Y, build, fit, states
+from tests.support.small_fit import Batches, X, Y, build, fit, once, states
 
 
 @pytest.fixture(scope="module")
@@ -38,9 +39,7 @@ ONCE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("model, given, words", [
-    *DIFFERENT, *(pytest.param(*row, marks=pytest.mark.once) for row in ONCE)
-])  # fmt: skip
+@pytest.mark.parametrize("model, given, words", [*DIFFERENT, *once(*ONCE)])
 def test_a_resume_names_what_differs(ended, model, given, words):
     before = sorted(path.name for path in ended.rglob("*"))
     with pytest.raises(AmpXlaError) as error:
@@ -171,6 +170,11 @@ def test_one_run_in_a_list_and_its_arguments(tmp_path):
     model.fit(callbacks=(run,), **given)
     with pytest.raises(AmpXlaError, match="has ended; create a new Run for another fit"):
         model.fit(callbacks=[run], **given)
+    inner = keras.callbacks.LambdaCallback(
+        on_epoch_end=lambda *_: model.fit(callbacks=[Run(tmp_path / "inner")], **given)
+    )
+    with pytest.raises(AmpXlaError, match="a fit of this model is running with a Run"):
+        model.fit(callbacks=[Run(tmp_path / "outer"), inner], **given)
 
 
 class Writes(keras.callbacks.Callback):
@@ -207,7 +211,7 @@ def test_a_monitor_that_nothing_writes_is_refused_before_training(
 
 
 @pytest.mark.once
-def test_a_monitor_that_comes_late_or_never_loses_no_checkpoint(tmp_path):
+def test_a_monitor_that_comes_late_or_never_loses_no_checkpoint(tmp_path, capfd):
     given = {"validation_data": (X, Y), "epochs": 4}
     writes = keras.callbacks.LambdaCallback(
         on_epoch_end=lambda epoch, logs: logs.update(val_f1=0.1)
@@ -218,3 +222,6 @@ def test_a_monitor_that_comes_late_or_never_loses_no_checkpoint(tmp_path):
     with pytest.raises(AmpXlaError, match=r"monitor='val_f1'\): the epoch logs have no such value"):
         fit(build(), Writes(9), Run(tmp_path / "never", monitor="val_f1"), **given)
     assert checkpoint.newest(tmp_path / "never/checkpoints").step == 28
+    fit(build(), Run(tmp_path / "nan"), validation_data=(X, Y * np.nan), epochs=2)
+    said = re.findall("dev (.*): no checkpoint is marked as the best", capfd.readouterr().err)
+    assert said == ["f1 is missing", "f1 is missing", "loss is nan"]

@@ -11,6 +11,7 @@ import pytest
 
 from amp_xla.backend import K, keras, tf
 from amp_xla.callbacks import Run
+from tests.support.small_fit import once
 
 # More combinations: TEST_FITS=200 pytest tests/callbacks/test_like_fit.py
 COUNT = int(os.environ.get("TEST_FITS", 30))
@@ -186,9 +187,7 @@ def compare(number, folder):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6, err_msg=words)
 
 
-@pytest.mark.parametrize(
-    "number", [*range(8), *(pytest.param(n, marks=pytest.mark.once) for n in range(8, COUNT))]
-)
+@pytest.mark.parametrize("number", [*range(8), *once(*range(8, COUNT))])
 def test_a_fit_with_run_equals_a_fit_without(number, tmp_path):
     compare(number, tmp_path / "run")
 

@@ -10,7 +10,7 @@ from amp_xla import backend
 from amp_xla.backend import K, keras, tf
 from amp_xla.callbacks import Run
 from amp_xla.errors import AmpXlaError
-from tests.support.small_fit import Killed, KilledAfter, X, build, fit
+from tests.support.small_fit import KilledAfter, X, build, fit, once, resumed
 
 pytestmark = pytest.mark.slow
 
@@ -93,10 +93,7 @@ SCALED = {
 }
 
 
-@pytest.mark.parametrize("name", [
-    "dynamic", "rewrite", "train",
-    *(pytest.param(name, marks=pytest.mark.once) for name in ("fixed", "schedule")),
-])  # fmt: skip
+@pytest.mark.parametrize("name", ["dynamic", "rewrite", "train", *once("fixed", "schedule")])
 def test_keras_own_loss_scaling_trains_and_resumes(name, tmp_path, request):
     request.addfinalizer(rewriting().disable_mixed_precision_graph_rewrite)
     if hasattr(keras.mixed_precision, "experimental"):  # 1.15 remembers another test's policy
@@ -104,17 +101,15 @@ def test_keras_own_loss_scaling_trains_and_resumes(name, tmp_path, request):
     rows = np.array(np.random.RandomState(0).randn(26, 4))
     rows[0] = 1e9 if name == "fixed" else np.nan  # one batch in each epoch of 7 is skipped
 
-    def trained(folder, *more, **options):
+    def trained(run, *more):
         model, seen = build(dropout=0.0), []
         model.compile(SCALED[name](), "mse")
         log = keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: seen.append(logs))
-        fit(model, Run(tmp_path / folder, checkpoint_every=1, **options), log, *more, x=rows)
+        fit(model, run, log, *more, x=rows)
         state = K.batch_get_value(sorted(tf.global_variables(), key=lambda v: v.name))
         return [array.tobytes() for array in model.get_weights() + state], seen[-1]
 
-    whole, logs = trained("whole")
+    (whole, logs), (again, _) = resumed(trained, tmp_path, KilledAfter(17))
+    assert again == whole
     scale, skipped = (128.0, 0) if name == "fixed" else (2.0**15 / 2**4, 4)
     assert (logs["loss_scale"], logs["skipped_steps"]) in [(scale, skipped), (2 * scale, skipped)]
-    with pytest.raises(Killed):
-        trained("killed", KilledAfter(17))
-    assert trained("killed", resume=True)[0] == whole

@@ -21,7 +21,7 @@ from tests.support.horovod import on_two_ranks
 from tests.support.killing import repeatable
 from tests.support.precision_training import BERT4KERAS, same
 from tests.support.running import ROOT
-from tests.support.small_fit import Killed, KilledAfter, weights
+from tests.support.small_fit import KilledAfter, once, resumed, weights
 
 pytestmark = pytest.mark.slow
 
@@ -52,7 +52,8 @@ class Generator(snippets.DataGenerator):
 
 
 def build(optimizer, dropout=0.0, scaled=True):
-    """Return a small model with the same weights each time."""
+    """Return a small model with the same weights each time; the next run draws the same seed."""
+    np.random.seed(5)
     K.clear_session()
     tf.set_random_seed(1)
     tokens = keras.layers.Input([8])
@@ -64,20 +65,6 @@ def build(optimizer, dropout=0.0, scaled=True):
     chosen = LossScaleOptimizer(optimizer(), 1024.0) if scaled else optimizer()
     model.compile(chosen, "sparse_categorical_crossentropy", ["accuracy"])
     return model
-
-
-def resumed(folder, make, fit, kill):
-    """Return the weights of a run, and those of the same run after a kill and a resume."""
-    np.random.seed(5)
-    model = make()
-    fit(model, [Run(folder / "whole")])
-    whole = weights(model)
-    np.random.seed(5)
-    with pytest.raises(Killed):
-        fit(make(), [Run(folder / "killed", checkpoint_every=1), KilledAfter(kill)])
-    model = make()
-    fit(model, [Run(folder / "killed", resume=True)])
-    return whole, weights(model)
 
 
 def callbacks(folder, rates):
@@ -93,11 +80,6 @@ def callbacks(folder, rates):
     ]
 
 
-def once(*values):
-    """Return the values of a parameter that are tried on one TensorFlow only."""
-    return [pytest.param(value, marks=pytest.mark.once) for value in values]
-
-
 @pytest.mark.parametrize("name", ["rates", *once("states", "factor")])
 def test_optimizers_and_callbacks_as_in_keras_and_after_a_kill(name, tmp_path):
     """Results are those of plain Keras in fp32; a killed run ends with the same bits."""
@@ -106,20 +88,26 @@ def test_optimizers_and_callbacks_as_in_keras_and_after_a_kill(name, tmp_path):
         (tmp_path / place).mkdir(exist_ok=True)
         return model.fit(
             InOrder(), epochs=9, validation_data=InOrder()[1], verbose=0, workers=0,
-            callbacks=callbacks(tmp_path / place, name != "factor") + others,
+            callbacks=[*callbacks(tmp_path / place, name != "factor"), *others],
         ).history  # fmt: skip
 
     plain = build(BERT4KERAS[name], scaled=False)
     history, expected = fit(plain, [], "keras"), weights(plain)
     assert len(history["loss"]) == EPOCHS  # stopped early
-    whole, again = resumed(tmp_path, lambda: build(BERT4KERAS[name]), fit, kill=9)
+
+    def trained(*callbacks):
+        model = build(BERT4KERAS[name])
+        fit(model, callbacks)
+        return weights(model)
+
+    whole, again = resumed(trained, tmp_path, KilledAfter(9))
     assert len(whole) == len(expected)
     for ours, kerases in zip(whole, expected):
         np.testing.assert_allclose(ours, kerases, rtol=2e-4, atol=2e-6)
     assert same(whole, again)
     names = {path.name for path in (tmp_path / "keras").iterdir()}
     assert names and {path.name for path in (tmp_path / "ours").iterdir()} == names
-    dev = [line["dev_loss"] for line in repeatable(tmp_path / "whole") if line["kind"] == "dev"]
+    dev = [line["dev_loss"] for line in repeatable(tmp_path / "whole/run") if line["kind"] == "dev"]
     np.testing.assert_allclose(dev, history["val_loss"], rtol=1e-4)
 
 
@@ -150,14 +138,15 @@ def data(kind, model, others):
 
 @pytest.mark.parametrize("kind", ["parts of passes", *once("weighted arrays", "passes")])
 def test_all_kinds_of_data_and_dropout_are_exact_after_a_kill(kind, tmp_path):
-    whole, again = resumed(
-        tmp_path,
-        lambda: build(lambda: optimizers.Adam(1e-2), dropout=0.3),
-        lambda model, others: data(kind, model, others),
-        kill=5 if kind == "weighted arrays" else 7,
-    )
+    def trained(*callbacks):
+        model = build(lambda: optimizers.Adam(1e-2), dropout=0.3)
+        data(kind, model, list(callbacks))
+        return weights(model)
+
+    kill = KilledAfter(5 if kind == "weighted arrays" else 7)
+    whole, again = resumed(trained, tmp_path, kill)
     assert same(whole, again)
-    assert repeatable(tmp_path / "whole") == repeatable(tmp_path / "killed")
+    assert repeatable(tmp_path / "whole/run") == repeatable(tmp_path / "killed-0/run")
 
 
 @pytest.fixture(scope="module")

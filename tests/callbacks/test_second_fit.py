@@ -1,6 +1,7 @@
 """Scripts that call ``fit`` more than once, or stop it within an epoch."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -8,14 +9,17 @@ import pytest
 from amp_xla import backend
 from amp_xla.backend import keras
 from amp_xla.callbacks import Run
+from amp_xla.errors import DataError
 from tests.support.running import run_python
 from tests.support.small_fit import (
-    Killed,
+    Batches,
     KilledAfter,
     Shuffled,
     as_in_a_new_process,
     build,
     fit,
+    once,
+    resumed,
     states,
 )
 
@@ -66,13 +70,6 @@ def test_weights_stay_when_the_next_fit_begins(tmp_path):
     assert list(json.loads(done.out.splitlines()[-1]).values()) == [True] * 3, done.out
 
 
-class Rolled(Shuffled):
-    """Batches whose order is state of the object alone."""
-
-    def on_epoch_end(self):
-        self.order = np.roll(self.order, 1)
-
-
 def drawn():
     """Yield batches in an order that depends on all earlier ones."""
     batches = Shuffled()
@@ -81,31 +78,55 @@ def drawn():
         yield from (batches[number] for number in range(len(batches)))
 
 
-MAKERS = {"sequence": Shuffled, "rolled sequence": Rolled, "generator": drawn}
+class Changing(Batches):
+    """Batches whose size and number, state of the object alone, change after each pass."""
+
+    def on_epoch_end(self):
+        self._size = 7 - self._size
+
+
+MAKERS = {"sequence": Shuffled, "changing": lambda: Changing(4), "generator": drawn}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind, epochs, steps, early", [
     ("sequence", 3, 3, False),
-    *(pytest.param(*each, marks=pytest.mark.once) for each in (
-        ("rolled sequence", 9, 7, True), ("generator", 3, 4, False), ("generator", 9, 7, True),
-    )),
+    *once(("changing", 9, 7, True), ("generator", 3, 4, False), ("generator", 9, 7, True)),
 ])  # fmt: skip
 def test_a_finished_fit_leaves_data_as_they_were_for_the_next(kind, epochs, steps, early, tmp_path):
-    def script(folder, *callbacks):
+    def trained(run, *callbacks):
         as_in_a_new_process()
-        model = build()
+        model, first = build(), Run(run.folder.path.parent / "first", resume=True)
         how = {"x": MAKERS[kind](), "y": None, "batch_size": None, "steps_per_epoch": steps}
         stops = [keras.callbacks.EarlyStopping("loss", 10.0, 2)] * early
-        fit(model, Run(folder / "first", resume=True), *stops, epochs=epochs, **how)
-        second = Run(folder / "second", resume=True, checkpoint_every=1)
-        fit(model, second, *callbacks, epochs=2, **how)
+        fit(model, first, *stops, epochs=epochs, **how)
+        fit(model, run, *callbacks, epochs=2, **how)
         return states(model)
 
-    expected = script(tmp_path / "whole")
-    with pytest.raises(Killed):
-        script(tmp_path / "killed", KilledAfter(steps + 1))
-    assert script(tmp_path / "killed") == expected
+    whole, again = resumed(trained, tmp_path, KilledAfter(steps + 1))
+    assert again == whole
+
+
+@pytest.mark.once
+def test_a_sequence_may_change_its_length_but_not_have_0(tmp_path):
+    how = {"y": None, "batch_size": None, "shuffle": False}
+    plain = fit(build(dropout=0.0), x=Changing(4), **how)["loss"]
+    ours = fit(build(dropout=0.0), Run(tmp_path / "run"), x=Changing(4), **how)["loss"]
+    np.testing.assert_allclose(ours, plain, rtol=1e-5)
+    empty = type("Empty", (Changing,), {"__len__": lambda self: 0})(4)
+    with pytest.raises(DataError, match="Empty has no batches: its length is 0"):
+        fit(build(), Run(tmp_path / "empty"), x=empty, **how)
+
+
+@pytest.mark.once
+def test_variables_changed_between_two_fits_of_a_run_are_named(tmp_path, capfd):
+    model, other = build(), build(clear=False)
+    for epochs, changed in enumerate([[], [model], [other], [model, other], []], 1):
+        fit(model, Run(tmp_path / "run", resume=True), epochs=epochs)
+        for each in changed:
+            each.set_weights([weight * 0.5 for weight in each.get_weights()])
+    said = re.findall("(.*?), .* since the last fit; the check", capfd.readouterr().err)
+    assert said == [each.weights[0].op.name for each in (model, other, model)]
 
 
 class Limit(keras.callbacks.Callback):
@@ -121,9 +142,7 @@ class Limit(keras.callbacks.Callback):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "step", [9, *(pytest.param(step, marks=pytest.mark.once) for step in (14, 15))]
-)
+@pytest.mark.parametrize("step", [9, *once(14, 15)])
 def test_a_run_that_was_stopped_within_an_epoch_continues(step, tmp_path, capfd):
     whole = build()
     fit(whole, Limit(99), Run(tmp_path / "whole"))

@@ -136,8 +136,8 @@ def test_class_weights():
 
 
 def test_numbers_are_sorted_by_value_then_text_by_code_point(tmp_path):
-    labels = Labels.fit(["10", "b", "2", "a", "-1", "0.5", "nan", "2", "书\n", "1_0"])
-    assert labels.names == ("-1", "0.5", "2", "10", "1_0", "a", "b", "nan", "书\n")
+    labels = Labels.fit(["10", "b", "2", "a", "-1", "0.5", "nan", "2", "书\n", "1_0", "\ud83d"])
+    assert labels.names == ("-1", "0.5", "2", "10", "1_0", "a", "b", "nan", "书\n", "\ud83d")
     (tmp_path / "labels.json").write_bytes(labels.encoded())
     assert Labels.load(str(tmp_path / "labels.json")) == labels
     ids = labels.ids(["10", "a", "-1"])

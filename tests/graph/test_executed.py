@@ -70,7 +70,7 @@ ids = tf.placeholder(tf.int32, [None, None])
 vectors = keras.layers.Embedding(40, 16)
 loss = tf.reduce_mean(tf.square(tf.tanh(vectors(ids)) - 1.0))
 optimizer = LossScaleOptimizer(AdamW(tf.constant(1e-3)), "dynamic", global_clipnorm=1.0)
-step = TrainStep({"ids": ids}, None, loss, optimizer, vectors.trainable_weights, 1e-3)
+step = TrainStep({"ids": ids}, loss, optimizer, vectors.trainable_weights, {})
 initialize_variables()
 compiled = []
 for number, (rows, tokens) in enumerate([(4, 1), (4, 5), (4, 20), (4, 32), (6, 32)]):
@@ -113,7 +113,7 @@ def kept_bytes(nodes, sizes):
 @pytest.mark.usefixtures("cleared")
 def test_recomputed_layers_train_the_same_and_take_less_memory():
     tf.set_random_seed(1)
-    number = dropout.install(1)
+    dropout.install(1)
     net = EncoderOptions(layers=2, hidden=128).classifier(40, 3, LENGTH)
     inputs = dict(
         zip(("token_ids", "segment_ids"), net.inputs), labels=tf.placeholder(tf.int32, [None])
@@ -124,7 +124,7 @@ def test_recomputed_layers_train_the_same_and_take_less_memory():
         optimizer = LossScaleOptimizer(
             AdamW(tf.constant(1e-3)), "dynamic", global_clipnorm=1.0, accumulate=2, recompute=again
         )
-        steps.append(TrainStep(inputs, number, loss, optimizer, net.trainable_weights, 1e-3))
+        steps.append(TrainStep(inputs, loss, optimizer, net.trainable_weights, {}))
     initialize_variables()
     tokens = random.randint(1, 40, [MICRO_BATCHES, ROWS, LENGTH])
     batches = [
@@ -134,7 +134,7 @@ def test_recomputed_layers_train_the_same_and_take_less_memory():
     weights, runs, kept = net.get_weights(), [], []
     for step in steps:
         net.set_weights(weights)
-        results = [step(step.feed(batch), i) for i, batch in enumerate(batches)]
+        results = [step(batch, i) for i, batch in enumerate(batches)]
         runs.append([(float(r.loss), float(r.gradient_norm), r.applied) for r in results])
         training = training_graph.from_step(step, net)
         fed = {n: np.shape(a) for n, a in zip(training.feeds, step.arrays(batches[0], 0))}

@@ -23,7 +23,7 @@ LACKS = {
     "generate": "predict RUN --beams 2", "fill": "fill RUN --text [MASK]",
     "scored": "evaluate RUN --file reviews.tsv", "exportable": "export RUN",
 }  # fmt: skip
-PLACES = ["stars.py", "my own/stars.py", "topics.py", "classification"]
+PLACES = ["stars.py", "my own/script.py", "topics.py", "classification"]
 
 
 def with_classes():
@@ -51,6 +51,9 @@ def command(command):
     files.update({"topics.py": with_classes(), "less/stars.py": LESS})
     for name, text in {**files, **dict.fromkeys(PLACES[:2], STARS)}.items():
         (command.folder / name).write_text(text)
+    with open(command.folder / PLACES[1], "a") as recipe:
+        recipe.write("import neighbour\n")  # a file beside the recipe, not beside the user
+    (command.folder / "my own/neighbour.py").write_text("")
     return command
 
 

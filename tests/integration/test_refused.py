@@ -6,6 +6,7 @@ CASES are runs that somebody made up to do harm: a command needs less than 2 GB 
 with, and reads and writes nothing outside. Folders of weights are in tests/models.
 """
 
+import functools
 import gzip
 import json
 import os
@@ -15,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load, save
 
 from amp_xla.data.text.vocabulary import SPECIAL_TOKENS
 from amp_xla.process import durable
@@ -104,7 +105,7 @@ REFUSED = {
                                         ["tr\\xff.tsv: the name is not UTF-8"]),
     "a run's name that is not UTF-8": (None, ("--name", "n\udcff"), "train.tsv", ["n\\xff: the"]),
     **{f"misspelt: {name}": (None, ("--name", name, "--resume"), "train.tsv",
-                             [f"--name {name}: there is no such run, but {RUN};"])
+                             [f"--name {name}: there is no such run, but there is {RUN};"])
        for name in ("mien", "miine", "min", "Mine")},
     "warm start, other sizes": (None, (*WARM, "--hidden", "16"), "train.tsv",
                                 ["tensor Embedding", "float32[512,8], needed float32[512,16]"]),
@@ -205,52 +206,52 @@ def test_copies_decide_nothing_and_are_repaired(command, change):
         assert json.loads((run / name).read_bytes()) if name.endswith(".json") else True
 
 
-def forged(folder, change):
-    """Change the state of each checkpoint of a run."""
-    for path in checkpoint.steps(folder / "checkpoints"):
-        state = json.loads((path / "state.json").read_text())
-        change(state)
-        durable.write(path / "state.json", json.dumps(state).encode())
+def rewrite(run, name, change):
+    """Change a file of each checkpoint of a run, with a manifest that fits."""
+    for path in checkpoint.steps(run / "checkpoints"):
+        file = path / name
+        durable.write(file, change(file.read_bytes() if file.exists() else b""))
         signed_again(path)
+
+
+def forged(run, change):
+    """Change the state of each checkpoint of a run."""
+
+    def changed(data):
+        state = json.loads(data)
+        change(state)
+        return json.dumps(state).encode()
+
+    rewrite(run, "state.json", changed)
 
 
 EXPORT = "amp_xla.commands.export"
 
 
 def asset(name, content):
-    """Return a change: another file in each checkpoint, with a manifest that fits."""
-
-    def change(run):
-        for path in checkpoint.steps(run / "checkpoints"):
-            durable.write(path / name, content)
-            signed_again(path)
-
-    return change
+    """Return a change: another file."""
+    return lambda run: rewrite(run, name, lambda data: content)
 
 
 def numbers(value):
     """Return a change: all weights have this value."""
 
-    def change(run):
-        for path in checkpoint.steps(run / "checkpoints"):
-            stored = load_file(str(path / checkpoint.TENSORS))
-            weights = {n: np.full_like(x, value) if x.ndim else x for n, x in stored.items()}
-            save_file(weights, str(path / checkpoint.TENSORS))
-            signed_again(path)
+    def filled(data):
+        return save({n: np.full_like(x, value) if x.ndim else x for n, x in load(data).items()})
 
-    return change
+    return lambda run: rewrite(run, checkpoint.TENSORS, filled)
 
 
-def setting(**values):
-    return lambda run: forged(run, lambda state: state["identity"]["config"].update(values))
+def made_up(*part, **values):
+    """Return a change: other values in a part of the state."""
+
+    def change(state):
+        functools.reduce(dict.__getitem__, part, state).update(values)
+
+    return lambda run: forged(run, change)
 
 
-def loop(**values):
-    return lambda run: forged(run, lambda state: state["loop"].update(values))
-
-
-def made_up(**values):
-    return lambda run: forged(run, lambda state: state.update(values))
+setting, loop = (functools.partial(made_up, *p) for p in (("identity", "config"), ("loop",)))
 
 
 def elsewhere(run):
@@ -277,7 +278,7 @@ CASES = {
     "NaN": (numbers(np.nan), "predict export", "tensors.safetensors: Embedding"),
     "infinity": (numbers(np.inf), "predict", "has NaN or infinity"),
     "large numbers": (numbers(3e38), "predict", "NaN"),
-    "loop": (loop(step=-1), "resume", "negative count"),
+    "loop": (loop(step=-1), "resume", "loop.step is -1, not a whole number from 0"),
     "sums": (loop(log_sums=["x"]), "resume", "loop.log_sums"),
     "epochs": (loop(epoch=10**18, step_in_epoch=10**18), "resume", ""),
     "text": (loop(step="8"), "predict", "loop.step is text, not a whole number"),
@@ -343,7 +344,7 @@ def test_a_folder_of_weights_is_refused_before_texts_are_read(command, tmp_path)
     (bert / google_folder.NAME).write_text(json.dumps({"model_type": "roberta"}))
     (bert / "vocab.txt").unlink()
     words = ("--train", "train.tsv", "--dev", "nowhere.tsv", "--bert", str(bert))
-    assert 'model_type "roberta" is not supported' in command(RECIPE, *words, code=LIMITS).error
+    assert 'model_type is "roberta"; allowed: bert' in command(RECIPE, *words, code=LIMITS).error
 
 
 @pytest.mark.parametrize("name, words, problem", [

@@ -37,7 +37,7 @@ from amp_xla.training.loop import Loop
 def killed(self, *args, after_step=Loop.after_step, os=os, signal=signal):
     after_step(self, *args)
     if self.state.step == 20:
-        self.checkpoints.wait()
+        self.finish_writing()
         os.kill(os.getpid(), signal.SIGKILL)
 Loop.after_step = killed
 sys.exit(exit_code(importlib.import_module(sys.argv[1]).main, sys.argv[2:]))

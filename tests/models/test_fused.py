@@ -73,16 +73,13 @@ def test_a_model_has_plain_gradients_and_plain_attention_outside_training(monkey
         assert np.abs(found - expected).max() <= 1e-2 * np.abs(expected).max() + 1e-5
 
 
-@pytest.mark.parametrize(
-    "build, found",
-    [
-        (lambda: fused.install([(8, 64), (8, 128)]), "8x64, 8x128"),
-        (lambda: fused.install([(8, 96)]), "8x96"),
-        (lambda: EncoderOptions(hidden=32).classifier(40, 3, 128), "32"),
-        (lambda: EncoderOptions().classifier(40, 3, 128, slots=2), "more in Transformer-0-M"),
-        (lambda: EncoderOptions().language_model(40, 128, "unilm"), "more in Transformer-0-M"),
-    ],
-)
+@pytest.mark.parametrize("build, found", [
+    (lambda: fused.install([(8, 64), (8, 128)]), "8x64, 8x128"),
+    (lambda: fused.install([(8, 96)]), "8x96"),
+    (lambda: EncoderOptions(hidden=32).classifier(40, 3, 128), "32"),
+    (lambda: EncoderOptions().classifier(40, 3, 128, slots=2), "more in Transformer-0-M"),
+    (lambda: EncoderOptions().language_model(40, 128, "unilm"), "more in Transformer-0-M"),
+])  # fmt: skip
 def test_what_it_cannot_compute_is_an_error(build, found):
     with pytest.raises(UnsupportedError, match=f"found: {found}.*; .* take --attention plain"):
         build()

@@ -83,8 +83,8 @@ def test_every_text_gets_the_answer_and_gives_the_gradient_it_has_alone(session,
     )
     assert [w.shape.as_list() for w in alone.weights] == [w.shape.as_list() for w in rows.weights]
     initialize_variables()
-    # Larger than at the start, or attention is too even for a leak to show; 8 times is too sharp for
-    # float32: two of 25 draws then have gradients that rounding alone moves by more than the tolerance.
+    # Larger than at the start, or attention is too even for a leak to show. With 8 times, rounding
+    # in float32 alone moves the gradients of two of 25 draws by more than the tolerance.
     values = [v * 4 + rng.normal(0, 0.1, v.shape) for v in alone.get_weights()]
     alone.set_weights(values)
     rows.set_weights(values)

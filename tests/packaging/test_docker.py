@@ -120,29 +120,18 @@ def test_the_command_lines(docker, tmp_path, name):
     assert docker.runs.is_dir() == (variables[0] != "docker-build")
 
 
-@pytest.mark.parametrize(
-    "variables, message",
-    [
-        (["ARGS=--train /no/such.tsv"], "error: --train /no/such.tsv: no such file or folder here"),
-        (["GPUS=two"], "error: GPUS=two is unknown. Allowed: all, none, or indices"),
-        (["RUNTIME=tf1", "BASE_IMAGE=x:25.02-tf2-py3"], "x:25.02-tf2-py3 is a tf2 image"),
-        (["IMAGE=$$(touch pwned)"], "is not an image's name"),
-    ],
-)
-def test_refused_before_docker_is_called(docker, variables, message):
-    assert docker.make("docker-train", *variables) == []
+@pytest.mark.parametrize("variables, fake, calls, message", [
+    (["ARGS=--train /no.tsv"], {}, 0, "error: --train /no.tsv: no such file or folder here"),
+    (["GPUS=two"], {}, 0, "error: GPUS=two is unknown. Allowed: all, none, or indices"),
+    (["RUNTIME=tf1", "BASE_IMAGE=x:25.02-tf2-py3"], {}, 0, "x:25.02-tf2-py3 is a tf2 image"),
+    (["IMAGE=$$(touch pwned)"], {}, 0, "is not an image's name"),
+    ([], {"FAKE_INFO": "permission denied while trying to connect"}, 1, "usermod -aG docker"),
+    ([], {"FAKE_BUILD": "1"}, 2, "docker pull nvcr.io/nvidia/tensorflow:23.03-tf1-py3"),
+    ([], {"FAKE_GPU": 'could not select device driver ""'}, 3, "nvidia-ctk runtime"),
+    ([], {"FAKE_STATUS": "3"}, 4, "Error 3"),  # make's line about the exit code of training
+])  # fmt: skip
+def test_an_error_names_the_next_command_after_so_many_calls(
+    docker, variables, fake, calls, message
+):
+    assert len(docker.make("docker-train", *variables, **fake)) == calls
     assert docker.status == 2 and message in docker.stderr
-
-
-@pytest.mark.parametrize(
-    "fake, calls, advice",
-    [
-        ({"FAKE_INFO": "permission denied while trying to connect"}, 1, "usermod -aG docker"),
-        ({"FAKE_BUILD": "1"}, 2, "docker pull nvcr.io/nvidia/tensorflow:23.03-tf1-py3"),
-        ({"FAKE_GPU": 'could not select device driver ""'}, 3, "nvidia-ctk runtime"),
-        ({"FAKE_STATUS": "3"}, 4, "Error 3"),  # make's line about the exit code of training
-    ],
-)
-def test_failures_are_those_of_make_and_name_the_next_command(docker, fake, calls, advice):
-    assert len(docker.make("docker-train", **fake)) == calls
-    assert docker.status == 2 and advice in docker.stderr

@@ -14,6 +14,7 @@ from amp_xla.config import flat
 from benchmarks import record
 from scripts.environment.__main__ import HERE
 from tests.packaging.test_program import MAKEFILE, TARGETS
+from tests.settings.test_config import CONFIGS
 from tests.support.running import RECIPES, ROOT
 
 pytestmark = pytest.mark.once
@@ -204,15 +205,9 @@ def missing(text, known, names):
 
 
 def test_named_programs_files_and_flags_exist():
-    modules = {command.module for command in COMMANDS.values()}
-    modules |= {f"recipes.{name}" for name in RECIPES if not name.startswith("jax_")}
-    benchmarks = (ROOT / "benchmarks").glob("*.py")
-    modules |= {
-        f"benchmarks.{p.stem}" for p in benchmarks if "class Config" in p.read_text("utf-8")
-    }
     scripts = [*(ROOT / "examples").glob("*.py"), *(ROOT / "tests").rglob("*.py")]
     known = {flag for path in scripts for flag in re.findall(r'"(--[a-z-]+)"', path.read_text())}
-    known = known.union(OUTSIDE_FLAGS, *map(flags_of, modules))
+    known = known.union(OUTSIDE_FLAGS, *map(flags_of, CONFIGS))
     names = {
         path.name
         for folder in FOLDERS - {".venvs", ".git", "runs"}

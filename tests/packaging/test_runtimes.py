@@ -77,8 +77,13 @@ CHOICES = {
                       r"^runtime tf2: .*driver 470\.82\.01 is older than 525\.60, .*, CPU only"),
     "a broken driver": ("3.12", BROKEN, {}, "auto",
                         rf"{WITH_CUDA}/dev/nvidia0, nvidia-smi reports: NVIDIA-SMI"),
-    "hidden": ("3.7 3.12", A100, {"CUDA_VISIBLE_DEVICES": ""}, "auto",
-               r"^runtime tf1: CUDA_VISIBLE_DEVICES='' hides the GPU: on the CPU; found Pyt"),
+    **{
+        f"hidden by {value}": (
+            "3.7 3.12", A100, {"CUDA_VISIBLE_DEVICES": value}, "auto", "^runtime tf1: "
+            f"CUDA_VISIBLE_DEVICES={value or repr('')} hides the GPU: on the CPU; found Pyt")
+        for value in ("", "-1,0", "NoDevFiles")
+    },
+    "chosen": ("3.12", A100, {"CUDA_VISIBLE_DEVICES": "GPU-8932f937"}, "auto", WITH_CUDA),
     "only 3.8": ("3.8", A100, {}, "auto", "^runtime nvtf1: "),
     "on the CPU": ("3.8", A100, {"AMP_XLA_DEVICE": "cpu"}, "tf2", "^runtime tf2: a reason"),
     "on the GPU": ("3.8", A100, {"AMP_XLA_DEVICE": "gpu"}, "tf2", f"{WITH_CUDA}a reason"),

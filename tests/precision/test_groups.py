@@ -80,14 +80,20 @@ def test_order_and_style_change_nothing(kind):
         assert same(got, weights) and counters == state, (order, style)
 
 
-def test_a_group_unscaled_after_the_decision_is_an_error():
+@pytest.mark.parametrize("accumulate, said", [
+    (1, "Unscale every group first"), (2, "accumulate needs all variable groups in one"),
+])  # fmt: skip
+def test_a_group_after_the_decision_is_an_error(accumulate, said):
     every = variables(ORDERS[0])
-    optimizer = LossScaleOptimizer(tf.train.AdamOptimizer(0.1))
+    optimizer = LossScaleOptimizer(tf.train.AdamOptimizer(0.1), accumulate=accumulate)
     scaled = optimizer.get_scaled_loss(tf.reduce_sum(forward(every, tf.constant([1]))))
-    (first, *rest) = zip(tf.gradients(scaled, every), every)
-    optimizer.apply_gradients(zip(optimizer.get_unscaled_gradients([first[0]]), [first[1]]))
-    with pytest.raises(RuntimeError, match="Unscale every group first"):
-        optimizer.get_unscaled_gradients([g for g, _ in rest])
+    grads = tf.gradients(scaled, every)
+    unscaled = optimizer.get_unscaled_gradients(grads[:accumulate])
+    optimizer.apply_gradients(zip(unscaled[:1], every))
+    with pytest.raises(RuntimeError, match=said):
+        if accumulate == 1:
+            optimizer.get_unscaled_gradients(grads[1:])
+        optimizer.apply_gradients(zip(unscaled[1:], every[1:]))
 
 
 def test_several_optimizers_share_the_decision(session):

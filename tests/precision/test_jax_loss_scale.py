@@ -1,6 +1,6 @@
 """Loss scales in JAX: compiled; one call for gradients; devices; Optax; jmp's names and tests."""
 
-import importlib.util
+import importlib
 
 import jax
 import jax.numpy as jnp
@@ -188,10 +188,6 @@ def test_the_documentations_blocks_run(code):
     run(code)
 
 
-needs_jmp = pytest.mark.skipif(
-    importlib.util.find_spec("jmp") is None, reason="compares with jmp, which is not installed"
-)
-
 RUN_JMPS_TESTS = """
 import importlib, sys, unittest
 import jmp
@@ -208,13 +204,11 @@ print("ran", result.testsRun, "failed", len(result.failures) + len(result.errors
 """
 
 
-@needs_jmp
 def test_jmps_own_97_tests_pass():
     done = run_python("-c", RUN_JMPS_TESTS, env={"JAX_PLATFORMS": "cpu"})
     assert "ran 97 failed 0" in done.out, done.err
 
 
-@needs_jmp
 def test_all_of_jmps_names_are_here_and_in_neurai():
     assert sorted(jmp.__all__) == sorted(importlib.import_module("jmp").__all__)
     for module in (neurai.policy, neurai.scale):

@@ -17,6 +17,7 @@ from amp_xla.precision import (
     PolicyRules,
     StaticLossScale,
     arrays,
+    full_precision,
     get_policy,
     half_dtype,
     set_half_dtype,
@@ -125,7 +126,7 @@ class Quartering(DynamicLossScale):
 def test_a_new_rule_is_a_class_with_an_adjust_and_nothing_else(session):
     """What CONTRIBUTING.md promises: variables and sessions take it as it is."""
     finite, state = tf.placeholder(tf.bool, []), LossScaleVariables(Quartering(64.0))
-    step, scales = state.adjust(finite), []
+    step, scales = state.adjust(finite, state.loss_scale), []
     session.run(tf.global_variables_initializer())
     for flag in (True, False, True):
         session.run(step, {finite: flag})
@@ -168,6 +169,9 @@ def test_casts_floats_in_any_tree_and_nothing_else():
     assert isinstance(rows, tf.IndexedSlices) and isinstance(cast["arrays"], Pair)
     assert [x.dtype.name for x in cast["arrays"].left] == ["float16", "int64", "bool"]
     assert cast["arrays"].right.dtype == np.complex128 and cast["rest"] == tree["rest"]
+    dtypes = []
+    wrapped = full_precision(lambda x: dtypes.append(x.dtype) or x, "half")
+    assert wrapped(np.ones(2, np.float16)).dtype == np.float16 and dtypes == [np.float32]
 
 
 def test_half_dtype_can_be_overridden():

@@ -81,20 +81,6 @@ def test_the_optimizers_clipping_comes_after_unscaling(name, value):
     assert same(weights(plain), weights(lambda s, i: minimized(s, i, 1024.0)))
 
 
-CLIPS = [{"clipnorm": 1.0}, {"clipvalue": 0.01}, {"global_clipnorm": 2**0.5}]
-
-
-@pytest.mark.parametrize("clip", CLIPS[:2] if backend.kind() == "tf1" else CLIPS)
-def test_half_precision_is_clipped_in_float32(session, clip):
-    halves = [tf.get_variable(f"w{i}", [10000], tf.float16, tf.ones_initializer()) for i in (0, 1)]
-    inner = getattr(keras.optimizers, "legacy", keras.optimizers).SGD(1.0, **clip)
-    loss = 300.0 * tf.reduce_sum(tf.cast(halves, tf.float32))
-    operation = LossScaleOptimizer(inner, 8.0).minimize(loss, halves)
-    session.run(tf.global_variables_initializer())
-    session.run(operation)
-    np.testing.assert_allclose(session.run(halves), 0.99, rtol=1e-3)
-
-
 @pytest.mark.parametrize(
     "scale, clipnorm, factor", [(None, None, np.inf), (1000.0, None, np.nan), (1.0, 1.0, 1e25)],
     ids=["no scale", "constant scale", "finite gradients of infinite norm"],
@@ -222,17 +208,6 @@ def test_ranks_reduce_once_a_window(session):
     for _ in range(6):
         trainer.step()
     assert session.run(calls) == 2 * len(trainer.task.variables)
-
-
-def test_groups_applied_apart_are_refused():
-    optimizer = LossScaleOptimizer(tf.train.AdamOptimizer(), accumulate=2)
-    task = problem()
-    grads = optimizer.get_unscaled_gradients(
-        tf.gradients(optimizer.get_scaled_loss(task.loss), task.variables)
-    )
-    optimizer.apply_gradients([(grads[0], task.variables[0])])
-    with pytest.raises(RuntimeError, match="all variable groups in one"):
-        optimizer.apply_gradients([(grads[1], task.variables[1])])
 
 
 def averaged(base, outer=()):

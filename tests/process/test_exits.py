@@ -164,7 +164,7 @@ def test_training_and_answers_without_a_stream(tmp_path):
         assert streams(f"{predict} x.json", (2,), broken, tmp_path)[:2] == (0, answers)
     for words, lost, line in (
         (predict, (0,), "input is closed; name a file"),
-        (f"{predict} x.json", (1,), "output is closed, so there is no place"),
+        (f"{predict} x.json", (1,), "output is closed, so the answers"),
     ):
         code, _, err = streams(words, lost, False, tmp_path)
         assert code == 2 and f"error: standard {line}" in err, err

@@ -95,7 +95,7 @@ def test_a_resumed_run_keeps_its_defaults(recipe, tmp_path, before):
     state = runs.state(1)
     config = parse(recipe.Config, ["--bert", "wide", *words])
     state["identity"]["config"] = settings_of(config)
-    checkpoint.write(run / "checkpoints", 1, runs.tensors(1), state, {})
+    checkpoint.write(run / "checkpoints", runs.tensors(1), state, {})
     for bert in ("minilm", "nowhere"):
         assert with_texts(recipe, bert, 140, "--resume") == before
         longer = with_texts(recipe, bert, 140, "--name", "a", "--resume", "--epochs", "9")

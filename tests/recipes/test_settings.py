@@ -89,6 +89,16 @@ def test_settings_of_another_run_are_defaults_and_flags_win(recipe, words, tmp_p
     for like in (str(tmp_path), str(tmp_path / "config.json")):
         again = flat(known.parse(["--like", like, "--seed", "9"]))
         assert again == {**flat(config), "seed": 9, "name": None, "like": like}
+    killed = tmp_path / "runs" / recipe / "a"  # before its first checkpoint
+    killed.mkdir(parents=True)
+    (killed / ".no-checkpoint-yet").touch()
+    (killed.parent / "latest").symlink_to("a")
+    written = {**settings_of(config), "run": {"warm_start": "w", "keep": 9}}
+    (killed / "config.json").write_bytes(json_files.encode(written))
+    for name, flags in (("a", ["--name", "a"]), (None, [])):
+        again = flat(known.parse([*flags, "--resume", "--seed", "9"]))
+        changes = {"name": name, "resume": True, "warm_start": "w", "seed": 9}
+        assert again == {**flat(config), **changes}
     other = importlib.import_module("recipes.tagging").recipe
     with pytest.raises(SettingsError, match="--like .*config.json: recipes.tagging has no setting"):
         other.parse(["--like", str(tmp_path)])
@@ -99,7 +109,7 @@ def test_settings_of_another_run_are_defaults_and_flags_win(recipe, words, tmp_p
 def test_a_run_of_jax_needs_jax(tmp_path, monkeypatch, capsys):
     (tmp_path / "checkpoints").mkdir()
     state = {**runs.state(1), "recipe": "jax_classification"}
-    checkpoint.write(tmp_path / "checkpoints", 1, runs.tensors(1), state, {})
+    checkpoint.write(tmp_path / "checkpoints", runs.tensors(1), state, {})
     (tmp_path / "texts.txt").write_text("a text\n")
     monkeypatch.setitem(sys.modules, "optax", None)
     for name in [name for name in sys.modules if name.startswith("amp_xla.jax")]:

@@ -244,9 +244,12 @@ def test_scores_are_those_of_scikit_learn(classes, seed):
     assert found["macro_f1"]["value"] == pytest.approx(means[2])
 
 
+@pytest.mark.filterwarnings("error")
 def test_mcnemar_the_direction_of_a_comparison_and_calibration():
     assert scores.mcnemar(10, 10) == 1.0 and scores.mcnemar(0, 2000) < 1e-300
     assert scores.mcnemar(1, 9) == pytest.approx(2 * (1 + 10) / 1024)
+    equal = scores.bootstrap(np.ones([3, 2]), lambda rows: scores.correlations(*rows.T), 1)
+    assert all(np.isnan(list(value.values())).all() for value in equal.values())
     labels, worse = answers(500, 3, 0.5, 1)
     pair = labelled(labels, labels).against(labelled(labels, worse), 1)
     assert pair["accuracy"]["low"] > 0 and pair["only_second"] == 0 and pair["p"] < 1e-9

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import re
-from typing import Optional, Tuple
+from typing import List, Optional, Tuple
 
 import pytest
 from typing_extensions import Annotated, Literal
@@ -45,6 +45,8 @@ class Config:
     """how many"""
     sizes: Tuple[int, ...] = (1, 2)
     """sizes"""
+    names: Optional[List[str]] = None
+    """names"""
     group: Group = Group(rate=0.25)
     run: Run = Run()
 
@@ -69,8 +71,9 @@ def test_a_wrong_command_line_is_one_line(words, message, capsys):
 
 
 def test_the_command_line_is_flat_and_the_help_shows_the_ranges(capsys):
-    config = parse(Config, ["--rate", "0.5", "--count", "7", "--name", "a"], "try")
-    assert config == Config(group=Group(0.5, 7), run=Run("a"))
+    words = "--rate 0.5 --count 7 --name a --names b c --sizes 3"
+    config = parse(Config, words.split(), "try")
+    assert config == Config(3, (3,), ["b", "c"], Group(0.5, 7), Run("a"))
     with pytest.raises(SystemExit) as end:
         parse(Config, ["--help"], "try")
     assert end.value.code == 0
@@ -80,6 +83,8 @@ def test_the_command_line_is_flat_and_the_help_shows_the_ranges(capsys):
     assert (new.group.rate, new.steps, new.group.count) == (0.75, 5, None)
     with pytest.raises(SettingsError, match="no setting bogus"):
         changed(Config(), bogus=1)
+    with pytest.raises(SettingsError, match="--names 'b': allowed is a list"):
+        changed(Config(), names="b")
     with pytest.raises(SettingsError, match="--rate 2"):
         changed(Config(), rate=2)
     with pytest.raises(SettingsError, match="--mode 'c': allowed is a, b"):  # from a file

@@ -1,7 +1,11 @@
 """Settings: their meaning on a machine, variables merged with the user's, and ``--xla auto``."""
 
+import hashlib
+from pathlib import Path
+
 import pytest
 
+from amp_xla.backend import compiled
 from amp_xla.errors import SettingsError
 from amp_xla.settings import Precision, Settings, auto, flags
 from amp_xla.training.options import PrecisionOptions
@@ -37,25 +41,13 @@ def test_arguments_and_flags_win_over_variables(monkeypatch):
     assert (PrecisionOptions().xla_mode, PrecisionOptions(xla="off").xla_mode) == ("on", "off")
 
 
-@pytest.mark.parametrize("name, value, words", [
-    ("PRECISION", "fp16", ["precision='fp16'", "fp32, tf32, amp"]),
-    ("XLA", "lit", ["did you mean lite?", "off, on, no_lazy, lite"]),
-    ("INFINITY", "1e12", ["65504", "at most 32752"]),
-    ("EPSILON", "1e-12", ["rounds to zero", "at least"]), ("EPSILON", "tiny", ["not a number"]),
-    ("LOSS_SCALE", "0", ["loss_scale", "above 0", "dynamic"]),
-    ("LOSS_SCALE", "9" * 400, ["loss_scale='999", "finite in float32"]),
-    ("PRECISON", "hunter2", ["AMP_XLA_PRECISON (did you mean AMP_XLA_PRECISION?)"]),
-])  # fmt: skip
-def test_a_bad_value_is_named_with_what_is_allowed(name, value, words):
-    with pytest.raises(SettingsError) as error:
-        Settings.from_environment({"AMP_XLA_" + name: value})
-    message = str(error.value)
-    assert len(message) < 250 and all(word in message for word in words)
-    assert "hunter2" not in message  # an unknown variable may hold a secret
-
-
 def environment(environ=None, gpu=True, tf2=False, **settings):
-    return flags.environment(Settings(**settings), environ or {}, gpu, tf2)
+    """Return the variables to set, or raise, as ``configuring.configure`` does."""
+    chosen = Settings.from_environment(environ or {}, **settings)
+    variables = flags.environment(chosen, environ or {}, gpu, tf2)
+    if flags.check(environ or {}, tf2):
+        raise SettingsError(*flags.check(environ, tf2))
+    return variables
 
 
 TF, XLA, TRITON = "TF_XLA_FLAGS", "XLA_FLAGS", "--xla_gpu_enable_triton_gemm"
@@ -87,35 +79,42 @@ def test_xla_is_merged_with_the_users_flags_and_changes_nothing_twice(name, mine
     assert name not in environment({name: merged or mine}, **settings)
 
 
-@pytest.mark.parametrize("name, value, settings, words", [
-    ("TF_XLA_FLAGS", "--tf_xla_auto_jit=1", {"xla": "off"}, ["--tf_xla_auto_jit=1", "off"]),
-    ("TF_XLA_FLAGS", "flags.txt", {"xla": "on"}, ["flags.txt", "file"]),
-    ("TF_XLA_FLAGS", "--a=1 b", {"xla": "on"}, ["'b' is not a flag"]),
-    ("TF_KERAS", "0", {}, ["TF_KERAS=0"]),
-    ("TF_ENABLE_AUTO_MIXED_PRECISION", "1", {}, ["AUTO_MIXED_PRECISION=1", "loss scaling"]),
-    (flags.GRAPH_REWRITE, "1", {"precision": "tf32"}, ["GRAPH_REWRITE=1", "tf32"]),
-    (flags.GRAPH_REWRITE, "0", {"precision": "amp"}, ["GRAPH_REWRITE=0", "amp"]),
-    ("NVIDIA_TF32_OVERRIDE", "0", {"precision": "tf32"}, ["NVIDIA_TF32_OVERRIDE=0"]),
-])  # fmt: skip
-def test_a_contradiction_names_both_sides(name, value, settings, words):
-    with pytest.raises(SettingsError) as error:
-        environment({name: value}, **settings)
-    assert all(word in str(error.value) for word in words)
-
-
 REWRITE = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_"
 
 
-@pytest.mark.parametrize("name, value, tf2, words", [
-    ("TF_FORCE_GPU_ALLOW_GROWTH", "1", True, ["ALLOW_GROWTH=1", "true, false"]),
-    (REWRITE + "ALLOWLIST_ADD", "Softmax", False, ["ignored", REWRITE + "WHITELIST_ADD"]),
-    (REWRITE + "WHITLIST_ADD", "Log", False, ["did you mean", REWRITE + "WHITELIST_ADD"]),
-    ("TF_ENABLE_AUTO_MIXED_PRECISION", "yes", True, ["=yes", "0, 1, true, false"]),
-    (REWRITE + "IGNORE_PERFORMANCE", "on", True, ["=on", "not a boolean"]),
+@pytest.mark.parametrize("name, value, settings, words", [
+    ("AMP_XLA_PRECISION", "fp16", {}, ["precision='fp16'", "fp32, tf32, amp"]),
+    ("AMP_XLA_XLA", "lit", {}, ["did you mean lite?", "off, on, no_lazy, lite"]),
+    ("AMP_XLA_INFINITY", "1e12", {}, ["65504", "at most 32752"]),
+    ("AMP_XLA_EPSILON", "1e-12", {}, ["rounds to zero", "at least"]),
+    ("AMP_XLA_EPSILON", "tiny", {}, ["not a number"]),
+    ("AMP_XLA_LOSS_SCALE", "0", {}, ["loss_scale", "above 0", "dynamic"]),
+    ("AMP_XLA_LOSS_SCALE", "9" * 400, {}, ["loss_scale='999", "finite in float32"]),
+    ("AMP_XLA_PRECISON", "hunter2", {}, ["AMP_XLA_PRECISON (did you mean AMP_XLA_PRECISION?)"]),
+    # Two settings that contradict each other: both are named.
+    (TF, "--tf_xla_auto_jit=1", {"xla": "off"}, ["--tf_xla_auto_jit=1", "off"]),
+    (TF, "--tf_xla_auto_jit=2", {"xla": "auto"}, ["--tf_xla_auto_jit=2", "auto"]),
+    (TF, "--tf_xla_auto_jit=fusible", {"xla": "on"}, ["_jit=fusible", "xla=on", "_jit=1"]),
+    (TF, "flags.txt", {"xla": "on"}, ["flags.txt", "file"]),
+    (TF, "--a=1 b", {"xla": "on"}, ["'b' is not a flag"]),
+    ("TF_KERAS", "0", {}, ["TF_KERAS=0"]),
+    (flags.FULL_AMP, "1", {}, ["AUTO_MIXED_PRECISION=1", "loss scaling"]),
+    (flags.GRAPH_REWRITE, "1", {"precision": "tf32"}, ["GRAPH_REWRITE=1", "tf32"]),
+    (flags.GRAPH_REWRITE, "0", {"precision": "amp"}, ["GRAPH_REWRITE=0", "amp"]),
+    (flags.TF32_OVERRIDE, "0", {"precision": "tf32"}, ["NVIDIA_TF32_OVERRIDE=0"]),
+    # TensorFlow ignores these, or does not understand them.
+    ("TF_FORCE_GPU_ALLOW_GROWTH", "1", {}, ["ALLOW_GROWTH=1", "true, false"]),
+    (REWRITE + "ALLOWLIST_ADD", "Softmax", {}, ["ignored", REWRITE + "WHITELIST_ADD"]),
+    (REWRITE + "WHITLIST_ADD", "Log", {}, ["did you mean", REWRITE + "WHITELIST_ADD"]),
+    (flags.FULL_AMP, "yes", {}, ["=yes", "0, 1, true, false"]),
+    (REWRITE + "IGNORE_PERFORMANCE", "on", {}, ["=on", "not a boolean"]),
 ])  # fmt: skip
-def test_misspelt_variables_are_reported(name, value, tf2, words):
-    (problem,) = flags.check({name: value}, tf2)
-    assert all(word in problem for word in words)
+def test_a_bad_value_is_named_with_what_is_allowed(name, value, settings, words):
+    with pytest.raises(SettingsError) as error:
+        environment({name: value}, **settings)
+    message = str(error.value)
+    assert len(message) < 300 and all(word in message for word in words), message
+    assert "hunter2" not in message  # an unknown variable may hold a secret
 
 
 @pytest.mark.parametrize("precision, variables", [
@@ -125,6 +124,21 @@ def test_misspelt_variables_are_reported(name, value, tf2, words):
 def test_precision_switches(precision, variables):
     keras = {"TF_KERAS": "1", "TF_USE_LEGACY_KERAS": "1"}
     assert environment(precision=precision) == {**keras, **variables}
+
+
+def test_a_program_of_xla_stays_only_with_its_checksum(tmp_path, monkeypatch):
+    monkeypatch.setattr(compiled, "_folder", None)
+    environ = {"XDG_CACHE_HOME": str(tmp_path)}
+    folder = Path(compiled.folder(environ, gpu=False))
+    good = hashlib.sha256(b"a program").hexdigest().encode()
+    checksums = {"none": b"", "damaged": b"\xff", "other": b"0" * 64, "good": good}
+    for name, checksum in checksums.items():
+        (folder / f"{name}.pb").write_bytes(b"a program")
+        (folder / f"{name}.pb.sha256").write_bytes(checksum)
+    (folder / "none.pb.sha256").unlink()
+    compiled._prepared.cache_clear()
+    assert compiled.folder(environ, gpu=False) == str(folder)
+    assert [path.name for path in folder.glob("*.pb")] == ["good.pb"]
 
 
 H100, A100, T4, P100, CPU = (9, 0), (8, 0), (7, 5), (6, 0), None

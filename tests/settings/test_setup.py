@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import textwrap
+from pathlib import Path
 
 import pytest
 
 from amp_xla import backend
-from tests.support.running import run_python
+from tests.support.running import ROOT, run_python
 
 TF1 = backend.kind() == "tf1"
 
@@ -83,6 +83,20 @@ def test_amp_reaches_all_sessions_and_nothing_is_left_running(tmp_path):
     assert [line for line in lines if not line.startswith(ours)] == []  # none of TensorFlow's
 
 
+@pytest.mark.once
+@pytest.mark.parametrize("missing, code, words", [
+    ("tensorflow-", 0, "XLA on, "),  # the package is tensorflow-cpu, tf-nightly, ...
+    ("tensorflow", 1, "UnsupportedError: TensorFlow cannot be imported (No module named"),
+])  # fmt: skip
+def test_xla_with_another_package_of_tensorflow_and_without_any(tmp_path, missing, code, words):
+    for entry in Path(backend.tensorflow().__file__).parents[1].iterdir():
+        if not entry.name.startswith(missing):
+            (tmp_path / entry.name).symlink_to(entry)
+    env = {"PYTHONPATH": f"{ROOT}:{tmp_path}", "AMP_XLA_XLA": "on", "XDG_CACHE_HOME": str(tmp_path)}
+    program = "import setuptools, amp_xla.setup"  # Python 3.12 has no distutils
+    assert words in run_python("-S", "-c", program, env=env, code=code).err
+
+
 # Without the shim bert4keras cannot be imported at all beside TensorFlow 2.17.
 LATE = "from bert4keras.models import Transformer" if TF1 else "from tf_keras import layers"
 
@@ -101,28 +115,28 @@ def test_bad_settings_and_a_late_import_stop_before_training(tmp_path):
 
 
 CONFIGURE = """
-    from amp_xla import setup
-    setup.configure(precision="fp32", xla="on")
-    import os
-    assert "--tf_xla_auto_jit=1" in os.environ["TF_XLA_FLAGS"]
-    assert "TF_ENABLE_AUTO_MIXED_PRECISION_GRAPH_REWRITE" not in os.environ
-    from bert4keras.backend import K
-    assert K.epsilon() == 1e-7
-    setup.configure(precision="amp")  # still in time; xla is off again
-    assert "TF_XLA_FLAGS" not in os.environ and K.epsilon() == 1e-5
-    from amp_xla.backend import session
-    session()
-    assert setup.configure(precision="amp") == setup.current()  # says nothing new: allowed
-    try:
-        setup.configure(precision="amp", xla="on")
-    except setup.SetupOrderError as error:
-        print(error)
+from amp_xla import setup
+setup.configure(precision="fp32", xla="on")
+import os
+assert "--tf_xla_auto_jit=1" in os.environ["TF_XLA_FLAGS"]
+assert "TF_ENABLE_AUTO_MIXED_PRECISION_GRAPH_REWRITE" not in os.environ
+from bert4keras.backend import K
+assert K.epsilon() == 1e-7
+setup.configure(precision="amp")  # still in time; xla is off again
+assert "TF_XLA_FLAGS" not in os.environ and K.epsilon() == 1e-5
+from amp_xla.backend import session
+session()
+assert setup.configure(precision="amp") == setup.current()  # says nothing new: allowed
+try:
+    setup.configure(precision="amp", xla="on")
+except setup.SetupOrderError as error:
+    print(error)
 """
 
 
 @pytest.mark.once
 def test_configure_from_python_until_a_session_exists():
-    result = run_python("-c", textwrap.dedent(CONFIGURE))
+    result = run_python("-c", CONFIGURE)
     lines = [line for line in result.err.splitlines() if line.startswith("amp_xla: ")]
     assert lines[0].startswith("amp_xla: precision amp"), lines
     assert all(line.startswith("amp_xla: now precision ") for line in lines[1:]), lines
@@ -130,26 +144,31 @@ def test_configure_from_python_until_a_session_exists():
     assert "already made a session" in result.out and "--tf_xla_auto_jit=1" in result.out
 
 
-CRF = """
-    import amp_xla.setup
-    from bert4keras.layers import ConditionalRandomField, MaximumEntropyMarkovModel
-    from bert4keras.backend import K
-    for layer in ConditionalRandomField, MaximumEntropyMarkovModel:
-        try:
-            layer()
-            print("built", K.infinity() if hasattr(K, "infinity") else None)
-        except RuntimeError as error:
-            print(error)
+ON_GPU = """
+import pathlib, sys
+from amp_xla.backend import nvidia
+nvidia.ROOT = pathlib.Path(sys.argv[1])
+import amp_xla.setup
+from amp_xla.backend import tf
+for session in tf.Session(), tf.InteractiveSession():
+    options = session._config.graph_options
+    assert options.rewrite_options.auto_mixed_precision == 1 and not options.place_pruned_graph
+from bert4keras.layers import ConditionalRandomField, MaximumEntropyMarkovModel
+from bert4keras.backend import K
+for layer in ConditionalRandomField, MaximumEntropyMarkovModel:
+    try:
+        layer()
+        print("built", K.infinity() if hasattr(K, "infinity") else None)
+    except RuntimeError as error:
+        print(error)
 """
 
 
-def test_crf_is_refused_where_half_precision_is_in_use(tmp_path):
-    script = textwrap.dedent(CRF)
+def test_with_a_gpu_all_sessions_have_the_pass_and_an_old_crf_is_refused(tmp_path):
     old = backend.bert4keras_version() < backend.SAFE_MASKS
     (tmp_path / "dev").mkdir()
     (tmp_path / "dev" / "nvidia0").touch()
-    gpu = f"import pathlib, amp_xla.backend.nvidia as n; n.ROOT = pathlib.Path({str(tmp_path)!r})"
-    on_gpu = run_python("-c", gpu + script).out
+    on_gpu = run_python("-c", ON_GPU, str(tmp_path)).out
     words = ("0.11.3", "-1e6", "AMP_XLA_PRECISION=tf32", "0.11.5", "CRF.sparse_accuracy(y_true")
     words = words if old else ("built None",)
     assert len(on_gpu.splitlines()) == 2

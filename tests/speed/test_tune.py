@@ -8,9 +8,8 @@ import pytest
 from amp_xla import backend
 from amp_xla.commands.recipe_job import open_recipe
 from amp_xla.errors import AmpXlaError
-from amp_xla.speed import measure, table
+from amp_xla.speed import measure, tune
 from amp_xla.speed.measure import Outcome, Request
-from amp_xla.speed.tune import check_recipe
 
 pytestmark = [pytest.mark.once, pytest.mark.timeout(600)]
 
@@ -54,9 +53,9 @@ def test_running_out_of_memory_and_overflow_are_results_that_are_never_recommend
     assert (kept[0] > 0) == (backend.kind() == "tf2")  # for the next round; 1.15 keeps none
     assert outcomes[1].status == "out of memory", outcomes[1]
     assert outcomes[2].status == "not finite", outcomes[2]
-    assert table.recommend(outcomes)[0] is outcomes[0]
-    assert table.recommend(outcomes[1:])[0] is None
-    text = table.render(outcomes)
+    assert tune.recommend(outcomes)[0] is outcomes[0]
+    assert tune.recommend(outcomes[1:])[0] is None
+    text = tune.render(outcomes)
     assert "out of memory" in text and "not finite" in text
 
 
@@ -76,7 +75,7 @@ def test_the_simplest_of_what_is_clearly_faster_is_recommended(rates, best, word
         Outcome(precision, xla, samples_per_second=list(each), loss=1.0)
         for (precision, xla), each in zip((("fp32", "off"), ("amp", "off"), ("amp", "on")), rates)
     ]
-    found, reason = table.recommend(made)
+    found, reason = tune.recommend(made)
     assert found is (None if best is None else made[best]) and re.search(words, reason), reason
 
 
@@ -99,11 +98,11 @@ def test_steps_that_compile_are_not_timed():
 
 def test_what_tune_cannot_measure_is_refused():
     with pytest.raises(AmpXlaError, match="--precision: tune measures"):
-        check_recipe("classification", ["--precision", "amp"])
+        tune.check_recipe("classification", ["--precision", "amp"])
     with pytest.raises(AmpXlaError, match=r"there is no recipe nothing"):
-        check_recipe("nothing", [])
+        tune.check_recipe("nothing", [])
     # Their precision is a policy's: each combination would start only to say that it cannot.
     with pytest.raises(AmpXlaError, match="jax_classification has neither"):
-        check_recipe("jax_classification", [])
+        tune.check_recipe("jax_classification", [])
     with pytest.raises(AmpXlaError, match="what the graph rewrite does in recipes that have"):
         open_recipe("jax_classification", [])

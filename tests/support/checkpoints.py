@@ -29,4 +29,4 @@ def write(folder, step):
     """Write a checkpoint and return its path."""
     folder.mkdir(parents=True, exist_ok=True)
     files = {"vocab.txt": b"[PAD]\n"}
-    return checkpoint.write(folder, step, tensors(step), state(step), files)
+    return checkpoint.write(folder, tensors(step), state(step), files)

@@ -91,14 +91,12 @@ def served(folder, **arrays):
 def bytes_of(folder):
     """Every file, link and folder under ``folder`` with a hash of what it holds."""
     found = {}
-    for place, folders, files in os.walk(str(folder)):
-        for name in folders + files:
-            path = Path(place) / name
-            if path.is_symlink():
-                what = "-> " + os.readlink(str(path))
-            elif path.is_dir():
-                what = "folder"
-            else:
-                what = hashlib.sha256(path.read_bytes()).hexdigest()
-            found[str(path.relative_to(folder))] = what
+    for path in folder.rglob("*"):
+        if path.is_symlink():
+            what = "-> " + os.readlink(str(path))
+        elif path.is_dir():
+            what = "folder"
+        else:
+            what = hashlib.sha256(path.read_bytes()).hexdigest()
+        found[str(path.relative_to(folder))] = what
     return found

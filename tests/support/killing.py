@@ -190,7 +190,7 @@ class Faults:
 
     def watch(self, training, _):
         """Log the sample ids of each batch under the number of its step; look into evaluations."""
-        self.checkpoints, job = training.checkpoints, training.engine.job
+        self.training, job = training, training.engine.job
         epoch = job.batches.epoch
 
         def recorded(number, start=0):
@@ -217,7 +217,7 @@ class Faults:
         if micro_batch:
             return
         if self.spec.get("pause") == number:
-            self.checkpoints.wait()  # so that a test finds the folder at rest
+            self.training.finish_writing()  # so that a test finds the folder at rest
             self.write("paused", number)
             until(lambda: os.path.exists("go"))
         if self.spec.get("hold") == number:
@@ -231,7 +231,7 @@ class Faults:
         if micro_batch == step.optimizer.accumulate - 1:
             self.at("step", [number, "after"])
             if (number + 1) % 5 == 0:  # a slow disk would put off the checkpoint due now
-                self.checkpoints.wait()
+                self.training.finish_writing()
 
 
 def metrics(run):

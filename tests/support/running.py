@@ -71,14 +71,7 @@ def start_python(*arguments, cwd=ROOT, **env):
     )  # fmt: skip
 
 
-def run_python(
-    *arguments,
-    env=None,
-    stdin="",
-    timeout=240,
-    cwd=ROOT,
-    code=0,
-):
+def run_python(*arguments, env=None, stdin="", timeout=240, cwd=ROOT, code=0):
     """Run this Python with ``arguments``; it must end with ``code``, None = any."""
     done = subprocess.run(
         [sys.executable, *arguments], input=stdin.encode(), capture_output=True,

@@ -1,14 +1,23 @@
 """A small model and its data for tests of ``Run``."""
 
 import numpy as np
+import pytest
 
 from amp_xla.backend import K, keras, tf
-from amp_xla.callbacks import run
+from amp_xla.callbacks import Run, run
 from amp_xla.precision.optimizer import LossScaleOptimizer
 
 X = np.random.RandomState(0).randn(26, 4)
 Y = (X[:, :1] > 0).astype("float32")
 EPOCHS = 4
+
+
+def once(*cases):
+    """Return cases of ``parametrize``, values or tuples, that are tried on one TensorFlow only."""
+    return [
+        pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.once)
+        for case in cases
+    ]
 
 
 class Killed(Exception):
@@ -30,6 +39,20 @@ class KilledAfter(keras.callbacks.Callback):
     def on_epoch_begin(self, epoch, logs=None):
         if epoch == self._epoch:
             raise Killed
+
+
+def resumed(trained, folder, *kills):
+    """Return the results of ``trained(run, *callbacks)``: whole, then after each kill and a resume.
+
+    Without ``kills``, one is within the third epoch and one between the second and the third.
+    """
+    results = [trained(Run(folder / "whole/run", checkpoint_every=1))]
+    for number, kill in enumerate(kills or (KilledAfter(17), KilledAfter(epoch=2))):
+        path = folder / f"killed-{number}/run"
+        with pytest.raises(Killed):
+            trained(Run(path, checkpoint_every=1), kill)
+        results.append(trained(Run(path, resume=True, checkpoint_every=1)))
+    return results
 
 
 class Batches(keras.utils.Sequence):

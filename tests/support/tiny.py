@@ -44,14 +44,9 @@ class Config:
 
 
 def options(config):
-    return LoopOptions(
-        epochs=config.epochs,
-        log_every=config.log_every,
-        patience=config.patience,
-        monitor="loss",
-        higher_is_better=False,
-        nonfinite_limit=config.nonfinite_limit,
-    )
+    names = ("epochs", "log_every", "patience", "nonfinite_limit")
+    values = {name: getattr(config, name) for name in names}
+    return LoopOptions(monitor="loss", higher_is_better=False, **values)
 
 
 def corpus(count, seed):
@@ -128,9 +123,8 @@ def build(config, context):
         warn_after=0,
     )
     step = TrainStep(
-        inputs, context.step_input, loss, optimizer, model.trainable_weights, rate,
-        {"accuracy": accuracy},
-    )  # fmt: skip
+        inputs, loss, optimizer, model.trainable_weights, {"accuracy": accuracy}, learning_rate=rate
+    )
 
     identity = {"train": f"{config.samples} random sequences"}
     assets = {

@@ -11,16 +11,13 @@ pytestmark = pytest.mark.once
 CHANCES = np.array([[0.75, 0.25], [0.625, 0.5001], [0.1, 0.2]])
 
 
-@pytest.mark.parametrize("returned", [["a text"], CHANCES, None, (1, 2, 3)])
-def test_other_results_of_predict_are_one_clear_error(returned):
-    with pytest.raises(AmpXlaError, match="allowed: Answers "):
-        checked(returned, ["a"])
-
-
-@pytest.mark.parametrize("lines", [["a", "b"], ["a", "b", "c", "d"]])
-def test_an_answer_to_each_line_is_needed(lines):
-    with pytest.raises(AmpXlaError, match=f"answers to {len(lines)} lines"):
-        checked(Answers([([line], {}) for line in ("c", "b", "a")]), lines)
+@pytest.mark.parametrize(("returned", "lines", "message"), [
+    *((other, "a", "allowed: Answers ") for other in (["a text"], CHANCES, None, (1, 2, 3))),
+    *((Answers([([], {})] * 3), lines, "gave 3 answers to") for lines in ("ab", "abcd")),
+])  # fmt: skip
+def test_other_results_of_predict_are_one_clear_error(returned, lines, message):
+    with pytest.raises(AmpXlaError, match=message):
+        checked(returned, list(lines))
 
 
 def test_labels_are_joined_by_the_separator_and_nan_is_an_error():

@@ -54,7 +54,7 @@ def test_every_damage_to_every_file_is_named_and_survived(tmp_path, capsys):
             assert checkpoint.newest(folder).path.name == FIRST
             said = capsys.readouterr().err
             assert f"{SECOND} is damaged" in said and file.name in said
-            with pytest.raises(CheckpointError, match=f"{file.name}.*whole: {FIRST}$"):
+            with pytest.raises(CheckpointError, match=f"{file.name}.*whole checkpoints: {FIRST}$"):
                 checkpoint.find(tmp_path / "run", "last")
             assert verify.main(["--run", str(tmp_path / "run")]) == 1
             assert file.name in capsys.readouterr().out
@@ -157,7 +157,7 @@ def test_the_newest_and_the_best_are_kept(tmp_path, values, best):
         if value is not None:
             loop.record(value, higher_is_better=False)
         state = {**runs.state(step), "loop": dataclasses.asdict(loop)}
-        checkpoint.write(tmp_path, step, runs.tensors(step), state, {})
+        checkpoint.write(tmp_path, runs.tensors(step), state, {})
         checkpoint.prune(tmp_path, keep=1)
     kept = sorted({4} | ({best} if best else set()))
     assert names(tmp_path) == [f"step-{step:08d}" for step in kept]
@@ -169,7 +169,7 @@ def test_nothing_that_is_not_finite_is_written(tmp_path):
     runs.write(tmp_path, 1)
     tensors = {**runs.tensors(2), "slot": np.array([0.0, np.nan])}
     with pytest.raises(CheckpointError, match=f"slot is not finite, so {SECOND} was not written"):
-        checkpoint.write(tmp_path, 2, tensors, runs.state(2), {})
+        checkpoint.write(tmp_path, tensors, runs.state(2), {})
     assert os.listdir(str(tmp_path)) == [FIRST]
 
 

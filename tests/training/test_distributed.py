@@ -6,8 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from amp_xla.errors import AmpXlaError
+from amp_xla.precision.agreement import _check_name
 from amp_xla.process.world import World
-from amp_xla.training.distributed import Ranks, _check_name
+from amp_xla.training.distributed import Ranks
 
 pytestmark = pytest.mark.once
 FAR = {"HOROVOD_CROSS_SIZE": "2", "HOROVOD_GLOO_RENDEZVOUS_ADDR": "10.0.0.1"}

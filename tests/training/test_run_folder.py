@@ -55,6 +55,9 @@ def test_a_folder_that_cannot_be_written_is_refused_and_one_without_locks_is_a_w
             patch.setattr("os.access", Mock(return_value=False))  # root may write everywhere
             with pytest.raises(PermissionError):
                 RunFolder("r", name)
+            patch.setattr("os.statvfs", Mock(return_value=Mock(f_flag=os.ST_RDONLY)))
+            with pytest.raises(OSError, match="Read-only file system"):
+                RunFolder("r", name)
             RunFolder("r", name, writes=False)
         for make in (lambda path: path.write_text(""), lambda path: path.symlink_to("nowhere")):
             make(here / "runs")

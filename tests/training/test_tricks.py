@@ -50,8 +50,8 @@ class Built:
         self.plain, _ = losses.classification(labels, self.model.output, weights)
         self.loss, accuracy = self.tricks.loss(objective, weights, self.optimizer.loss_scale)
         self.step = TrainStep(
-            self.inputs, dropping, self.loss, self.optimizer, self.tricks.variables,
-            tf.constant(0.01), {"accuracy": accuracy},
+            self.inputs, self.loss, self.optimizer, self.tricks.variables,
+            {"accuracy": accuracy},
         )  # fmt: skip
         self.feeds = {**{self.inputs[k]: v for k, v in BATCH.items() if k in self.inputs}}
         self.feeds[dropping] = 0

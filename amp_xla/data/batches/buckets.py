@@ -24,8 +24,6 @@ from amp_xla.errors import DataError
 MULTIPLE = 8  # bucket lengths are multiples of 8, for tensor cores
 GAIN = 0.001  # a further slot per row must save at least this share of the rows
 
-Pattern = Tuple[int, ...]  # lengths of the samples in a packed row, longest first
-
 
 def filled(sample_ids: np.ndarray, rows: int) -> np.ndarray:
     """Return ``sample_ids`` with empty rows, -1, appended up to ``rows``."""
@@ -37,7 +35,7 @@ def laid(grid: np.ndarray, sizes: np.ndarray, length: int) -> Tuple[np.ndarray, 
     """Lay the items of each row end to end in ``length`` places.
 
     ``grid`` has the items' numbers, int [R, S], -1 = no item. ``sizes[n]`` is the number of places
-    of item n; its last element is 0. Returns three arrays, int [R, length], for each place: the
+    of item n; the last size is 0. Returns three arrays, int [R, length], for each place: the
     item, the place within the item, and the item's column in ``grid``, -1 after the last item.
     """
     ends, columns = sizes[grid].cumsum(1), np.arange(length)
@@ -50,7 +48,7 @@ def laid(grid: np.ndarray, sizes: np.ndarray, length: int) -> Tuple[np.ndarray, 
 def in_batches(
     buckets: Sequence[np.ndarray], lengths: Sequence[int], rows: int
 ) -> List[Tuple[int, np.ndarray]]:
-    """Return (length, rows) of batches; rows that do not fill one join the next longer bucket."""
+    """Cut buckets into batches; rows that do not fill a batch join the next longer bucket."""
     plan, rest = [], buckets[0][:0]
     for members, length in zip(buckets, lengths):
         members = np.concatenate([rest, members])
@@ -250,12 +248,12 @@ class PackedBatches(Batches):
         """Decide which lengths share a row."""
         counts = np.bincount(self.encoded.lengths).tolist()
         if self._shape is None:
-            self.slots, patterns = _fewest_slots(counts, self.lengths[0])
-            self.rows = max(1, round(len(patterns) * self.rows / len(self.encoded)))
+            self._packed = _fewest_slots(counts, self.lengths[0])
+            self.slots = self._packed.shape[1]
+            self.rows = max(1, round(len(self._packed) * self.rows / len(self.encoded)))
         else:
             self.rows, self.slots = self._shape
-            patterns = pack(counts, self.lengths[0], self.slots)
-        self._sharing = Sharing(patterns, self.slots)
+            self._packed = pack(counts, self.lengths[0], self.slots)
 
     def describe(self) -> str:
         """Return one line about padding, shape, and samples per step."""
@@ -268,7 +266,7 @@ class PackedBatches(Batches):
         samples = np.arange(len(self.encoded))
         if self._shuffle:
             source.shuffle(samples)
-        members = self._sharing.members(samples, self.encoded.lengths[samples])
+        members = shared(self._packed, samples, self.encoded.lengths[samples])
         # Empty rows are spread over the epoch, too.
         steps = -(-len(members) // self.rows)
         members = filled(members, steps * self.rows)
@@ -277,26 +275,20 @@ class PackedBatches(Batches):
         return [(self.lengths[0], rows) for rows in np.split(members, steps)]
 
 
-class Sharing:
-    """Sizes of the items in each row, chosen by ``pack``, which returns ``patterns``."""
+def shared(packed: np.ndarray, items: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """Assign items of these sizes to rows; ``packed`` is a result of ``pack`` for the sizes.
 
-    def __init__(self, patterns: Sequence[Pattern], slots: int) -> None:
-        sizes = np.zeros((len(patterns), slots), np.int64)
-        for row, pattern in zip(sizes, patterns):
-            row[: len(pattern)] = pattern
-        self._shape = sizes.shape
-        # Sorted by size, the slots correspond to the items one by one.
-        self._by_size = np.argsort(sizes.reshape(-1), kind="stable")
-
-    def members(self, items: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-        """Return the items of each row, int64 [rows, slots]; empty slots, at the end, are -1."""
-        members = np.full(self._shape, -1, np.int64)
-        places = self._by_size[members.size - len(items) :]
-        members.reshape(-1)[places] = items[np.argsort(sizes, kind="stable")]
-        return members
+    Returns:
+      The items of each row, int64 [rows, slots]; empty slots, at the end, are -1.
+    """
+    members = np.full(packed.shape, -1, np.int64)
+    # Sorted by size, the slots correspond to the items one by one.
+    places = np.argsort(packed.reshape(-1), kind="stable")[packed.size - len(items) :]
+    members.reshape(-1)[places] = items[np.argsort(sizes, kind="stable")]
+    return members
 
 
-def pack(counts: Sequence[int], length: int, slots: int) -> List[Pattern]:
+def pack(counts: Sequence[int], length: int, slots: int) -> np.ndarray:
     """Pack counts[n] samples of each length n into rows by best fit, longest samples first.
 
     Rows with the same lengths are handled together, so the time does not depend on the number of
@@ -308,10 +300,10 @@ def pack(counts: Sequence[int], length: int, slots: int) -> List[Pattern]:
       slots: maximum samples per row.
 
     Returns:
-      The lengths of the samples in each row.
+      The lengths of the samples in each row, longest first, int64 [rows, slots]; 0 = no sample.
     """
-    # by_room[n]: the patterns with room for n more tokens -> their number of rows.
-    by_room: List[Dict[Pattern, int]] = [{} for _ in range(length + 1)]
+    # by_room[n]: the lengths in rows with room for n more tokens -> number of these rows.
+    by_room: List[Dict[Tuple[int, ...], int]] = [{} for _ in range(length + 1)]
     for size in range(len(counts) - 1, 0, -1):
         left = int(counts[size])
         while left:
@@ -326,17 +318,15 @@ def pack(counts: Sequence[int], length: int, slots: int) -> List[Pattern]:
             room = room - size * copies if len(pattern) < slots else 0
             by_room[room][pattern] = by_room[room].get(pattern, 0) + filled_rows
             left -= copies * filled_rows
-    return [
-        pattern
-        for rows_by_pattern in by_room
-        for pattern, rows in rows_by_pattern.items()
-        for _ in range(rows)
-    ]
+    patterns = dict(item for rows_by_pattern in by_room for item in rows_by_pattern.items())
+    sizes = [pattern + (0,) * (slots - len(pattern)) for pattern in patterns]
+    rows_of = np.array(list(patterns.values()), np.int64)
+    return np.repeat(np.array(sizes, np.int64).reshape(-1, slots), rows_of, 0)
 
 
-def _fewest_slots(counts: Sequence[int], length: int) -> Tuple[int, List[Pattern]]:
-    """Return the smallest number of slots that costs at most 0.1% more rows, and these rows."""
+def _fewest_slots(counts: Sequence[int], length: int) -> np.ndarray:
+    """Return the result of ``pack`` for the fewest slots that cost at most 0.1% more rows."""
     free = max(2, length // int(np.flatnonzero(counts)[0]))
     most = len(pack(counts, length, free)) * (1 + GAIN)
-    each = ((slots, pack(counts, length, slots)) for slots in range(2, free + 1))
-    return next((slots, rows) for slots, rows in each if len(rows) <= most)
+    each = (pack(counts, length, slots) for slots in range(2, free + 1))
+    return next(rows for rows in each if len(rows) <= most)

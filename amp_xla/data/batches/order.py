@@ -26,7 +26,7 @@ def permutation(n: int, *numbers: int) -> np.ndarray:
 def uniform(samples: Iterable[int], count: int, *numbers: int) -> np.ndarray:
     """Draw ``count`` numbers in [0, 1) for each sample, float64 [samples, count].
 
-    Their seed is ``numbers`` and the sample, so they are the same in any batch, on any rank.
+    The seed is ``numbers`` and the sample, so a sample has the same draws in any batch and rank.
     """
     source = generator(0)
     seed = [number % _WORD for number in numbers]

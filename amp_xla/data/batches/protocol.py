@@ -1,4 +1,4 @@
-"""The interface between training loops and batches: batches, and each rank's share of them.
+"""The interface of batches for training loops, and each rank's part of a batch.
 
 The order of samples is a function of (seed, epoch), not of the number of ranks. With ``n`` ranks
 of ``m`` micro-batches each, micro-batch ``k`` of rank ``r`` has rows ``r * m + k``, ``r * m + k +
@@ -58,14 +58,14 @@ def sample_count(batch: Batch) -> int:
 
 
 class SharedBatch(NamedTuple):
-    """A batch of all ranks, and this rank's micro-batches; ``SHARE`` is the share of each."""
+    """A batch of all ranks, and this rank's micro-batches, each with its ``SHARE``."""
 
     whole: Batch
     micro_batches: List[Batch]
 
 
 class RankShard(MappedBatches):
-    """The rows of ``whole``, batches of all ranks, that one rank computes; a ``BatchSource``.
+    """One rank's rows of the batches ``whole``; a ``BatchSource``.
 
     Each rank has ``micro_batches`` per batch.
     """
@@ -101,7 +101,7 @@ class RankShard(MappedBatches):
 
 
 def whole(batches: Any) -> Any:
-    """Return the batches of all ranks together, or one batch of all ranks."""
+    """Return the batches, or the batch, of all ranks together, from those of one rank."""
     return getattr(batches, "whole", batches)
 
 

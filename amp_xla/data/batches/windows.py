@@ -1,8 +1,8 @@
 """Batches of texts in windows: all windows of a text are in one batch, and on one rank.
 
 A batch consists of groups with equally many rows; ranks and micro-batches take whole groups. A
-group holds whole texts. ``buckets`` decides once which numbers of windows share a group, and in
-each epoch which texts with these numbers do.
+group holds whole texts. ``buckets.pack`` decides once which numbers of windows share a group. Each
+epoch draws which texts with these numbers do.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from typing import Iterator, List, Mapping, Optional, Tuple
 
 import numpy as np
 
-from amp_xla.data.batches.buckets import Batches, Pattern, Sharing, in_batches, laid, pack
+from amp_xla.data.batches.buckets import Batches, in_batches, laid, pack, shared
 from amp_xla.data.batches.order import generator
 from amp_xla.data.batches.protocol import Batch
 from amp_xla.data.text.tokenizer import Encoded
 
 
 def owners(batch: Mapping[str, np.ndarray]) -> Tuple[np.ndarray, np.ndarray]:
-    """Return the text of each row of a batch, -1 for padding, and where the row begins in it."""
+    """Return the text of each row, -1 for padding, and the row's position in the text."""
     texts = batch["sample_ids"]
     return batch.get("owners", texts), batch.get("begins", np.zeros(len(texts), np.int64))
 
@@ -40,9 +40,9 @@ class WindowBatches(Batches):
     """The batches of texts in windows; follows ``BatchSource``.
 
     Arrays of samples have the values of a text in the place of its first window. More arrays:
-    ``owners`` and ``begins``, int64, the text of each row and where the row begins in it; -1 and 0
-    for padding. ``windows``, int32 [groups, rows of a group * slots], each window's text, by its
-    place in the group; -1 for padding.
+    ``owners`` and ``begins``, int64, the text of each row and the row's position in the text; -1
+    and 0 for padding. ``windows``, int32 [groups, rows of a group * slots], each window's text, by
+    its place in the group; -1 for padding.
 
     Args:
       rows: batches whose samples are windows: one in each row, or packed rows.
@@ -73,7 +73,7 @@ class WindowBatches(Batches):
         self._begins = np.append(windows.begins, 0)
         counts = [np.bincount(sizes, minlength=1).tolist() for _, sizes in self._units(0)]
 
-        def packed(group: int) -> List[List[Pattern]]:
+        def packed(group: int) -> List[np.ndarray]:
             return [pack(each, group, group) for each in counts]
 
         if shape is None:
@@ -83,7 +83,7 @@ class WindowBatches(Batches):
             group = min(sizes, key=lambda n: n * sum(map(len, packed(n))))
             shape = parts * (size // group * group), group
         self.rows, self.group = shape
-        self._sharing = [Sharing(patterns, self.group) for patterns in packed(self.group)]
+        self._packed = packed(self.group)
         self._batch_lengths = [length for length, _ in self._plan(0)]
 
     def like(self, encoded: Encoded, label_ids: Optional[np.ndarray] = None) -> WindowBatches:
@@ -97,7 +97,7 @@ class WindowBatches(Batches):
         return f"{super().describe()}; {several:,} texts in windows, at most {most} each"
 
     def _units(self, epoch: int) -> List[Tuple[np.ndarray, np.ndarray]]:
-        """Return the units of each length, in the order of an epoch: rows that stay together.
+        """Return the units, rows that stay together, of each length in the order of an epoch.
 
         A unit is given by the windows in its first row, int64 [units, slots], -1 = no window, and
         by its number of rows, int64 [units].
@@ -113,8 +113,8 @@ class WindowBatches(Batches):
     def _plan(self, epoch: int) -> List[Tuple[int, np.ndarray]]:
         """Return length and windows of each batch; these are int64 [rows], or [rows, slots]."""
         source, buckets = generator(self._seed, epoch), []
-        for (leads, sizes), sharing in zip(self._units(epoch), self._sharing):
-            groups = sharing.members(np.arange(len(leads)), sizes)
+        for (leads, sizes), packed in zip(self._units(epoch), self._packed):
+            groups = shared(packed, np.arange(len(leads)), sizes)
             units, numbers, real = laid(groups, np.append(sizes, 0), self.group)
             windows = np.append(leads, np.full((1, self.slots), -1), 0)[units]
             windows[..., 0] += numbers  # only a text alone in its rows has more than one

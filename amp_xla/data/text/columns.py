@@ -32,14 +32,14 @@ _DIGIT, _LABELS = re.compile(r"\d"), re.compile("[,;|]")
 
 
 class Request(NamedTuple):
-    """The fields that a file must have, and those that flags name.
+    """The fields that a file must have, and the names by which columns are found.
 
     Attributes:
       fields: names that flags give.
       header: ``yes``, ``no``; None = the first line shows whether it is a header.
       needs: names of ``Fields`` that the file must have.
       known: names of fields that are recognized without a flag.
-      ask: raise an error if the first line may be a header; False = it is then a sample.
+      ask: raise an error if the first line may be a header; False = read that line as a sample.
     """
 
     fields: Fields = Fields()
@@ -58,8 +58,24 @@ def decide(table: Table, request: Request, run: Optional[Layout] = None) -> Layo
       run: layout of the training file, which applies if this file has the same columns.
 
     Raises:
-      DataError: a field is missing, or the file can be read in two ways.
+      DataError: a field is missing, the file can be read in two ways, two columns have one name, or
+        two flags name one column.
     """
+    layout = _decided(table, request, run)
+    used = [layout.columns[i] for i in layout.places.values()]
+    for name in used:
+        if layout.columns.count(name) > 1:
+            problem = f"{layout.columns.count(name)} columns are named {name!r}; rename them"
+        elif used.count(name) > 1:
+            fields = [field for field, other in zip(layout.places, used) if other == name]
+            problem = f"column {name!r} cannot be {' and '.join(fields)}; name different ones"
+        else:
+            continue
+        raise DataError(f"{called(table.path)}: {problem}")
+    return layout
+
+
+def _decided(table: Table, request: Request, run: Optional[Layout]) -> Layout:
     if table.format != "json" and (run is None or run.header):
         table = _with_row_names(table)
     layout = run.applied(table, request.needs) if run else None
@@ -92,9 +108,9 @@ def decide(table: Table, request: Request, run: Optional[Layout] = None) -> Layo
 
 
 def _with_row_names(table: Table) -> Table:
-    """Return the table with an empty first cell in its header if that lacks one, as in R.
+    """Add an empty first cell to a header that has a cell less than the rows, as R writes it.
 
-    Without tabs in the file, the first cells must be different numbers: they may be parts of texts.
+    If commas separate cells, the rows must begin with different numbers, not with parts of texts.
     """
     (number, head), *below = table.rows[:EXAMINED]
     names = [row.partition("\t")[0] for _, row in below]
@@ -107,7 +123,7 @@ def _with_row_names(table: Table) -> Table:
 
 
 def _refuse_other_formats(table: Table, needs: Sequence[str]) -> List[List[str]]:
-    """Return the cells of the rows with as many columns as the first; refuse other formats."""
+    """Refuse other formats; return the cells of rows with as many columns as the first row."""
     for begin, (name, program) in _FORMATS.items():
         if "label" in needs and all(re.match(begin, line) for _, line in table.rows):
             raise DataError(
@@ -140,7 +156,7 @@ def _is_number(cell: str) -> bool:
 
 
 def _has_words(cell: str) -> bool:
-    """Return whether a cell has more letters than digits; times and prices have not."""
+    """Return whether a cell has more letters than digits, unlike times and prices."""
     return sum(map(str.isalpha, cell)) > sum(map(str.isdigit, cell))
 
 
@@ -180,9 +196,9 @@ def _has_header(
     if signs and request.ask:
         number, line = table.rows[0]
         raise DataError(
-            f"{called(table.path)}:{number}: is {line[:60]!r} a header? {signs[-1]}. If it is, "
-            f"give --header yes, or its names: {_flags(request.needs, ['NAME'] * 3)}; if it is a "
-            "sample, --header no; if it is neither, such as a title, delete it"
+            f"{called(table.path)}:{number}: is {line[:60]!r} a header? {signs[-1]}",
+            f". If it is, give --header yes, or its names: {_flags(request.needs, ['NAME'] * 3)}; "
+            "if it is a sample, --header no; if it is neither, such as a title, delete it",
         )
     return False
 
@@ -209,14 +225,14 @@ def _flags(fields: Sequence[str], names: Sequence[Any]) -> str:
 def _by_name(
     table: Table, columns: Sequence[str], kinds: Sequence[str], request: Request
 ) -> Dict[str, int]:
-    """Return the columns that flags or known names choose; else the only columns left."""
+    """Return field -> column by flags and known names, or because no other column is left."""
     wanted, needs, known = request.fields, request.needs, request.known
     is_json, places = table.format == "json", {}
     shown = (f"{name!r}{' (empty)' * (k == 'empty')}" for name, k in zip(columns, kinds))
     listed = f"found: {', '.join(shown)[:300]}"
 
-    def error(problem: str) -> DataError:
-        return DataError(f"{called(table.path)}: {problem}")
+    def error(problem: str, advice: str = "") -> DataError:
+        return DataError(f"{called(table.path)}: {problem}", advice)
 
     for field, name in wanted._asdict().items():
         if name in columns:
@@ -234,32 +250,36 @@ def _by_name(
     whole = [pair for pair in pairs if pair[1] and set(pair) & set(pairs[0])]
     if len(whole) > 1 and "pair" in needs and not any(wanted):
         ways = ", or ".join(_flags(Fields._fields, [columns[lower[n]] for n in p]) for p in whole)
-        raise error(f"{listed}; which are the texts? Name them: {ways}")
-    labels = [name for name in known.labels if name in lower]
+        raise error(f"{listed}; which are the texts?", f" Name them: {ways}")
+    labels = list(dict.fromkeys(columns[i] for i in free if columns[i].lower() in known.labels))
     if "label" not in places and labels:
         if len(labels) > 1:
-            raise error(f"{' and '.join(labels)} may be the label; name it with --label-field")
-        places["label"] = lower[labels[0]]
+            raise error(f"{' and '.join(labels)} may be the label", "; name it with --label-field")
+        places["label"] = columns.index(labels[0])
     free = [i for i in free if i not in places.values() and kinds[i] != "id"]
     free = [i for i in free if columns[i].lower() not in KNOWN_OTHERS]
     texts = {i: columns[i].lower() for i in free if kinds[i] == "text"}
     if not is_json and not any(wanted):
         places.update(_only_left(texts, free, places, request))
     rivals = [columns[i] for i, name in texts.items() if name in known.of_texts()]
+    rivals = [name for name in rivals if columns.count(name) == 1]  # others are refused
     if rivals and pairs and "pair" not in places and wanted.text is None:
         text = columns[places["text"]]
         both = _flags(("text", "pair"), (rivals[0], text))
-        raise error(f"{listed}; name the text: {_flags(['text'], [text])}, or both: {both}")
+        raise error(
+            f"which is the text? {listed}",
+            f"; name the text: {_flags(['text'], [text])}, or both: {both}",
+        )
     for field in filter(lambda field: field not in places, needs):
         kind = "second text" if field == "pair" else field
-        raise error(f"which field is the {kind}? {listed}; name it with --{field}-field")
+        raise error(f"which field is the {kind}? {listed}", f"; name it with --{field}-field")
     return places
 
 
 def _only_left(
     texts: Dict[int, str], free: Sequence[int], places: Dict[str, int], request: Request
 ) -> Dict[str, int]:
-    """Return the columns of missing fields, if only these are ``free``, or free and ``texts``."""
+    """Return field -> column for missing fields if the ``free`` columns leave one choice."""
     if "text" not in places and ("label" in places or "label" not in request.needs):
         alike = len({re.sub("[12ab]$", "", name) for name in texts.values()}) == 1
         if len(texts) == 1 or (len(texts) == 2 and (alike or "pair" in request.needs)):
@@ -298,7 +318,7 @@ def _differ(cells: Sequence[str]) -> bool:
 def _doubtful(
     places: Dict[str, int], columns: Sequence[Sequence[str]], kinds: Sequence[str]
 ) -> List[int]:
-    """Return the columns of texts that seem to be numbers, ids or labels."""
+    """Return the columns chosen as texts that seem to be numbers, ids or labels."""
     texts = [places[field] for field in ("text", "pair") if field in places]
     others = [i for i, kind in enumerate(kinds) if kind == "text" and _differ(columns[i])]
     doubtful = [i for i in texts if kinds[i] == "number" or (kinds[i] == "id" and others)]
@@ -311,7 +331,7 @@ def _doubtful(
 def _by_number(
     table: Table, columns: Sequence[Sequence[str]], kinds: Sequence[str], request: Request
 ) -> Dict[str, int]:
-    """Return which columns are text and label by their position, without empty ones and ids."""
+    """Return field -> column by position; empty columns and ids do not count."""
     needs, known, last = request.needs, request.known, len(kinds) - 1
     ids = kinds[last] == "id" and all(map(_is_number, columns[last]))  # or labels
     free = list(range(len(kinds)))
@@ -326,9 +346,10 @@ def _by_number(
         flags = " and ".join(f"--{name}-field" for name in needs)
         number, line = table.rows[0]
         raise DataError(
-            f"{called(table.path)}:{number}: {count(columns)} between {marks}, and no known "
-            f"header. Needed: {forms}; or a header line, with {flags} if its names are unusual; or "
-            f"{flags} with column numbers from 0. First line: {line[:80]!r}"
+            f"{called(table.path)}:{number}: {count(columns)} between {marks}, and no known header "
+            f"(first line: {line[:80]!r}). Needed: {forms}",
+            f"; or a header line, with {flags} if its names are unusual; or {flags} with column "
+            "numbers from 0",
         )
     places = dict(zip(usual, free))
     texts = [places[field] for field in ("text", "pair") if field in places]
@@ -349,7 +370,7 @@ def _by_number(
         other = free[::-1] if len(free) == 2 else other
         raise DataError(
             f"{called(table.path)}: column {doubtful[0]} ({columns[doubtful[0]][0][:40]!r}, ...) "
-            f"may be no {'text' if doubtful[0] in texts else 'label'}; name the columns to read, "
-            f"such as {_flags(usual, free)}, or {_flags(needs, other)}"
+            f"may be no {'text' if doubtful[0] in texts else 'label'}",
+            f"; name the columns to read, such as {_flags(usual, free)}, or {_flags(needs, other)}",
         )
     return places

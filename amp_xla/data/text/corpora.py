@@ -1,4 +1,4 @@
-"""The built-in corpora: docstrings and heads of code, of the standard library and of packages.
+"""The built-in corpora: docstrings and signatures in the Python files of library and packages.
 
 The SHA-256 of a text decides whether it is a dev text, so copies are never in both parts.
 """
@@ -16,7 +16,7 @@ import os
 import re
 import sysconfig
 import warnings
-from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Set, Tuple
 
 import numpy as np
 
@@ -53,7 +53,7 @@ Parts = Tuple[Dataset, Dataset]
 
 @functools.lru_cache(maxsize=None)
 def pydoc() -> Parts:
-    """Return training and dev texts: docstrings, labelled with one of 12 packages.
+    """Return training and dev texts: docstrings; a text's label is its package, one of 12.
 
     About 3,300 English texts, the same in every run of one Python version. A package's name is
     removed from its texts, and white space becomes single spaces. Copies within a package count
@@ -65,15 +65,8 @@ def pydoc() -> Parts:
         if name not in SKIPPED and os.path.isfile(os.path.join(folder, "__init__.py")):
             by_package[name] = sorted({t for tree in trees(folder) for t in _documents(tree, True)})
     largest = sorted(by_package, key=lambda name: (-len(by_package[name]), name))[:PACKAGES]
-    labels = sorted(name for name in largest if by_package[name])
-    if len(labels) < 2:
-        raise DataError(
-            f"{LIBRARY}: only these packages have docstrings: {', '.join(labels) or 'none'}. The "
-            "built-in corpus needs the library's .py files; or give --train FILE and --dev FILE"
-        )
-
     owners: Dict[str, Set[str]] = collections.defaultdict(set)
-    for label in labels:
+    for label in largest:
         package_name = re.compile(re.escape(label), re.IGNORECASE)
         for text in by_package[label]:
             text = " ".join(package_name.sub(" ", text).split())
@@ -88,8 +81,18 @@ def _sides(values: Dict[str, Set[str]], column: str = "labels") -> Parts:
     ``column`` is the attribute of ``Dataset`` that holds the value.
     """
     samples = sorted((text, *each) for text, each in values.items() if len(each) == 1)
-    parts = ([s for s in samples if is_dev(s[0]) == dev] for dev in (False, True))
-    columns: Any = ({"texts": [s[0] for s in p], column: [s[1] for s in p]} for p in parts)
+    return _parts([{"texts": text, column: value} for text, value in samples], "texts")
+
+
+def _parts(samples: Sequence[Dict[str, str]], decides: str) -> Parts:
+    """Return training and dev texts; ``decides`` is the field whose text decides the part."""
+    if not samples:
+        raise DataError(
+            f"{LIBRARY}: no .py files with docstrings, which the built-in texts are made of; give "
+            "--train FILE and --dev FILE"
+        )
+    parts = ([s for s in samples if is_dev(s[decides]) == dev] for dev in (False, True))
+    columns: Any = ({field: [s[field] for s in part] for field in samples[0]} for part in parts)
     train, dev = (Dataset(**each) for each in columns)
     return train, dev
 
@@ -153,9 +156,9 @@ def entities() -> Parts:
 def relations() -> Parts:
     """Return training and dev texts; labels are lists of [subject, predicate, object] in JSON.
 
-    A text is the heads of a class or function of Python's standard library and of those inside it,
-    up to 40 words. A class ``extends`` another and ``defines`` a function, a function ``takes`` a
-    parameter. Texts are left out if a name of a triple occurs twice.
+    A text has the signatures of a class or function of Python's standard library and of its inner
+    definitions, up to 40 words. A class ``extends`` another and ``defines`` a function; a function
+    ``takes`` a parameter. A text is left out if a name of its triples occurs twice in it.
     """
     labels: Dict[str, Set[str]] = {}
     for tree in trees(LIBRARY):
@@ -173,7 +176,7 @@ def relations() -> Parts:
 
 
 def _heads(node: Any, triples: List[Any]) -> Iterator[Tuple[str, List[Any]]]:
-    """Yield the head and triples of a definition, then those of definitions inside it."""
+    """Yield signature and triples of a definition, then those of each inner definition."""
     if isinstance(node, ast.ClassDef):
         word, verb, names = "class", "extends", [getattr(b, "id", "") for b in node.bases]
     else:
@@ -187,7 +190,7 @@ def _heads(node: Any, triples: List[Any]) -> Iterator[Tuple[str, List[Any]]]:
 
 @functools.lru_cache(maxsize=None)
 def names() -> Parts:
-    """Return training and dev texts: descriptions of functions and classes; targets are the names.
+    """Return training and dev texts: descriptions of functions and classes; targets: their names.
 
     A text is the first paragraph of a docstring of Python's standard library; its target is the
     name in words: ``get_payload`` is "get payload". A text with several names is left out.
@@ -206,8 +209,9 @@ def names() -> Parts:
 def questions() -> Parts:
     """Return training and dev questions on passages; labels are lists of [answer, start] in JSON.
 
-    A passage is the head of a function of Python's standard library and the first paragraph of its
-    docstring. The questions are what it takes, does and returns; some have no answer.
+    A passage has the signature of a function of Python's standard library and the first paragraph
+    of its docstring. The questions are what the function takes, does and returns; some have no
+    answer.
     """
     passages: Dict[str, Tuple[str, str]] = {}
     for node in _statements(LIBRARY):
@@ -216,7 +220,7 @@ def questions() -> Parts:
             taken = ", ".join(name for name in _arguments(node) if name not in NO_NAMES)
             if len(text.split()) in SENTENCES and not text_problem(text):
                 passages[f"{node.name}({taken}): {text}"] = (node.name, taken)
-    parts: Any = ([], [])
+    samples: List[Dict[str, str]] = []
     for passage, (name, taken) in sorted(passages.items()):
         begin = len(f"{name}({taken}): ")
         spans = {"take": (len(name) + 1, begin - 3)}
@@ -226,10 +230,9 @@ def questions() -> Parts:
         for verb, (start, end) in spans.items():
             label = json.dumps([[passage[start:end], start]] * (start < end))
             if start < end or "eturn" not in passage:
-                parts[is_dev(passage)].append((f"what does {name} {verb}?", passage, label))
-    columns: Any = ([list(column) for column in zip(*part)] for part in parts)
-    train, dev = (Dataset(*each) for each in columns)
-    return train, dev
+                question = f"what does {name} {verb}?"
+                samples.append({"texts": question, "pairs": passage, "labels": label})
+    return _parts(samples, "pairs")
 
 
 def _paragraphs(node: Any) -> Iterator[Tuple[str, Set[str]]]:
@@ -358,7 +361,7 @@ def docstrings(group: List[Tuple[str, str]]) -> List[str]:
 def _documents(node: Optional[ast.AST], public: bool = False) -> Iterator[str]:
     """Yield the docstrings of modules, classes, functions and methods.
 
-    ``public``: as pydoc does, without private names and definitions inside a function.
+    ``public``: without private names and definitions inside functions, as in pydoc.
     """
     if isinstance(node, DOCUMENTED):
         name = getattr(node, "name", "")

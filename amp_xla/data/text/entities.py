@@ -1,4 +1,4 @@
-"""Read texts with named entities: columns as in CoNLL, or JSON lines; may be gzipped."""
+"""Read texts with named entities: columns as in CoNLL, or JSON lines; compressed or not."""
 
 from __future__ import annotations
 
@@ -126,8 +126,8 @@ def _columns(path: str, rows: Sequence[List[str]], kind: str) -> Tuple[Layout, s
     numbered = 2 * again > len(first) or all(map(str.isdigit, first))
     if len(cells) > 2 and numbered and kind != "comma":
         raise DataError(
-            f"{called(path)}: column 0 has numbers of tokens or texts; the token must be in "
-            f"column 0, and its tag in the last one (cut -f 2- removes a column)"
+            f"{called(path)}: column 0 numbers tokens or texts; the token must be in "
+            f"column 0, and its tag in the last one (cut -f 2- removes column 0)"
         )
     _refuse_two_tags(path, filled)
     remark = _positions(first)
@@ -138,19 +138,19 @@ def _columns(path: str, rows: Sequence[List[str]], kind: str) -> Tuple[Layout, s
 
 
 def _refuse_two_tags(path: str, rows: Sequence[List[str]]) -> None:
-    """Raise ``DataError`` if another column has entity tags, as in GermEval; not chunk tags."""
+    """Raise ``DataError`` if a second column has entity tags, as in GermEval, not chunk tags."""
     columns = list(zip(*(row for row in rows if len(row) == len(rows[0]))))
     for i, column in enumerate(columns[1:-1], 1):
         names = {tag.partition("-")[2] for tag in column} - CHUNKS
         if names and all(map(TAG.fullmatch, column)):
             raise DataError(
-                f"{called(path)}: columns {i} and {len(columns) - 1} both have tags, such as of "
-                f"{min(names)!r}; only the last column is read: remove one of them"
+                f"{called(path)}: column {i} has tags, such as of {min(names)!r}, but the last "
+                f"column, {len(columns) - 1}, is read; remove one of them"
             )
 
 
 def split(line: str) -> List[str]:
-    """Return the cells of a line, [] if it is blank; spaces at its beginning are a token."""
+    """Return the cells of a line, [] for a blank line; leading spaces are a token."""
     if not line.strip() or "\t" in line:
         return line.split("\t") if line.strip() else []
     first, *others = re.split(" +", line.rstrip())
@@ -158,7 +158,7 @@ def split(line: str) -> List[str]:
 
 
 def _positions(tokens: Sequence[str]) -> str:
-    """Return a warning if most tokens are a character and a digit, such as its place in a word."""
+    """Return a warning if most tokens are a character and its place in a word, such as a0."""
     numbered = [token for token in tokens if POSITION.fullmatch(token)]
     if 10 * len(numbered) < 9 * len(tokens):
         return ""
@@ -187,13 +187,13 @@ def _from_json(content: Any) -> Tuple[str, List[Entity]]:
 
 
 def _entity(text: str, given: Any) -> Entity:
-    """Return an entity of a text; its words, if given, show whether its end is included."""
+    """Return an entity of a text. The words in ``given`` show whether its end is inclusive."""
     shown, values, words = json.dumps(given, ensure_ascii=False)[:60], given, None
     if isinstance(given, dict):
         *values, words = (next((given[k] for k in names if k in given), None) for names in KEYS)
         values[2:] = values[2] if isinstance(values[2], list) else values[2:]  # Label Studio
         if words is None and "end_idx" in given:
-            raise ValueError(f"entity {shown}: its words are needed, to see if end_idx is included")
+            raise ValueError(f"entity {shown}: its words must show whether end_idx is inclusive")
     if isinstance(values, list) and [type(value) for value in values] == [int, int, str]:
         start, end, label = values
         if words not in (None, text[start:end]):
@@ -201,7 +201,7 @@ def _entity(text: str, given: Any) -> Entity:
                 raise ValueError(f"entity {shown}: the text has {text[start : end + 1]!r} there")
             end += 1
         if 0 <= start < end <= len(text) and label.strip():
-            return Entity(start, end, label)
+            return Entity(start, end, text_value({"label": label}, "label"))
     raise ValueError(
         f"entity {shown}; needed: [start, end, label] with 0 <= start < end <= {len(text)}, the "
         "length of the text in characters"
@@ -209,14 +209,14 @@ def _entity(text: str, given: Any) -> Entity:
 
 
 def _tagged(table: Table, name: str) -> Iterator[Tuple[int, List[str]]]:
-    """Yield the line's number, and a token and its tag, for ``_texts``; () ends each object."""
+    """Yield rows for ``_texts`` from objects: (line number, [token, tag]); [] ends a text."""
     for number, content in table.rows:
         try:
             record: Any = json_object(content)
             tokens, tags = record.get("tokens"), record.get(name)
             fit = isinstance(tokens, list) and isinstance(tags, list) and len(tokens) == len(tags)
             if fit and any(isinstance(tag, int) for tag in tags):
-                raise ValueError(f"{name}: numbers have no names in this file; write label names")
+                raise ValueError(f"{name}: the file does not name these numbers; write label names")
             if not fit or not all(isinstance(word, str) for word in tokens + tags):
                 both = json.dumps([tokens, tags], ensure_ascii=False)[1:-1][:60]
                 raise ValueError(
@@ -232,9 +232,9 @@ def _tagged(table: Table, name: str) -> Iterator[Tuple[int, List[str]]]:
 def _texts(
     path: str, rows: Iterable[Tuple[int, List[str]]], bad: List[BadLine]
 ) -> Iterable[Tuple[int, Any]]:  # fmt: skip
-    """Yield (first line's number, (tokens, tags)) of each text; append bad lines to ``bad``.
+    """Yield (number of the first line, (tokens, tags)) per text; append bad lines to ``bad``.
 
-    ``rows`` has a line's number and its cells; a line without cells ends a text.
+    ``rows`` are line numbers and cells; a line without cells ends a text.
     """
     refused = {line.line for line in bad}
     first_line: Dict[str, int] = {}  # kind of tag, such as B -> first line that has it

@@ -19,16 +19,8 @@ from amp_xla.process import json_files
 
 SHOWN = 20  # maximum number of labels listed in a message
 MANY = 100  # with this many samples, mostly different labels are an error
-ABSENT = (
-    "-",
-    "na",
-    "nan",
-    "null",
-    "n/a",
-    "#n/a",
-    "<na>",
-    "\\n",
-)  # in SNLI, pandas, databases, Excel
+# No label, in SNLI, pandas, databases and Excel
+ABSENT = ("-", "na", "nan", "null", "n/a", "#n/a", "<na>", "\\n")
 MANY_NUMBERS = 20  # more different numbers than this are probably values, not names of classes
 
 
@@ -46,8 +38,8 @@ class Labels:
         """Return the distinct labels: numbers by value (2 before 10), then text by code point.
 
         Raises:
-          DataError: there is only one label; or there are many samples, and more than half as many
-            labels as samples.
+          DataError: there is only one label; or there are many samples, and more labels than half
+            their number.
         """
         names = set(labels)
         if len(names) < 2:
@@ -66,7 +58,7 @@ class Labels:
     def ids(self, labels: Sequence[str], share: float = 1.0) -> np.ndarray:
         """Return the ids of labels, int32 [len(labels)].
 
-        ``share``: part of the training texts in use, for the message about an unseen label.
+        ``share``: ``train_fraction``, for the message about labels that are new in dev texts.
         """
         index = {name: i for i, name in enumerate(self.names)}
         unseen = sorted(set(labels) - set(index), key=_order)
@@ -112,7 +104,8 @@ class Labels:
 
     def encoded(self) -> bytes:
         """Return the names as a JSON list, the content of ``labels.json``."""
-        return json.dumps(list(self.names), ensure_ascii=False, indent=1).encode() + b"\n"
+        text = json.dumps(list(self.names), ensure_ascii=False, indent=1)
+        return text.encode("utf-8", "backslashreplace") + b"\n"  # a name may be half a character
 
     @classmethod
     def load(cls, path: str) -> Labels:
@@ -166,7 +159,7 @@ class Scale:
 
 
 def many_numbers(names: Sequence[str]) -> Optional[bool]:
-    """Return whether labels are many different numbers, or fractions; None if one is no number."""
+    """Return whether labels are many numbers, or fractions; None if a label is no number."""
     orders = list(map(_order, set(names)))
     if not all(kind == 0 and math.isfinite(number) for kind, number, _ in orders):
         return None
@@ -204,7 +197,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def as_number(text: str) -> float:
-    """Return the number that a text is; NaN if it is none, as 1_000, which only Python reads."""
+    """Return the number in a text; NaN for other texts and for 1_000, which only Python reads."""
     with contextlib.suppress(ValueError):
         return math.nan if "_" in text else float(text)
     return math.nan

@@ -19,7 +19,7 @@ LABELLED, LABELLED_PAIRS = ("text", "label"), ("text", "pair", "label")  # requi
 class Known(NamedTuple):
     """Names of fields that are recognized without a flag.
 
-    ``texts`` are pairs, the second name may be empty; the first pair in a file is used.
+    ``texts`` are names of text and second text, which may be empty; the first pair found counts.
     """
 
     texts: Sequence[Tuple[str, str]]
@@ -126,13 +126,14 @@ class Layout:
 
     def encoded(self) -> bytes:
         """Return the layout as JSON, the content of ``layout.json``."""
-        return json.dumps(dataclasses.asdict(self), ensure_ascii=False).encode() + b"\n"
+        text = json.dumps(dataclasses.asdict(self), ensure_ascii=False)
+        return text.encode("utf-8", "backslashreplace") + b"\n"  # a key may be half a character
 
     @classmethod
     def of_objects(cls, names: Sequence[str], labels: Sequence[str], text: str = "text") -> Layout:
         """Return the layout of JSON objects with the keys ``names``.
 
-        The label's key is the first of ``labels`` that is among them.
+        The label's key is the first of ``labels`` that is one of ``names``.
         """
         place, label = (
             next((names.index(name) for name in each if name in names), None)
@@ -153,7 +154,7 @@ class Layout:
         return cls(stored["format"], stored["header"], tuple(stored["columns"]), **values)
 
     def applied(self, table: Table, needs: Sequence[str]) -> Optional[Layout]:
-        """Return the layout for another file with these columns; None if its columns differ.
+        """Return this layout for another file; None if that file has other columns.
 
         Columns are found by name, in any order, or by number if there is no header; a label that
         is not needed may be missing.

@@ -129,10 +129,10 @@ def _misfits(rows: Sequence[Line]) -> int:
 
 
 def _quoted(path: str, lines: Sequence[str], mark: str) -> Tuple[List[Line], List[BadLine]]:
-    """Return the rows of a table with quotation marks, tabs between their cells; and bad lines.
+    """Parse a table with quotation marks; return rows with tabs between cells, and bad lines.
 
-    The number of a row is that of its last line. A mark inside is doubled; or behind a backslash,
-    as in Spark and MySQL, if that leaves fewer bad lines.
+    A row has the number of its last line. A mark inside a cell is doubled; or it has a backslash
+    before it, as in Spark and MySQL, if that gives fewer bad lines.
     """
     spaces = any(map(_SPACED.search, lines[:2]))
     how: Dict[str, Any] = {"delimiter": mark, "skipinitialspace": spaces}
@@ -208,7 +208,7 @@ def _inside(rows: List[Tuple[int, Any]]) -> List[Tuple[int, Any]]:
 
 
 def json_object(content: Any) -> Dict[str, Any]:
-    """Return the JSON object in a line, or ``content`` if it is one; else raise ``ValueError``."""
+    """Return the JSON object in a line; an object stays as it is, others raise ``ValueError``."""
     try:
         record = json.loads(content) if isinstance(content, str) else content
     except (ValueError, RecursionError) as error:
@@ -224,7 +224,7 @@ def cells_of(line: str) -> List[str]:
 
 
 def numbers(cells: Sequence[Any]) -> Tuple[str, ...]:
-    """Return the numbers of columns, which are their names without a header."""
+    """Return the numbers of columns: their names in a file without a header."""
     return tuple(map(str, range(len(cells))))
 
 

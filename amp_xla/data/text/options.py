@@ -45,13 +45,13 @@ class Files:
         raise NotImplementedError
 
     def dataset(self, path: str, run: Optional[Layout] = None) -> Dataset:
-        """Return the texts of a file; ``run``: the training file's layout, for any other file."""
+        """Return the texts of a file; ``run``: the training file's layout, for another file."""
         raise NotImplementedError
 
     def read(self, seed: int, **training: Any) -> Tuple[Dataset, Dataset]:
         """Return training and dev texts; the built-in ones if no files are given.
 
-        ``seed`` decides which texts ``train_fraction`` takes; ``training`` goes to ``dataset``.
+        ``seed`` decides which texts ``train_fraction`` takes; ``training`` is for ``dataset``.
         """
         train, dev = _whole(self, **training)
         _whole.cache_clear()  # it may be large
@@ -62,7 +62,11 @@ class Files:
 
     def examples(self, path: str, run: Optional[Layout]) -> Tuple[List[str], List[str]]:
         """Return input lines for ``predict``, and the correct answers: labels or targets."""
-        data = self.dataset(path, run)
+        try:
+            data = self.dataset(path, run)
+        except DataError as error:
+            known = f"; the run has: {run}" if run else ""
+            raise DataError(f"{error.problem}{known}") from None
         note(str(data.columns))
         *texts, answers = data.fields.values()  # without labels, the second texts are targets
         return ["\t".join(map(readers.one_line, row)) for row in zip(*texts)], answers
@@ -70,7 +74,7 @@ class Files:
     def questions(
         self, path: str, lines: List[str], run: Layout, single: bool = False
     ) -> Tuple[List[str], Optional[Layout]]:
-        """Return the inputs of ``predict``, see ``readers.questions``; ``single``: no pairs."""
+        """Return the inputs of ``predict`` as ``readers.questions``; ``single``: one text each."""
         # Without labels, the second texts are the targets.
         one = single or run.pair is None or run.label is None
         fields = ("text",) if one else ("text", "pair")

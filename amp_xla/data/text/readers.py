@@ -1,4 +1,4 @@
-"""Read labelled texts: columns with or without a header, or JSON lines; may be gzipped."""
+"""Read labelled texts: columns with or without a header, or JSON lines; compressed or not."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def text_value(record: Dict[str, Any], field: str, allowed: str = "a text is a s
 
 
 def label_value(record: Dict[str, Any], field: str, separator: Optional[str] = None) -> str:
-    """Return the label in a field, or several with ``separator``; else as ``text_value``."""
+    """Return the label in a field, or all with ``separator``; errors as in ``text_value``."""
     value = record.get(field)
     if isinstance(value, str) and LISTED.fullmatch(value):
         try:  # as pandas writes lists; numpy writes them without commas
@@ -194,7 +194,7 @@ def label_value(record: Dict[str, Any], field: str, separator: Optional[str] = N
         except ValueError:
             raise ValueError(f"{field} is {value[:40]}; commas between labels are needed") from None
     if isinstance(value, list) and len(value) > 2 and all(part in (0, 1) for part in value):
-        raise ValueError(f"{field} is {value}; needed: label names, not 0 or 1 for each")
+        raise ValueError(f"{field} is {value}; needed: names of labels, not 0 or 1 per label")
     if separator is not None and field in record:
         parts = value if isinstance(value, list) else split(value, separator)
         names = [label_value({field: part}, field) for part in parts]
@@ -219,7 +219,7 @@ def refuse_rejected(record: Dict[str, Any]) -> None:
 
 
 def joined(tokens: Sequence[str]) -> str:
-    """Return the text of tokens, joined by spaces, or without if each token is one character."""
+    """Join tokens with spaces, or without spaces if each token is one character."""
     return ("" if all(len(token) == 1 for token in tokens) else " ").join(tokens)
 
 
@@ -237,7 +237,7 @@ def questions(
 
     Args:
       path, lines: name and content of the file.
-      run: layout of the run's training file; this file has the same, maybe without a label.
+      run: layout of the run's training file; this file may lack the label's column.
       fields: fields that make an input: ``text``, or ``text`` and ``pair``.
       known: names of fields that are recognized in a file with other columns.
 
@@ -258,7 +258,7 @@ def questions(
     try:
         layout = decide(table, Request(needs=fields, known=known, ask=False), run)
     except DataError as error:
-        raise DataError(f"{error}; the run has: {run}") from None
+        raise DataError(f"{error.problem}; the run has: {run}") from None
     quoted = table.format == run.format == "quoted" and not run.header
     is_plain = len(layout.columns) == len(fields) and not (layout.named or quoted)
     is_plain &= table.format != "comma"
@@ -335,13 +335,14 @@ def unusable(path: str, bad: Sequence[BadLine], total: int) -> DataError:
     listed[0] = f"{path}:{first[reasons[0]].line}: {listed[0].partition(': ')[2]}"
     if len(reasons) > len(listed):
         listed.append(f"and {len(reasons) - len(listed):,} more reasons")
-    advice = "correct them, or leave them out with --on-bad-line skip"
+    hint, advice = "", "; correct them, or leave them out with --on-bad-line skip"
     if len(bad) == total:
-        advice = "no line is left: is it the right file, and are the field names right?"
+        hint = "; no line is left: is it the right file, and are the field names right?"
         if all("a number is needed" in line.reason for line in bad):
-            advice = "leave out --regression if the labels are names, or use recipe classification"
+            hint = "; recipe classification without --regression is for labels that are names"
     if any("not UTF-8" in line.reason for line in bad):
-        advice += "; UTF-8 is needed (iconv -f GB18030 -t UTF-8 converts GBK; in Europe the usual "
-        advice += "name is CP1252, in Japan CP932)"
+        hint += "; UTF-8 is needed (iconv -f GB18030 -t UTF-8 converts GBK; in Europe the usual "
+        hint += "name is CP1252, in Japan CP932)"
     counts = f"{len(bad):,} of {total:,} lines cannot be used"
-    return DataError(f"{called(path)}: {counts}: {'; '.join(listed)}; {advice}")
+    problem = f"{called(path)}: {counts}: {'; '.join(listed)}{hint}"
+    return DataError(problem, "" if len(bad) == total else advice)

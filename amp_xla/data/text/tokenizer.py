@@ -1,4 +1,4 @@
-"""WordPiece ids equal to bert4keras' Tokenizer or to Hugging Face's, for many texts at once.
+"""A WordPiece tokenizer with bert4keras' or Hugging Face's ids, for many texts at once.
 
 Each *distinct* word is cut into pieces once. "[SEP]" in a text is ordinary text.
 """
@@ -28,7 +28,7 @@ REQUIRED = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
 
 
 class Windows(NamedTuple):
-    """Rows that are windows of texts; the windows of a text are one after the other, equally long.
+    """The windows of texts: a text's windows are consecutive rows of equal length.
 
     Attributes:
       firsts: the first window of each text, and the number of all windows, int64 [texts + 1].
@@ -46,7 +46,7 @@ class Windows(NamedTuple):
 
 
 class Part(NamedTuple):
-    """Tokens before, in, and after the part of a sample that is cut off or cut into windows."""
+    """A sample's tokens: ``tokens`` are cut if needed, ``before`` and ``after`` are in each row."""
 
     before: Sequence[int]
     tokens: Sequence[int]
@@ -87,9 +87,9 @@ class Encoded:
     def fitting(cls, samples: Iterable[Part], length: int, stride: int = 0) -> Encoded:
         """Fit each sample into one row of at most ``length`` tokens, or into windows.
 
-        With a stride of 0, a row ends when it is full. Above 0, each window begins ``stride``
-        tokens after the one before it, or less if that would leave tokens out. The last window
-        ends with the sample, so all are equally long.
+        With a stride of 0, tokens that do not fit are cut off. Above 0, a window begins ``stride``
+        tokens after the window before it, or fewer, so that no token is left out. The last window
+        ends with the sample, so all windows are equally long.
         """
         rows, firsts, lost = [], [], []
         begins: List[int] = []
@@ -181,10 +181,10 @@ class Tokenizer:
         ``tokenizer_config.json``. ``lowercase`` overrides its setting; None = that setting, else
         True.
         """
-        tokens, rules = vocabulary.read(folder)
+        rules = vocabulary.rules(folder, warn=True)
         if lowercase is not None:
             rules = rules._replace(lowercase=lowercase)
-        return cls(tokens, rules, vocabulary.path(folder))
+        return cls(vocabulary.tokens(folder), rules, vocabulary.path(folder))
 
     @property
     def assets(self) -> Dict[str, bytes]:
@@ -233,7 +233,7 @@ class Tokenizer:
         the longer text of a pair, as in bert4keras' ``encode(maxlen=max_length)``. If an element of
         ``pairs`` is None, its sample has one text.
 
-        With ``stride``, it is cut into windows (``Encoded.fitting``) instead. Each window of a pair
+        With ``stride``, ``Encoded.fitting`` cuts such a sample into windows. Each window of a pair
         has the shorter text, or as much of it as fills half a row, and a part of the longer one.
         """
         length = sys.maxsize if max_length is None else max_length

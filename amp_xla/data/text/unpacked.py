@@ -1,4 +1,4 @@
-"""Unpacks files and pipes, compressed or Parquet, into bytes."""
+"""Read files and pipes, compressed or Parquet, as bytes."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ _OPEN: Dict[str, Callable[[Any], Any]] = {
     "bz2": bz2.BZ2File,
     "xz": lzma.LZMAFile,
 }
+_NO_ZIP = (zipfile.BadZipFile, NotImplementedError)  # errors of ``zipfile``
 MEMORY = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4  # bytes of texts
 _SMALL, _RATIO = 64 << 20, 100  # an unpacked file has so many bytes, or times the packed one
 
@@ -43,8 +44,7 @@ def opened(path: str) -> Iterator[Any]:
     Compression is recognized by the first bytes, else by the name. Parquet, recognized by its
     first four bytes, is read as JSON lines.
     """
-    damage: Tuple[Type[Exception], ...] = (OSError, EOFError, zlib.error, lzma.LZMAError)
-    damage += (zipfile.BadZipFile,)
+    damage: Tuple[Type[Exception], ...] = (OSError, EOFError, zlib.error, lzma.LZMAError, *_NO_ZIP)
     kind = ""
     try:
         with _raw(path) as raw:
@@ -59,7 +59,7 @@ def opened(path: str) -> Iterator[Any]:
                 file = zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True)
             elif kind == "Parquet":
                 parquet = extra("pyarrow.parquet", f"{path}: reading Parquet")
-                damage += (extra("pyarrow", path).ArrowException,)
+                damage += (extra("pyarrow", path).ArrowException, UnicodeDecodeError)
                 file = _Chunks(_json_lines(parquet.ParquetFile(raw)))
             elif kind:
                 file = _OPEN[kind](raw)
@@ -72,7 +72,7 @@ def opened(path: str) -> Iterator[Any]:
         # Only errors of the system have a text, such as "Is a directory"; others mean damage.
         reason = getattr(error, "strerror", None)
         problem = f"cannot be read: {reason}" if reason else f"damaged {kind} file: {error}"
-        raise DataError(f"{path}: {problem}") from None
+        raise DataError(f"{path}: {' '.join(problem.split())}") from None
 
 
 class _Unpacked(io.RawIOBase):
@@ -96,7 +96,7 @@ class _Unpacked(io.RawIOBase):
         if self._file.tell() > self._most:
             raise DataError(
                 f"{called(self._path)}: unpacked, it has more than {self._most:,} bytes, {_RATIO} "
-                "times its size; if that is right, unpack it before"
+                "times its size; if this is right, unpack the file first"
             )
         buffer[: len(data)] = data
         return len(data)
@@ -128,7 +128,7 @@ def _json_lines(file: Any) -> Iterator[bytes]:
 
 
 def _as_json(column: Any) -> Iterator[str]:
-    """Return the JSON of a column's values; text without gaps takes the fast way."""
+    """Return the JSON of a column's values; columns of text without nulls are encoded faster."""
     if str(column.type) in ("string", "large_string") and not column.null_count:
         return map(encode_basestring, column.to_numpy(zero_copy_only=False))
     try:
@@ -150,7 +150,7 @@ _ENCODER = json.JSONEncoder(ensure_ascii=False, default=_plain)
 
 def _member(path: str, raw: Any) -> Any:
     """Open the only file in a ZIP archive."""
-    archive = zipfile.ZipFile(raw if raw.seekable() else io.BytesIO(raw.read()))
+    archive = zipfile.ZipFile(raw if raw.seekable() else io.BytesIO(_whole(raw, path, MEMORY)))
     names = _files_in(archive)
     if len(names) == 1:
         try:
@@ -176,17 +176,17 @@ def _raw(path: str) -> io.BufferedReader:
         return open(path, "rb")
     if sys.stdin is None or "stdin" in output.CLOSED:
         raise DataError("standard input is closed; name a file")
-    content: Any = io.BytesIO(_whole(sys.stdin.buffer, path))
+    content: Any = io.BytesIO(_whole(sys.stdin.buffer, path, MEMORY))
     return io.BufferedReader(content)  # which can peek
 
 
-def _whole(file: Any, path: str, most: int = MEMORY) -> bytes:
+def _whole(file: Any, path: str, most: int) -> bytes:
     """Read a file, a pipe or a device of at most ``most`` bytes."""
     content = io.BytesIO()
     for part in iter(lambda: file.read(1 << 20), b""):
         content.write(part)
         if content.tell() > most:
-            share = ", a quarter of the memory; split it" if most == MEMORY else ""
+            share = ", a quarter of the memory; split the file" if most == MEMORY else ""
             raise DataError(f"{called(path)}: larger than {most:,} bytes{share}")
     return content.getvalue()
 
@@ -196,7 +196,7 @@ def extra(module: str, use: str, packages: Optional[str] = None) -> Any:
 
     Args:
       module: name of the module.
-      use: what needs it, for the message.
+      use: feature that needs the module, for the message.
       packages: packages to install; None = the package of the module.
 
     Raises:
@@ -229,7 +229,7 @@ def read_bytes(path: str, most: Optional[int] = None) -> bytes:
 def plain_name(path: str) -> str:
     """Return a file name without .gz and the like; the name of the only file in a .zip."""
     if path.lower().endswith(".zip") and os.path.isfile(path):
-        with contextlib.suppress(OSError, zipfile.BadZipFile), zipfile.ZipFile(path) as archive:
+        with contextlib.suppress(OSError, *_NO_ZIP), zipfile.ZipFile(path) as archive:
             names = _files_in(archive)
             return names[0] if len(names) == 1 else os.path.splitext(path)[0]
     return os.path.splitext(path)[0] if path.lower().endswith(COMPRESSED) else path

@@ -14,7 +14,7 @@ import os
 import string
 import unicodedata
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence
 
 from tokenizers import Tokenizer as HFTokenizer
 from tokenizers.models import WordPiece
@@ -98,7 +98,7 @@ class Rules(NamedTuple):
 
 
 class _Characters(Dict[int, str]):
-    """Code point -> replacement, computed at the first look-up, as bert4keras' `_tokenize` does."""
+    """Code point -> replacement as in bert4keras' `_tokenize`, computed at the first look-up."""
 
     def __init__(self, drop_marks: bool) -> None:
         super().__init__()
@@ -139,45 +139,38 @@ def path(folder: str) -> str:
     return whole if os.path.isfile(whole) else os.path.join(folder, "vocab.txt")
 
 
-def read(folder: str) -> Tuple[List[str], Rules]:
-    """Return the tokens in the order of their ids, and the rules that split a text into words."""
-    how = rules(folder)
-    kind = str(json_file(os.path.join(folder, SETTINGS)).get("tokenizer_class", ""))
-    if kind.startswith("RoFormer"):
-        note(
-            f"warning: the tokenizer of {folder} cuts Chinese text into words with jieba; here "
-            "Chinese is cut into characters, so results may be worse"
-        )
-    return tokens(folder), how
-
-
 def tokens(folder: str) -> List[str]:
     """Return the tokens in the order of their ids; unused ids get tokens that occur in no text."""
     source = path(folder)
     if os.path.basename(source) != WHOLE:
         return load_vocab(source)
-    _normalizer(source)  # refuses other tokenizers
-    whole = json_file(source)
+    whole = _whole(folder)
     try:
         ids: Dict[str, int] = dict(whole["model"]["vocab"])
-        ids.update({token["content"]: token["id"] for token in whole.get("added_tokens") or []})
+        for token in whole.get("added_tokens") or []:
+            json_files.require(token, {"content": str})
+            ids[token["content"]] = token["id"]
         json_files.require(ids, dict.fromkeys(ids, json_files.Whole(0, _LARGEST_ID)), "id of ")
     except (KeyError, TypeError, ValueError) as error:
-        raise DataError(
-            f"{source}: model.vocab or added_tokens has no tokens with ids: {error}"
-        ) from None
+        raise DataError(f"{source}: cannot read model.vocab or added_tokens: {error}") from None
     # In vocab.txt a space would end the token. Words have no spaces, so replacing it is safe.
     named = {number: "\u2581".join(token.split(" ")) for token, number in ids.items()}
     return [named.get(number, f"[none{number}]") for number in range(max(named, default=-1) + 1)]
 
 
-def rules(folder: str) -> Rules:
+def rules(folder: str, warn: bool = False) -> Rules:
     """Return the tokenizer's rules; ``tokenizer_config.json`` has priority over ``tokenizer.json``.
 
     Hugging Face's rules apply if there is a ``tokenizer.json``, or no ``bert_config.json``.
+    ``warn``: print a warning if the rules differ from those of the folder's tokenizer.
     """
     settings_of = json_file(os.path.join(folder, SETTINGS))
-    normalizer = _normalizer(os.path.join(folder, WHOLE))
+    if warn and str(settings_of.get("tokenizer_class", "")).startswith("RoFormer"):
+        note(
+            f"warning: the tokenizer of {folder} cuts Chinese text into words with jieba; here "
+            "Chinese is cut into characters, so results may be worse"
+        )
+    normalizer = _whole(folder).get("normalizer")
     fields: Dict[str, Any] = {}
     for field, (key, other) in _KEYS.items():
         value = settings_of.get(key, (normalizer or {}).get(other))
@@ -193,26 +186,25 @@ def rules(folder: str) -> Rules:
 
 
 def settings(rules: Rules) -> Dict[str, Any]:
-    """Return the content of ``tokenizer_config.json``, from which ``read`` gets the rules."""
+    """Return the content of ``tokenizer_config.json``, from which ``rules`` are read."""
     values = {key: getattr(rules, field) for field, (key, _) in _KEYS.items()}
     return {**values, "rules": _HF if rules.hugging_face else "bert4keras"}
 
 
-def _normalizer(source: str) -> Optional[Dict[str, Any]]:
-    """Return the normalizer's settings in a ``tokenizer.json``; None if there is no such file."""
+def _whole(folder: str) -> Dict[str, Any]:
+    """Return the content of ``tokenizer.json``, empty without the file; refuse other tokenizers."""
+    source = os.path.join(folder, WHOLE)
     whole = json_file(source)
-    if not whole:
-        return None
-    parts = {part: whole.get(part) or {} for part in _PARTS}
-    if not all(isinstance(part, dict) for part in parts.values()):
-        raise DataError(f"{source}: each of {', '.join(_PARTS)} must be an object")
-    if "continuing_subword_prefix" in parts["model"]:  # old files do not name the model's type
-        parts["model"].setdefault("type", _PARTS["model"])
-    for part, kind in _PARTS.items():
-        actual = parts[part].get("type")
+    for part, kind in _PARTS.items() if whole else ():
+        value = whole.get(part) or {}
+        if not isinstance(value, dict):
+            raise DataError(f"{source}: its {part} must be an object")
+        # Old files do not name the model's type.
+        old = part == "model" and "continuing_subword_prefix" in value
+        actual = value.get("type", kind if old else None)
         if actual != kind:
             raise DataError(f"{source}: its {part} is {actual}; only BERT's {kind} is supported")
-    return dict(parts["normalizer"])
+    return whole
 
 
 def json_file(source: str) -> Dict[str, Any]:

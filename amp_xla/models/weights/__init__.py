@@ -30,7 +30,7 @@ Tensors = Dict[str, Stored]
 
 
 def product(shape: Sequence[int]) -> int:
-    """Return the number of numbers in a tensor."""
+    """Return the number of elements of a tensor."""
     if len(shape) > 8:
         raise ValueError(f"a tensor with {len(shape):,} dimensions")
     return functools.reduce(operator.mul, shape, 1)

@@ -21,6 +21,7 @@ from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.data.text.vocabulary import json_file
 from amp_xla.errors import DataError
 from amp_xla.models.weights import Shape, Stored, Tensors, damaged, hugging_face
+from amp_xla.precision.arrays import is_finite
 from amp_xla.process import regular
 from amp_xla.process.progress import note
 
@@ -36,9 +37,17 @@ TASKS = "bert/embeddings/task_type_embeddings"
 _REQUIRED = (
     "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"
 )  # fmt: skip
-_DEFAULTS = {"max_position_embeddings": 512, "type_vocab_size": 2}  # as in bert4keras
-# Key -> maximum of a whole number, or range of a number, or types
+# As in bert4keras
+_DEFAULTS = {"max_position_embeddings": 512, "type_vocab_size": 2, "layer_norm_eps": 1e-12}
+# hidden_act -> its name in bert4keras
+_ACTIVATIONS = {
+    "gelu": "gelu", "gelu_python": "gelu", "gelu_tanh": "gelu_tanh", "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu", "tanh": "tanh",
+    "silu": "swish", "swish": "swish",
+}  # fmt: skip
+# Key -> maximum of a whole number, range of a number, types, or list of values
 _ALLOWED: Dict[str, Any] = {
+    "model_type": [*FAMILIES, "ernie"], "hidden_act": [*_ACTIVATIONS],
     **dict(zip(_REQUIRED, (2**24, 2**16, 64, 2**12, 2**18))),
     "max_position_embeddings": 2**20, "type_vocab_size": 2**10, "task_type_vocab_size": 2**10,
     "embedding_size": 2**16, "attention_head_size": 2**12, "attention_key_size": 2**12,
@@ -46,21 +55,13 @@ _ALLOWED: Dict[str, Any] = {
     "hidden_dropout_prob": Range(at_least=0, below=1), "hierarchical_position": (bool, float),
     "attention_probs_dropout_prob": Range(at_least=0, below=1),
     "residual_attention_scores": (bool,), "shared_segment_embeddings": (bool,),
+    # The only values that bert4keras can build
+    "position_embedding_type": ["absolute"], "num_hidden_groups": [1], "inner_group_num": [1],
+    "rotary_value": [False], "max_relative_position": [64], "is_decoder": [False],
 }  # fmt: skip
 _FILES = re.compile(r"(.*\.(json|txt|bin|safetensors|index)|.*\.data-\d+-of-\d+)")
 _WEIGHTS = re.compile(r".*\.(bin|safetensors|data-\d+-of-\d+)")
 _POINTER = b"version https://git-lfs"
-# The only values that bert4keras can build
-_ONLY = {
-    "position_embedding_type": "absolute", "num_hidden_groups": 1, "inner_group_num": 1,
-    "rotary_value": False, "max_relative_position": 64, "is_decoder": False,
-}  # fmt: skip
-# hidden_act -> its name in bert4keras
-_ACTIVATIONS = {
-    "gelu": "gelu", "gelu_python": "gelu", "gelu_tanh": "gelu_tanh", "gelu_new": "gelu_tanh",
-    "gelu_fast": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "relu": "relu", "tanh": "tanh",
-    "silu": "swish", "swish": "swish",
-}  # fmt: skip
 CONSTANTS = r"\.(position_ids|embed_positions\.weight|positions_encoding)$"
 OPTIMIZER = r"(^|/)(adam_[mv]|lamb_[mv]|Adam(_1)?|AdamWeight\w+|global_step|beta\d_power)$"
 
@@ -74,7 +75,7 @@ class Pretrained:
 
     Attributes:
       path: path of the configuration file.
-      tasks: number of ERNIE's tasks; 0 = not an ERNIE that uses them.
+      tasks: number of ERNIE's task embeddings; 0 = the model has none.
       config: content of ``path``; missing sizes have defaults, ``model_type`` is a known one.
 
     Raises:
@@ -90,7 +91,7 @@ class Pretrained:
         self.config["model_type"] = self._family()
         # ERNIE's task 0 is part of every input, so `take` adds its row to those of the segments.
         tasks = self.config.pop("use_task_id", False)
-        self.tasks = self.config.get("task_type_vocab_size", 3) if tasks else 0
+        self.tasks = (self.config.get("task_type_vocab_size") or 3) if tasks else 0
         _complete(self.config, self.path)
         if size and 2 * _numbers(self.config) > size + _SMALL:
             raise DataError(
@@ -281,7 +282,7 @@ def check(folder: Optional[str]) -> None:
 
 
 def _configuration(folder: Path) -> Tuple[Path, Dict[str, Any], int]:
-    """Return path and content of the configuration, and the bytes of the weights."""
+    """Return path and content of the configuration, and the size of the weights in bytes."""
     size = 0
     # Links are usual in Hugging Face's cache; run folders may come from others.
     links = not (folder / "run.json").is_file()
@@ -304,22 +305,22 @@ def _configuration(folder: Path) -> Tuple[Path, Dict[str, Any], int]:
     config = json_file(str(path))
     kind: Any = config.get("model_type")
     if str(kind).endswith(TAGGER):
-        kind = config["model_type"] = kind[: -len(TAGGER)]
-    if kind is not None and kind not in (*FAMILIES, "ernie"):
-        raise _unsupported(path, "model_type", kind, ", ".join((*FAMILIES, "ernie")))
+        config["model_type"] = kind[: -len(TAGGER)]
     for key, allowed in _ALLOWED.items():
         value = config.get(key)
-        if value is None and key not in _REQUIRED:
+        missing = key not in config or (value is None and key != "hidden_act")
+        if missing and key not in _REQUIRED:
             continue
-        words = str(allowed)
         if isinstance(allowed, int):
             fits, words = type(value) is int and 1 <= value <= allowed, f"1 to {allowed:,}"
         elif isinstance(allowed, Range):
-            fits = value in allowed
+            fits, words = value in allowed, str(allowed)
+        elif isinstance(allowed, list):
+            fits, words = value in allowed, ", ".join(map(str, allowed))
         else:
             fits, words = isinstance(value, allowed), " or ".join(k.__name__ for k in allowed)
         if not fits:
-            problem = "is missing" if value is None else f"is {json.dumps(value)[:40]}"
+            problem = "is missing" if missing else f"is {json.dumps(value)[:40]}"
             raise DataError(f"{path}: {key} {problem}; allowed: {words}")
     return path, config, size
 
@@ -337,28 +338,16 @@ def _numbers(config: Mapping[str, Any]) -> int:
 
 
 def _complete(config: Dict[str, Any], path: Path) -> None:
-    """Fill in defaults, and refuse values that bert4keras cannot build."""
-    config.update({**_DEFAULTS, **config})
+    """Fill in defaults, and refuse sizes that do not fit together."""
+    config.update({k: v for k, v in _DEFAULTS.items() if config.get(k) is None})
     if config["model_type"] in ("bert", "nezha"):  # it has no meaning, as in transformers
         config.pop("embedding_size", None)
-    for key, only in _ONLY.items():
-        if config.get(key, only) != only:
-            raise _unsupported(path, key, config[key], json.dumps(only))
     hidden, heads = config["hidden_size"], config["num_attention_heads"]
     if hidden % heads and not config.get("attention_head_size"):
         raise DataError(f"{path}: num_attention_heads {heads} does not divide hidden_size {hidden}")
-    config.setdefault("layer_norm_eps", 1e-12)
-    act = config.get("hidden_act", "gelu")
-    if act not in list(_ACTIVATIONS):
-        raise _unsupported(path, "hidden_act", act, ", ".join(_ACTIVATIONS))
-    config["hidden_act"] = _ACTIVATIONS[act]
+    config["hidden_act"] = _ACTIVATIONS[config.get("hidden_act", "gelu")]
     if config["model_type"] == "albert" and config.get("embedding_size", hidden) == hidden:
         raise DataError(f"{path}: an ALBERT needs an embedding_size that differs from hidden_size")
-
-
-def _unsupported(path: Path, key: str, value: Any, allowed: str) -> DataError:
-    value = json.dumps(value)[:40]
-    return DataError(f"{path}: {key} {value} is not supported; allowed: {allowed}")
 
 
 def _finite(name: str, tensor: Stored) -> np.ndarray:
@@ -366,8 +355,7 @@ def _finite(name: str, tensor: Stored) -> np.ndarray:
         values = np.asarray(tensor.read(), np.float32)
     except Exception as error:
         raise damaged(f"{tensor.source}: tensor {name}", error) from None
-    # Minimum and maximum propagate NaN and need no array of booleans.
-    if values.size and not (np.isfinite(values.min()) and np.isfinite(values.max())):
+    if not is_finite(values):
         raise DataError(f"{tensor.source}: tensor {name} holds NaN or infinity")
     return values
 

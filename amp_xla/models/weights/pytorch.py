@@ -83,6 +83,13 @@ def _dictionary(keys: Sequence[Any], values: Sequence[Any]) -> Dict[Any, Any]:
     return dict(zip(keys, values))
 
 
+# Module and name of a function or class in PyTorch's pickles -> what stands for it here
+_ALLOWED: Dict[Tuple[str, str], Any] = {
+    **{("torch", name): dtype for name, dtype in _STORAGES.items()},
+    ("collections", "OrderedDict"): dict,
+    ("torch._utils", "_rebuild_tensor_v2"): _rebuild_tensor,
+    ("torch._utils", "_rebuild_parameter"): lambda tensor, *_: tensor,
+}
 _Interpreter: Any = pickle._Unpickler
 
 
@@ -106,19 +113,12 @@ class _Unpickler(_Interpreter):
         self._path, self._storages = path, storages
 
     def find_class(self, module: str, name: str) -> Any:
-        if module == "torch" and name in _STORAGES:
-            return _STORAGES[name]
-        allowed: Dict[Tuple[str, str], Any] = {
-            ("collections", "OrderedDict"): dict,
-            ("torch._utils", "_rebuild_tensor_v2"): _rebuild_tensor,
-            ("torch._utils", "_rebuild_parameter"): lambda tensor, *_: tensor,
-        }
-        if (module, name) not in allowed:
+        if (module, name) not in _ALLOWED:
             raise DataError(
                 f"{self._path}: its pickle uses {module}.{name}; allowed: nothing but tensors. "
                 "Save the state_dict alone, or as model.safetensors"
             )
-        return allowed[module, name]
+        return _ALLOWED[module, name]
 
     def persistent_load(self, saved: Any) -> _Storage:
         kind, dtype, key, _, numel, *view = saved[:_MOST_ARGUMENTS]
@@ -193,7 +193,7 @@ def _reader(view: _View, content: Callable[[str], bytes]) -> Callable[[], np.nda
 
 
 class _File(io.FileIO):
-    """A ZIP archive, whose list of members ``zipfile`` reads at once."""
+    """A ZIP archive; refuses a long list of members, which ``zipfile`` reads at once."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(regular.descriptor(str(path), os.O_RDONLY, links=True))

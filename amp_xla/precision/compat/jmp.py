@@ -58,10 +58,10 @@ class StaticLossScale(_LossScale):
 
 @dataclasses.dataclass(frozen=True)
 class DynamicLossScale(_LossScale):
-    """A dynamic loss scale with jmp's arguments, computed as by this package's class of that name.
+    """This package's ``DynamicLossScale`` with jmp's arguments.
 
-    There ``period`` is ``growth_interval`` and ``min_loss_scale`` is ``minimum``. ``factor`` is the
-    growth factor; its inverse is the factor for shrinking.
+    ``period`` is its ``growth_interval``, ``min_loss_scale`` its ``minimum``, ``factor`` its
+    ``growth_factor``; ``backoff_factor`` is the inverse of ``factor``.
     """
 
     loss_scale: Any

@@ -30,15 +30,15 @@ Predicate = Callable[[Any], bool]
 class LossScaleOptimizer(wrapper.LossScaleOptimizer):
     """The loss-scale optimizer; accepts the arguments of TensorFlow 1.15, 2.x and this package.
 
-    ``apply_gradients`` averages gradients over Horovod's ranks, as under a strategy of Keras. Those
-    that the script has averaged are equal on all ranks, so their mean is the same. Tables that are
-    spread over ranks, and ``model_parallel`` variables, are not averaged. ``reduce=`` replaces the
-    average, in ``minimize`` and ``compute_gradients``.
+    ``apply_gradients`` averages gradients over Horovod's ranks, as under a strategy of Keras. If a
+    script has averaged them before, the average changes nothing. Gradients of tables that are
+    spread over ranks, and of ``model_parallel`` variables, are not averaged. ``reduce=`` replaces
+    the average, in ``minimize`` and ``compute_gradients``.
 
     Args:
       opt: the optimizer to wrap.
-      loss_scale: a number, ``"dynamic"`` or a loss scale of this package. A boolean is taken as
-        ``dynamic``, which is the second argument in TensorFlow 2.
+      loss_scale: a number, ``"dynamic"`` or a loss scale of this package; or a boolean for
+        ``dynamic``, the second argument in TensorFlow 2.
       dynamic, initial_scale, dynamic_growth_steps: as in Keras.
       **more: arguments of ``amp_xla.precision.optimizer.LossScaleOptimizer``.
     """

@@ -15,7 +15,7 @@ from amp_xla.speed.plan.gpus import Gpu
 CONSTANTS = Path(__file__).parent / "constants.json"
 MEMORY_SHARE = 0.8  # of a memory's bandwidth that kernels reach
 NETWORK = 12.5  # GB/s between machines
-FITS = 0.85  # share of the memory up to which "fits" is said
+FITS = 0.85  # maximum share of the memory for the verdict "fits"
 # As ``fused`` in constants.json, for the bytes of a program that XLA has compiled: on an H100
 # BERT-base is then 5% slower than measured, BERT-large 4% faster.
 COMPILED = 1.18
@@ -56,7 +56,7 @@ class Work(NamedTuple):
     variables: int
 
     def compiled(self, moved: float) -> Work:
-        """Return the work with the bytes that XLA's program moves, products excluded, under amp."""
+        """Return the work if XLA's program under amp has ``moved`` bytes outside of products."""
         factor = COMPILED / fitted()["time"]["fused"] * moved / max(self.fused.amp, 1.0)
         return self._replace(fused=Traffic(*(factor * x for x in self.fused)))
 

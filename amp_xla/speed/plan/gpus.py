@@ -71,7 +71,7 @@ def chosen(names: str) -> List[Gpu]:
 
 
 def named(word: str, flag: str, others: str = "") -> Gpu:
-    """Return a GPU by its name; the error names ``flag`` and its other values, ``others``.
+    """Return a GPU by its name; ``flag`` and ``others``, its other values, are for the error.
 
     Raises:
       SettingsError: the name is unknown.

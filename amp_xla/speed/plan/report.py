@@ -16,10 +16,10 @@ _FEW = 3  # GPUs of which each mode is printed
 
 @dataclasses.dataclass(frozen=True)
 class Option:
-    """A GPU in a mode. Ranges hold 80% of the residuals of such GPUs; None = unknown.
+    """A GPU in a mode. Of measured times of such GPUs, 80% are within a range; None = unknown.
 
     Attributes:
-      step_ms: of a micro-batch; samples_per_s: of all GPUs; speed: the latter as one number.
+      step_ms: of a micro-batch; samples_per_s: of all GPUs; speed: ``samples_per_s``, no range.
       memory_gib, verdict: needed memory, and whether it ``fits``.
       largest_batch: largest batch per GPU that fits.
       hours, cost: of the run; None if its length or the price is unknown.

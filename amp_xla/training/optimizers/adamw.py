@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any, Callable, Optional
+from typing import Any
 
 from amp_xla.backend import tf
 
@@ -23,21 +23,15 @@ class AdamW(tf.train.AdamOptimizer):
       weight_decay: an update also subtracts learning rate * ``weight_decay`` * weight, except from
         norms and biases.
       factor: function from a variable to the factor of its learning rate; None = 1.
+      adam: ``beta1``, ``beta2``, ``epsilon`` and ``name``, as for ``tf.train.AdamOptimizer``.
     """
 
     _lr_t: Any
 
     def __init__(
-        self,
-        learning_rate: Any = 1e-4,
-        beta1: float = 0.9,
-        beta2: float = 0.999,
-        epsilon: float = 1e-6,
-        weight_decay: float = 0.01,
-        factor: Optional[Callable[[Any], float]] = None,
-        name: str = "AdamW",
+        self, learning_rate: Any = 1e-4, weight_decay: float = 0.01, factor: Any = None, **adam: Any
     ) -> None:
-        super().__init__(learning_rate, beta1, beta2, epsilon, name=name)
+        super().__init__(learning_rate, **{"epsilon": 1e-6, "name": "AdamW", **adam})
         self.weight_decay, self._factor = weight_decay, factor
 
     @property

@@ -16,12 +16,12 @@ POWER = "average_power"  # variable: decay**t for the next update t
 
 
 def averaged(rule: Type[Any], decay: float) -> Type[Any]:
-    """Return a subclass of a ``tf.train`` optimizer class with an exponential moving average.
+    """Return a subclass of a ``tf.train`` optimizer class that averages the weights.
 
     After update t of a variable w, its slot ``average`` moves towards w by the share
     ``(1 - decay) / (1 - decay**t)``: an exponential average, float32, over the updated weights
-    alone. The initial weights have no influence, and a skipped step does not move it. 0.999
-    averages about the last 1,000 updates; 0 = no average, ``rule`` itself.
+    alone. The initial weights have no influence, and a skipped step does not move it. A decay of
+    0.999 averages about the last 1,000 updates; 0 = no average, ``rule`` itself.
     """
     if not decay:
         return rule
@@ -64,8 +64,8 @@ def in_place(optimizer: Any, variables: Sequence[Any]) -> Iterator[None]:
 
     As a decorator, ``in_place(optimizer, variables)(function)``, it does so in each call.
 
-    Before the first update, or without averages, the block does nothing. The update of
-    ``optimizer``, a ``LossScaleOptimizer``, must be built.
+    Before the first update, or without averages, the block does nothing. ``optimizer`` is a
+    ``LossScaleOptimizer`` whose update is built.
     """
     pairs = [(v, optimizer.inner.get_slot(v, SLOT)) for v in variables]
     pairs = [(v, slot) for v, slot in pairs if slot is not None]

@@ -23,24 +23,12 @@ class LAMB(AdamW):
     def _resource_apply_dense(self, grad: Any, var: Any) -> Any:
         old = tf.identity(var.read_value())
         one = tf.ones([], var.dtype.base_dtype)
-        rate = tf.cast(self._lr_t, var.dtype.base_dtype)
-        power1, power2 = self._get_beta_accumulators()
+        rate, self._lr_t = tf.cast(self._lr_t, var.dtype.base_dtype), one
         # The fused kernel makes a step of rate 1, which is Adam's update: one pass over memory,
         # while separate operations for both moments need ten.
         with tf.control_dependencies([old]):
-            moved = tf.raw_ops.ResourceApplyAdam(
-                var=var.handle,
-                m=self.get_slot(var, "m").handle,
-                v=self.get_slot(var, "v").handle,
-                beta1_power=tf.cast(power1, grad.dtype),
-                beta2_power=tf.cast(power2, grad.dtype),
-                lr=one,
-                beta1=tf.cast(self._beta1_t, grad.dtype),
-                beta2=tf.cast(self._beta2_t, grad.dtype),
-                epsilon=tf.cast(self._epsilon_t, grad.dtype),
-                grad=grad,
-                use_locking=self._use_locking,
-            )
+            moved = super(AdamW, self)._resource_apply_dense(grad, var)
+        self._lr_t = self._common_rate
         with tf.control_dependencies([moved]):
             update = old - var.read_value()
         if self.decays(var):

@@ -149,6 +149,7 @@ def test_the_program_that_converts_another_format(file, tmp_path, line, around):
     ('[{"text": "x", "label": 1},\n {"text": "y", "label": 0}]\n', "text = \"text\"", 2),
     ('{\n "text": "x",\n "label": 1\n}\n{\n "text": "y",\n "label": 0\n}\n', "text = \"text\"", 2),
     ('{"text": "x", "label": 1}{"text": "y", "label": 0}', "text = \"text\"", 2),
+    ('{"text": "x", "label": 1, "\\ud83d": 0}\n', '"\ud83d" unused', 1),
     ('{"id": 1, "text_a": "x", "text_b": "", "label": 1}\n' * 3, '"id", "text_b" unused', 3),
     ('{"text_a": "x", "text_b": null, "label": 1}\n' * 3, '"text_b" unused', 3),
     ('{"data": [{"text": "x", "label": 1}, {"text": "y", "label": 0}]}', "text = \"text\"", 2),
@@ -156,16 +157,11 @@ def test_the_program_that_converts_another_format(file, tmp_path, line, around):
     ('{"data": "x", "text": "y", "label": 1}', '"data" unused', 1),
     ('{"label": 1, "label_desc": "a", "sentence": "x", "keywords": ""}\n' * 3,  # TNEWS
      'text = "sentence", label = "label" (JSON); "label_desc", "keywords" unused', 3),
-    ('{"text": "x", "label": 1}\n' * 2 + '{"text": "x", "label": 1, "pair": "z"}\n', "", 0),
 ])  # fmt: skip
 def test_json(file, content, columns, count):
-    path = file("a.json", content)
-    if not count:
-        with pytest.raises(DataError, match="a.json:1: no field 'pair'"):
-            read(path)
-        return
-    data = read(path)
+    data = read(file("a.json", content))
     assert len(data) == count and data.pairs is None and columns in str(data.layout)
+    assert Layout.load(file("layout.json", data.layout.encoded().decode())) == data.layout
 
 
 FEW = ["body,topic", "留言,标注", "Satz,Etikett", "étoiles,avis", "q1,q2,is_dup"]
@@ -259,7 +255,7 @@ QUESTIONS = [
     ("", "ttl", "x.txt", "one text\n",
      "x.txt:1: 1 column between tabs, .* Needed: text<TAB>second"),
     ("", "tl", "x.tsv", rows("it"), "x.tsv has other columns .columns: text = 1 "),
-    ("", "tl", "x.tsv", rows("lt"), "column 0 .'bad', .* may be no text"),
+    ("", "tl", "x.tsv", rows("lt"), "column 0 .'bad', .* may be no text; the run has: "),
     ("", "ttl", "x.tsv", rows("it"), "column 0 .'1001', .* may be no text"),
     ("", "ttl", "x.tsv", rows("itt"), "x.tsv has other columns .columns: text = 1, pair = 2 "),
     ("label,review", "lt", "x.csv", "a text, and more\n", NAMES),
@@ -307,6 +303,10 @@ def test_the_dev_file_is_read_as_the_training_file(file):
     assert data.description.startswith(
         "columns: text = 1, label = 2 (no header); 0 unused\nsample: text = "
     )
+    for wrong in (rows("lt"), rows("t"), rows("tlt"), "a text\t\n" + rows("tl"), "id\ttext\tx\n"):
+        with pytest.raises(DataError, match="; the run has: columns: text = 0") as error:
+            TextFiles().examples(file("x.tsv", wrong), read(file("a.tsv", rows("tl"))).layout)
+        assert " --" not in str(error.value)  # flags of training
     with pytest.raises(DataError, match="has single texts, .*dev.tsv has pairs of texts"):
         prepared(file, rows("tl"), rows("ttl"))
     with pytest.raises(DataError, match="never seen in training: 'goal'"):

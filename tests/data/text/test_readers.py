@@ -120,7 +120,7 @@ BAD = [
     (b'{"text": 7, "label": 1}', "text is 7"),
     (b'{"text": "x", "label": null}', "label is null"),
     (b'{"text": "x", "label": [1, 2]}', "several labels need --multilabel ,"),
-    (b'{"text": "x", "label": [1, 0, 0]}', "needed: label names, not 0 or 1 for each"),
+    (b'{"text": "x", "label": [1, 0, 0]}', "needed: names of labels, not 0 or 1 per label"),
     (b'{"text": "x", "label": []}', "label is []"),
     (b'{"text": "x", "label": NaN}', "label is NaN"),
     (b'{"text": "", "label": 1}', "text is empty"),
@@ -163,7 +163,7 @@ def test_a_reason_is_given_once(file):
         lines = "".join(objects % f"a {n}" + "\n" for n in range(9))
         with pytest.raises(DataError, match="cannot be used: [^;]*(; a [^;]*)?9 times.;"):
             read(file("a.json", lines))
-    for labels, advice in (("good bad", "leave out --regression if"), ("good 2", "correct them")):
+    for labels, advice in (("good bad", "recipe classification"), ("good 2", "correct them")):
         lines = "".join(f"some text\t{label}\n" for label in labels.split())
         with pytest.raises(DataError, match=f"a number is needed, .*; {advice}"):
             read(file("a.tsv", lines), numbers=True, header="no")
@@ -187,10 +187,15 @@ UNUSABLE = [
     ("a.json", b'[{"text": "x", "label": 1},\n', {}, "a.json:1: the JSON array has no end"),
     ("a.json", b"hello\n", {}, "not a JSON object"),
     ("a.jsonl", b'{"x": "a", "y": 1}\n', {}, "found: 'x', 'y'"),
+    ("a.json", '{"text": "x", "label": 1}\n{"pair": "z"}', {}, "a.json:1: no field 'pair'"),
     ("a.jsonl", b'{"text": "a", "y": 1}\n', {"label_field": "z"}, "'z'.*found: 'text', 'y'"),
     ("a.tsv", b"s\tl\na\t1\n", {"text_field": "t"}, "'t' for --text-field; found: 's', 'l'"),
     ("a.tsv", b"a\t1\n", dict(text_field="0", label_field="2"), "'2' for --lab.*found: '0', '1'"),
     ("a.tsv", b"a\t1\n", {"text_field": "0"}, "which field is the label"),
+    ("a.tsv", b"text\ttext\tlabel\nx\ty\t1\n", {}, "2 columns are named 'text'; rename them"),
+    ("a.csv", b"N,q,N\nx,y,1\n", dict(text_field="1", label_field="0", header="yes"), "named 'N'"),
+    ("a.tsv", b"text\tLABEL\tlabel\nx\ty\t1\n", {}, "LABEL and label may be the label"),
+    ("a.tsv", b"s\tl\na\t1\n", {"text_field": "s", "label_field": "0"}, "'s' .* text and label"),
 ]
 
 
@@ -218,9 +223,10 @@ def test_parquet_is_read_as_the_json_lines_that_it_would_be(tmp_path):
     }  # fmt: skip
     parquet.write_table(arrow.table(odd), path, version="2.6")
     assert read(path).texts == TEXTS
-    for damaged in (content[:-20], content[:200] + bytes(200) + content[400:]):
+    name = content.replace(b"sentence1", b"\xffentence1")
+    for damaged in (content[:-20], content[:200] + bytes(200) + content[400:], name):
         (tmp_path / "damaged.parquet").write_bytes(damaged)
-        with pytest.raises(DataError, match="damaged Parquet file"):
+        with pytest.raises(DataError, match="damaged Parquet file[^\n]*$"):
             read(str(tmp_path / "damaged.parquet"))
 
 
@@ -306,6 +312,13 @@ def test_a_file_that_would_fill_the_memory_is_refused(file, monkeypatch, content
     for use in (read, tagged.read, unpacked.read_bytes):
         with pytest.raises(DataError, match=r"1,048,576 bytes, (100 times|a quarter)"):
             use(path)
+    reading, writing = os.pipe()
+    os.write(writing, b"PK\x03\x04" + bytes(1000))
+    os.close(writing)
+    monkeypatch.setattr(unpacked, "MEMORY", 1000)
+    with pytest.raises(DataError, match="larger than 1,000 bytes, a quarter of the memory"):
+        unpacked.read_bytes(f"/dev/fd/{reading}")
+    os.close(reading)
 
 
 def archive(name):
@@ -316,14 +329,16 @@ def archive(name):
 
 
 PACKED = gzip.compress(rows(TEXTS, LABELS).encode() * 50)
+NEWER = zipped(x=COMMAS).replace(b"PK\x01\x02\x14\x03\x14", b"PK\x01\x02\x14\x03\x86")
 FLIPPED = PACKED[:60] + bytes([PACKED[60] ^ 16]) + PACKED[61:]
 
 
 @pytest.mark.parametrize("name, content, said", [
     ("two.zip", zipped(**{"train.csv": COMMAS, "dev.csv": COMMAS}), "of 2 files .train.csv, dev"),
     ("a.xlsx", zipped(**{"[Content_Types].xml": "", "xl/workbook.xml": ""}), "save it as CSV"),
-    ("a.zip", zipped(x=COMMAS)[:-30], "damaged zip file"), ("a.xz", b"abc", "damaged xz file"),
-    ("a.gz", PACKED[:-20], "damaged gz file"), ("a.gz", FLIPPED, "damaged gz file"),
+    ("a.zip", zipped(x=COMMAS)[:-30], "damaged zip file"), ("a.zip", NEWER, "zip file version 13"),
+    ("a.xz", b"abc", "damaged xz file"), ("a.gz", PACKED[:-20], "damaged gz file"),
+    ("a.gz", FLIPPED, "damaged gz file"),
     ("a.tsv.gz", b"a\t1\n", "damaged gz file: Not a gzipped file"),
     ("a.parquet.gz", gzip.compress(b"PAR1\x15\x04"), "is Parquet that was compressed again"),
     ("a.xls", b"\xd0\xcf\x11\xe0\xa1\xb1", "is Excel: save it as CSV"),

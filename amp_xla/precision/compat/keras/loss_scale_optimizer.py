@@ -47,6 +47,7 @@ class LossScaleOptimizer(optimizer.LossScaleOptimizer):
     """
 
     keeps_keras_name = counts_skipped = True
+    inner_field = "inner_optimizer"
 
     def __new__(cls, inner_optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         _check_inner(inner_optimizer)
@@ -76,7 +77,7 @@ class LossScaleOptimizer(optimizer.LossScaleOptimizer):
             self._track_trackable(self.inner, "base_optimizer")
             self._track_trackable(_KerasState(self._state), "loss_scale")
             return
-        # To a checkpoint this object is the inner optimizer, with a loss scale.
+        # Checkpoints treat this object as the inner optimizer, with a loss scale as a child.
         self._trackable = self.inner
         if hasattr(self.inner, "_hyper"):
             keras = sys.modules[facade.own_class(self.inner).__module__]
@@ -90,25 +91,13 @@ class LossScaleOptimizer(optimizer.LossScaleOptimizer):
         """True from TensorFlow 2.4 on: checkpoints treat Keras' class as its inner optimizer."""
         return any(c.__name__ == "DelegatingTrackableMixin" for c in type(self).__mro__)
 
-    @property
-    def inner_optimizer(self) -> Any:
-        return self.inner
-
-    @property
-    def dynamic(self) -> bool:
-        return self._state.dynamic
-
-    @property
-    def initial_scale(self) -> float:
-        return float(self._state.spec.loss_scale)
-
-    @property
-    def dynamic_counter(self) -> Optional[Any]:
-        return self._state.counter
-
-    @property
-    def dynamic_growth_steps(self) -> Optional[int]:
-        return self._state.spec.growth_interval if self.dynamic else None
+    inner_optimizer = property(lambda self: self.inner)
+    dynamic = property(lambda self: self._state.dynamic)
+    initial_scale = property(lambda self: float(self._state.spec.loss_scale))
+    dynamic_counter = property(lambda self: self._state.counter)
+    dynamic_growth_steps = property(
+        lambda self: self._state.spec.growth_interval if self.dynamic else None
+    )
 
     def _delegated(self, name: str) -> bool:
         hyper = getattr(self.inner, "_hyper", {})
@@ -131,22 +120,13 @@ class LossScaleOptimizer(optimizer.LossScaleOptimizer):
         return list(getattr(self.inner, "get_slot_names", list)())
 
     def get_config(self) -> Dict[str, Any]:
-        """Return the configuration of Keras' class."""
+        """Return a configuration that Keras' class reads, too."""
         return {
             "inner_optimizer": facade.described(self.inner),
             "dynamic": self.dynamic,
             "initial_scale": self.initial_scale,
             "dynamic_growth_steps": self.dynamic_growth_steps,
         }
-
-    @classmethod
-    def from_config(
-        cls, config: Dict[str, Any], custom_objects: Optional[Dict[str, Any]] = None, **more: Any
-    ) -> Any:
-        """Return the optimizer of a ``get_config`` dictionary, of this class or of Keras'."""
-        config = dict(config)
-        inner = facade.restored(config.pop("inner_optimizer"), custom_objects)
-        return cls(inner, **config, **more)
 
     def apply_gradients(  # type: ignore[override]
         self,
@@ -193,7 +173,7 @@ class LossScaleOptimizer(optimizer.LossScaleOptimizer):
 
 
 class _KerasState(Trackable):
-    """A loss scale's variables by their names in Keras' checkpoints."""
+    """The variables of a loss scale, tracked by their names in Keras' checkpoints."""
 
     def __init__(self, state: LossScaleVariables) -> None:
         if state.dynamic:

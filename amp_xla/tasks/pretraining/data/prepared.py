@@ -107,8 +107,8 @@ class Manifest:
         if not manifest.total("tokens", "train"):
             listed = ", ".join(f"{manifest.total(name)} {what}" for name, what in LEFT_OUT.items())
             raise DataError(
-                f"the corpus {manifest.settings['corpus']} is empty: no document to train on (left "
-                f"out: {listed})"
+                f"corpus {manifest.settings['corpus']}: no document to train on "
+                f"({manifest.total('documents', 'heldout')} held out; left out: {listed})"
             )
         write(os.path.join(folder, MANIFEST), json_files.encode({"units": units}))
         return manifest
