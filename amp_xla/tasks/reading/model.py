@@ -17,7 +17,7 @@ def reader(encoder: Any) -> Any:
 
 
 def threshold() -> Any:
-    """Return a variable: how much "no answer" must score above the best span.
+    """Return a variable: "no answer" is predicted if its score exceeds the best span's by it.
 
     It is chosen on dev if a dev question has no answer, and saved in checkpoints.
     """
