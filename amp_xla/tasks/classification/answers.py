@@ -1,4 +1,4 @@
-"""Classifiers: evaluation, prediction, scores, export. Only functions import TensorFlow."""
+"""Classifiers: evaluation, prediction, scores, export. TensorFlow is imported in functions."""
 
 from __future__ import annotations
 

@@ -268,7 +268,7 @@ def test_numbers_of_texts_are_no_tokens(file, begin):
     rows = [begin.format(i=i, k=k) + f"{w}\tO\n" for i in range(9) for k, w in enumerate(WORDS)]
     for end in ("", "\n"):
         content = end.join("".join(rows[i : i + 8]) for i in range(0, 72, 8))
-        with pytest.raises(DataError, match="column 0 numbers tokens or texts"):
+        with pytest.raises(DataError, match="column 0 has running numbers"):
             entities.read(file("a.tsv", content))
 
 
