@@ -69,13 +69,15 @@ def build(config: Config, context: RunContext) -> Any:
 
     # scores -> loss -> update
     def objective(output: Any) -> Any:
-        return losses.weighted_mean(model.loss(inputs, output), inputs["weights"]), {}
+        loss = model.sparse_loss(inputs["labels"], output)
+        return losses.weighted_mean(loss, inputs["weights"]), {}
 
     step = context.text_step(linker, inputs, objective, data.batches)
 
     # evaluation
     output = dropout.without(linker)
-    infer = Inference(inputs, {"scores": output, "loss": model.loss(inputs, output)})
+    loss = model.sparse_loss(inputs["labels"], output)
+    infer = Inference(inputs, {"scores": output, "loss": loss})
     evaluate = answers.evaluation(infer, data)
     return context.text_job(linker, step, data, evaluate)
 

@@ -30,7 +30,7 @@ from amp_xla.tasks.similarity.data import Method, PairFiles, check, needed, read
 from amp_xla.training import launch, options
 from amp_xla.training.context import RunContext, text_defaults
 from amp_xla.training.evaluation import vectors
-from amp_xla.training.recipe import Recipe, lazy
+from amp_xla.training.recipe import Recipe
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,11 +79,9 @@ def build(config: Config, context: RunContext) -> Any:
 
     # batches -> logits or vectors
     sizes = data.tokenizer.vocab_size, config.batches.max_length
-    model = similarity.network(
+    model, inputs, rows = similarity.network(
         config.method, config.encoder, *sizes, context.reads_weights, config.pooling
     )
-    inputs = similarity.placeholders(config.method)
-    rows = similarity.model_inputs(config.method, inputs)
 
     # logits or vectors -> loss -> update
     smoothing = config.training.label_smoothing if data.labels.binary else 0.0
@@ -105,7 +103,7 @@ def build(config: Config, context: RunContext) -> Any:
 
 recipe = Recipe(
     Config, build, "spearman", answers.predict, rank=answers.predict, vectors=vectors,
-    scored=answers.scored, exportable=lazy("amp_xla.tasks.similarity.export:similarity"),
+    scored=answers.scored, exportable=answers.exportable,
 )  # fmt: skip
 main = functools.partial(launch.main, recipe)
 

@@ -29,7 +29,7 @@ from amp_xla.tasks.tagging.spans import check, is_flat
 from amp_xla.training import launch, options
 from amp_xla.training.context import RunContext, text_defaults
 from amp_xla.training.evaluation import vectors
-from amp_xla.training.recipe import Recipe, lazy
+from amp_xla.training.recipe import Recipe
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,7 +92,7 @@ def build(config: Config, context: RunContext) -> Any:
 
 recipe = Recipe(
     Config, build, "f1", answers.predict, vectors=vectors, scored=answers.scored,
-    exportable=lazy("amp_xla.tasks.tagging.export:tagger"),
+    exportable=answers.exportable,
 )  # fmt: skip
 main = functools.partial(launch.main, recipe)
 

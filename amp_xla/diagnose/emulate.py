@@ -62,7 +62,7 @@ def rounded(graph_def: Any) -> Set[str]:
 
 
 def cast_to_half(graph_def: Any) -> Set[str]:
-    """Return the nodes of a graph that a cast to half reads."""
+    """Return the nodes whose output a cast to half reads."""
     casts = [n for n in graph_def.node if n.op == "Cast" and n.attr["DstT"].type == HALF]
     return {parse_input(node.input[0])[0] for node in casts}
 

@@ -117,7 +117,7 @@ class GraphCopies(contextlib.AbstractContextManager):
     def record(
         self, copy: str, graph_def: Any, names: Collection[str]
     ) -> Tuple[List[Any], Dict[Tensor, ValueRange]]:
-        """Record each float32 output of the nodes ``names`` of a copy, outside v1 while loops.
+        """Record float32 outputs of a copy's nodes ``names``; those in v1 while loops are left out.
 
         Return the recording operations, which must be run, and the records. The records
         of nodes that never run (a branch that is not taken) stay empty.

@@ -176,7 +176,7 @@ def _blockers(nodes: Sequence[_Node], origins: NodeOrigins) -> List[BlockerRepor
 
 
 def _misfits(graph: Mapping[str, Any], origins: NodeOrigins) -> List[Misfit]:
-    """Return constants that do not fit float16; first those that are rounded to float16."""
+    """Return constants outside float16's range; first those that the graph casts to it."""
     readers = nodes.consumers(graph)
     out = []
     for name, node in graph.items():

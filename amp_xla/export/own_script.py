@@ -172,7 +172,9 @@ def exportable(
 
 
 def _refused(problem: str) -> AmpXlaError:
-    return AmpXlaError(f"--format hf and google: {problem}; or use --format savedmodel or onnx")
+    return AmpXlaError(
+        f"--format hf or google: {problem}; --format savedmodel and onnx do not need this"
+    )
 
 
 def _samples(model: Any, batch: Any, built: Sequence[Any]) -> Tuple[np.ndarray, ...]:

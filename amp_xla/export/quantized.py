@@ -1,4 +1,4 @@
-"""int8 weights for ONNX; their answers to dev texts and their speed are compared with float32."""
+"""ONNX models with int8 weights; comparison of their answers and speed with float32."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ def quantize(model: Exportable, folder: Path, dev: Dataset, accept: bool) -> str
     )
     if same < _LEAST and not accept:
         raise AmpXlaError(
-            f"--dtype int8: {line}; allowed: at least {_LEAST:.0%}, or --accept-accuracy; nothing "
-            "was written"
+            f"--dtype int8: {line}. At least {_LEAST:.0%} must be equal, so nothing was written; "
+            "--accept-accuracy writes it"
         )
     (folder / REPORT).write_bytes(json_files.encode(compared))
     speeds, sizes = zip(*((x["texts_per_second"], x["megabytes"]) for x in compared["files"]))

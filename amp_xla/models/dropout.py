@@ -151,7 +151,7 @@ def _stream() -> _Stream:
 
 
 def _seed(name: str) -> bytes:
-    """Count a call of a layer on this rank; return the seed of its masks."""
+    """Count a call of a layer on this rank; return the seed of the call's masks."""
     stream = _stream()
     call = stream.calls[name] = stream.calls.get(name, -1) + 1
     rank = f"/rank {world().rank}" if world().rank else ""

@@ -112,7 +112,7 @@ class LanguageModel:
         return {**encoders.inputs_of(self.model, shape, shape), "positions": positions}
 
     def logits(self, vectors: Any, positions: Any) -> Any:
-        """Build the logits: float [B, L, hidden], int32 [B, K] -> float [B * K, padded]."""
+        """Build logits: hidden states [B, L, hidden], positions [B, K] -> [B * K, padded words]."""
         hidden = self.config["hidden_size"]
         length = self._length or tf.shape(vectors)[1]
         rows = tf.range(tf.shape(positions)[0])[:, None] * length

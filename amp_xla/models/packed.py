@@ -34,9 +34,10 @@ def pooled(encoder_model: Any, slots: int, first: bool = False) -> Any:
 
 
 def _shares(numbers: Any, most: Any, dtype: Any) -> Any:
-    """Return weights of means per number below ``most``: int [R, L] -> [R, most, L], sum 1.
+    """Return weights that average the places of each number: int [R, L] -> [R, most, L].
 
-    A number that does not occur has zeros; 0 / 0 would make the step not finite.
+    The weights of a number, which is below ``most``, have sum 1. They are zero if it does not
+    occur, because 0 / 0 would make the step not finite.
     """
     member = tf.equal(tf.cast(numbers, tf.int32)[:, None, :], tf.range(most)[None, :, None])
     share = tf.cast(member, dtype)

@@ -140,7 +140,7 @@ class OptimizerFacade(Trackable):
         return list(self.variables)
 
     def get_weights(self) -> List[Any]:
-        """Return the values of ``weights`` as NumPy arrays, in a graph from Keras' session."""
+        """Return the values of ``weights`` as NumPy arrays; in graphs, of Keras' session."""
         return list(self._keras_backend().batch_get_value(self.weights))
 
     def set_weights(self, values: Sequence[Any]) -> None:

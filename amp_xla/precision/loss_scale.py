@@ -59,8 +59,8 @@ class _LossScale:
     def unscale(self, tree: T) -> T:
         """Divide floating leaves by the scale, in float32 (float64 stays float64).
 
-        Half-precision leaves become float32: 2**-11 at scale 2**15 is 2**-26, zero in float16.
-        Sparse gradients stay sparse.
+        Half-precision leaves become float32, because float16 rounds small quotients to zero, such
+        as 2**-11 / 2**15. Sparse gradients stay sparse.
         """
         return arrays.map_floats(lambda x: arrays.widen(x) / self._factor(x), tree, True)
 

@@ -253,7 +253,7 @@ class Steps:
         return operation
 
     def _decide(self, step: Step, parts: Parts, norm: Norm) -> None:
-        """Set ``finite`` to the decision of all ranks and replicas, including ``tests``."""
+        """Set ``finite``: whether all ``tests`` hold, on all ranks and replicas."""
         if self.global_clipnorm is not None or any("global_clipnorm" in i.clips for i, _ in parts):
             # Finite gradients can have an infinite norm, and clipping by it makes NaN.
             step.tests.append(tf.is_finite(norm()))

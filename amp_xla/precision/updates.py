@@ -99,7 +99,7 @@ def if_applied(
 
 @contextlib.contextmanager
 def apart() -> Iterator[List[Any]]:
-    """Remove control dependencies on updates of layers within the block; yield these updates."""
+    """Within the block, let operations not wait for updates of layers; yield these updates."""
     graph, updates = tf.get_default_graph(), []
     waits = list(graph._current_control_dependencies()) if in_v1_graph() else []
     if waits and graph._get_control_flow_context() is None:

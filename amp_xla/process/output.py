@@ -63,7 +63,7 @@ def tolerate_encoding() -> None:
 
 
 def flush() -> None:
-    """Flush standard output; raises the errors of ``lines``."""
+    """Flush standard output; raise the same errors as ``lines``."""
     with _writing():
         sys.stdout.flush()
 
@@ -93,9 +93,9 @@ def discard(stream: int = 1) -> None:
 
 
 def _open_closed() -> List[str]:
-    """Open closed standard streams on /dev/null; return their names.
+    """Open standard streams that are closed on /dev/null; return their names.
 
-    Otherwise the next opened file gets the number of a stream, and C libraries print into it.
+    Otherwise the next opened file gets descriptor 0, 1 or 2, and C libraries print into it.
     """
     closed = [name for name in ("stdin", "stdout", "stderr") if getattr(sys, name) is None]
     for name in closed:

@@ -147,7 +147,7 @@ def _xla(settings: Settings, current: str, gpu: bool, cache: str) -> str:
 
 
 def check(environ: Mapping[str, str], tf2: bool) -> List[str]:
-    """Return one sentence per variable that TensorFlow would ignore or not understand."""
+    """Return a sentence per environment variable that TensorFlow would ignore or not understand."""
     lists = LISTS_TF1 + LISTS_TF2 if tf2 else LISTS_TF1
     known = [f"{REWRITE_PREFIX}{s}_{a}" for s in lists for a in ("ADD", "REMOVE")]
     known += [REWRITE_PREFIX + other for other in _REWRITE_OTHERS]

@@ -15,8 +15,8 @@ _legacy: Any = getattr(tf.keras.optimizers, "legacy", tf.keras.optimizers)
 class Adam(_legacy.Adam):
     """Keras' Adam, which updates all rows in each step, including rows that are not in the batch.
 
-    It equals Adam on a table in one process. One kernel updates all rows in place; Keras'
-    implementation would need the memory of several tables.
+    Results equal those of Adam in one process, which has the whole table. One kernel updates all
+    rows in place; Keras' implementation would need the memory of several tables.
     """
 
     def _resource_apply_sparse(

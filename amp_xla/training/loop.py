@@ -316,7 +316,8 @@ class Loop:
         try:
             return {name: float(value) for name, value in found.items()}
         except (AttributeError, TypeError, ValueError):
-            raise AmpXlaError(f"evaluate must return numbers by name; found: {found!r}") from None
+            shown = " ".join(repr(found).split())
+            raise AmpXlaError(f"evaluate must return numbers by name; found: {shown}") from None
 
     @property
     def _is_writing(self) -> bool:

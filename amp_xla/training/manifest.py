@@ -19,7 +19,7 @@ class CheckpointError(AmpXlaError):
 
 
 def _is_whole(path: Path, entry: Any) -> bool:
-    """Return whether a file has an entry's size and SHA-256; one of another size is not read."""
+    """Return whether a file has an entry's size and SHA-256; without this size, it is not read."""
     with regular.opened(path) as file:
         size = os.fstat(file.fileno()).st_size
         same_size = isinstance(entry, dict) and entry.get("bytes") == size

@@ -79,7 +79,7 @@ class Recipe:
         return "" if path.parent == Path(own_package().__path__[0]).resolve() else shortest(path)
 
     def parse(self, words: Optional[Sequence[str]]) -> Any:
-        """Return the configuration that the flags ``words`` set; None = the command line's."""
+        """Return the configuration given by flags, ``words``; None = those of the command line."""
         stored = functools.partial(resumed_settings, recipe=self.name)
         return parse(self.config, words, f"amp-xla train {self.file or self.name}", stored)
 

@@ -142,8 +142,8 @@ def _sharing(
 ) -> Tuple[Dict[str, Any], Optional[Any], Sequence[Any]]:
     """Build inputs, loss factor and sums of a step that may compute only a part of a batch.
 
-    The factor is None if the step computes whole batches. The sums over ranks are of loss, metrics
-    and, with several ranks, ``FLAG``.
+    The factor is None if the step computes whole batches. Loss and metrics are summed over ranks;
+    with several ranks, so is ``FLAG``.
     """
     ranks = distributed.current()
     if not ranks.several and micro_batches == 1:

@@ -28,12 +28,12 @@ MISTAKES = [  # a part of the recipe, what somebody wrote in its place, the erro
     (
         "losses.weighted_mean(squares, inputs['weights'])",
         "squares",
-        "loss of .*; found: shape (?,)",
+        "loss of .*; found: shape .None,",
     ),
     (
         "['weights']), {}",
         "['weights']), {'error': squares}",
-        "error of .* number; found: shape (?,)",
+        "error of .* number; found: shape .None,",
     ),
     ("return {'pearson'", "{'pearson'", "evaluate must return numbers by name; found: None"),
     ("pearson(values, labels),", "values,", "evaluate must return .*; found: {'pearson': array"),
@@ -133,7 +133,7 @@ def test_a_part_of_another_shape_is_named(command, part, mistake, problem):
     (command.folder / "wrong.py").write_text(recipe.replace(part, mistake))
     words = [*FLAGS, "--epochs", "1", "--checkpoint-every", "0"]
     error = command(CLI, "train", "wrong.py", *words).error
-    assert re.search(re.escape(problem).replace(r"\.\*", ".*"), error)
+    assert re.search(problem, error)
 
 
 @pytest.mark.once

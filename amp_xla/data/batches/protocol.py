@@ -65,9 +65,9 @@ class SharedBatch(NamedTuple):
 
 
 class RankShard(MappedBatches):
-    """One rank's rows of the batches ``whole``; a ``BatchSource``.
+    """A ``BatchSource`` with one rank's rows of the batches of ``whole``.
 
-    Each rank has ``micro_batches`` per batch.
+    Each rank divides its part of a batch into ``micro_batches``.
     """
 
     def __init__(self, whole: BatchSource, rank: int, size: int, micro_batches: int = 1) -> None:

@@ -97,10 +97,10 @@ class WindowBatches(Batches):
         return f"{super().describe()}; {several:,} texts in windows, at most {most} each"
 
     def _units(self, epoch: int) -> List[Tuple[np.ndarray, np.ndarray]]:
-        """Return the units, rows that stay together, of each length in the order of an epoch.
+        """Return, for each length, its units in the order of an epoch.
 
-        A unit is given by the windows in its first row, int64 [units, slots], -1 = no window, and
-        by its number of rows, int64 [units].
+        A unit is a group of rows that stay together. It is given by the windows in its first row,
+        int64 [units, slots], -1 = no window, and by its number of rows, int64 [units].
         """
         plan = self._source._plan(epoch)
         rows = np.concatenate([ids.reshape(len(ids), self.slots) for _, ids in plan])
@@ -111,7 +111,7 @@ class WindowBatches(Batches):
         return [(leads[bucket == number], sizes[bucket == number]) for number in numbers]
 
     def _plan(self, epoch: int) -> List[Tuple[int, np.ndarray]]:
-        """Return length and windows of each batch; these are int64 [rows], or [rows, slots]."""
+        """Return each batch's length, and its windows, int64 [rows], or [rows, slots] if packed."""
         source, buckets = generator(self._seed, epoch), []
         for (leads, sizes), packed in zip(self._units(epoch), self._packed):
             groups = shared(packed, np.arange(len(leads)), sizes)

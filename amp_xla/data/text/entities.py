@@ -119,15 +119,15 @@ def read(path: str, nested: bool = True, on_bad_line: str = "error") -> Dataset:
 
 
 def _columns(path: str, rows: Sequence[List[str]], kind: str) -> Tuple[Layout, str]:
-    """Return the layout of tokens and tags, and warnings; raise ``DataError`` for other columns."""
+    """Return which columns are tokens and tags, and warnings; raise ``DataError`` if none are."""
     filled = [row for row in rows if row and row[0] != DOCUMENT] or [["", ""]]
     cells, first = numbers(filled[0]), [row[0] for row in filled]
     again = sum(a == b for a, b in zip(first, first[1:]))
     numbered = 2 * again > len(first) or all(map(str.isdigit, first))
     if len(cells) > 2 and numbered and kind != "comma":
         raise DataError(
-            f"{called(path)}: column 0 numbers tokens or texts; the token must be in "
-            f"column 0, and its tag in the last one (cut -f 2- removes column 0)"
+            f"{called(path)}: column 0 has numbers of tokens or texts; the token must be in column "
+            f"0, and its tag in the last column (cut -f 2- removes column 0)"
         )
     _refuse_two_tags(path, filled)
     remark = _positions(first)
@@ -182,7 +182,8 @@ def _from_json(content: Any) -> Tuple[str, List[Entity]]:
                 for first, last in places
             ]
     if not isinstance(given, list):
-        raise ValueError(f"no list {FIELDS[0]!r}; found: {', '.join(map(repr, record))[:60]}")
+        fields = ", ".join(map(repr, record))[:60]
+        raise ValueError(f"the field {FIELDS[0]!r} must be a list; the fields are {fields}")
     return text, [_entity(text, each) for each in given]
 
 
@@ -198,7 +199,9 @@ def _entity(text: str, given: Any) -> Entity:
         start, end, label = values
         if words not in (None, text[start:end]):
             if text[start : end + 1] != words:
-                raise ValueError(f"entity {shown}: the text has {text[start : end + 1]!r} there")
+                raise ValueError(
+                    f"entity {shown}: at this place the text has {text[start : end + 1]!r}"
+                )
             end += 1
         if 0 <= start < end <= len(text) and label.strip():
             return Entity(start, end, text_value({"label": label}, "label"))

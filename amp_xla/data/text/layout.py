@@ -26,7 +26,7 @@ class Known(NamedTuple):
     labels: Sequence[str] = ()
 
     def of_texts(self) -> List[str]:
-        """Return the names of texts and second texts."""
+        """Return the known names of columns of first and second texts."""
         return [name for pair in self.texts for name in pair if name]
 
 

@@ -89,7 +89,7 @@ class Table(NamedTuple):
     def of(
         cls, path: str, lines: Sequence[str], bad: List[BadLine], comma: bool = False
     ) -> Table:  # fmt: skip
-        """Return the table in ``lines``; ``comma``: commas separate cells, whatever its name."""
+        """Return the table in ``lines``; with ``comma``, of CSV whatever the file's name is."""
         rows: Any = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
         name, first = plain_name(path).lower(), rows[0][1] if rows else ""
         if rows and (name.endswith(JSON_SUFFIXES) or JSON.match(first)):

@@ -295,7 +295,7 @@ def _inputs(table: Table, layout: Layout, fields: Sequence[str], count: int) -> 
 
 
 def split(labels: Any, separator: str) -> List[Any]:
-    """Split a text into labels, without blank ones; a number is one label."""
+    """Split a value that is a text into labels, without blank ones; a number is one label."""
     parts = labels.split(separator) if isinstance(labels, str) else [labels]
     return [part for part in parts if not isinstance(part, str) or part.strip()]
 

@@ -96,8 +96,8 @@ _Interpreter: Any = pickle._Unpickler
 class _Unpickler(_Interpreter):
     """Unpickler of dictionaries of tensors, which refuses all other classes and functions.
 
-    It extends the unpickler written in Python, and runs only the instructions in PyTorch's files.
-    The one in C makes a list as long as the pickle says, and hashes any key.
+    It extends Python's unpickler in Python, and accepts only the instructions that PyTorch writes.
+    With the unpickler in C, a hostile file could make a list of any length or hash any object.
 
     It adds the storages that it reads to ``storages``, by key; ``path`` is for messages.
     """

@@ -1,4 +1,4 @@
-"""Evaluation, predictions, scores, export of the classifiers; functions import TensorFlow."""
+"""Classifiers: evaluation, prediction, scores, export. TensorFlow is imported in functions."""
 
 from __future__ import annotations
 
@@ -13,24 +13,20 @@ from amp_xla.data.labelled import Labelled
 from amp_xla.data.text.labels import Labels, Scale
 from amp_xla.export.model import Exportable, Run
 from amp_xla.report.scores import correlations
+from amp_xla.training import evaluation as inference
 from amp_xla.training import sample_scores
 from amp_xla.training.answers import Answers, label_answers
 from amp_xla.training.checkpoint import Checkpoint
-from amp_xla.training.evaluation import (
-    Evaluation,
-    Infer,
-    classification,
-    of_lines,
-    per_sample,
-    several_labels,
-)
 from amp_xla.training.sample_scores import NumberScores, Samples, Scorer
 
 POINTS = 500  # of the scatter plot
+_LOAD = (
+    'from transformers import pipeline; pipeline("text-classification", "{{}}", truncation=True{})'
+)
 
 
-def evaluation(model: Any, inputs: Dict[str, Any], data: Labelled) -> Evaluation:
-    """Return the evaluation of a model on dev texts; ``inputs``: see ``inputs_of``."""
+def evaluation(model: Any, inputs: Dict[str, Any], data: Labelled) -> inference.Evaluation:
+    """Return the evaluation of a model on dev texts; ``inputs`` are those of ``inputs_of``."""
     from amp_xla.models import dropout, losses
     from amp_xla.training.step import Inference
 
@@ -41,34 +37,34 @@ def evaluation(model: Any, inputs: Dict[str, Any], data: Labelled) -> Evaluation
     outputs = {"logits": logits, "loss": losses.cross_entropy(inputs["labels"], logits)}
     infer, batches = Inference(inputs, outputs), data.dev_batches
     if losses.several(inputs["labels"], logits):
-        return functools.partial(several_labels, infer, batches)
-    return functools.partial(classification, infer, batches, len(data.labels))
+        return functools.partial(inference.several_labels, infer, batches)
+    return functools.partial(inference.classification, infer, batches, len(data.labels))
 
 
-def _of_numbers(infer: Infer, data: Labelled) -> Dict[str, float]:
-    """Return correlations, mean absolute error and mean loss of numbers."""
+def _of_numbers(infer: inference.Infer, data: Labelled) -> Dict[str, float]:
+    """Return correlations of labels and predictions, mean absolute error and mean loss."""
     labels = np.array(data.dev.labels, np.float64)
-    values, loss = per_sample(infer, data.dev_batches, len(labels), ("score", "loss"))
+    values, loss = inference.per_sample(infer, data.dev_batches, len(labels), ("score", "loss"))
     found = data.labels.labels(values)
     error, mean = float(np.abs(found - labels).mean()), float(loss.mean())
     return {**correlations(labels, found), "mean_absolute_error": error, "loss": mean}
 
 
 def predict(config: Any, checkpoint: Checkpoint, lines: List[str]) -> Answers:
-    """Return the probability of each label for each line, or the number of each line."""
+    """Return the label probabilities of each line, or the predicted number in a regression."""
     from amp_xla.backend import tf
 
     if config.files.regression:
         scale = Scale.load(checkpoint.file("labels.json"))
-        values = of_lines(config, checkpoint, lines, 1, lambda logits: logits[:, 0]).tolist()
-        pairs = zip(map(scale.labels, values), lines)
+        values = inference.of_lines(config, checkpoint, lines, 1, lambda logits: logits[:, 0])
+        pairs = zip(map(scale.labels, values.tolist()), lines)
         return Answers(
             [([f"{x:.4f}", line], {"score": float(f"{x:.12g}")}) for x, line in pairs],
             {"score": None},
         )
     labels, several = Labels.load(checkpoint.file("labels.json")).names, config.files.multilabel
     probabilities = tf.nn.softmax if several is None else tf.sigmoid
-    rows = of_lines(config, checkpoint, lines, len(labels), probabilities)
+    rows = inference.of_lines(config, checkpoint, lines, len(labels), probabilities)
     return label_answers(lines, labels, rows, several)
 
 
@@ -80,29 +76,24 @@ def exportable(config: Any, checkpoint: Checkpoint) -> Exportable:
     if config.files.regression:
         return _regression(config, checkpoint)
     labels = Labels.load(checkpoint.file("labels.json")).names
-    several = config.files.multilabel is not None
-    activation = tf.sigmoid if several else tf.nn.softmax
-    load = (
-        'from transformers import pipeline; pipeline("text-classification", "{}", truncation=True'
-    )
-    problem = ("multi" if several else "single") + "_label_classification"
+    activation, formula, problem, more = tf.nn.softmax, "softmax({})", "single", ""
+    if config.files.multilabel is not None:
+        activation, formula, problem, more = tf.sigmoid, "sigmoid({})", "multi", ", top_k=None"
     return text_models.classifier(
         config, checkpoint, len(labels),
-        lambda logits: {"probabilities": activation(logits), "logits": logits},
-        "sigmoid({})" if several else "softmax({})", labels,
-        load=load + (", top_k=None)" if several else ")"), settings={"problem_type": problem},
+        lambda logits: {"probabilities": activation(logits), "logits": logits}, formula, labels,
+        load=_LOAD.format(more), settings={"problem_type": f"{problem}_label_classification"},
     )  # fmt: skip
 
 
 def _regression(config: Any, checkpoint: Checkpoint) -> Exportable:
-    """Return the model of numbers; its exported head includes the scale of the labels."""
+    """Return the regression model; its exported head predicts labels, not scaled values."""
     from amp_xla.export import text_models
 
     scale = Scale.load(checkpoint.file("labels.json"))
     exported = text_models.classifier(
         config, checkpoint, 1, lambda logits: {"score": scale.labels(logits[:, 0])}, "{}",
-        load='from transformers import pipeline; pipeline("text-classification", "{}", '
-        'truncation=True, function_to_apply="none")',
+        load=_LOAD.format(', function_to_apply="none"'),
         settings={"problem_type": "regression", "id2label": {"0": "score"},
                   "label2id": {"score": 0}},
     )  # fmt: skip
@@ -119,7 +110,7 @@ def _regression(config: Any, checkpoint: Checkpoint) -> Exportable:
 
 
 class RegressionScores(NumberScores):
-    """Scores of numbers, and the points of a scatter plot."""
+    """Scores of a regression, and the points of its scatter plot."""
 
     def score(self, rows: np.ndarray) -> Dict[str, float]:
         error = float(np.abs(rows[:, 0] - rows[:, 1]).mean())

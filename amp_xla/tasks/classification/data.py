@@ -68,9 +68,9 @@ def read(files: TextFiles, preparation: Preparation) -> Labelled:
 
 
 def _targets(files: Any, given: Sequence[List[str]]) -> Tuple[Any, List[np.ndarray], str, str]:
-    """Return ``Labels`` or ``Scale``, both parts' labels as arrays, a description, warnings.
+    """Return ``Labels`` or ``Scale``; training and dev labels as arrays; description; warnings.
 
-    Raises ``DataError`` if labels are many different numbers, and no flag says how to read them.
+    Raises ``DataError`` if labels are many different numbers and no flag says what they mean.
     """
     names = sorted(set(given[0]))
     many = many_numbers(names) if files.multilabel is None else None

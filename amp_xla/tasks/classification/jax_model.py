@@ -59,7 +59,7 @@ def new_model(config: Any, shape: Dict[str, Any], classes: int, weights: bool) -
 
 
 def dropout(config: Any, shape: Dict[str, Any], dtype: Any) -> Tuple[float, float, bool]:
-    """Return the argument ``dropout`` of ``training_step``; check that cuDNN has the attention."""
+    """Return ``dropout`` for ``training_step``; raise an error if cuDNN lacks this attention."""
     if config.attention == "plain":
         return (*config.encoder.rates, False)
     size = shape["hidden_size"] // shape["num_attention_heads"]
@@ -69,7 +69,7 @@ def dropout(config: Any, shape: Dict[str, Any], dtype: Any) -> Tuple[float, floa
             f"128; found: {jax.local_devices()[0].device_kind}, {dtype.__name__}, heads of {size}; "
             f"change that, or take --attention plain"
         )
-    note("attention by cuDNN; no attention weights are dropped, because it has no dropout in JAX")
+    note("attention by cuDNN, which has no dropout in JAX: no attention weights are dropped")
     return config.encoder.dropout, 0.0, True
 
 

@@ -1,6 +1,6 @@
-"""Answers to questions: evaluation on dev questions, answers to new ones, export.
+"""Answers to questions: evaluation, prediction, export.
 
-TensorFlow is imported by functions only.
+Only functions import TensorFlow.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def evaluate(infer: Infer, data: Labelled, threshold: Any, most: int) -> Dict[st
 
 
 def predict(config: Any, checkpoint: Checkpoint, lines: Sequence[str]) -> Answers:
-    """Return answer, score and question; each line is a question and its passage, a tab between."""
+    """Return answer, score and question of each line: a question and a passage, a tab between."""
     from amp_xla.backend import K
     from amp_xla.models import dropout, encoders
     from amp_xla.tasks.reading import model
@@ -103,7 +103,7 @@ def _fields(text: str, chance: float, start: int, end: int) -> Dict[str, Any]:
 
 
 def exportable(config: Any, checkpoint: Checkpoint) -> Any:
-    """Return the model to export, which scores each token as the answer's first and last one."""
+    """Return the model to export: scores of each token as the first and the last of the answer."""
     from amp_xla.export import graph, text_models
     from amp_xla.tasks.reading import model
 

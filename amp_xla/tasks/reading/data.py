@@ -108,8 +108,8 @@ def encode(
 ) -> AlignedTexts:
     """Return [CLS] question [SEP] passage [SEP], and where the tokens are in the passages.
 
-    Passages are cut or in windows, as by ``Encoded.fitting``; very long questions are cut. All
-    tokens of a word have the characters of the word.
+    Passages are cut or in windows, as by ``Encoded.fitting``; very long questions are cut. The
+    position of a token is that of its whole word.
     """
     continues = [token.startswith("##") for token in tokenizer.tokens]
     known = {}
@@ -134,8 +134,8 @@ def targets(
 ) -> np.ndarray:
     """Return the first and last token of the first answer that is found, from 1, int32 [N, 2].
 
-    Both are 0 if there is no answer; both are -1 if none is in the tokens. ``problems``
-    gets reason -> answers that are not found, or not at the start in their file.
+    Both are 0 if the question has no answer, and -1 if no answer is in the tokens. ``problems`` is
+    filled: reason -> answers that are not found, or not at the start that their file gives.
     """
     tokens = np.zeros((len(data), 2), np.int32)
     for i, label in enumerate(data.labels or []):
@@ -174,7 +174,7 @@ def with_labels(batch: Batch, spans: np.ndarray) -> Batch:
 
 
 def read(files: ReadingFiles, preparation: Preparation, most: int) -> Labelled:
-    """Read the files, or the built-in questions; ``most``: maximum tokens of an answer."""
+    """Read the files, or the built-in questions; ``most`` is the maximum tokens of an answer."""
     parts = train, dev = files.read(preparation.seed)
     tokenizer = preparation.vocabulary.tokenizer(train.all_texts, preparation.bert)
     tokens, spans, warnings = [], [], ""

@@ -17,9 +17,10 @@ def reader(encoder: Any) -> Any:
 
 
 def threshold() -> Any:
-    """Return a variable: how much "no answer" must score above the best span.
+    """Return the variable of the threshold for "no answer".
 
-    It is chosen on dev if a dev question has no answer, and saved in checkpoints.
+    "No answer" is predicted if its score exceeds the best span's by more than the threshold. The
+    threshold is chosen on dev if a dev question has no answer, and saved in checkpoints.
     """
     never = tf.constant_initializer(1e30)
     return tf.get_variable("threshold", (), tf.float32, trainable=False, initializer=never)

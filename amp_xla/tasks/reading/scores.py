@@ -57,8 +57,8 @@ def cmrc(answer: str, right: str, tokenizer: Any) -> Tuple[float, float]:
 def compared(answers: Sequence[str], labels: Sequence[str]) -> np.ndarray:
     """Return exact match and F1 of each answer with the closest right one, float64 [N, 2].
 
-    They are CMRC's if most right answers are Chinese, else SQuAD's, and SQuAD 2.0's if a question
-    has no answer.
+    The scores are CMRC's if most right answers are Chinese, SQuAD 2.0's if a question has no
+    answer, else SQuAD 1.1's.
     """
     each, score = [list(dict(json.loads(label))) for label in labels], squad
     texts = [text for right in each for text in right]

@@ -1,4 +1,4 @@
-"""Samples with slots: files in Criteo's format, a built-in task, batches. Imports no TensorFlow.
+"""Click samples: files in Criteo's format, a built-in task, batches. Imports no TensorFlow.
 
 A file is read once before training, to check and count its lines, hash its content and record where
 blocks of lines begin. Later each block is read when it is needed. Lines are shuffled within blocks,
@@ -21,6 +21,7 @@ import numpy as np
 from typing_extensions import Annotated
 
 from amp_xla.config import MAY_CHANGE, within
+from amp_xla.data.batches.buckets import filled
 from amp_xla.data.batches.order import permutation
 from amp_xla.data.batches.protocol import Batch
 from amp_xla.data.text import corpora
@@ -39,14 +40,14 @@ Parsed = Tuple[float, List[float], List[int]]
 
 
 class Columns(NamedTuple):
-    """Counts of the columns after the label: first those with numbers, then the slots."""
+    """Columns after the label: first ``numbers``, then ``slots``, which have categorical values."""
 
     numbers: int
     slots: int
 
 
 class Lines:
-    """The checked lines of bytes or of a file, which may be compressed.
+    """The lines of a file, which may be compressed, or of bytes; all are checked at first.
 
     Args:
       numbers: how many columns after the label are numbers; the others are slots.
@@ -78,8 +79,8 @@ class Lines:
                         if 0 < tabs <= numbers:
                             raise LineError(
                                 0,
-                                f"{tabs} columns after the label; {numbers} of them are numbers, "
-                                "which leaves no slot; --numbers sets how many are numbers",
+                                f"{tabs} columns after the label leave no slot after {numbers} "
+                                f"numbers; allowed: --numbers up to {tabs - 1}",
                             )
                     if line[:2] not in (b"0\t", b"1\t"):
                         label = line.split(b"\t")[0][:20].decode("utf-8", "replace").strip()
@@ -157,6 +158,7 @@ def block_of(batch_size: int) -> int:
     return max(1, _BLOCK // batch_size) * batch_size
 
 
+@dataclasses.dataclass(eq=False)
 class SlotBatches:
     """The batches of a file; follows ``BatchSource``. ``batch_of`` describes the arrays.
 
@@ -167,41 +169,36 @@ class SlotBatches:
       shuffle: False keeps the order of the file.
     """
 
-    def __init__(
-        self,
-        lines: Lines,
-        batch_size: int,
-        rows: int,
-        values: int = 1,
-        seed: int = 0,
-        shuffle: bool = True,
-    ) -> None:
-        self._lines, self._batch, self._rows, self._values = lines, batch_size, rows, values
-        self._seed, self._shuffle = seed, shuffle
+    lines: Lines
+    batch_size: int
+    rows: int
+    values: int = 1
+    seed: int = 0
+    shuffle: bool = True
 
     @property
     def shapes(self) -> Sequence[Tuple[int, int]]:
         """(samples, ids per sample), the same for all batches."""
-        return [(self._batch, self._lines.columns.slots * self._values)]
+        return [(self.batch_size, self.lines.columns.slots * self.values)]
 
     def steps_per_epoch(self) -> int:
         """Return the number of batches per epoch."""
-        return -(-len(self._lines) // self._batch)
+        return -(-len(self.lines) // self.batch_size)
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
         """Yield the batches of ``epoch`` from ``start`` on, without reading earlier blocks."""
-        columns, batches_per_block = self._lines.columns, self._lines.block // self._batch
+        columns, batches_per_block = self.lines.columns, self.lines.block // self.batch_size
         first = start // batches_per_block
-        begin = (start - first * batches_per_block) * self._batch
-        for number, lines in enumerate(self._lines.blocks(first), first):
+        begin = (start - first * batches_per_block) * self.batch_size
+        for number, lines in enumerate(self.lines.blocks(first), first):
             order = np.arange(len(lines))
-            if self._shuffle:
-                order = permutation(len(lines), self._seed, epoch, number)
-            for at in range(begin, len(lines), self._batch):
-                chosen = order[at : at + self._batch]
-                parsed = [parse_line(lines[i], columns, self._values) for i in chosen]
-                ids = number * self._lines.block + chosen
-                yield batch_of(parsed, columns, self._rows, self._values, ids, self._batch)
+            if self.shuffle:
+                order = permutation(len(lines), self.seed, epoch, number)
+            for at in range(begin, len(lines), self.batch_size):
+                chosen = order[at : at + self.batch_size]
+                parsed = [parse_line(lines[i], columns, self.values) for i in chosen]
+                ids = number * self.lines.block + chosen
+                yield batch_of(parsed, columns, self.rows, self.values, ids, self.batch_size)
             begin = 0
 
 
@@ -227,23 +224,17 @@ def batch_of(
       values], rows of the table, -1 for missing values; ``labels``, ``weights``: float32 [B];
       ``sample_ids``: int64 [B].
     """
-    count = len(parsed)
-    labels = np.zeros(size, np.float32)
-    labels[:count] = [label for label, _, _ in parsed]
-    numbers = np.zeros((size, columns.numbers), np.float32)
+    labels, numbers, hashes = map(np.array, zip(*parsed))
+    count, padding = len(parsed), (0, size - len(parsed))
     # Criteo's numbers are counts, but a few are -1 or -2.
-    raw = np.array([row for _, row, _ in parsed], np.float64).reshape(count, columns.numbers)
-    numbers[:count] = np.log1p(np.maximum(raw, 0.0))
-    hashes = np.full((size, columns.slots, values), -1, np.int64)
-    hashes[:count] = np.array([row for _, _, row in parsed], np.int64).reshape(count, -1, values)
-    ids = np.full(size, -1, np.int64)
-    ids[:count] = sample_ids
+    numbers = np.log1p(np.maximum(numbers.reshape(count, columns.numbers), 0.0))
+    ids = _rows(hashes.reshape(count, columns.slots, values), rows)
     return {
-        "numbers": numbers,
-        "ids": _rows(hashes, rows),
-        "labels": labels,
-        "weights": (ids >= 0).astype(np.float32),
-        "sample_ids": ids,
+        "numbers": np.pad(numbers, [padding, (0, 0)]).astype(np.float32),
+        "ids": filled(ids, size),
+        "labels": np.pad(labels, padding).astype(np.float32),
+        "weights": (np.arange(size) < count).astype(np.float32),
+        "sample_ids": filled(sample_ids, size),
     }
 
 

@@ -19,7 +19,7 @@ from amp_xla.tasks.recommendation.data import Columns, Lines
 
 
 def described(train: Lines, dev: Lines, options: Any, ranks: int) -> str:
-    """Return lines about the first sample, the samples and the table's memory per rank."""
+    """Return lines to print: the first sample, numbers of samples, the table's memory per rank."""
     bytes_of_table = options.rows * options.table_width * 12
     return (
         f"{train.sample()}\n{len(train):,} training and {len(dev):,} dev samples, "
@@ -43,9 +43,8 @@ class Recommender(keras.Model):
         hidden = [max(1, options.hidden >> i) for i in range(options.layers)]
         self._bottom = self._tower(hidden[:-1] + [options.width], "bottom")
         self._top = self._tower(hidden, "top")
-        self._logit, self._first_order = self._dense(1, None, "logit"), None
-        if options.tower == "deepfm":
-            self._first_order = self._dense(1, None, "first_order")
+        self._logit = self._dense(1, None, "logit")
+        self._first_order = self._dense(1, None, "first_order")  # for deepfm only
 
     def call(self, numbers: Any, ids: Any) -> Any:
         """Return logits, float32 [B].
@@ -74,7 +73,6 @@ class Recommender(keras.Model):
         logit = tf.reduce_sum(first, 1) + pairs
         if numbers is not None:
             deep.append(tf.cast(numbers, factors.dtype))
-            assert self._first_order is not None
             logit += self._first_order(numbers)[:, 0]
         return logit + self._score(tf.concat(deep, 1))
 

@@ -1,6 +1,6 @@
-"""Triples: evaluation, those of new texts, scores, export; why F1 is 0.
+"""Triples: evaluation, prediction, scores, export; an explanation if F1 is 0.
 
-Imports no TensorFlow, except in functions.
+Only functions import TensorFlow.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def exportable(config: Any, checkpoint: Checkpoint) -> Exportable:
 
 
 def decode(planes: np.ndarray, length: int) -> List[Tuple[int, ...]]:
-    """Return (predicate, subject's first and last token, object's) of each triple of a text.
+    """Return predicate, subject's first and last token, object's first and last, of each triple.
 
     ``planes`` are the scores of ``data.cells_of``; [CLS] and [SEP] are never part of a name.
     """
@@ -98,23 +98,18 @@ def decode(planes: np.ndarray, length: int) -> List[Tuple[int, ...]]:
     ]
 
 
-def triples(
-    planes: np.ndarray, aligned: AlignedTexts, text: int, names: Sequence[str]
-) -> List[Triple]:
-    """Return a text's triples by their scores, ``planes``, without duplicates."""
-    found = decode(planes, int(aligned.encoded.lengths[text]))
-    return sorted({
-        Triple(aligned.words(text, sh, st), names[p], aligned.words(text, oh, ot))
-        for p, sh, st, oh, ot in found
-    })  # fmt: skip
-
-
 def found_in(
     batch: Batch, out: Mapping[str, Any], aligned: AlignedTexts, names: Sequence[str]
 ) -> Found:
-    """Return the triples of each row; see ``extraction.Decode``."""
-    rows = zip(batch["sample_ids"].tolist(), out["scores"])
-    return [triples(planes, aligned, i, names) if i >= 0 else [] for i, planes in rows]
+    """Return the triples of each row, without duplicates; see ``extraction.Decode``."""
+    triples: Found = [[] for _ in batch["sample_ids"]]
+    for row, text in enumerate(batch["sample_ids"].tolist()):
+        found = decode(out["scores"][row], aligned.encoded.lengths[text]) if text >= 0 else []
+        triples[row] = sorted({
+            Triple(aligned.words(text, sh, st), names[p], aligned.words(text, oh, ot))
+            for p, sh, st, oh, ot in found
+        })  # fmt: skip
+    return triples
 
 
 def state(batch: Batch, out: Mapping[str, Any], found: Found, gold: Found) -> Dict[str, float]:
@@ -152,7 +147,7 @@ class TripleScores(ExtractionScores):
     unit = "triples"
 
     def rows(self) -> np.ndarray:
-        """Add two numbers: predicted triples that touch a true one, and true ones touched."""
+        """Add the counts of predicted triples that touch a true one, and the other way round."""
         partial = [
             [sum(any(map(one.touches, b)) for one in set(a)) for a, b in ((f, g), (g, f))]
             for f, g in zip(self.found, self.gold)

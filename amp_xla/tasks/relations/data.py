@@ -20,10 +20,9 @@ from amp_xla.data.text.layout import Layout
 from amp_xla.data.text.lines import Table, json_object, keys
 from amp_xla.data.text.options import TaggedFiles
 from amp_xla.data.text.readers import Dataset, collected, text_value
-from amp_xla.data.text.unpacked import called
-from amp_xla.errors import DataError
 
 FIELDS = ["spo_list", "triple_list"]  # names of the list of triples
+LISTS = " or ".join(FIELDS)
 VALUE = "@value"
 Cell = Tuple[int, int, int]  # plane, row and column of a score
 
@@ -45,7 +44,7 @@ class Triple(NamedTuple):
         return f"({self.subject}, {self.predicate}, {self.object})"
 
     def touches(self, other: Triple) -> bool:
-        """Return whether predicates are equal, and one subject and object contains the other."""
+        """Return whether predicates are equal, one subject is in the other, and one object too."""
         pairs = zip(self[::2], other[::2])
         return self.label == other.label and all(a in b or b in a for a, b in pairs)
 
@@ -69,28 +68,25 @@ class RelationFiles(TaggedFiles):
     def dataset(self, path: str, run: Optional[Layout] = None, nested: bool = True) -> Dataset:
         """Return the texts of a file; the label of a text is its triples in JSON."""
         table = Table.read(path)
-        if table.rows and table.format != "json":
-            number, line = table.rows[0]
-            raise DataError(
-                f"{called(path)}:{number}: not JSON: {line[:60]!r}; objects with text and "
-                f"{' or '.join(FIELDS)} are needed, one per line or in an array"
-            )
         data = collected(path, table.rows, _sample, table.bad, self.on_bad_line)
         return dataclasses.replace(data, layout=Layout.of_objects(keys(table), FIELDS))
 
 
 def _sample(content: Any) -> Tuple[str, None, str]:
-    record = json_object(content)
+    try:
+        record = json_object(content)
+    except ValueError as error:
+        raise ValueError(f"{error}; needed: objects with text and {LISTS}") from None
     text = text_value(record, "text")
     given = next((record[name] for name in FIELDS if name in record), None)
     if not isinstance(given, list):
-        raise ValueError(f"no list {' or '.join(FIELDS)}; found: {', '.join(record)[:60]!r}")
+        raise ValueError(f"no list {LISTS}; found: {', '.join(record)[:60]!r}")
     triples = sorted({triple for each in given for triple in _triples(each)})
     return text, None, json.dumps(triples, ensure_ascii=False)
 
 
 def _triples(given: Any) -> List[Triple]:
-    """Return the triple of an element, or one per key if its object is a dictionary."""
+    """Return the triples of an element: one, or one per key if its object is a dictionary."""
     values = [given.get(role) for role in Triple._fields] if isinstance(given, dict) else given
     triples: List[Any] = []
     if isinstance(values, list) and len(values) == 3:
@@ -107,7 +103,7 @@ def _triples(given: Any) -> List[Triple]:
 
 
 def span(aligned: AlignedTexts, text: int, words: str) -> Tuple[int, int, str]:
-    """Return the first and last token of ``words``; and why there are none, or an empty text.
+    """Return the first and last token of ``words``; the reason if there are none, else "".
 
     The first occurrence that begins and ends where tokens do is used.
     """
@@ -122,7 +118,7 @@ def span(aligned: AlignedTexts, text: int, words: str) -> Tuple[int, int, str]:
 def cells_of(
     gold: List[List[Triple]], aligned: AlignedTexts, numbers: Dict[str, int], missed: Any
 ) -> List[List[Cell]]:
-    """Return the positive scores of each text, as GPLinker has them; see ``alignment.Find``.
+    """Return the cells of each text whose scores should be positive; see ``alignment.Find``.
 
     Planes 0 and 1 have the first and last token of subjects and of objects; plane 2 + p has the
     first tokens of the subject and the object of predicate p; the last planes have the last tokens.
@@ -145,7 +141,7 @@ def cells_of(
 def with_targets(batch: Batch, cells: List[List[Cell]], planes: int, most: int) -> Batch:
     """Add labels to a batch: the cells in row * L + column, int32 [R, planes, most].
 
-    Free places are 0, the cell of [CLS] and [CLS], which is never positive.
+    Unused places are 0: the cell ([CLS], [CLS]), which is never positive.
     """
     rows, length = batch["token_ids"].shape
     targets = np.zeros((rows, planes, most), np.int32)

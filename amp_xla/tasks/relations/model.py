@@ -5,7 +5,7 @@ Source: Su, "GPLinker", kexue.fm/archives/8888; layers are bert4keras' Efficient
 
 from __future__ import annotations
 
-from typing import Any, Dict
+from typing import Any
 
 from amp_xla.backend import keras, tf
 from amp_xla.models.encoders import pointer
@@ -34,24 +34,19 @@ def linker(encoder: Any, predicates: int, dropout: float) -> Any:
     return keras.models.Model(encoder.inputs, scores)
 
 
-def loss(inputs: Dict[str, Any], scores: Any) -> Any:
-    """Build the loss of each text, float32 [B]."""
-    # AMP converts neither this operation nor those that use its result.
-    scores = tf.ensure_shape(tf.cast(scores, tf.float32), scores.shape)
-    return sparse_loss(inputs["labels"], scores)
-
-
 def sparse_loss(targets: Any, scores: Any) -> Any:
     """Build the sum over planes of ``losses.several_labels``, float32 [B].
 
-    bert4keras subtracts the positive terms from the sum of all, which float32 rounds to nothing
-    once a positive score is high. Here they become minus infinity.
+    bert4keras subtracts the positive terms from the sum of all terms. If a positive score is high,
+    float32 rounds the rest to 0. Here the sum is over the other terms only.
 
     Args:
       targets: positive cells as row * L + column, int32 [B, planes, most]; 0 = none: the cell
         ([CLS], [CLS]) has no loss.
-      scores: float32 [B, planes, L, L].
+      scores: float [B, planes, L, L].
     """
+    # AMP converts neither this operation nor those that use its result.
+    scores = tf.ensure_shape(tf.cast(scores, tf.float32), scores.shape)
     shape = tf.shape(scores)
     flat, cells = tf.reshape(scores, [-1]), shape[2] * shape[3]
     targets = tf.pad(targets, [[0, 0], [0, 0], [0, 1]])

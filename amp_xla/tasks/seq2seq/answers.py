@@ -17,7 +17,7 @@ from amp_xla.models.options import GenerationOptions
 from amp_xla.process import output
 from amp_xla.process.progress import Progress
 from amp_xla.tasks.seq2seq.data import framed
-from amp_xla.tasks.seq2seq.decoding import CachedDecoder, TextGenerator
+from amp_xla.tasks.seq2seq.decoding import CachedDecoder, generate
 from amp_xla.tasks.seq2seq.scores import rouge_l, words
 from amp_xla.training import distributed
 from amp_xla.training.answers import Answers
@@ -30,7 +30,7 @@ ROWS = 32  # texts per batch of the decoder
 
 
 def writer(tokenizer: Tokenizer) -> Callable[[Sequence[int]], str]:
-    """Return a function that joins token ids to a text, as bert4keras' ``decode``, in one line."""
+    """Return a function from token ids to one line of text, by bert4keras' ``decode``."""
     numbers = {token: i for i, token in enumerate(tokenizer.tokens)}
     decode = backend.bert4keras("tokenizers").Tokenizer(numbers).decode
     return lambda ids: " ".join(decode(list(ids)).split())
@@ -46,16 +46,15 @@ def evaluation(
     with dropout.inference():
         decoder = CachedDecoder(lm, rows, 1, length, max_target)
     held = held_out(lm, inputs, data.dev_batches)
-    generate = TextGenerator(decoder, tokenizer.sep_id, GenerationOptions())
-    write = writer(tokenizer)
+    options, write = GenerationOptions(), writer(tokenizer)
     ranks = distributed.current()
     mine = slice(ranks.world.rank, TEXTS, ranks.world.size)
     targets = list(map(words, (dev.pairs or [])[mine]))
 
     def evaluate() -> Dict[str, float]:
         metrics = held()
-        generated = map(words, map(write, generate(sources[mine])))
-        scores = list(map(rouge_l, generated, targets))
+        generated = generate(decoder, tokenizer.sep_id, options, sources[mine])
+        scores = list(map(rouge_l, map(words, map(write, generated)), targets))
         sums = np.array([math.fsum(scores), len(scores)])
         total, count = ranks.total(sums).tolist()
         return {**metrics, "rouge_l": total / max(count, 1.0)}
@@ -80,7 +79,8 @@ def predict(
         lm = config.encoder.language_model(tokenizer.vocab_size, max_length, "unilm", False)
         decoder = CachedDecoder(lm, rows, generation.beams, length, max_target)
     restore_weights(checkpoint, lm.weights)
-    generate, progress = TextGenerator(decoder, tokenizer.sep_id, generation), Progress(0, 0)
+    progress = Progress(0, 0)
     distributed.current().ask = lambda: progress.alive("generating ...")
-    texts = map(writer(tokenizer), generate(sources))
+    generated = generate(decoder, tokenizer.sep_id, generation, sources)
+    texts = map(writer(tokenizer), generated)
     return Answers([([output.printable(text)], {"generated": text}) for text in texts])

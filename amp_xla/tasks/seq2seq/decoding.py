@@ -20,8 +20,8 @@ from amp_xla.models.options import GenerationOptions
 from amp_xla.training import distributed
 
 Attend = Callable[[int, Any, Any, Any], Any]
-# Receives the probability of each token after each live beam, float32 [live, V]; yields the tokens
-# to add and the index of the beam that each extends, both int [live]; returns the text's tokens.
+# Receives the probability of each token after each beam, float32 [K, V], live beams first; yields
+# tokens to add and the index of the beam that each extends, both int [live]; returns all tokens.
 Search = Generator[Tuple[np.ndarray, np.ndarray], np.ndarray, List[int]]
 
 
@@ -42,18 +42,17 @@ class CachedDecoder:
         self._count, heads = lm.config["num_hidden_layers"], lm.config["num_attention_heads"]
         size = lm.config["hidden_size"] // heads
 
-        def cache(count: int, length: int, name: str) -> Any:
+        def cache(*shape: int) -> Any:
             return tf.Variable(
-                tf.zeros([2 * self._count, count, heads, length, size]), trainable=False, name=name,
+                tf.zeros([*shape, size]), trainable=False, name="keys_and_values",
                 collections=[tf.GraphKeys.LOCAL_VARIABLES], use_resource=True,
             )  # fmt: skip
 
-        self._source_cache = cache(rows, source, "source_keys_and_values")
-        self._target_cache = cache(rows * beams, target, "target_keys_and_values")
+        self._source_cache = cache(2 * self._count, rows, heads, source)
+        self._target_cache = cache(rows, beams, 2 * self._count, heads, target)
         self._source_ids = tf.placeholder(tf.int32, [rows, source])
-        shape = [rows, beams]
         self._tokens, self._parents, self._positions = (
-            tf.placeholder(tf.int32, shape) for _ in range(3)
+            tf.placeholder(tf.int32, [rows, beams]) for _ in range(3)
         )
         self._number = tf.placeholder(tf.int32, [])
         self._source_bias = mask_bias(tf.not_equal(self._source_ids, 0))[:, None, None, :]
@@ -80,8 +79,7 @@ class CachedDecoder:
         The beams have ``number`` target tokens so far. ``tokens`` are added to the beams with the
         indices ``parents``, at the position ids ``positions``; all three are int [B, K].
         """
-        rows = np.arange(self.rows)[:, None] * self.beams
-        probabilities = self._run[1](self._ids, number, tokens, parents + rows, positions)[0]
+        probabilities = self._run[1](self._ids, number, tokens, parents, positions)[0]
         return np.reshape(probabilities, (self.rows, self.beams, -1))
 
     def _first_step(self) -> List[Any]:
@@ -89,9 +87,10 @@ class CachedDecoder:
         cached: List[Any] = []
 
         def attend(layer: int, query: Any, key: Any, value: Any) -> Any:
+            query, key, value = map(_transposed, (query, key, value))
             cached.extend([key, value])
             scores = tf.matmul(query, key, transpose_b=True) + self._source_bias
-            return tf.matmul(tf.nn.softmax(scores), value)
+            return _transposed(tf.matmul(tf.nn.softmax(scores), value))
 
         positions = np.tile(np.arange(self.source), (self.rows, 1))
         vectors = self._transform(self._source_ids, 0, positions, attend)
@@ -105,49 +104,37 @@ class CachedDecoder:
 
     def _next_step(self) -> List[Any]:
         """Build the probabilities after one more token, and the operation that caches it."""
-        total = self.rows * self.beams
         source_cache = tf.unstack(self._source_cache.read_value())
-        earlier = tf.gather(
-            self._target_cache.read_value(), tf.reshape(self._parents, [-1]), axis=1
-        )
-        target_cache = tf.unstack(earlier)
+        earlier = tf.gather(self._target_cache.read_value(), self._parents, axis=1, batch_dims=1)
+        target_cache = tf.unstack(earlier, axis=2)
         steps = tf.range(self.target)
         is_current = tf.cast(tf.equal(steps, self._number), tf.float32)[:, None]
         future_bias = mask_bias(steps <= self._number)
         cached: List[Any] = []
 
-        def split_beams(x: Any) -> Any:
-            """Move the beams to the batch axis: [B, heads, K, D] -> [B * K, heads, 1, D]."""
-            x = tf.transpose(x, (0, 2, 1, 3))
-            return tf.reshape(x, [total, x.shape[2], 1, x.shape[3]])
-
-        def merge_beams(x: Any) -> Any:
-            """Move the beams back: [B * K, heads, 1, D] -> [B, heads, K, D]."""
-            x = tf.reshape(x, [self.rows, self.beams, x.shape[1], x.shape[3]])
-            return tf.transpose(x, (0, 2, 1, 3))
-
         def attend(layer: int, query: Any, key: Any, value: Any) -> Any:
-            keys = target_cache[2 * layer] + is_current * split_beams(key)
-            values = target_cache[2 * layer + 1] + is_current * split_beams(value)
+            # A beam's keys and values in the target are [B, K, heads, T, D].
+            keys = target_cache[2 * layer] + is_current * key[..., None, :]
+            values = target_cache[2 * layer + 1] + is_current * value[..., None, :]
             cached.extend([keys, values])
-            in_source = tf.matmul(query, source_cache[2 * layer], transpose_b=True)
-            in_target = (
-                merge_beams(tf.matmul(split_beams(query), keys, transpose_b=True)) + future_bias
-            )
-            scores = tf.concat([in_source + self._source_bias, in_target], -1)
+            in_source = tf.matmul(_transposed(query), source_cache[2 * layer], transpose_b=True)
+            in_target = tf.matmul(keys, query[..., None])[..., 0] + future_bias
+            scores = tf.concat([_transposed(in_source + self._source_bias), in_target], -1)
             weights = tf.split(tf.nn.softmax(scores), [self.source, self.target], -1)
-            out = tf.matmul(weights[0], source_cache[2 * layer + 1])
-            return out + merge_beams(tf.matmul(split_beams(weights[1]), values))
+            out = tf.matmul(_transposed(weights[0]), source_cache[2 * layer + 1])
+            return _transposed(out) + tf.matmul(weights[1][..., None, :], values)[..., 0, :]
 
         vectors = self._transform(self._tokens, 1, self._positions, attend)
-        probabilities = self._project(tf.reshape(vectors, [total, vectors.shape[2]]))
+        probabilities = self._project(tf.reshape(vectors, [-1, vectors.shape[2]]))
         with tf.control_dependencies([earlier]):
-            return [probabilities, self._target_cache.assign(tf.stack(cached), read_value=False)]
+            caching = self._target_cache.assign(tf.stack(cached, axis=2), read_value=False)
+        return [probabilities, caching]
 
     def _transform(self, token_ids: Any, segment: int, positions: Any, attend: Attend) -> Any:
         """Build the vectors of tokens, int [B, L] -> float [B, L, hidden].
 
-        ``attend`` takes a layer's number, scaled queries, keys and values, [B, heads, L, D].
+        ``attend`` takes a layer's number, scaled queries, keys and values; they and its result are
+        [B, L, heads, D].
         """
         # `layer.call`, because `layer()` would make Keras trace where its input comes from.
         tables = [self._layers[f"Embedding-{n}"].embeddings for n in ("Token", "Segment")]
@@ -162,74 +149,74 @@ class CachedDecoder:
             name = f"Transformer-{layer}-MultiHeadSelfAttention"
             attention = self._layers[name]
             query, key, value = (
-                self._heads(dense.call(x), attention.heads)
+                tf.reshape(dense.call(x), [*x.shape[:2], attention.heads, -1])
                 for dense in (attention.q_dense, attention.k_dense, attention.v_dense)
             )
             out = attend(layer, query * attention.key_size**-0.5, key, value)
-            out = attention.o_dense.call(tf.reshape(tf.transpose(out, (0, 2, 1, 3)), x.shape))
+            out = attention.o_dense.call(tf.reshape(out, x.shape))
             x = self._layers[f"{name}-Norm"].call(x + out)
             feed = self._layers[f"Transformer-{layer}-FeedForward"]
             out = feed.o_dense.call(feed.i0_dense.call(x))
             x = self._layers[f"Transformer-{layer}-FeedForward-Norm"].call(x + out)
         return x
 
-    @staticmethod
-    def _heads(x: Any, heads: int) -> Any:
-        """Split vectors into heads: [B, L, hidden] -> [B, heads, L, D]."""
-        x = tf.reshape(x, [x.shape[0], x.shape[1], heads, x.shape[2] // heads])
-        return tf.transpose(x, (0, 2, 1, 3))
-
     def _project(self, vectors: Any) -> Any:
         logits = tf.cast(self._lm.project(vectors), tf.float32)
         return tf.nn.softmax(logits[:, : self._lm.vocab_size])
 
 
-class TextGenerator:
-    """Generation of one text per source, with the results of bert4keras' decoder.
+def _transposed(x: Any) -> Any:
+    """Swap positions and heads: [B, L, heads, D] <-> [B, heads, L, D]."""
+    return tf.transpose(x, (0, 2, 1, 3))
 
-    The decoder has the weights of a run and as many beams as ``options``; ``end_id`` ends a text.
+
+def generate(
+    decoder: CachedDecoder, end_id: int, options: GenerationOptions, sources: Sequence[List[int]]
+) -> List[List[int]]:
+    """Return the tokens generated for each source, with the results of bert4keras' decoder.
+
+    Args:
+      decoder: has the weights of a run, and as many beams as ``options``.
+      end_id: token that ends a text; the result does not contain it.
+      sources: tokens [CLS] ... [SEP].
     """
+    start, ranks = _draw if options.draws else _beams, distributed.current()
+    answers: List[List[int]] = []
+    for first in range(0, len(sources), decoder.rows):
+        if not ranks.several:  # the others may have one batch less
+            ranks.ask()
+        batch = sources[first : first + decoder.rows]
+        searches = [start(options, end_id, decoder.target, first + i) for i in range(len(batch))]
+        answers += _searched(decoder, batch, searches)
+    return [ids[:-1] if ids[-1] == end_id else ids for ids in answers]
 
-    def __init__(self, decoder: CachedDecoder, end_id: int, options: GenerationOptions) -> None:
-        self._decoder, self._end, self._options = decoder, end_id, options
 
-    def __call__(self, sources: Sequence[Sequence[int]]) -> List[List[int]]:
-        """Return the tokens generated for each source ([CLS] ... [SEP]), without the end token."""
-        rows, answers, ranks = self._decoder.rows, [], distributed.current()
-        for first in range(0, len(sources), rows):
-            if not ranks.several:  # the others may have one batch less
-                ranks.ask()
-            answers += self._batch(sources[first : first + rows], first)
-        return [ids[:-1] if ids[-1] == self._end else ids for ids in answers]
-
-    def _batch(self, sources: Sequence[Sequence[int]], first: int) -> List[List[int]]:
-        decoder, numbers = self._decoder, range(first, first + len(sources))
-        start = _draw if self._options.draws else _beams
-        searches = [start(self._options, self._end, decoder.target, n) for n in numbers]
-        for running in searches:
-            next(running)  # each waits for the first probabilities
-        ids = np.zeros((decoder.rows, decoder.source), np.int32)
-        for row, source in zip(ids, sources):
-            row[: len(source)] = source
-        positions = np.tile((ids != 0).sum(1, keepdims=True), (1, decoder.beams))
-        probabilities = decoder.start(ids)[:, None]
-        answers: List[List[int]] = [[] for _ in sources]  # empty = not finished
-        live = [1] * len(sources)
-        for number in range(decoder.target):
-            tokens, parents = np.zeros((2, decoder.rows, decoder.beams), np.int32)
-            for i, running in enumerate(searches):
-                if not answers[i]:
-                    try:
-                        last, continued = running.send(probabilities[i, : live[i]])
-                    except StopIteration as end:
-                        answers[i] = end.value
-                        continue
-                    live[i] = len(last)
-                    parents[i, : live[i]], tokens[i, : live[i]] = continued, last
-            if all(answers):
-                break
-            probabilities = decoder.step(number, tokens, parents, positions + number)
-        return answers
+def _searched(
+    decoder: CachedDecoder, sources: Sequence[List[int]], searches: Sequence[Search]
+) -> List[List[int]]:
+    """Return the tokens that each search finds for its source."""
+    for running in searches:
+        next(running)  # each waits for the first probabilities
+    ids = np.zeros((decoder.rows, decoder.source), np.int32)
+    for row, source in zip(ids, sources):
+        row[: len(source)] = source
+    positions = np.tile((ids != 0).sum(1, keepdims=True), (1, decoder.beams))
+    probabilities = decoder.start(ids)[:, None]
+    answers: List[List[int]] = [[] for _ in sources]  # empty = not finished
+    for number in range(decoder.target):
+        tokens, parents = np.zeros((2, decoder.rows, decoder.beams), np.int32)
+        for i, running in enumerate(searches):
+            if not answers[i]:
+                try:
+                    last, continued = running.send(probabilities[i])
+                except StopIteration as end:
+                    answers[i] = end.value
+                    continue
+                tokens[i, : len(last)], parents[i, : len(last)] = last, continued
+        if all(answers):
+            break
+        probabilities = decoder.step(number, tokens, parents, positions + number)
+    return answers
 
 
 def _beams(options: GenerationOptions, end_id: int, most: int, _: int) -> Search:
@@ -240,7 +227,7 @@ def _beams(options: GenerationOptions, end_id: int, most: int, _: int) -> Search
     tokens, scores, beams = np.zeros((1, 0), np.int64), np.zeros(1), options.beams
     last = parents = np.zeros(1, np.int64)
     while True:
-        probabilities = yield last, parents
+        probabilities = (yield last, parents)[: len(scores)]
         sums = scores[:, None] + np.log(_with_temperature(probabilities, options) + 1e-12)
         chosen = sums.argpartition(-beams, axis=None)[-beams:]
         parents, last = chosen // sums.shape[1], chosen % sums.shape[1]

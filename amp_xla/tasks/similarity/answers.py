@@ -1,4 +1,4 @@
-"""Similarity of text pairs: evaluation, predictions, scores; functions import TensorFlow."""
+"""Similarity of texts: evaluation, prediction, export, scores. Only functions import TensorFlow."""
 
 from __future__ import annotations
 
@@ -10,12 +10,24 @@ import numpy as np
 from amp_xla.data.labelled import Labelled
 from amp_xla.data.text import readers
 from amp_xla.data.text.labels import Scale
+from amp_xla.export.model import MEAN, Exportable
+from amp_xla.process import json_files
 from amp_xla.report.scores import best_threshold, correlations, spearman
 from amp_xla.tasks.similarity.data import apart
 from amp_xla.training.answers import Answers, Row, label_answers
 from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.evaluation import Infer, of_lines, per_sample
 from amp_xla.training.sample_scores import LabelScores, NumberScores, Samples, SampleScores, Scorer
+
+_MODULES = (("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize"))
+_LOAD = 'from sentence_transformers import {0}; {0}("{{}}")'
+_SIGMOID = "torch.nn.modules.activation.Sigmoid"
+# For CrossEncoder, also before version 4; transformers' pipeline takes a sigmoid too.
+_CROSS_ENCODER = {
+    "problem_type": "multi_label_classification", "id2label": {"0": "similarity"},
+    "label2id": {"similarity": 0}, "sentence_transformers": {"activation_fn": _SIGMOID},
+    "sbert_ce_default_activation_function": _SIGMOID,
+}  # fmt: skip
 
 
 def evaluate(infer: Infer, data: Labelled, threshold: Optional[Any]) -> Dict[str, float]:
@@ -42,7 +54,7 @@ def evaluate(infer: Infer, data: Labelled, threshold: Optional[Any]) -> Dict[str
 def predict(
     config: Any, checkpoint: Checkpoint, lines: Sequence[str], query: Optional[str] = None
 ) -> Answers:
-    """Return the predictions for pairs: two texts with a tab between, or ``query`` and a line."""
+    """Return the score of each pair: ``query`` and a line, or the two texts of a line."""
     pairs = lines
     if query is not None:
         query, *others = map(readers.one_line, [query, *lines])
@@ -62,8 +74,8 @@ def _scores(
 ) -> Tuple[np.ndarray, Optional[np.ndarray]]:
     """Return the score of each pair, and the probability of the label 1 if labels are 0 and 1.
 
-    Scores are cosines, or a cross-encoder's labels. The probability is a cross-encoder's score, or
-    a sigmoid of the cosine around the threshold, with the scale of the losses.
+    A bi-encoder's scores are cosines c, and the probability is sigmoid(20 (c - threshold)). A
+    cross-encoder computes a number from 0 to 1: the probability, and a score in the labels' range.
     """
     from amp_xla.backend import K
     from amp_xla.tasks.similarity import model
@@ -86,6 +98,60 @@ def _scores(
     restore_weights(checkpoint, [threshold])
     excess = model.SCALE * (cosines - float(K.get_value(threshold)))
     return cosines, 1.0 / (1.0 + np.exp(-excess))
+
+
+def exportable(config: Any, checkpoint: Checkpoint) -> Exportable:
+    """Return the model to export: similarity of two texts, or the vector of a text."""
+    from amp_xla.backend import keras, tf
+    from amp_xla.export import graph, text_models
+    from amp_xla.models import encoders
+    from amp_xla.models.weights import google
+    from amp_xla.tasks.similarity.model import threshold_of, unit
+
+    method, scale = config.method, Scale.load(checkpoint.file("labels.json"))
+    low, high = scale.low, scale.high
+    if not apart(method):
+        rescaled = "" if scale.binary else f"; label = {low:g} + {high - low:g} * its score"
+        return text_models.classifier(
+            config, checkpoint, 1,
+            lambda logits: {"similarity": scale.labels(tf.sigmoid(logits[:, 0]))},
+            f"{low:g} + {high - low:g} * sigmoid({{}})", settings=_CROSS_ENCODER,
+            load=_LOAD.format("CrossEncoder") + rescaled,
+        )  # fmt: skip
+
+    def build(folder: Optional[str]) -> graph.Parts:
+        encoder = text_models.encoder_of(config, checkpoint, folder)
+        model = keras.models.Model(encoder.model.inputs, encoders.pooled(encoder))
+        threshold = threshold_of(method, scale)
+        numbers = {} if threshold is None else {"threshold": threshold}
+        vectors = {"vectors": unit(model.output)}
+        return graph.Parts(encoder, vectors, {}, [*model.weights, *numbers.values()], numbers)
+
+    length = config.batches.max_length
+    width = google.pretrained(str(checkpoint.path)).config["hidden_size"]
+    return graph.exportable(
+        checkpoint, build, length, formula=f"{MEAN}, divided by its length",
+        task="sentence-similarity", files=_files(length, width),
+        load=_LOAD.format("SentenceTransformer"),
+    )  # fmt: skip
+
+
+def _files(length: int, width: int) -> Dict[str, bytes]:
+    """Return the files by which sentence-transformers computes vectors of length 1."""
+    modules = [
+        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
+        for i, (path, kind) in enumerate(_MODULES)
+    ]
+    files: Dict[str, Any] = {
+        "modules.json": modules,
+        "sentence_bert_config.json": {"max_seq_length": length, "do_lower_case": False},
+        "1_Pooling/config.json": {
+            "word_embedding_dimension": width, "pooling_mode_mean_tokens": True,
+            "pooling_mode_cls_token": False, "pooling_mode_max_tokens": False,
+        },
+        "2_Normalize/config.json": {},
+    }  # fmt: skip
+    return {name: json_files.encode(content) for name, content in files.items()}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,12 +6,12 @@ matrix product. Masks are factors 0 and 1 instead of large numbers, which float1
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Optional
+from typing import Any, Dict, Mapping, Optional, Tuple
 
 from amp_xla.backend import K, keras, tf
 from amp_xla.data.text.labels import Scale
 from amp_xla.models import losses
-from amp_xla.models.encoders import pooled
+from amp_xla.models.encoders import inputs_of, pooled
 from amp_xla.models.options import EncoderOptions, Pooling
 from amp_xla.tasks.similarity.data import Method, apart
 
@@ -21,20 +21,32 @@ SCALE = 20.0  # of a cosine, as in CoSENT; 1 / 0.05, the temperature of SimCSE
 def network(
     method: Method, encoder: EncoderOptions, vocab_size: int, max_length: int,
     weights: bool = True, pooling: Pooling = "mean",
-) -> Any:  # fmt: skip
-    """Build a Keras model of token and segment ids, int [B, L].
+) -> Tuple[Any, Dict[str, Any], Any]:  # fmt: skip
+    """Build a Keras model of token and segment ids, int [B, L], and the placeholders of a step.
 
     Its output is a logit, float32 [B, 1], or the vector of a text, float [B, hidden]: the mean of
-    the token vectors without padding. ``weights``: False = read only the configuration from
-    ``--bert``. ``pooling``: which vector of a pair becomes a cross-encoder's logit.
+    the token vectors without padding.
+
+    Args:
+      weights: False = read only the configuration from ``--bert``.
+      pooling: which vector of a pair becomes a cross-encoder's logit.
+
+    Returns:
+      The model; the placeholders by name; and the tensors to call the model with. Separate texts,
+      int [B, 2, L], become 2 B rows: the two texts of a pair have different dropout masks.
     """
     if not apart(method):
-        return encoder.classifier(vocab_size, 1, max_length, weights=weights, pooling=pooling)
+        model = encoder.classifier(vocab_size, 1, max_length, weights=weights, pooling=pooling)
+        return model, inputs_of(model, [None], [None], tf.float32), model.inputs
     transformer = encoder.transformer(vocab_size, max_length, weights)
-    model = transformer.model
     if weights and encoder.bert is None:
-        _shrink_common_vectors(model)
-    return keras.models.Model(model.inputs, pooled(transformer))
+        _shrink_common_vectors(transformer.model)
+    inputs = {"token_ids": tf.placeholder(tf.int32, [None, 2, None], name="token_ids")}
+    for name in ("labels", "weights"):
+        inputs[name] = tf.placeholder(tf.float32, [None], name=name)
+    rows = tf.reshape(inputs["token_ids"], [-1, tf.shape(inputs["token_ids"])[2]])
+    model = keras.models.Model(transformer.model.inputs, pooled(transformer))
+    return model, inputs, [rows, tf.zeros_like(rows)]
 
 
 def _shrink_common_vectors(model: Any) -> None:
@@ -48,19 +60,6 @@ def _shrink_common_vectors(model: Any) -> None:
         K.set_value(vectors, K.get_value(vectors) / 10.0)
 
 
-def model_inputs(method: Method, inputs: Mapping[str, Any]) -> List[Any]:
-    """Build ``network``'s inputs from ``placeholders``.
-
-    Separate texts become one batch of 2 B texts: the two texts of a pair have different dropout
-    masks.
-    """
-    token_ids = inputs["token_ids"]
-    if not apart(method):
-        return [token_ids, inputs["segment_ids"]]
-    token_ids = tf.reshape(token_ids, [-1, tf.shape(token_ids)[2]])
-    return [token_ids, tf.zeros_like(token_ids)]
-
-
 def scores(method: Method, output: Any) -> Any:
     """Build the scores of pairs from ``network``'s output, float32 [B].
 
@@ -70,10 +69,12 @@ def scores(method: Method, output: Any) -> Any:
 
 
 def loss(method: Method, output: Any, inputs: Mapping[str, Any], smoothing: float) -> Any:
-    """Build the loss of ``network``'s output, a float32 scalar."""
+    """Build the loss of ``network``'s output, a float32 scalar; labels are from 0 to 1."""
     labels, weights = inputs["labels"], inputs["weights"]
     if not apart(method):
-        return cross_entropy(output[:, 0], labels, weights, smoothing)
+        labels = labels * (1.0 - smoothing) + smoothing / 2
+        rows = tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=output[:, 0])
+        return losses.weighted_mean(rows, weights)
     vectors = in_pairs(unit(output))
     if method == "cosent":
         return cosent(cosines(vectors), labels, weights)
@@ -126,24 +127,6 @@ def in_batch(vectors: Any, weights: Any) -> Any:
     # The maximum avoids log(0): a micro-batch may be all padding.
     rows = largest[:, 0] + tf.log(tf.maximum(total, 1e-30)) - tf.diag_part(similarities)
     return losses.weighted_mean(rows, weights)
-
-
-def cross_entropy(logit: Any, labels: Any, weights: Any, smoothing: float = 0.0) -> Any:
-    """Build the mean cross-entropy, a scalar, of logits [B] and labels [B] from 0 to 1."""
-    labels = labels * (1.0 - smoothing) + smoothing / 2
-    rows = tf.nn.sigmoid_cross_entropy_with_logits(labels=labels, logits=logit)
-    return losses.weighted_mean(rows, weights)
-
-
-def placeholders(method: Method) -> Dict[str, Any]:
-    """Return placeholders by name; token ids are [B, 2, L] for separate texts, else [B, L]."""
-    shape = [None, 2, None] if apart(method) else [None, None]
-    inputs = {"token_ids": tf.placeholder(tf.int32, shape, name="token_ids")}
-    if not apart(method):
-        inputs["segment_ids"] = tf.placeholder(tf.int32, shape, name="segment_ids")
-    for name in ("labels", "weights"):
-        inputs[name] = tf.placeholder(tf.float32, [None], name=name)
-    return inputs
 
 
 def threshold_of(method: Method, scale: Scale) -> Optional[Any]:

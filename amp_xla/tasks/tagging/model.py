@@ -70,7 +70,7 @@ class Tagger(NamedTuple):
         return inputs_of(self.model, [None] * 4, [None], tf.bool)
 
     def total_loss(self, inputs: Dict[str, Any], scores: Any, smoothing: float = 0.0) -> Any:
-        """Build the sum of the losses in a batch, multiplied by the weights; float32."""
+        """Build the weighted sum of the losses in a batch, a float32 scalar."""
         labels, weights = inputs["labels"], inputs["weights"]
         # AMP converts neither this operation nor those that use its result.
         scores = tf.ensure_shape(tf.cast(scores, tf.float32), scores.shape)

@@ -61,9 +61,9 @@ def joined(
 ) -> List[Span]:
     """Return the spans of a text from those of its windows.
 
-    A token belongs to the window in which it is furthest from an edge. Its tag is taken from there;
-    a span that may be nested, from the window of its middle token. Numbers of tokens start at 1, in
-    each window and in the text; windows of ``size`` tokens begin at ``begins``.
+    A token belongs to the window in which it is furthest from an edge. ``flat``: the tag of a token
+    is the one in its window; False = a span is taken from the window of its middle token. Tokens
+    count from 1, in each window and in the text; windows of ``size`` tokens begin at ``begins``.
     """
     ends = [(a + b + size + 1) // 2 for a, b in zip(begins, begins[1:])]
     ends.append(begins[-1] + size)

@@ -9,9 +9,12 @@ import re
 import numpy as np
 import pytest
 
+from amp_xla.data.labelled import Preparation, WindowOptions
 from amp_xla.data.text import corpora
+from amp_xla.data.text.options import VocabularyOptions
 from amp_xla.data.text.readers import Dataset
 from amp_xla.data.text.tokenizer import Tokenizer
+from amp_xla.errors import DataError
 from amp_xla.tasks.reading import data, scores
 from amp_xla.tasks.reading.data import ReadingFiles
 
@@ -93,6 +96,18 @@ def test_an_answer_is_found_or_counted_and_named(answer, start, tokens, problem)
     assert [(why[: len(problem)], texts) for why, texts in problems.items()] == (
         [(problem, [answer])] if problem else []
     )
+
+
+@pytest.mark.parametrize("answers, said", [
+    (["Zed"], "passage; training answers not in their passage: 1, such as 'Zed'"),
+    (["Zed", "Yak"], "passage; training answers not in their passage: 2, such as 'Yak'"),
+    ([], "passage"),
+])  # fmt: skip
+def test_answers_that_are_not_found_are_one_error(file, answers, said):
+    path = file("zed.jsonl", json.dumps({**ONE, "answers": answers}))
+    how = Preparation(VocabularyOptions(), WindowOptions(), None, 0.0, 1)
+    with pytest.raises(DataError, match=f"^training data: no answer is found in its {said}$"):
+        data.read(ReadingFiles(path, path), how, 30)
 
 
 # Sums of EM and F1 of 500 random answers, each times its number from 1, by the definitions in

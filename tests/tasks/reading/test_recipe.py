@@ -116,19 +116,6 @@ def test_evaluate_scores_as_predict_answers(trained, command):
 
 
 @pytest.mark.once
-@pytest.mark.parametrize("answers, said", [
-    (["Zed"], "passage; training answers not in their passage: 1, such as 'Zed'"),
-    (["Zed", "Yak"], "passage; training answers not in their passage: 2, such as 'Yak'"),
-    ([], "passage"),
-])  # fmt: skip
-def test_answers_that_are_not_found_are_one_error(command, answers, said):
-    record = {"question": "who", "context": "Ann leads", "answers": answers}
-    (command.folder / "zed.jsonl").write_text(json.dumps(record) + "\n")
-    done = command(RECIPE, *TINY, "--train", "zed.jsonl", "--dev", "zed.jsonl")
-    assert done.error == f"error: training data: no answer is found in its {said}"
-
-
-@pytest.mark.once
 def test_no_answer_is_one_too(command):
     """The threshold is chosen on dev, and saved with the run."""
     words = (*TINY, "--train", "train2.json", "--dev", "dev2.json", "--epochs", "10")

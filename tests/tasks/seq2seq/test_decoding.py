@@ -9,7 +9,7 @@ from amp_xla.data.batches.order import generator
 from amp_xla.models import dropout
 from amp_xla.models.language_model import LanguageModel
 from amp_xla.models.options import GenerationOptions, bert_config
-from amp_xla.tasks.seq2seq.decoding import CachedDecoder, TextGenerator
+from amp_xla.tasks.seq2seq.decoding import CachedDecoder, generate
 from amp_xla.training.step import initialize_variables
 
 VOCAB, END, SOURCE, TARGET = 50, 3, 12, 9
@@ -76,6 +76,6 @@ def test_texts_are_those_of_bert4keras(model, chosen):
     options = GenerationOptions(**chosen)
     with dropout.inference():
         decoder = CachedDecoder(lm, 3, options.beams, SOURCE, TARGET)  # 5 texts: a row is empty
-    found = TextGenerator(decoder, END, options)(sources)
+    found = generate(decoder, END, options, sources)
     assert found == list(reference(lm, sources, options, END, TARGET))
     assert len(set(map(tuple, found))) > 1

@@ -31,8 +31,8 @@ def to_keras(policy: Union[Policy, str]) -> Any:
     params, compute, output = get_policy(policy).names
     if output != compute:
         raise ValueError(
-            f"Keras layers output their compute dtype, {compute}, not {output} as in '{policy}'; "
-            f"give the last layer dtype='{output}' instead"
+            f"'{policy}' has output {output}, but Keras layers output their compute dtype, "
+            f"{compute}; give the last layer dtype='{output}' instead"
         )
     if params == compute:
         name = params

@@ -1,6 +1,6 @@
-"""Words of texts, and random masks: a function of (seed, epoch, sequence) alone.
+"""Texts cut into words; random masks that depend only on (seed, epoch, sequence).
 
-Units, which are words or tokens, are masked with the same probability ``rate``, by systematic
+A unit is a word or a token. All units are masked with the same probability ``rate``, by systematic
 sampling over the units sorted by length. So the number of masked tokens per sequence varies little,
 and a fixed number of positions, slightly above the mean, is enough.
 """
@@ -66,7 +66,7 @@ class Cutter:
 
 @dataclasses.dataclass(frozen=True)
 class Masking:
-    """Random masks of sequences, whose units are ``word`` or ``token``.
+    """Random masks of sequences; ``unit`` is ``word`` or ``token``.
 
     ``rate`` is the share of the tokens to predict, 0 to 0.5. Special tokens of the sequences'
     ``tokenizer`` are never masked, and never replace a token.
@@ -131,7 +131,7 @@ class Masking:
         }  # fmt: skip
 
     def _units(self, starts: np.ndarray, maskable: np.ndarray) -> np.ndarray:
-        """Return each token's unit (``self.unit``), numbered from 0 in each row: int64 [B, L]."""
+        """Return the number of each token's unit, counted from 0 in each row: int64 [B, L]."""
         starts = starts | ~maskable if self.unit == "word" else np.ones_like(maskable)
         starts[:, 1:] |= ~maskable[:, :-1]
         starts[:, 0] = True
@@ -142,7 +142,7 @@ class Masking:
     def _choose(
         self, units: np.ndarray, maskable: np.ndarray, shuffle: np.ndarray, offset: np.ndarray
     ) -> np.ndarray:
-        """Return bool [B, L], True for masked tokens; ``shuffle`` and ``offset`` are random."""
+        """Return bool [B, L], True = masked; ``shuffle`` [B, L], ``offset`` [B, 1] are random."""
         rows, length = units.shape
         flat = (units + np.arange(rows)[:, None] * length).reshape(-1)
         sizes = np.bincount(flat, maskable.reshape(-1), rows * length).reshape(rows, length)
@@ -154,7 +154,7 @@ class Masking:
 
 
 def _fit(chosen: np.ndarray, units: np.ndarray, room: int) -> np.ndarray:
-    """Drop units from the end of rows with more than ``room`` chosen tokens."""
+    """Return ``chosen`` without the last units of rows with more than ``room`` chosen tokens."""
     rows, length = units.shape
     flat = units + np.arange(rows)[:, None] * length
     lost = np.zeros(rows * length, bool)

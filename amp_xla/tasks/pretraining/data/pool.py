@@ -21,9 +21,9 @@ Map = Callable[[Callable[[Any], Any], Iterable[Any]], Iterator[Any]]
 
 @contextlib.contextmanager
 def workers(count: int) -> Iterator[Map]:
-    """Yield an ordered ``map`` over ``count`` processes; 0: one per core, 1: this process.
+    """Yield a ``map`` by ``count`` processes; 0 = one per core, 1 = this process only.
 
-    Only a few items are in memory.
+    Results are in the order of the items, of which only a few are in memory.
     """
     count = count or len(os.sched_getaffinity(0))
     if count == 1:
@@ -75,7 +75,7 @@ def ahead(
 
 
 def _start_worker(parent: int) -> None:
-    """End this worker when its parent ends."""
+    """Make this worker end when its parent ends."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)

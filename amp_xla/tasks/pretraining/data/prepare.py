@@ -120,7 +120,7 @@ def prepare(config: Config) -> Optional[Manifest]:
         prepared.write(os.path.join(config.out, VOCAB), tokenizer.assets[VOCAB])
         for unit in itertools.islice(units(files, config.reading), 1):
             note(sample(text="".join(texts_of(unit, config.reading)[0][:1])))
-        names = _make_shards(config, files, settings["words"], parallel)
+        names = _write_units(config, files, settings["words"], parallel)
     manifest = Manifest.collect(config.out, names)
     if manifest is None:
         note(f"shard {config.shard} is done; the last shard to finish writes the manifest")
@@ -142,9 +142,9 @@ def _refuse_inside(config: Config, files: List[str]) -> None:
 
 
 def _tokenizer(config: Config, files: List[str]) -> Tokenizer:
-    """Return the tokenizer of ``vocab``, of the folder, or a trained one: equal on all machines.
+    """Return the tokenizer of ``--vocab``, of ``--out``, or a new one; it is equal on all machines.
 
-    If no unit is finished, the folder's may have been trained with other settings.
+    The vocabulary in ``--out`` is used if a unit is finished; before that, settings may change.
     """
     vocab = os.path.join(config.out, VOCAB)
     if config.vocab is not None or (os.path.exists(vocab) and prepared.begun(config.out)):
@@ -206,7 +206,7 @@ def _built_in(config: Config, parallel: Map) -> str:
     return path
 
 
-def _make_shards(config: Config, files: List[str], cut: str, parallel: Map) -> List[str]:
+def _write_units(config: Config, files: List[str], cut: str, parallel: Map) -> List[str]:
     """Prepare the unfinished units of this ``--shard``; return the names of all units."""
     part, parts = config.part
     names: List[str] = []
@@ -222,15 +222,15 @@ def _make_shards(config: Config, files: List[str], cut: str, parallel: Map) -> L
     total = None if packed else sum(map(os.path.getsize, files)) // parts
     hidden = not sys.stderr.isatty()
     with tqdm(total=total, unit="B", unit_scale=True, disable=hidden, desc="preparing") as bar:
-        for size in parallel(functools.partial(make_shards, config=config, cut=cut), mine()):
+        for size in parallel(functools.partial(write_unit, config=config, cut=cut), mine()):
             bar.update(size)
     return names
 
 
-def make_shards(unit: Unit, config: Config, cut: str) -> int:
+def write_unit(unit: Unit, config: Config, cut: str) -> int:
     """Write the files of one unit, then its record; return its bytes of text.
 
-    If they exist, nothing is done. ``cut`` is the kind of ``Cutter``.
+    If the record exists, nothing is written. ``cut`` is the kind of ``Cutter``.
     """
     if prepared.finished(config.out, unit.name):
         return unit.size

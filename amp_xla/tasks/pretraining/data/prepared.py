@@ -99,7 +99,7 @@ class Manifest:
 
     @classmethod
     def collect(cls, folder: str, names: List[str]) -> Optional[Manifest]:
-        """Write and return the manifest of all units; None while some are missing."""
+        """Write and return the manifest; None if a unit is not finished."""
         units = [unit for unit in (finished(folder, name) for name in names) if unit]
         if len(units) < len(names):
             return None
@@ -157,9 +157,9 @@ class Manifest:
 
 
 class Sequences:
-    """The sequences of a ``split``, train or heldout, by number.
+    """The sequences of a ``split``, train or heldout, which are read by their numbers.
 
-    They have ``length`` = L tokens; None = the folder's length.
+    ``length`` is L, the tokens of a sequence; None = the length in the folder's settings.
     """
 
     def __init__(
@@ -196,7 +196,7 @@ class Sequences:
         return np.abs(ids), starts
 
     def _begin(self, file: Dict[str, Any]) -> int:
-        """Return the byte at which the tokens of a file begin."""
+        """Return the offset of a file's tokens; raise DataError if its size is wrong."""
         path = Path(self._folder, file["file"])
         try:
             with regular.opened(path, links=True) as opened:
@@ -280,7 +280,7 @@ def claim(folder: str, settings: Dict[str, Any]) -> None:
 
 
 def begun(folder: str) -> bool:
-    """Return whether a unit is finished; then settings and vocabulary must not change."""
+    """Return whether any unit is finished; after that, settings and vocabulary must not change."""
     return any(Path(folder, UNITS).glob("*.json"))
 
 

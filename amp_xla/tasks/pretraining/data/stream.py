@@ -29,6 +29,7 @@ AHEAD = 4  # batches that are prepared early
 _HELDOUT_ROWS = 16  # maximum rows per held-out batch, for any number of ranks
 
 
+@dataclasses.dataclass(eq=False)
 class Stream:
     """The batches of a run, or of a held-out split: B sequences of L tokens, K predicted.
 
@@ -48,61 +49,57 @@ class Stream:
       predicted: K.
     """
 
-    def __init__(
-        self,
-        sequences: Sequences,
-        masking: Masking,
-        batch_size: int,
-        batches: int,
-        objective: str = "mlm",
-        shuffle: bool = True,
-    ) -> None:
-        if not len(sequences):
+    sequences: Sequences
+    masking: Masking
+    batch_size: int
+    batches: int
+    objective: str = "mlm"
+    shuffle: bool = True
+
+    def __post_init__(self) -> None:
+        if not len(self.sequences):
             raise DataError(
                 "the prepared training text or held-out text is empty: there are no sequences to "
                 "read; prepare more text"
             )
-        self._sequences, self._masking = sequences, masking
-        self._size, self._batches = batch_size, batches
-        self._objective, self._seed, self._shuffle = objective, masking.seed, shuffle
-        self.length = length = sequences.length
-        self.predicted = masking.positions(length) if objective == "mlm" else length - 1
+        self.length = length = self.sequences.length
+        self.predicted = self.masking.positions(length) if self.objective == "mlm" else length - 1
         self._order = functools.lru_cache(maxsize=2)(self._group)
         self._blocks = functools.lru_cache(maxsize=2)(self._block_order)
 
     @property
     def shapes(self) -> List[Tuple[int, int]]:
         """(B, L), the shape of all batches."""
-        return [(self._size, self.length)]
+        return [(self.batch_size, self.length)]
 
     def describe(self) -> str:
         """Describe the number of updates, epochs and predicted positions."""
-        epochs = self._batches * self._size / len(self._sequences)
+        epochs = self.batches * self.batch_size / len(self.sequences)
         return (
-            f"{self._batches} updates = {epochs:.1f} epochs; {self.predicted} of {self.length} "
+            f"{self.batches} updates = {epochs:.1f} epochs; {self.predicted} of {self.length} "
             "positions predicted"
         )
 
     def steps_per_epoch(self) -> int:
         """Return the number of batches of the run, which is one epoch to the training loop."""
-        return self._batches
+        return self.batches
 
     def epoch(self, epoch: int = 0, start: int = 0) -> Iterator[Batch]:
         """Yield batches from ``start`` on, prepared ahead by a thread."""
         with concurrent.futures.ThreadPoolExecutor(1, "pretraining-batches") as thread:
-            yield from ahead(thread.submit, self.batch, range(start, self._batches), AHEAD)
+            yield from ahead(thread.submit, self.batch, range(start, self.batches), AHEAD)
 
     def batch(self, index: int) -> Batch:
         """Return batch ``index`` of the run."""
-        positions = np.arange(index * self._size, (index + 1) * self._size)
-        epochs, places = np.divmod(positions, len(self._sequences))
+        positions = np.arange(index * self.batch_size, (index + 1) * self.batch_size)
+        epochs, places = np.divmod(positions, len(self.sequences))
         samples = np.array(list(map(self._number, epochs.tolist(), places.tolist())), np.int64)
         # A batch may have sequences of several epochs.
         parts = [self._arrays(e, samples[epochs == e]) for e in np.unique(epochs).tolist()]
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
     def _number(self, epoch: int, place: int) -> int:
-        if not self._shuffle:
+        if not self.shuffle:
             return place
         group, row = divmod(place, GROUP)
         return int(self._order(epoch, group)[row])
@@ -112,24 +109,25 @@ class Stream:
         each = GROUP // BLOCK
         firsts = self._blocks(epoch)[group * each : (group + 1) * each] * BLOCK
         numbers = (firsts[:, None] + np.arange(BLOCK)).reshape(-1)
-        numbers = numbers[numbers < len(self._sequences)]
-        return numbers[permutation(len(numbers), self._seed, epoch, 1 + group)]
+        numbers = numbers[numbers < len(self.sequences)]
+        return numbers[permutation(len(numbers), self.masking.seed, epoch, 1 + group)]
 
     def _block_order(self, epoch: int) -> np.ndarray:
         """Return int64 [blocks]: all blocks in the order of an epoch; a short block is last."""
-        full, rest = divmod(len(self._sequences), BLOCK)
-        return np.append(permutation(full, self._seed, epoch), [full] * (rest > 0)).astype(np.int64)
+        full, rest = divmod(len(self.sequences), BLOCK)
+        order = permutation(full, self.masking.seed, epoch)
+        return np.append(order, np.arange(full, full + (rest > 0)))
 
     def _arrays(self, epoch: int, samples: np.ndarray) -> Batch:
-        ids, starts = self._sequences.read(samples)
-        if self._objective == "mlm":
-            return self._masking(ids, starts, epoch, samples)
+        ids, starts = self.sequences.read(samples)
+        if self.objective == "mlm":
+            return self.masking(ids, starts, epoch, samples)
         segments = np.zeros_like(ids)
-        if self._objective == "unilm":
+        if self.objective == "unilm":
             ids, segments = self._two_segments(ids, epoch, samples)
         labels = ids[:, 1:]
         weights = labels != 0
-        if self._objective == "unilm":
+        if self.objective == "unilm":
             weights &= segments[:, 1:] == 1
         columns = np.arange(labels.shape[1], dtype=np.int32)
         return {
@@ -146,12 +144,12 @@ class Stream:
     ) -> Tuple[np.ndarray, np.ndarray]:
         """Insert a [SEP] at a random position of each row; drop the last token."""
         length = ids.shape[1]
-        random = uniform(samples, 1, self._seed, epoch, 63)[:, 0]
+        random = uniform(samples, 1, self.masking.seed, epoch, 63)[:, 0]
         border = 1 + (random * (length - 2)).astype(np.int64)
         columns = np.arange(length)
         second = columns[None, :] > border[:, None]
         out = np.take_along_axis(ids, columns[None, :] - second, 1)
-        out[np.arange(len(ids)), border] = self._masking.tokenizer.sep_id
+        out[np.arange(len(ids)), border] = self.masking.tokenizer.sep_id
         return out, (second & (out != 0)).astype(np.int32)
 
 
@@ -210,7 +208,7 @@ def read(
 
 
 class Phases:
-    """The batches of several streams of equal batch size in sequence, with consecutive steps."""
+    """The batches of one stream after the other; all streams have the same batch size."""
 
     def __init__(self, *streams: Stream) -> None:
         self._streams = streams

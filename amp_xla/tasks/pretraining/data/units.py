@@ -56,7 +56,7 @@ class Unit(NamedTuple):
 
 
 def files_of(corpus: str) -> List[str]:
-    """Return the files that ``corpus`` names, each once: files, folders, globs between commas."""
+    """Return each file of ``corpus`` once; it lists files, folders and globs between commas."""
     files: Dict[str, str] = {}
     for pattern in filter(None, (part.strip() for part in corpus.split(","))):
         if os.path.isdir(pattern):
@@ -165,8 +165,8 @@ def texts_of(unit: Unit, reading: Reading) -> Tuple[List[str], int]:
         except ValueError as error:
             if reading.on_bad_line == "error":
                 raise DataError(
-                    f"{unit.path}, byte {begin}: {error}; correct it or --field, or leave out "
-                    "bad lines with --on-bad-line skip"
+                    f"{unit.path}, byte {begin}: {error}; correct the line or --field, or leave "
+                    "out bad lines with --on-bad-line skip"
                 ) from None
             bad += 1
     return [text for text in texts if text.strip()], bad

@@ -1,7 +1,6 @@
 """From text to shards: the result is the same however the work is divided or interrupted."""
 
 import functools
-import importlib
 import json
 import operator
 import os
@@ -233,7 +232,7 @@ def test_a_bad_line_may_be_skipped_after_an_error(tmp_path, vocab, corpus, small
 
 def test_a_vocabulary_is_learned_anew_if_no_unit_is_finished(tmp_path, corpus, monkeypatch):
     """A command that is stopped early may be repeated with other flags."""
-    monkeypatch.setattr(prepare, "_make_shards", mock.Mock(side_effect=KeyboardInterrupt))
+    monkeypatch.setattr(prepare, "_write_units", mock.Mock(side_effect=KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         prepared(tmp_path, None, corpus, vocab_size=128)
     monkeypatch.undo()
@@ -250,19 +249,6 @@ def test_out_inside_the_corpus_is_refused(tmp_path, vocab, monkeypatch, out, cor
     with pytest.raises(DataError, match=f"--out {tmp_path / out}: inside the corpus"):
         prepared(tmp_path, vocab, corpus, out=out)
     assert [path.name for path in (tmp_path / "data").iterdir()] == ["a.txt"]
-
-
-def test_parquet_is_prepared_as_json_lines_are(tmp_path, vocab):
-    pyarrow = pytest.importorskip("pyarrow", reason="reading Parquet is an extra")
-    texts = sentences(300)
-    lines = "".join(json.dumps({"id": i, "text": text}) + "\n" for i, text in enumerate(texts))
-    (tmp_path / "a.jsonl").write_text(lines)
-    (tmp_path / "parts").mkdir()
-    table = pyarrow.table({"id": list(range(len(texts))), "text": texts})
-    importlib.import_module("pyarrow.parquet").write_table(table, tmp_path / "parts" / "a.parquet")
-    one = prepared(tmp_path, vocab, tmp_path / "a.jsonl", out="one")
-    other = prepared(tmp_path, vocab, tmp_path / "parts", out="other")
-    assert contents(one.folder) == contents(other.folder) and one.units == other.units
 
 
 def test_texts_of_other_lengths_are_counted_and_a_corpus_without_text_is_an_error(tmp_path):

@@ -116,7 +116,7 @@ def test_the_reading_thread_ends_and_its_errors_come_out():
     batches.close()
     assert threading.active_count() == before
     broken = stream()
-    broken._sequences.read = mock.Mock(side_effect=DataError("shard seven is damaged"))
+    broken.sequences.read = mock.Mock(side_effect=DataError("shard seven is damaged"))
     with pytest.raises(DataError, match="shard seven"):
         next(broken.epoch())
     with pytest.raises(DataError, match="held-out"):

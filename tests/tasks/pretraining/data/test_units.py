@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import gzip
 import json
+import sys
 
 import pytest
 
@@ -65,6 +66,14 @@ def test_json_lines_and_compression(tmp_path, small_units, suffix):
     place = data.index(b"{\n")
     with pytest.raises(DataError, match=rf"a\.jsonl{suffix}, byte {place}: not JSON"):
         corpus_texts(path, field="body")
+
+
+def test_parquet_is_read_as_json_lines(tmp_path, small_units):
+    parquet = pytest.importorskip("pyarrow.parquet", reason="reading Parquet is an extra")
+    table = sys.modules["pyarrow"].table({"id": list(range(len(TEXTS))), "text": TEXTS})
+    parquet.write_table(table, tmp_path / "a.parquet")
+    assert corpus_texts(tmp_path) == TEXTS
+    assert len(list(units([str(tmp_path / "a.parquet")], Reading()))) > 3
 
 
 def test_several_fields_are_paragraphs_of_a_text(tmp_path):
