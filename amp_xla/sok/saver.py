@@ -123,7 +123,7 @@ def _files(folder: Path, name: str) -> Dict[int, Dict[int, Path]]:
 class TableShards:
     """This rank's rows of a job's tables and of the slots of their Keras optimizer.
 
-    An optimizer has slots after a step is built; None = no slots.
+    The optimizer has slots only after a step is built. Without ``optimizer`` there are no slots.
     """
 
     def __init__(self, tables: Sequence[Any], optimizer: Optional[Any] = None) -> None:
