@@ -45,7 +45,7 @@ def join() -> Ranks:
                 num_processes=world().size, process_id=world().rank, initialization_timeout=120
             )
         except (RuntimeError, ValueError) as error:
-            raise AmpXlaError(f"{world().name} cannot connect to the others: {error}") from error
+            raise AmpXlaError(f"{world().name} cannot connect to other ranks: {error}") from error
     return Ranks(world())
 
 

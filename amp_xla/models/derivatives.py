@@ -161,8 +161,8 @@ def relative_attention(
 ) -> Any:
     """Build ``attention`` with a vector per pair of positions, added to key and value.
 
-    TensorFlow differentiates it. For a row that holds only padding, it gives no NaN, unlike
-    bert4keras' NEZHA.
+    TensorFlow differentiates it. For a row that holds only padding, the result is finite;
+    bert4keras' NEZHA gives NaN.
 
     Args:
       query, key, value, bias, mask: as for ``attention``.
@@ -256,7 +256,7 @@ def _layers() -> Sequence[Any]:
 
 
 def _joined(layers: Sequence[Any], x: Any) -> Any:
-    """Build the outputs of Keras' ``Dense`` layers, side by side [N, units], in one matmul."""
+    """Build the outputs [N, units] of Keras' ``Dense`` layers side by side, by one product."""
     for layer in layers:
         if not layer.built:
             with tf.name_scope(layer.name):  # as Keras names the variables

@@ -63,7 +63,7 @@ def _set_learning_phase(value: int) -> None:
 def inference() -> Iterator[None]:
     """Call layers in inference mode within the block, and in the previous mode after it.
 
-    The graph gets no conditional: it would keep XLA and AMP from fusing.
+    A conditional in the graph would keep XLA and AMP from fusing; this mode adds none.
     """
     global _training
     before, _training = _training, False
@@ -83,7 +83,7 @@ def without(model: Any, inputs: Optional[Any] = None) -> Any:
 
 @functools.lru_cache(maxsize=None)
 def make_repeatable() -> None:
-    """Make ``keras.layers.Dropout`` draw stateless masks; Keras' learning phase enables it."""
+    """Make ``keras.layers.Dropout`` draw stateless masks, in Keras' training phase."""
 
     # Keras inspects the names of the arguments.
     def call(self: Any, inputs: Any, training: Any = None) -> Any:

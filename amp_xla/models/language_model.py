@@ -132,7 +132,7 @@ class LanguageModel:
         return scores + (bias + fill)
 
     def head(self, inputs: Dict[str, Any], vectors: Any, smoothing: float = 0.0) -> Dict[str, Any]:
-        """Build ``loss`` and ``hits`` (1 = right) of each position, times weight: float32 [B * K].
+        """Build ``loss`` and ``hits`` (1 = right) per position, times its weight, float32 [B * K].
 
         Args:
           inputs: ``positions``, ``labels`` int32 [B, K]; ``weights`` float32 [B, K].
@@ -171,7 +171,7 @@ class LanguageModel:
 
 
 def _spread(stddev: float, base: Any) -> Any:
-    """Return a subclass of bert4keras' BERT whose initial weights have deviation ``stddev``."""
+    """Return a subclass of bert4keras' BERT; initial weights have standard deviation ``stddev``."""
 
     class Bert(base):
         @property

@@ -11,7 +11,7 @@ def cross_entropy(labels: Any, logits: Any, smoothing: float = 0.0) -> Any:
     """Build cross-entropy, float32 [...]: labels, int [B] or [B, S]; logits, float [..., classes].
 
     If a sample can have several labels, ``labels`` are 0 or 1 for each class: [..., classes].
-    ``smoothing`` is the share of a label's weight that all classes get equally (Szegedy et al.,
+    ``smoothing`` is the share of a label's weight that is spread over all classes (Szegedy et al.,
     arXiv:1512.00567, section 7).
     """
     labels, logits = tf.convert_to_tensor(labels), tf.cast(logits, tf.float32)

@@ -82,7 +82,7 @@ def _check_name(place: World, environ: Mapping[str, str]) -> None:
 
 
 def choose(agreement: Union[Agreement, str, None]) -> Optional[Agreement]:
-    """Return a function or None unchanged; for ``auto``, Horovod's if it has several ranks.
+    """Return a function or None unchanged; ``auto`` is Horovod's agreement, None for one rank.
 
     Raises:
       ValueError: a string other than ``auto``.

@@ -108,7 +108,7 @@ HALF = ("float16", "bfloat16")
 
 
 def family(x: Any) -> str:
-    """Return the framework of a value: ``tensorflow``, ``jax`` or ``numpy`` (or Python)."""
+    """Return a value's framework: ``tensorflow``, ``jax`` or ``numpy`` (Python scalars, too)."""
     for cls in type(x).__mro__:
         root = cls.__module__.partition(".")[0]
         if root in ("tensorflow", "tensorflow_core", "tf_keras", "keras"):
@@ -188,8 +188,9 @@ def scalar(x: Any, dtype: str) -> Any:
 def map_floats(function: Callable[[Any], Any], tree: T, python_floats: bool = False) -> T:
     """Apply ``function`` to every floating leaf of a tree; other leaves are unchanged.
 
-    A tree consists of dicts, lists, tuples and, if JAX is loaded, JAX's other containers. A
-    sparse gradient keeps indices and shape. Python floats are included only with ``python_floats``.
+    A tree consists of dicts, lists, tuples and, if JAX is loaded, node types registered with
+    JAX. A sparse gradient keeps indices and shape. Python floats are included only with
+    ``python_floats``.
     """
 
     def leaf(path: str, x: Any) -> Any:

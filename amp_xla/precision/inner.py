@@ -230,7 +230,7 @@ def inner_of(optimizer: Any) -> Inner:
 
 
 def derived(loss: Any, variables: Sequence[Any], tape: Any = None) -> Pairs:
-    """Return pairs (gradient, variable); None = the loss does not depend on the variable."""
+    """Return pairs (gradient, variable); a gradient is None if the loss ignores the variable."""
     if tape is None:
         return list(zip(tf.gradients(loss, list(variables)), variables))
     return list(zip(tape.gradient(loss, list(variables)), variables))
@@ -244,7 +244,7 @@ def _takes(optimizer: Any, argument: str) -> bool:
 
 
 def is_keras_own(optimizer: Any, method: str) -> bool:
-    """Return whether Keras defines an optimizer's method, not a wrapper such as Horovod's."""
+    """Return whether Keras, not a wrapper such as Horovod's, defines a method of an optimizer."""
     owner = _owner(optimizer, method)
     return owner is None or _is_of_keras(owner)
 

@@ -52,14 +52,14 @@ class _LossScale:
     def scale(self, tree: T) -> T:
         """Multiply floating leaves by the scale, in float32 (float64 stays float64).
 
-        float16 and bfloat16 give float32: a loss of 4 times 2**15 is 131072, above float16's 65504.
+        float16 and bfloat16 become float32: a loss of 4, times 2**15, exceeds float16's 65504.
         """
         return arrays.map_floats(lambda x: arrays.widen(x) * self._factor(x), tree, True)
 
     def unscale(self, tree: T) -> T:
         """Divide floating leaves by the scale, in float32 (float64 stays float64).
 
-        float16 and bfloat16 give float32, because float16 rounds small quotients to zero, such as
+        float16 and bfloat16 become float32, because float16 rounds small quotients to zero, such as
         2**-11 / 2**15. Sparse gradients stay sparse.
         """
         return arrays.map_floats(lambda x: arrays.widen(x) / self._factor(x), tree, True)

@@ -69,7 +69,7 @@ class _Embedding(tf.keras.layers.Layer):
         return tf.cast(vectors, dtype if dtype.is_floating else tf.float32)
 
     def _vectors(self, keys: Any, slots: Any) -> Any:
-        """Return vectors [N, width] of int keys [N]; ``slots``, int64 [N], are for an error."""
+        """Return vectors [N, width] of int keys [N]; an error names the ``slots``, int64 [N]."""
         ids = tf.cast(keys, tf.int64)
         known = tf.logical_and(ids >= 0, ids < self.rows.height)
         wrong_slots, wrong_ids = (tf.boolean_mask(x, ~known) for x in (slots, ids))

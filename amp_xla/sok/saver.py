@@ -83,8 +83,8 @@ def read_rows(folder: Path, name: str, tensor: str, rows: table.Rows) -> Any:
     if len(files) != 1:
         counts = ", ".join(map(str, sorted(files))) or "none"
         raise AmpXlaError(
-            f"{folder} needs files {name}-RANK-of-RANKS.safetensors of one number RANKS; found: "
-            f"{counts}"
+            f"{folder} needs files {name}-RANK-of-RANKS.safetensors with the same RANKS; found "
+            f"RANKS: {counts}"
         )
     ((count, paths),) = files.items()
     missing = [f"{name}-{n}-of-{count}.safetensors" for n in range(count) if n not in paths]

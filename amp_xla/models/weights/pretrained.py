@@ -107,7 +107,7 @@ class Pretrained:
           length: maximum number of tokens per sequence.
 
         Raises:
-          DataError: it has too few embeddings; or the files have too few layers or no weights.
+          DataError: there are too few embeddings; or the files have too few layers or no weights.
         """
         layers, needed = _layers(self.stored()), self.config["num_hidden_layers"]
         if 0 < layers < needed:

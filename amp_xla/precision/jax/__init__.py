@@ -37,7 +37,7 @@ Axis = Union[str, Tuple[str, ...], None]
 
 
 def register(cls: type, leaves: Tuple[str, ...] = (), meta: Tuple[str, ...] = ()) -> None:
-    """Make a class a pytree: JAX traces attributes ``leaves``, compiles in attributes ``meta``."""
+    """Make a class a pytree: JAX traces attributes ``leaves``; ``meta`` are compiled constants."""
 
     def flatten(value: Any) -> Any:
         keys = (jax.tree_util.GetAttrKey(name) for name in leaves)
