@@ -20,12 +20,12 @@ STATIC = {"static": True}  # compiled into the program, not traced
 
 
 class Dropout(NamedTuple):
-    """Dropout of one step: key of its masks, uint32 [2], and shares to drop.
+    """Dropout of one step: key of its masks, uint32 [2], and rates.
 
     Attributes:
-      rate: share of activations.
-      attention: share of attention weights.
-      fused: attention by cuDNN, which drops no weights.
+      rate: share of activations to drop.
+      attention: share of attention weights to drop.
+      fused: use cuDNN's attention, which drops no attention weights.
     """
 
     key: jax.Array
@@ -37,9 +37,9 @@ class Dropout(NamedTuple):
 def dropped(x: jax.Array, dropout: Optional[Dropout], place: int) -> jax.Array:
     """Return ``x`` with a share of its elements set to 0 and the others scaled up.
 
-    A hash of step, ``place`` in the model and element decides, so the number of processes changes
-    nothing. JAX's generator, Threefry, doubles the time of a step and of its compilation on
-    a CPU.
+    A hash of step, ``place`` in the model and element number decides which elements are 0, so the
+    number of processes changes nothing. JAX's generator, Threefry, doubles the time of a step and
+    of its compilation on a CPU.
     """
     if dropout is None or not dropout.rate:
         return x
@@ -90,7 +90,7 @@ class Norm:
 
 
 def has_fused_attention(dtype: Any, size: int) -> bool:
-    """Return whether cuDNN has attention of this dtype and size of a head on this device."""
+    """Return whether cuDNN has attention for this dtype and head size on this device."""
     capability = str(getattr(jax.local_devices()[0], "compute_capability", ""))  # NVIDIA's: "9.0"
     known = capability.partition(".")[0].isdigit() and float(capability) >= 8.0
     return known and dtype in (jnp.float16, jnp.bfloat16) and size % 8 == 0 and size <= 128
@@ -160,7 +160,7 @@ class Layer:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Bert:
-    """Encoder: int token ids and segment ids [B, L], 0 = padding -> float [B, L, hidden]."""
+    """Encoder: token ids (0 = padding) and segment ids, int [B, L] -> float [B, L, hidden]."""
 
     tokens: jax.Array
     segments: jax.Array
@@ -203,7 +203,7 @@ class Classifier:
 def new_classifier(config: Mapping[str, Any], classes: int, seed: int) -> Classifier:
     """Return an untrained classifier with the sizes in a ``bert_config.json``.
 
-    Weights are normal, deviation 0.02, cut at 2 deviations.
+    Weights are normal with standard deviation 0.02, truncated at two standard deviations.
     """
     layers, hidden, inner = (
         config[name] for name in ("num_hidden_layers", "hidden_size", "intermediate_size")

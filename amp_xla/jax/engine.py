@@ -21,7 +21,7 @@ INPUTS = ("token_ids", "segment_ids", "labels", "weights")
 
 @dataclasses.dataclass
 class JaxJob:
-    """A JAX job that is built and not yet started; other attributes are those of ``Job``.
+    """A JAX job that is built but not started; attributes not listed here are those of ``Job``.
 
     Attributes:
       state: state before the next step.
@@ -68,7 +68,7 @@ def shared(batch: Mapping[str, np.ndarray]) -> Dict[str, jax.Array]:
 
 
 class JaxEngine(Engine):
-    """The engine of a JAX job. The policy is in the program, so no executed graph is checked."""
+    """The engine of a JAX job. Its program contains the policy, so no executed graph is checked."""
 
     metric_names = ("accuracy",)
 

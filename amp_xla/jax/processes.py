@@ -23,7 +23,7 @@ class Ranks(distributed.Ranks):
     """JAX's processes. Each builds whole batches, so their number does not change the samples."""
 
     def exchange(self, mine: bytes) -> List[bytes]:
-        """Return the JSON texts of all processes, in order; all must call it."""
+        """Return the JSON texts of all processes, in order; all processes must call this method."""
         longest = int(np.max(multihost_utils.process_allgather(np.array([len(mine)]))))
         padded = np.frombuffer(mine.ljust(longest), np.uint8)
         return [bytes(row) for row in np.asarray(multihost_utils.process_allgather(padded))]
@@ -33,8 +33,8 @@ class Ranks(distributed.Ranks):
 def join() -> Ranks:
     """Connect to the other processes, if there are any; further calls do nothing.
 
-    Each is started with ``JAX_COORDINATOR_ADDRESS`` (host:port of the first), ``JAX_NUM_PROCESSES``
-    and ``JAX_PROCESS_ID``.
+    Each process is started with ``JAX_COORDINATOR_ADDRESS`` (host:port of the first process),
+    ``JAX_NUM_PROCESSES`` and ``JAX_PROCESS_ID``.
 
     Raises:
       AmpXlaError: a process does not answer.
@@ -45,7 +45,7 @@ def join() -> Ranks:
                 num_processes=world().size, process_id=world().rank, initialization_timeout=120
             )
         except (RuntimeError, ValueError) as error:
-            raise AmpXlaError(f"{world().name} cannot connect to the others: {error}") from error
+            raise AmpXlaError(f"{world().name} cannot connect to other ranks: {error}") from error
     return Ranks(world())
 
 

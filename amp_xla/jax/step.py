@@ -25,7 +25,7 @@ Batch = Dict[str, jax.Array]
 class State(NamedTuple):
     """Content of a checkpoint: float32 parameters, Optax' state, the loss scale of the next step.
 
-    ``step`` and ``applied`` are the numbers of steps, and of updates that were applied; int32.
+    ``step`` counts all steps, ``applied`` those whose update was applied; both are int32.
     """
 
     model: Classifier
@@ -94,7 +94,7 @@ def training_step(
       optimizer: result of ``adamw``.
       rate: result of ``schedule``.
       policy: dtypes of parameters, computation and output.
-      dropout: shares to drop of activations and of attention weights; attention by cuDNN.
+      dropout: rate for activations, rate for attention weights, True = attention by cuDNN.
       smoothing: label smoothing.
       seed: seed of dropout.
     """

@@ -1,9 +1,9 @@
 """GELU, layer norm and attention with derivatives written by hand.
 
 TensorFlow's derivative keeps the inputs of every operation: for bert4keras' GELU five tensors of
-[B, L, 4 * hidden], for its layer norm four of [B, L, hidden]. The derivatives here keep two of each
-and launch half as many kernels. Results, and names and shapes of weights, are the same
-as in bert4keras.
+[B, L, 4 * hidden], for its layer norm four of [B, L, hidden]. The derivatives here keep two such
+tensors each, and launch half as many kernels. Results are the same as in bert4keras, and so are
+names and shapes of weights.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _GROUP = 8  # rows of a batch in a sum of the first stage
 
 
 def install() -> None:
-    """Use these layers in all bert4keras models that are built afterwards.
+    """Use this module's layers in all bert4keras models that are built afterwards.
 
     A GELU set by ``bert4keras.backend.set_gelu("tanh")`` is not replaced.
     """
@@ -34,7 +34,7 @@ def install() -> None:
 
 
 def gelu(x: Any) -> Any:
-    """Build x * P(N(0, 1) <= x) of floats of any shape, from the error function.
+    """Build GELU, x * P(N(0, 1) <= x), of floats of any shape, with the error function.
 
     Source: Hendrycks and Gimpel, arXiv:1606.08415.
     """
@@ -88,10 +88,11 @@ def layer_norm(x: Any, gamma: Any, beta: Any, epsilon: float) -> Any:
 
 
 def add_rows(x: Any, rows: Any) -> Any:
-    """Build x + rows, floats [B, L, D] and [L, D], whose gradient by rows is a sum in two stages.
+    """Build x + rows, floats [B, L, D] and [L, D]; ``rows``' gradient is summed in two stages.
 
-    If XLA sums over an axis of 32 or more elements, it makes that axis the fastest in memory. A sum
-    over the batch would transpose the residual stream before and after each matrix product.
+    If XLA sums over an axis of 32 or more elements, it makes that axis the fastest in memory. With
+    one sum over the batch, it would transpose the residual stream before and after each matrix
+    product.
     """
 
     def value(x: Any, rows: Any) -> Tuple[Any, Callable[[Any], Tuple[Any, Any]]]:
@@ -160,7 +161,8 @@ def relative_attention(
 ) -> Any:
     """Build ``attention`` with a vector per pair of positions, added to key and value.
 
-    TensorFlow differentiates it. bert4keras' NEZHA gives NaN for a row of padding alone.
+    TensorFlow differentiates it. For a row that holds only padding, the result is finite;
+    bert4keras' NEZHA gives NaN.
 
     Args:
       query, key, value, bias, mask: as for ``attention``.
@@ -254,7 +256,7 @@ def _layers() -> Sequence[Any]:
 
 
 def _joined(layers: Sequence[Any], x: Any) -> Any:
-    """Build the outputs [N, units] of Keras' ``Dense`` layers, side by side, in one product."""
+    """Build the outputs [N, units] of Keras' ``Dense`` layers side by side, by one product."""
     for layer in layers:
         if not layer.built:
             with tf.name_scope(layer.name):  # as Keras names the variables
@@ -281,9 +283,10 @@ def _bias(mask: Optional[Any], bias: Optional[Any]) -> Optional[Any]:
 
 
 def mask_bias(allowed: Any) -> Any:
-    """Return an attention bias: 0 where ``allowed`` is True, minus bert4keras' infinity elsewhere.
+    """Return an attention bias: 0 where ``allowed`` is True, else bert4keras' ``-infinity()``.
 
-    bert4keras 0.11.5 and later have no ``infinity()``: -1e4 is used, which float16 can hold.
+    bert4keras 0.11.5 and later have no ``infinity()``: for them, the bias is -1e4, which float16
+    can hold.
     """
     infinity = getattr(backend.bert4keras(), "infinity", lambda: 1e4)
     return (tf.cast(allowed, tf.float32) - 1.0) * infinity()

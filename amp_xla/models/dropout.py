@@ -28,7 +28,7 @@ _training = True  # False inside ``inference()``
 
 
 class _Stream(NamedTuple):
-    """State of a graph's masks: the values of ``install``, and each layer's number of calls."""
+    """State of a graph's masks: what ``install`` sets, and how often each layer was called."""
 
     seed: int
     step: Any
@@ -53,7 +53,7 @@ def install(seed: int, hashed: Optional[bool] = None) -> Any:
 
 
 def _set_learning_phase(value: int) -> None:
-    """Set Keras' flag without tf-keras' warning, which concerns eager execution only."""
+    """Set Keras' learning phase without tf-keras' warning, which concerns eager execution only."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         K.set_learning_phase(value)
@@ -63,7 +63,7 @@ def _set_learning_phase(value: int) -> None:
 def inference() -> Iterator[None]:
     """Call layers in inference mode within the block, and in the previous mode after it.
 
-    The mode adds no conditional to the graph, which would keep XLA and AMP from fusing.
+    A conditional in the graph would keep XLA and AMP from fusing; this mode adds none.
     """
     global _training
     before, _training = _training, False
@@ -76,14 +76,14 @@ def inference() -> Iterator[None]:
 
 
 def without(model: Any, inputs: Optional[Any] = None) -> Any:
-    """Build the output of a model in inference mode; ``inputs``: None = the model's."""
+    """Build the output of a model in inference mode; without ``inputs``, from its own inputs."""
     with inference():
         return model(model.inputs if inputs is None else inputs)
 
 
 @functools.lru_cache(maxsize=None)
 def make_repeatable() -> None:
-    """Make ``keras.layers.Dropout`` draw stateless masks; Keras' learning phase turns it on."""
+    """Make ``keras.layers.Dropout`` draw stateless masks, in Keras' training phase."""
 
     # Keras inspects the names of the arguments.
     def call(self: Any, inputs: Any, training: Any = None) -> Any:
@@ -112,9 +112,9 @@ def make_repeatable() -> None:
 
 
 def step_input() -> Any:
-    """Return the placeholder of the step that the graph's masks depend on, an int64 scalar.
+    """Return the placeholder, int64 scalar, of the step number on which the graph's masks depend.
 
-    Without ``install`` its default is a random number in each run of the session.
+    Without ``install``, the default of this number is random in each run of the session.
     """
     return _stream().step
 
@@ -134,7 +134,7 @@ def keep_mask(name: str, shape: Any, rate: float) -> Any:
 
 
 def kind() -> str:
-    """Return how the current graph makes its masks, which must not change on resume."""
+    """Return how the current graph makes its masks; a resumed run must make them the same way."""
     hashed = _stream().hashed
     return HASH if (configuring.compiles() if hashed is None else hashed) else RANDOM
 
@@ -161,7 +161,7 @@ def _seed(name: str) -> bytes:
 def _random(shape: Any, text: bytes, rate: float) -> Any:
     """Return a mask from TensorFlow's generator; ``rate`` is rounded on TensorFlow 2.
 
-    Random bits take a tenth of a step on a CPU. TensorFlow 2 draws a 32-bit integer for two
+    Drawing takes a tenth of a step's time on a CPU. TensorFlow 2 draws one 32-bit integer per two
     elements, so ``rate`` is rounded to 16 bits; 1.15 can only draw a float per element.
     """
     seed = tf.stack([tf.constant(zlib.crc32(text), tf.int64), _stream().step])
@@ -176,7 +176,7 @@ def _random(shape: Any, text: bytes, rate: float) -> Any:
 
 
 def _hashed(shape: Any, text: bytes, rate: float) -> Any:
-    """Return a mask that is a hash of its elements' numbers, with two keys for layer and step.
+    """Return a mask: a hash of each element's number, with two keys that depend on layer and step.
 
     With one key, masks would be permutations of one another. int32 replaces uint32, which
     TensorFlow 1.15 cannot multiply. Source of the hash: Chris Wellons' triple32,

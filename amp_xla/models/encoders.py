@@ -87,7 +87,7 @@ def pooler_activation(config: Mapping[str, Any]) -> str:
 
 
 def _pooler(config: Mapping[str, Any]) -> Any:
-    """Build the dense layer above the first token, as in transformers' classifiers."""
+    """Build the dense layer on the first token's vector, as Hugging Face's classifiers have it."""
     layer = keras.layers.Dense(
         config["hidden_size"], pooler_activation(config), name=POOLER,
         kernel_initializer=keras.initializers.TruncatedNormal(stddev=0.02),
@@ -127,7 +127,7 @@ def tensors(transformer: Any) -> Dict[str, Shape]:
 
 
 def values(transformer: Any, vocab_size: int) -> Dict[str, np.ndarray]:
-    """Return a bert4keras model's weights, by Google's names; without vocabulary padding."""
+    """Return a bert4keras model's weights by Google's names, without padding of the vocabulary."""
     named = variables(transformer)
     arrays = dict(zip(named, K.batch_get_value(list(named.values()))))
     for name in VOCABULARY & set(arrays):
@@ -137,7 +137,7 @@ def values(transformer: Any, vocab_size: int) -> Dict[str, np.ndarray]:
 
 
 def variables(transformer: Any) -> Dict[str, Any]:
-    """Return the variables of a bert4keras model that checkpoints hold, by Google's names."""
+    """Return, by Google's names, those variables of a bert4keras model that checkpoints hold."""
     layers, prefixed = transformer.layers, transformer.prefixed
     return {
         name: variable
@@ -148,7 +148,7 @@ def variables(transformer: Any) -> Dict[str, Any]:
 
 
 def _mapping(transformer: Any) -> Dict[str, Any]:
-    """Return layer -> Google's names; adds the pooler's bias, which RoFormerV2 leaves out."""
+    """Return layer -> Google's names of weights; adds the pooler's bias, missing in RoFormerV2."""
     mapping: Dict[str, Any] = transformer.variable_mapping()
     kernels = mapping.get(POOLER, [])[:1]  # absent in T5
     return {**mapping, POOLER: [*kernels, *(x.replace("kernel", "bias") for x in kernels)]}
@@ -174,10 +174,10 @@ def _with_epsilon(base: Any, epsilon: float) -> Any:
 
 
 def pooled(transformer: Any, pooling: str = "mean", slots: int = 1) -> Any:
-    """Build the vector of each text, float [B, hidden]; of packed rows [B, slots, hidden].
+    """Build the vector of each text, float [B, hidden]; for packed rows [B, slots, hidden].
 
-    ``pooling`` is an ``options.Pooling``; "pooler" needs a transformer with a pooler. Several
-    ``slots``, texts per row, need a transformer whose class ``packed.extended`` returned.
+    ``pooling`` is an ``options.Pooling``; "pooler" needs a transformer with a pooler. ``slots`` is
+    the number of texts per row; if above 1, the transformer's class is from ``packed.extended``.
     """
     model = transformer.model
     if slots > 1:
@@ -191,7 +191,7 @@ def pooled(transformer: Any, pooling: str = "mean", slots: int = 1) -> Any:
 
 
 def classifier(vectors: Any, inputs: Any, classes: int, dropout: float) -> Any:
-    """Build a Keras model: ``inputs`` -> logits of ``vectors``, float32 [N, classes]."""
+    """Build a Keras model that maps ``inputs`` to logits of ``vectors``, float32 [..., classes]."""
     dropped = keras.layers.Dropout(dropout, name="Pooling-Dropout")(vectors)
     # float32 also under a Keras policy: a softmax of rounded logits is inaccurate.
     logits = keras.layers.Dense(
@@ -204,11 +204,11 @@ def classifier(vectors: Any, inputs: Any, classes: int, dropout: float) -> Any:
 def inputs_of(
     model: Any, labels: Sequence[Any], weights: Sequence[Any], kind: Any = None
 ) -> Dict[str, Any]:
-    """Return the placeholders of training by name: those of a model, labels and weights.
+    """Return the placeholders of training by name: a model's inputs, labels and weights.
 
     Args:
       model: as for ``named_inputs``.
-      labels, weights: their shapes; weights are float32.
+      labels, weights: shapes of these two placeholders; the weights are float32.
       kind: dtype of the labels; None = int32.
     """
     return {
@@ -225,7 +225,7 @@ def named_inputs(model: Any) -> Dict[str, Any]:
 
 
 def mean_over_tokens(pair: Any, mask: Any = None) -> Any:
-    """Return the means of vectors [B, L, hidden] over tokens other than 0, float [B, hidden]."""
+    """Return mean vectors, float [B, L, hidden] -> [B, hidden], over tokens whose id is not 0."""
     vectors, token_ids = pair
     weights = tf.cast(tf.not_equal(token_ids, 0), vectors.dtype)[:, :, None]
     # At least one: a padding row has no token, and 0 / 0 would make the batch not finite.
@@ -233,13 +233,13 @@ def mean_over_tokens(pair: Any, mask: Any = None) -> Any:
 
 
 def pointer(kind: str, heads: int, name: str, spans: bool = True, bias: float = 0.0) -> Any:
-    """Return bert4keras' layer; its mask is an added bias, as ONNX and half precision need.
+    """Return bert4keras' pointer layer; it adds a bias as mask, as ONNX and half precision need.
 
     Args:
       kind: ``GlobalPointer`` or ``EfficientGlobalPointer``.
       heads: number of planes of scores, each [L, L].
-      spans: pairs are the first and last token of a span; False = any two tokens.
-      bias: scores at the start; only an ``EfficientGlobalPointer`` has such weights.
+      spans: a pair is the first and last token of a span; False = any two tokens.
+      bias: initial value of the scores; needs an ``EfficientGlobalPointer``.
     """
 
     class Pointer(getattr(backend.bert4keras("layers"), kind)):  # type: ignore[misc]

@@ -75,7 +75,7 @@ def describe(config: Mapping[str, Any], replaced: Mapping[str, Any], steps: int)
 
 
 def _rates(bert: str) -> Tuple[float, float, float, float]:
-    """Return the row of ``RATES`` for a folder's weights; the first if no size is known."""
+    """Return the row of ``RATES`` for a folder's weights; the first row if no size is known."""
     width = _width(bert)
     return next(row for row in RATES if width >= row[0]) if width else RATES[0]
 

@@ -1,8 +1,8 @@
 """Attention by cuDNN, whose kernels never write the scores of all heads to memory.
 
 TensorFlow has no operation for it. XLA's custom call needs one fixed shape, so only training
-batches use it. Padding at the end of a row is passed as the row's length. There is no dropout: a
-resumed run could not repeat cuDNN's.
+batches use it. Padding at the end of a row is passed as the row's length. There is no attention
+dropout, because a resumed run could not repeat cuDNN's masks.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _CONFIG = Path(__file__).with_suffix(".json")
 
 @dataclasses.dataclass
 class Batch:
-    """Rows and tokens per row of a graph's training batches; heads of its model, and their size."""
+    """Rows, and tokens per row, of a graph's training batches; number and size of heads."""
 
     rows: int
     length: int
@@ -48,9 +48,9 @@ def unfit(needed: str, found: Any) -> UnsupportedError:
 
 
 def install(shapes: Sequence[Tuple[int, int]]) -> None:
-    """Use cuDNN in all attention layers that the current graph gets for training.
+    """Use cuDNN in all attention layers that are built for training in the current graph.
 
-    ``shapes`` are (rows, length) of the batches. Raises UnsupportedError if they do not fit.
+    ``shapes`` are (rows, length) of the batches. Raises UnsupportedError if cuDNN cannot take them.
     """
     if backend.kind() == "tf1":
         raise unfit("TensorFlow 2", backend.tensorflow().__version__)
@@ -68,7 +68,7 @@ def batch() -> Optional[Batch]:
 
 
 def attention(query: Any, key: Any, value: Any, mask: Any, batch: Batch) -> Any:
-    """Build softmax(query key^T) value per head in float16, [B, L, heads, D] as ``value``.
+    """Build softmax(query key^T) value per head in float16; return shape and dtype of ``value``.
 
     Args:
       query, key, value: floats [B, L, heads, D]; ``query`` is already divided by sqrt(D).
@@ -111,7 +111,7 @@ def attention(query: Any, key: Any, value: Any, mask: Any, batch: Batch) -> Any:
 def call(
     operands: Sequence[Any], results: Sequence[Tuple[Any, Sequence[int]]], direction: str = ""
 ) -> List[Any]:
-    """Build XLA's call of cuDNN; ``results`` are dtypes and shapes.
+    """Build XLA's call of cuDNN; ``results`` are pairs (dtype, shape), one for each result.
 
     ``operands``: query, key, value; if ``direction`` is Backward also the statistics, the gradient
     of the output and the output; then the lengths of queries and keys.
@@ -141,7 +141,7 @@ def verify(precision: Precision, plain: Callable[..., Any]) -> None:
     """Compare cuDNN's attention, if this run uses it, with ``plain``, TensorFlow's attention.
 
     Raises:
-      UnsupportedError: it cannot run here, or its output or gradients are wrong.
+      UnsupportedError: cuDNN's attention cannot run here, or its output or gradients are wrong.
     """
     installed = batch()
     if installed is None:
@@ -164,7 +164,7 @@ def verify(precision: Precision, plain: Callable[..., Any]) -> None:
 
 
 def _errors(batch: Batch, plain: Callable[..., Any]) -> List[float]:
-    """Return the errors of output and gradients, relative to the largest number of each."""
+    """Return the largest errors of output and gradients, each relative to its largest number."""
     random, shape = np.random.RandomState(1), (2, batch.length, batch.heads, batch.size)
     arrays = [random.standard_normal(shape).astype(np.float16) for _ in range(4)]
     with backend.session().graph.as_default():

@@ -112,7 +112,7 @@ class LanguageModel:
         return {**encoders.inputs_of(self.model, shape, shape), "positions": positions}
 
     def logits(self, vectors: Any, positions: Any) -> Any:
-        """Build logits: hidden states [B, L, hidden], positions [B, K] -> [B * K, padded words]."""
+        """Build logits [B * K, padded] of hidden states [B, L, hidden] at positions [B, K]."""
         hidden = self.config["hidden_size"]
         length = self._length or tf.shape(vectors)[1]
         rows = tf.range(tf.shape(positions)[0])[:, None] * length
@@ -132,7 +132,7 @@ class LanguageModel:
         return scores + (bias + fill)
 
     def head(self, inputs: Dict[str, Any], vectors: Any, smoothing: float = 0.0) -> Dict[str, Any]:
-        """Build ``loss`` and ``hits`` of each predicted position, weighted, float32 [B * K].
+        """Build ``loss`` and ``hits`` (1 = right) per position, times its weight, float32 [B * K].
 
         Args:
           inputs: ``positions``, ``labels`` int32 [B, K]; ``weights`` float32 [B, K].
@@ -171,7 +171,7 @@ class LanguageModel:
 
 
 def _spread(stddev: float, base: Any) -> Any:
-    """Return a subclass of bert4keras' BERT with ``stddev`` as its weights' initial deviation."""
+    """Return a subclass of bert4keras' BERT; initial weights have standard deviation ``stddev``."""
 
     class Bert(base):
         @property

@@ -8,10 +8,10 @@ from amp_xla.backend import tf
 
 
 def cross_entropy(labels: Any, logits: Any, smoothing: float = 0.0) -> Any:
-    """Build the cross-entropy: int [B] or [B, S], float [..., classes] -> float32 [...].
+    """Build cross-entropy, float32 [...]: labels, int [B] or [B, S]; logits, float [..., classes].
 
     If a sample can have several labels, ``labels`` are 0 or 1 for each class: [..., classes].
-    ``smoothing`` is the share of a label's weight that all classes get (Szegedy et al.,
+    ``smoothing`` is the share of a label's weight that is spread over all classes (Szegedy et al.,
     arXiv:1512.00567, section 7).
     """
     labels, logits = tf.convert_to_tensor(labels), tf.cast(logits, tf.float32)
@@ -34,7 +34,7 @@ def several_labels(right: Any, logits: Any) -> Any:
 
     s are the logits; a label is predicted if s > 0. This is ``multilabel_categorical_crossentropy``
     of bert4keras' author, with minus infinity instead of -1e12 for absent terms, in float32.
-    Arguments are [..., classes]; ``logits``, float32, may be minus infinity if ``right`` is False.
+    Arguments are [..., classes]; ``logits``, float32, may be -infinity where ``right`` is False.
     """
     signed = tf.where(right, -logits, logits)
     absent = tf.fill(tf.shape(logits), float("-inf"))
@@ -47,7 +47,7 @@ def several_labels(right: Any, logits: Any) -> Any:
 
 
 def squared(labels: Any, logits: Any) -> Any:
-    """Build the squared error: float [B] or [B, S], float [..., 1] -> float32 [...]."""
+    """Build squared errors, float32 [...]: labels, float [B] or [B, S]; logits, float [..., 1]."""
     # AMP converts neither this operation nor those that use its result.
     logits = tf.ensure_shape(tf.cast(logits, tf.float32), logits.shape)
     return tf.square(logits[..., 0] - labels)
@@ -59,13 +59,13 @@ def weighted_mean(values: Any, weights: Any) -> Any:
 
 
 def divergence(first: Any, second: Any) -> Any:
-    """Build KL(p || q) + KL(q || p) of two logits, float [..., classes] -> float32 [...]."""
+    """Build KL(p || q) + KL(q || p) of logits of p and q, float [..., classes] -> float32 [...]."""
     first, second = (tf.nn.log_softmax(tf.cast(x, tf.float32)) for x in (first, second))
     return tf.reduce_sum((tf.exp(first) - tf.exp(second)) * (first - second), -1)
 
 
 def divergence_of_several(first: Any, second: Any) -> Any:
-    """Build the sum of ``divergence`` over labels, each of which is present or absent."""
+    """Build each label's ``divergence``, with the classes present and absent; return their sum."""
     first, second = (tf.cast(x, tf.float32) for x in (first, second))
     return tf.reduce_sum((tf.sigmoid(first) - tf.sigmoid(second)) * (first - second), -1)
 

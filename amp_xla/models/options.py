@@ -22,7 +22,7 @@ SIZES = {"tiny": (3, 192, 6), "small": (4, 512, 8), "base": (12, 768, 12), "larg
 
 
 class Filling(NamedTuple):
-    """A predicted token for a [MASK]; ``mask`` counts the masks of a text from 0."""
+    """A predicted token for a [MASK]; ``mask`` is the number of this [MASK] in its text, from 0."""
 
     mask: int
     token: str
@@ -89,7 +89,7 @@ class EncoderOptions:
 
     @property
     def rates(self) -> Tuple[float, float]:
-        """Shares to drop of activations and of attention weights."""
+        """Dropout rates of activations and of attention weights."""
         attention = self.attention_dropout
         return self.dropout, self.dropout if attention is None else attention
 
@@ -113,8 +113,9 @@ class EncoderOptions:
     ) -> Any:
         """Build a Keras model: token and segment ids, int [B, L] -> logits, float32 [B, classes].
 
-        ``max_length`` and ``weights`` are as for ``encoders.transformer``. With several ``slots``,
-        texts per packed row, the model has two more inputs, and logits are [B, slots, classes].
+        ``max_length`` and ``weights`` are as for ``encoders.transformer``. ``slots`` is the
+        number of texts per packed row; if it is above 1, the model has two more inputs, and logits
+        are [B, slots, classes].
         """
         from amp_xla.models import encoders, packed
 
@@ -147,7 +148,7 @@ def bert_config(
     vocab_size: int, layers: int, hidden: int, heads: int, length: int, dropout: float,
     attention_dropout: Optional[float] = None,
 ) -> Dict[str, Any]:  # fmt: skip
-    """Return the ``bert_config.json`` of a new BERT; attention dropout None = as ``dropout``."""
+    """Return the ``bert_config.json`` of a new BERT; ``attention_dropout`` None = ``dropout``."""
     return {
         "model_type": "bert", "vocab_size": vocab_size, "hidden_size": hidden,
         "num_hidden_layers": layers, "num_attention_heads": heads, "intermediate_size": 4 * hidden,
@@ -158,10 +159,10 @@ def bert_config(
 
 
 def training_flops(config: Mapping[str, Any], length: int, positions: int) -> float:
-    """Return the FLOPs of the matrix products of a BERT language model per training sequence.
+    """Return the FLOPs of a BERT language model's matrix products for one training sequence.
 
-    It has ``length`` tokens, of which ``positions`` are predicted. A multiply-add is 2; the
-    backward pass costs two forward passes (Kaplan et al., arXiv 2001.08361, section 2.1).
+    The sequence has ``length`` tokens, of which ``positions`` are predicted. A multiply-add counts
+    as 2; the backward pass costs two forward passes (Kaplan et al., arXiv 2001.08361, section 2.1).
     Recomputation is not counted.
     """
     hidden, inner = config["hidden_size"], config["intermediate_size"]

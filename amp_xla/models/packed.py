@@ -3,7 +3,7 @@
 Three things keep the texts of a row apart: position ids start at 0 in each, attention stays inside
 a text (a block-diagonal mask, added like bert4keras' mask of a language model), and pooling
 averages each text separately. Names and shapes of weights equal those of the model with one
-text per row, so that each loads the other's checkpoints.
+text per row, so either model loads the other's checkpoints.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from amp_xla.models import derivatives
 
 
 def pooled(encoder_model: Any, slots: int, first: bool = False) -> Any:
-    """Build the means of an encoder's vectors per text, float [R, slots, hidden].
+    """Build the mean vector of each text, float [R, slots, hidden], from an encoder's output.
 
     The encoder is of a class that ``extended`` returned. A row has ``slots`` texts or fewer; the
     mean of an empty slot is 0. With ``first``, take the vector of a text's first token instead.
@@ -34,10 +34,10 @@ def pooled(encoder_model: Any, slots: int, first: bool = False) -> Any:
 
 
 def _shares(numbers: Any, most: Any, dtype: Any) -> Any:
-    """Return weights that average the places of each number: int [R, L] -> [R, most, L].
+    """Return weights for the mean over a number's places in a row: int [R, L] -> [R, most, L].
 
-    The weights of a number, which is below ``most``, have sum 1. They are zero if it does not
-    occur, because 0 / 0 would make the step not finite.
+    The weights of each number from 0 to ``most`` - 1 have sum 1. If a number does not occur, its
+    weights are 0, because 0 / 0 would make the step not finite.
     """
     member = tf.equal(tf.cast(numbers, tf.int32)[:, None, :], tf.range(most)[None, :, None])
     share = tf.cast(member, dtype)
@@ -45,11 +45,11 @@ def _shares(numbers: Any, most: Any, dtype: Any) -> Any:
 
 
 def over_windows(model: Any) -> Any:
-    """Build a Keras model with the means of a model's outputs over the windows of each text.
+    """Build a Keras model that averages the outputs of ``model`` over the windows of each text.
 
-    A mean is in the place of its text's first window. The new input, the last one, is ``windows``
-    of ``batches.windows.WindowBatches``, int [groups, P]. The model's output is float32 [R, C], or
-    [R, S, C] for packed rows.
+    A text's mean is in the place of its first window. The last input is new: ``windows`` of
+    ``batches.windows.WindowBatches``, int [groups, P]. The output is float32 [R, C], or [R, S, C]
+    for packed rows.
     """
 
     def means(pair: Any, mask: Any = None) -> Any:

@@ -82,10 +82,10 @@ def _check_name(place: World, environ: Mapping[str, str]) -> None:
 
 
 def choose(agreement: Union[Agreement, str, None]) -> Optional[Agreement]:
-    """Return a function or None unchanged; for ``auto`` Horovod's agreement, if it has ranks.
+    """Return a function or None unchanged; ``auto`` is Horovod's agreement, None for one rank.
 
     Raises:
-      ValueError: another string.
+      ValueError: a string other than ``auto``.
     """
     if not isinstance(agreement, str):
         return agreement
@@ -119,7 +119,7 @@ def horovod(hvd: Optional[Any] = None) -> Agreement:
 
 
 def horovod_mean(hvd: Optional[Any] = None) -> Callable[[Any], Any]:
-    """Return the mean over Horovod ranks, for ``reduce=``; sparse gradients are gathered."""
+    """Return a function for ``reduce=``: mean over Horovod ranks; sparse gradients are gathered."""
     module = hvd or importlib.import_module("horovod.tensorflow")
     return lambda gradient: module.allreduce(gradient, op=module.Average)
 
@@ -176,7 +176,7 @@ def check_strategy() -> None:
 def in_all_replicas(
     function: Callable[..., Any], gradients: Sequence[Any], scalars: Sequence[Any]
 ) -> Any:
-    """Call ``function(each_replica, scalars)`` once, in a strategy for all of its replicas.
+    """Call ``function(each_replica, scalars)`` once; in a strategy, once for all of its replicas.
 
     Optimizers call ``merge_call``, which TensorFlow forbids in a branch inside a replica. So one
     branch is built for all replicas, and each replica applies its gradients in it, as in Keras.
@@ -211,8 +211,8 @@ class Reduction:
     The gradient of each rank is its share of the mean over the global batch. So the sum over ranks
     equals the gradient of a single process, and does not grow with the number of ranks.
 
-    With ``fp16`` the ranks send scaled gradients, because a gradient of 1e-7 underflows; the sum is
-    unscaled in float32.
+    With ``fp16`` the ranks send scaled gradients, because an unscaled gradient of 1e-7 would
+    underflow in float16; the sum is unscaled in float32.
 
     Args:
       hvd: ``horovod.tensorflow``, initialized.
@@ -271,10 +271,10 @@ def over_ranks(
     local: Callable[[Any], bool],
     scale: Any,
 ) -> Pairs:
-    """Reduce the gradients of pairs (gradient, variable), except None and those of local variables.
+    """Reduce gradients over ranks, except None and the gradients of local variables.
 
     Args:
-      pairs: pairs of this rank.
+      pairs: pairs (gradient, variable) of this rank.
       reduce: a ``Reduction``, which takes all gradients at once, or a function of one gradient.
       local: predicate that is true for a variable that exists on this rank only.
       scale: the loss scale of this step.
@@ -285,7 +285,7 @@ def over_ranks(
 
 
 def _groups(order: Sequence[int], gradients: Sequence[Any]) -> List[List[int]]:
-    """Split ``order`` into groups of at most ``GROUP_BYTES``; a larger gradient forms a group."""
+    """Split ``order`` into groups of at most ``GROUP_BYTES``; a larger gradient is alone."""
     groups: List[List[int]] = []
     size = 0
     for i in order:

@@ -68,7 +68,7 @@ def scalar_type(name: str) -> Any:
 
 
 def half_dtype() -> Any:
-    """Return this machine's half precision, a scalar type: bfloat16 on a TPU, else float16.
+    """Return this machine's half-precision dtype, a scalar type: bfloat16 on a TPU, else float16.
 
     ``set_half_dtype`` overrides it. If JAX is imported, this call starts its devices.
     """
@@ -108,7 +108,7 @@ HALF = ("float16", "bfloat16")
 
 
 def family(x: Any) -> str:
-    """Return ``tensorflow``, ``jax`` or ``numpy`` (Python scalars included)."""
+    """Return a value's framework: ``tensorflow``, ``jax`` or ``numpy`` (Python scalars, too)."""
     for cls in type(x).__mro__:
         root = cls.__module__.partition(".")[0]
         if root in ("tensorflow", "tensorflow_core", "tf_keras", "keras"):
@@ -176,7 +176,7 @@ def widen(x: Any) -> Any:
 
 
 def cast_like(scalar: Any, like: Any) -> Any:
-    """Return a scalar in the dtype of a float32 or float64 array."""
+    """Cast a scalar to the dtype of ``like``, a float32 or float64 array."""
     return cast(scalar, dtype_name(like) or "float32")
 
 
@@ -188,8 +188,9 @@ def scalar(x: Any, dtype: str) -> Any:
 def map_floats(function: Callable[[Any], Any], tree: T, python_floats: bool = False) -> T:
     """Apply ``function`` to every floating leaf of a tree; other leaves are unchanged.
 
-    A tree consists of dicts, lists, tuples and, if JAX is loaded, JAX's nodes. A sparse gradient
-    keeps indices and shape. Python floats are included only with ``python_floats``.
+    A tree consists of dicts, lists, tuples and, if JAX is loaded, node types registered with
+    JAX. A sparse gradient keeps indices and shape. Python floats are included only with
+    ``python_floats``.
     """
 
     def leaf(path: str, x: Any) -> Any:

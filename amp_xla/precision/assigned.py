@@ -1,8 +1,9 @@
-"""Replaces reads of variables that were just assigned by the assigned values, for XLA.
+"""Lets operations that read a variable after its assignment use the assigned value, for XLA.
 
 bert4keras' optimizers assign their moments, and then read them to compute new weights. A cluster of
 XLA reads its variables before it assigns any, so each weight would need further clusters: hundreds
-for BERT-base. Results change by rounding at most, if TensorFlow then shares equal terms.
+for BERT-base. Results change by rounding at most, if TensorFlow afterwards computes equal
+terms once.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ HARMLESS = (
 
 
 def forwarded(build: Callable[[], List[Any]]) -> List[Any]:
-    """Call ``build``, which returns operations that update variables; return what to run.
+    """Call ``build``, which returns operations that update variables; return the operations to run.
 
     If XLA compiles the v1 graph, a read after an assignment becomes the assigned value. Constants
     and other reads do not wait for assignments. Equal reads become one, so that the updates of all
@@ -83,7 +84,7 @@ def forwarded(build: Callable[[], List[Any]]) -> List[Any]:
 
 
 def _wait(op: Any, operations: List[Any]) -> None:
-    """Let ``op`` wait for ``operations`` instead of what it waits for."""
+    """Replace the control inputs of ``op``, on which it waits, by ``operations``."""
     op._remove_all_control_inputs()
     op._add_control_inputs(list(dict.fromkeys(operations)))
 

@@ -1,8 +1,8 @@
 """The part of ``LossScaleOptimizer`` for Keras and checkpoints: class, attributes, weights, config.
 
 Keras' ``compile`` accepts only Keras' optimizer classes. Under ``mixed_float16`` it also wraps each
-optimizer that is not Keras' ``LossScaleOptimizer``, so the loss would be scaled twice. So the class
-of the object that users get also inherits from Keras'; its methods are this package's.
+optimizer that is not Keras' ``LossScaleOptimizer``, so the loss would be scaled twice. Users
+therefore get an object whose class also inherits from Keras' class; its methods are this package's.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _subclass(base: type, expected: Optional[type]) -> type:
 
 
 def own_class(optimizer: Any) -> type:
-    """Return ``LossScaleOptimizer`` of the Keras that an optimizer comes from."""
+    """Return the class ``LossScaleOptimizer`` in the Keras that an optimizer comes from."""
     keras: Any = keras_of(optimizer)
     module = keras.mixed_precision
     return getattr(module, "LossScaleOptimizer", None) or module.experimental.LossScaleOptimizer
@@ -140,7 +140,7 @@ class OptimizerFacade(Trackable):
         return list(self.variables)
 
     def get_weights(self) -> List[Any]:
-        """Return the values of ``weights`` as NumPy arrays; in graphs, of Keras' session."""
+        """Return the values of ``weights`` as NumPy arrays; in graphs, from Keras' session."""
         return list(self._keras_backend().batch_get_value(self.weights))
 
     def set_weights(self, values: Sequence[Any]) -> None:
@@ -183,7 +183,8 @@ class OptimizerFacade(Trackable):
         """Return the optimizer that ``get_config`` described.
 
         Args:
-          config: from ``get_config`` of this class; in the drop-in for Keras' class, also of that.
+          config: result of ``get_config`` of this class. The drop-in for Keras' class also takes
+            the result of Keras' class.
           custom_objects: classes by name, for inner optimizers that no import finds.
           **more: the functions that ``get_config`` left out.
         """

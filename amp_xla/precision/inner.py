@@ -21,9 +21,9 @@ class Inner:
 
     Attributes:
       optimizer: the user's object.
-      clipping: name of the Keras method by which its ``apply_gradients`` clips.
+      clipping: name of the Keras method by which the optimizer's ``apply_gradients`` clips.
       aggregation: name of the Keras method that sums gradients over replicas.
-      aggregated: argument that tells ``apply_gradients`` not to sum them again.
+      aggregated: argument that tells ``apply_gradients`` not to sum gradients again.
     """
 
     clipping = ""
@@ -77,10 +77,11 @@ class Inner:
         return list(getattr(self.optimizer, self.aggregation)(pairs))
 
     def summed(self, pairs: Pairs) -> Pairs:
-        """Make sparse gradients dense if the optimizer is bert4keras', which would do so itself.
+        """Make sparse gradients dense if the optimizer is one of bert4keras' and does not clip.
 
-        They would first search the distinct rows, whose number differs between batches, and XLA
-        would compile the whole update for each number. If they clip, they need the rows.
+        Such an optimizer would make them dense itself, but would first search the distinct rows.
+        Their number differs between batches, and XLA would compile the whole update for each
+        number. To clip, the optimizer needs the rows.
         """
         owner = _owner(self.optimizer, "_resource_apply_sparse")
         if self.clips or owner is None or not owner.__module__.startswith("bert4keras"):
@@ -88,7 +89,7 @@ class Inner:
         return [(dense(gradient), variable) for gradient, variable in pairs]
 
     def prepare(self, variables: Sequence[Any]) -> None:
-        """Create the optimizer's variables now, because a branch of the graph cannot."""
+        """Create the optimizer's variables now, because a branch of the graph cannot do so."""
         create = getattr(self.optimizer, "_create_slots", None)
         build = getattr(self.optimizer, "build", None)
         with tf.init_scope():
@@ -229,21 +230,21 @@ def inner_of(optimizer: Any) -> Inner:
 
 
 def derived(loss: Any, variables: Sequence[Any], tape: Any = None) -> Pairs:
-    """Return pairs (gradient, variable); the gradient is None if the loss does not depend on it."""
+    """Return pairs (gradient, variable); a gradient is None if the loss ignores the variable."""
     if tape is None:
         return list(zip(tf.gradients(loss, list(variables)), variables))
     return list(zip(tape.gradient(loss, list(variables)), variables))
 
 
 def _takes(optimizer: Any, argument: str) -> bool:
-    """Return whether ``apply_gradients`` of the class or of a base class has ``argument``."""
+    """Return whether ``apply_gradients`` of the class or a base class has this argument."""
     name = "apply_gradients"
     functions = (vars(c)[name] for c in type(optimizer).__mro__ if name in vars(c))
     return any(argument in inspect.signature(function).parameters for function in functions)
 
 
 def is_keras_own(optimizer: Any, method: str) -> bool:
-    """Return whether the method is Keras', not that of a wrapper such as Horovod's."""
+    """Return whether Keras, not a wrapper such as Horovod's, defines a method of an optimizer."""
     owner = _owner(optimizer, method)
     return owner is None or _is_of_keras(owner)
 

@@ -44,7 +44,7 @@ class LossScaleWarning(UserWarning):
 
 
 class _LossScale:
-    """Base class of the loss scales; ``kind`` is the name of a class in ``spec``."""
+    """Base class of the loss scales; ``kind`` is the name of the class in ``spec()``."""
 
     kind: ClassVar[str]
     loss_scale: Any
@@ -52,15 +52,15 @@ class _LossScale:
     def scale(self, tree: T) -> T:
         """Multiply floating leaves by the scale, in float32 (float64 stays float64).
 
-        Half-precision leaves become float32: a loss of 4 at 2**15 is 131072, above float16's 65504.
+        float16 and bfloat16 become float32: a loss of 4, times 2**15, exceeds float16's 65504.
         """
         return arrays.map_floats(lambda x: arrays.widen(x) * self._factor(x), tree, True)
 
     def unscale(self, tree: T) -> T:
         """Divide floating leaves by the scale, in float32 (float64 stays float64).
 
-        Half-precision leaves become float32, because float16 rounds small quotients to zero, such
-        as 2**-11 / 2**15. Sparse gradients stay sparse.
+        float16 and bfloat16 become float32, because float16 rounds small quotients to zero, such as
+        2**-11 / 2**15. Sparse gradients stay sparse.
         """
         return arrays.map_floats(lambda x: arrays.widen(x) / self._factor(x), tree, True)
 
@@ -122,7 +122,7 @@ class DynamicLossScale(_LossScale):
 
     Attributes:
       loss_scale: the current scale, any scalar; stored as a float32 scalar.
-      counter: int32 scalar, finite steps since the last change.
+      counter: int32 scalar, finite steps in a row since the scale last grew.
       growth_interval: finite steps in a row before the scale grows; at least 1.
       growth_factor: factor of growth; more than 1.
       backoff_factor: factor after a non-finite step, between 0 and 1; None =
@@ -131,7 +131,7 @@ class DynamicLossScale(_LossScale):
       maximum: the scale never grows above it (finite).
 
     Raises:
-      ValueError: a value is outside its range; the message names both.
+      ValueError: a value is outside its range; the message names value and range.
     """
 
     kind = "dynamic"

@@ -49,7 +49,7 @@ class LossScaleOptimizer(OptimizerFacade):
       loss_scale: a number, ``"dynamic"``, None (no scaling, steps are still checked) or a loss
         scale from ``amp_xla.precision``.
       global_clipnorm: maximum global L2 norm of the unscaled gradients of a step (of each
-        ``apply_gradients`` if a step has several). ``inner`` clips after it.
+        ``apply_gradients`` if a step has several). ``inner`` clips afterwards.
       groups: pairs (predicate, optimizer). A variable belongs to the first group whose predicate is
         true for it, or to ``inner`` if there is none. All groups share one decision.
       agreement: function that maps this rank's boolean scalar "all finite" to that of all ranks;
@@ -174,7 +174,7 @@ class LossScaleOptimizer(OptimizerFacade):
 
     @property
     def loss_scale_at_start(self) -> Any:
-        """The NoOp-, Static- or ``DynamicLossScale`` that this optimizer was built with."""
+        """The loss-scale object (see ``loss_scale.py``) that this optimizer was built with."""
         return self._state.spec
 
     @property
@@ -344,7 +344,7 @@ class LossScaleOptimizer(OptimizerFacade):
         return [g for g, _ in self.compute_gradients(loss, params)]
 
     def get_updates(self, loss: Any, params: Sequence[Any]) -> List[Any]:
-        """Return the operation of ``minimize`` in a list, by Keras' name, for ``model.fit``.
+        """Return a list with the operation of ``minimize``; Keras' ``model.fit`` calls this method.
 
         Keras adds updates of layers to the list; they run in applied steps only.
         """
@@ -384,7 +384,7 @@ class LossScaleOptimizer(OptimizerFacade):
         return agreements.over_ranks(pairs, self._reduce, self._steps.model_parallel, step.scale)
 
     def _split(self, pairs: Pairs) -> Parts:
-        """Return the pairs of each optimizer, by the first predicate true for a variable."""
+        """Return each optimizer's pairs; the first predicate that accepts a variable decides."""
         parts: Parts = [(inner, []) for _, inner in self._groups]
         for gradient, variable in pairs:
             claims = (i for i, (claims, _) in enumerate(self._groups) if claims(variable))

@@ -44,8 +44,8 @@ class Step:
       variables: variables applied so far.
       norm: function that builds the global norm of the last group applied.
       applied: operations of the groups applied so far, in order; empty eagerly.
-      shared: optimizer -> its variables that each ``apply_gradients`` advances, such as
-        ``iterations``, with their values before the first group.
+      shared: optimizer -> pairs (variable, value before the first group), for its variables that
+        each ``apply_gradients`` advances, such as ``iterations``.
     """
 
     scale: Any
@@ -60,7 +60,7 @@ class Step:
     shared: Dict[Any, List[Tuple[Any, Any]]] = dataclasses.field(default_factory=dict)
 
     def test(self, gradients: Sequence[Any]) -> None:
-        """Add gradients to the decision; those that it covers are not read a second time."""
+        """Add gradients to the decision, except those that it already covers."""
         known = {id(g) for g in self.tested}
         untested = [g for g in gradients if id(g) not in known]
         if untested:
@@ -283,7 +283,7 @@ def global_norm(
     """Return a function that builds the float32 L2 norm of all gradients at its first call.
 
     Rows that occur twice in a sparse gradient are summed first, so that its norm equals that of the
-    dense gradient. TensorFlow's ``global_norm`` does not sum them: it is smaller, and clips less.
+    dense gradient. TensorFlow's ``global_norm`` does not sum them, so it can be too small.
 
     Args:
       grads: unscaled gradients.
@@ -383,7 +383,7 @@ class Monitor:
 
 
 def _after(operations: List[Any], later: Callable[[], List[Any]]) -> Any:
-    """Run ``later`` after ``operations``; return a tensor True, the result of either branch."""
+    """Run ``later`` after ``operations``; return a tensor True, as each branch must."""
     with tf.control_dependencies([op for op in operations if op is not None]):
         last = later()
     with tf.control_dependencies([op for op in operations + last if op is not None]):

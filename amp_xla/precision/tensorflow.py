@@ -1,4 +1,4 @@
-"""Loss scales and sums of gradients in variables, for v1 graphs, ``tf.function``, eager code."""
+"""Loss scales and sums of gradients in variables, for v1 graphs, ``tf.function`` and eager code."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def in_v1_graph() -> bool:
 
 
 def all_finite(tree: Any) -> Any:
-    """Return a boolean scalar: every element of every floating tensor is finite.
+    """Return a boolean scalar, true if all elements of all floating tensors are finite.
 
     IndexedSlices stay sparse; only their values count. None, integers and empty trees are finite.
     """
@@ -65,7 +65,7 @@ def nan_gradient_if_not_finite(loss: Any) -> Any:
 
 
 def as_tensor(gradient: Any) -> Any:
-    """Return a gradient of Python numbers or of half precision in float32, others unchanged."""
+    """Return a gradient as float32 if it has Python numbers or half precision; others unchanged."""
     parts = tf.nest.flatten(gradient)
     if parts and all(isinstance(part, (int, float)) for part in parts):
         return tf.convert_to_tensor(gradient, tf.float32)
@@ -74,7 +74,7 @@ def as_tensor(gradient: Any) -> Any:
 
 
 def variable_of(tensor: Any) -> Any:
-    """Return the variable's operation for a handle or reference, also inside a branch or a loop."""
+    """Return the operation of a handle's or reference's variable, also in a branch or a loop."""
     while tensor.op.type.endswith(("Switch", "Enter")) or (  # RefSwitch, too
         tensor.op.type == "Identity" and tensor.dtype == tf.resource
     ):
@@ -194,7 +194,7 @@ class Window:
         return [array for _, array in [*self._sums.values(), *self._kept.values()]]
 
     def keep(self, variables: Sequence[Any]) -> None:
-        """Restore variables, which layers of a v1 graph update, if a window is skipped."""
+        """Register variables that layers of a v1 graph update; a skipped window restores them."""
         new = [v for v in variables if id(v) not in self._kept]
         for variable in new:
             dtype = variable.dtype.base_dtype
@@ -203,12 +203,12 @@ class Window:
             self._rebuild()
 
     def add(self, pairs: Pairs, at_end: Callable[[Pairs], Any]) -> Any:
-        """Add unscaled gradients of a micro-batch; at the end of a window use the means.
+        """Add unscaled gradients of a micro-batch; ``at_end`` gets the means of a window.
 
         Args:
           pairs: gradients and variables.
           at_end: function from pairs (mean gradient, variable) to (finite, norm), called by the
-            last micro-batch of a window. The others return (True, 0).
+            last micro-batch of a window. For the others, ``add`` returns (True, 0).
 
         Raises:
           ValueError: a ``tf.function`` that was traced before cannot update a new variable.

@@ -1,7 +1,8 @@
 """Leaves out updates of layers, such as BatchNormalization's moving averages, in skipped steps.
 
-In a v1 graph layers create these operations before the optimizer does, and sessions may have run
-them. So the originals stay unchanged, and the step runs copies in a branch of its decision.
+In a v1 graph, layers create these updates before the optimizer creates its operations, and sessions
+may have run them. So the updates stay unchanged, and the step runs copies of them in a branch of
+its decision.
 """
 
 from __future__ import annotations
@@ -117,7 +118,7 @@ def apart() -> Iterator[List[Any]]:
 
 
 def _assigned(operations: Iterable[Any]) -> Set[Any]:
-    """Return the variables (their operations) that operations assign, also in a branch."""
+    """Return the operations of the variables that ``operations`` assign, also in a branch."""
     variables: Set[Any] = set()
     for op in operations:
         if op.type.startswith(ASSIGNS):
@@ -151,7 +152,7 @@ def _changing(forward: Set[Any]) -> Set[Any]:
 
 
 def _copies(operations: Set[Any]) -> Dict[Any, Any]:
-    """Copy operations, which then read each other's copies; return operation -> copy."""
+    """Copy operations, so that copies read from copies; return operation -> copy."""
     scope = tf.get_default_graph().unique_name("if_applied")
     graph_def, outside = tf.GraphDef(), {}
     originals = sorted(operations, key=lambda op: op._id)

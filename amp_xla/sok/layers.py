@@ -64,12 +64,12 @@ class _Embedding(tf.keras.layers.Layer):
         super().build(input_shape)
 
     def _computed(self, vectors: Any) -> Any:
-        """Cast to the compute dtype; to float32 if that is the ids' dtype (TensorFlow 1.15)."""
+        """Cast to the compute dtype, or to float32 if it is an integer dtype (TensorFlow 1.15)."""
         dtype = tf.as_dtype(getattr(self, "_compute_dtype", None) or tf.float32)
         return tf.cast(vectors, dtype if dtype.is_floating else tf.float32)
 
     def _vectors(self, keys: Any, slots: Any) -> Any:
-        """Return vectors [N, width] of int keys [N]; errors name the ``slots``, int64 [N]."""
+        """Return vectors [N, width] of int keys [N]; an error names the ``slots``, int64 [N]."""
         ids = tf.cast(keys, tf.int64)
         known = tf.logical_and(ids >= 0, ids < self.rows.height)
         wrong_slots, wrong_ids = (tf.boolean_mask(x, ~known) for x in (slots, ids))
@@ -82,7 +82,7 @@ class _Embedding(tf.keras.layers.Layer):
 
 
 class DistributedEmbedding(_Embedding):
-    """Lookup of the ids of each slot, combined into one vector.
+    """Lookup of the vectors of each slot's ids; combines them into one vector per slot.
 
     Args:
       combiner: ``sum`` or ``mean`` over the ids of a slot; an empty slot gives zeros.
@@ -93,7 +93,7 @@ class DistributedEmbedding(_Embedding):
         ids, of any integer dtype. Ids are row numbers, so hash the values first.
       embedding_initializer: initializer of this rank's rows; None = uniform, with values that
         do not depend on the number of ranks.
-      vocabulary_size: number of rows of the whole table, if ranks do not divide it.
+      vocabulary_size: number of rows of the whole table, if not a multiple of the number of ranks.
       seed: seed of the initial values.
       average_gradients: average gradients over ranks. Set it to False if each rank's loss is its
         share of the mean over the whole batch, as in this project's training loop.

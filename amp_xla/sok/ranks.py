@@ -1,8 +1,8 @@
 """Ranks that share tables and exchange their rows, through Horovod; or a single process.
 
 Each id and its vector are sent once per rank and step. Gradients are summed in float32 before they
-are sent, and each rank updates its rows. The sum is divided by the number of ranks: it is then the
-gradient of the mean loss over ranks, as the averaged gradients of other variables are.
+are sent, and each rank updates its rows. The sum is divided by the number of ranks. So it is the
+gradient of the mean loss over ranks, like the averaged gradients of other variables.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def Init(global_batch_size: Optional[int] = None, **_: Any) -> Any:  # SparseOpe
       the result in a session.
 
     Raises:
-      AmpXlaError: the ranks do not divide the batch, or Horovod is missing.
+      AmpXlaError: the batch is no multiple of the number of ranks, or Horovod is missing.
     """
     if world().size > 1:
         start_horovod(world())
@@ -56,7 +56,7 @@ def place() -> Tuple[int, int]:
 
 
 def rows_of(table: Any, ids: Any, name: str, averaged: bool = True) -> Any:
-    """Return the vectors of ids, from the ranks that have them.
+    """Return the vectors of ``ids``; each comes from the rank that has its row of the table.
 
     Args:
       table: float32 variable [rows of this rank, width].
@@ -82,9 +82,9 @@ def rows_of(table: Any, ids: Any, name: str, averaged: bool = True) -> Any:
 
 
 def _picked(values: Any, index: Any, divisor: int) -> Any:
-    """Return ``values[index]``; its gradient is dense, so that ranks can exchange it.
+    """Return ``values[index]``; the gradient of ``values`` is dense, so that ranks can exchange it.
 
-    The gradient of ``values`` is divided by ``divisor``.
+    This gradient is divided by ``divisor``.
     """
 
     @tf.custom_gradient

@@ -83,8 +83,8 @@ def read_rows(folder: Path, name: str, tensor: str, rows: table.Rows) -> Any:
     if len(files) != 1:
         counts = ", ".join(map(str, sorted(files))) or "none"
         raise AmpXlaError(
-            f"{folder} needs files {name}-RANK-of-RANKS.safetensors of one number RANKS; found: "
-            f"{counts}"
+            f"{folder} needs files {name}-RANK-of-RANKS.safetensors with the same RANKS; found "
+            f"RANKS: {counts}"
         )
     ((count, paths),) = files.items()
     missing = [f"{name}-{n}-of-{count}.safetensors" for n in range(count) if n not in paths]
@@ -123,7 +123,7 @@ def _files(folder: Path, name: str) -> Dict[int, Dict[int, Path]]:
 class TableShards:
     """This rank's rows of a job's tables and of the slots of their Keras optimizer.
 
-    An optimizer has slots after a step is built; None = no slots.
+    The optimizer has slots only after a step is built. Without ``optimizer`` there are no slots.
     """
 
     def __init__(self, tables: Sequence[Any], optimizer: Optional[Any] = None) -> None:

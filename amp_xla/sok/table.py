@@ -1,4 +1,4 @@
-"""The rows of a table on one rank: their numbers and initial values, and variables with rows."""
+"""The rows of a table on one rank: numbers and initial values; which variables are tables."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Rows:
 
 
 def rows(variable: Any) -> Rows:
-    """Return which rows of the table this variable has."""
+    """Return the ``Rows`` of a variable: which rows of the table it has."""
     if not is_table(variable):
         raise AmpXlaError(f"{variable.name} is not a table of amp_xla.sok's layers")
     table_rows: Rows = variable._amp_xla_rows

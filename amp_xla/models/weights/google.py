@@ -41,7 +41,7 @@ def tensors(prefix: Path) -> Tensors:
 
 
 def write_tensors(prefix: str, values: Dict[str, np.ndarray]) -> None:
-    """Write a TensorFlow checkpoint of these arrays."""
+    """Write a TensorFlow checkpoint with the arrays ``values``, by name."""
     with tf.Graph().as_default(), tf.Session() as session:
         fed = {name: tf.placeholder(value.dtype, value.shape) for name, value in values.items()}
         save = tf.raw_ops.SaveV2(

@@ -76,7 +76,7 @@ def tensors(folder: Path) -> Optional[Tensors]:
 
 
 def _parts(index: Path) -> List[str]:
-    """Return the names of the files in an index of weights in several parts."""
+    """Return the names of the files that an index lists, for weights in several files."""
     try:
         places = json_file(str(index))["weight_map"].values()
         parts = sorted({Path(place).name for place in places})

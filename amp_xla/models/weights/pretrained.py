@@ -107,7 +107,7 @@ class Pretrained:
           length: maximum number of tokens per sequence.
 
         Raises:
-          DataError: it has too few; or the files have fewer layers, or no weights.
+          DataError: there are too few embeddings; or the files have too few layers or no weights.
         """
         layers, needed = _layers(self.stored()), self.config["num_hidden_layers"]
         if 0 < layers < needed:
@@ -137,8 +137,8 @@ class Pretrained:
         """Read tensors, and print a line that lists unused tensors of the files.
 
         Args:
-          needed: Google's name -> shape; kernels are [in, out]. A pooler may be missing in the
-            files: a line is printed, and the result has none.
+          needed: Google's name -> shape; kernels are [in, out]. If the files have no pooler, a
+            line is printed, and the result has none either.
           report: False = do not print the line.
 
         Returns:
@@ -169,7 +169,7 @@ class Pretrained:
         return values
 
     def names(self, needed: Iterable[str]) -> Dict[str, str]:
-        """Return Google's names -> names in the files."""
+        """Return a mapping from Google's names of tensors to their names in the files."""
         stored = self.stored()
         if not self._hugging_face:
             return {name: name for name in needed}
@@ -267,7 +267,7 @@ def _checkpoint_prefix(folder: Path) -> Path:
 
 
 def check(folder: Optional[str]) -> None:
-    """Check configuration and vocabulary of ``--bert``, if it is a folder, without TensorFlow."""
+    """Check, without TensorFlow, configuration and vocabulary of ``--bert`` if it is a folder."""
     if folder is None or not Path(folder).is_dir():
         return
     source = vocabulary.path(folder)

@@ -59,7 +59,7 @@ class _View(NamedTuple):
 
     @property
     def span(self) -> int:
-        """The length in the storage from the tensor's first to its last element."""
+        """Number of elements in the storage from the tensor's first to its last, both included."""
         steps = ((n - 1) * step for n, step in zip(self.size, self.stride))
         return 0 if 0 in self.size else sum(steps) + 1
 
@@ -96,8 +96,9 @@ _Interpreter: Any = pickle._Unpickler
 class _Unpickler(_Interpreter):
     """Unpickler of dictionaries of tensors, which refuses all other classes and functions.
 
-    It extends Python's unpickler in Python, and accepts only the instructions that PyTorch writes.
-    With the unpickler in C, a hostile file could make a list of any length or hash any object.
+    Its base is Python's unpickler written in Python; it accepts only instructions that PyTorch
+    writes. With the unpickler written in C, a hostile file could make a list of any length or hash
+    any object.
 
     It adds the storages that it reads to ``storages``, by key; ``path`` is for messages.
     """
@@ -193,7 +194,7 @@ def _reader(view: _View, content: Callable[[str], bytes]) -> Callable[[], np.nda
 
 
 class _File(io.FileIO):
-    """A ZIP archive; refuses a long list of members, which ``zipfile`` reads at once."""
+    """A ZIP archive; refuses a long list of members, because ``zipfile`` would read it at once."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(regular.descriptor(str(path), os.O_RDONLY, links=True))

@@ -3,8 +3,8 @@
 ``import amp_xla.precision.compat.jmp as jmp``.
 
 Defects of jmp 0.0.4 that are mended here: ``jit`` loses the minimum scale; the README's dynamic
-example fails; each value of a static scale retraces; some types of scale unscale gradients in
-float16.
+example fails; each new value of a static scale causes a retrace; with some types of scale,
+gradients are unscaled in float16.
 """
 
 from __future__ import annotations

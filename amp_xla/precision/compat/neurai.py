@@ -1,4 +1,7 @@
-"""NeurAI's names: ``from amp_xla.precision.compat.neurai import policy, scale``; jmp has both."""
+"""NeurAI's names: ``from amp_xla.precision.compat.neurai import policy, scale``.
+
+Both are the module ``compat.jmp``.
+"""
 
 from amp_xla.precision.compat import jmp as policy
 from amp_xla.precision.compat import jmp as scale

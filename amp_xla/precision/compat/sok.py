@@ -98,7 +98,7 @@ def split_embedding_variable_from_others(
 def split_pairs(
     grads_and_vars: Iterable[Tuple[Any, Any]], predicate: Predicate = is_embedding_variable
 ) -> Tuple[List[Tuple[Any, Any]], List[Tuple[Any, Any]]]:
-    """Return (pairs of embedding variables, the other pairs)."""
+    """Split pairs (gradient, variable): return those of embedding variables, and the others."""
     every = list(grads_and_vars)
     return [p for p in every if predicate(p[1])], [p for p in every if not predicate(p[1])]
 

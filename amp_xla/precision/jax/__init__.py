@@ -37,7 +37,7 @@ Axis = Union[str, Tuple[str, ...], None]
 
 
 def register(cls: type, leaves: Tuple[str, ...] = (), meta: Tuple[str, ...] = ()) -> None:
-    """Make a class a pytree: JAX traces the attributes ``leaves`` and compiles ``meta`` in."""
+    """Make a class a pytree: JAX traces attributes ``leaves``; ``meta`` are compiled constants."""
 
     def flatten(value: Any) -> Any:
         keys = (jax.tree_util.GetAttrKey(name) for name in leaves)
@@ -64,7 +64,7 @@ register(
 
 
 def all_finite(tree: Any) -> jax.Array:
-    """Return a boolean scalar: every element of every floating or complex leaf is finite.
+    """Return a boolean scalar, True if all elements of all floating or complex leaves are finite.
 
     An empty tree is finite; integers, PRNG keys and None count as finite.
     """
@@ -93,8 +93,8 @@ class Gradients(NamedTuple):
     Attributes:
       value: the unscaled loss, float32; with ``has_aux`` the pair (loss, aux).
       grads: unscaled float32 gradients, averaged over ``axis_name``.
-      finite: boolean scalar, loss and gradients are finite; the same on every device of
-        ``axis_name``: apply only if true.
+      finite: boolean scalar, True if loss and gradients are finite; the same on every device of
+        ``axis_name``. Apply the gradients only if it is True.
       loss_scale: loss scale of the next step.
     """
 
@@ -116,7 +116,7 @@ def value_and_grad(
 
     Args:
       fn: function that returns the loss, or (loss, aux) with ``has_aux``.
-      loss_scale: scale of this step, which goes through ``jit`` as an argument, or a number.
+      loss_scale: a number, or the scale of this step, which ``jit`` must get as an argument.
       policy: floating arguments are cast to its compute dtype, and aux to its output dtype;
         ``PolicyRules`` cast each parameter by its path. None casts nothing. Gradients have the
         dtype of their parameters, but float32 for parameters in half precision.
@@ -163,7 +163,7 @@ def value_and_grad(
 def _vary(tree: Any, axis_name: Axis) -> Any:
     """Mark replicated arguments as varying per device for ``shard_map``.
 
-    Otherwise it sums their gradients over devices before they are unscaled.
+    Otherwise ``shard_map`` would sum the gradients over devices before they are unscaled.
     """
     names = axis_name if isinstance(axis_name, tuple) else (axis_name,)
     manual = jax.sharding.get_abstract_mesh().manual_axes  # others are vmap's: nothing replicated

@@ -37,15 +37,15 @@ def loss_scaled(
 ) -> optax.GradientTransformationExtraArgs:
     """Build a transformation of scaled gradients: unscale, check, apply or skip the step.
 
-    A loss that is not finite skips the step only if its gradients are not finite either; see
-    ``value_and_grad``.
+    Only gradients are checked: a step with finite gradients is applied, even if the loss is not
+    finite. ``value_and_grad`` checks the loss, too.
 
     Clipping belongs inside: ``loss_scaled(optax.chain(optax.clip_by_global_norm(1.0), adam))``.
 
     Args:
       optimizer: any Optax transformation.
       loss_scale: a loss scale, a number or ``"dynamic"``.
-      axis_name: mapped axis whose devices make one decision; gradients are averaged before.
+      axis_name: mapped axis whose devices make one decision; average gradients before ``update``.
     """
     first = scales.from_spec(loss_scale)
     inner = optax.with_extra_args_support(optimizer)

@@ -71,7 +71,7 @@ class LossScaleOptimizer(optimizer.LossScaleOptimizer):
         inner_optimizer._is_wrapped_by_loss_scale_optimizer = True
 
     def _track(self) -> None:
-        """Make checkpoints equal to those of the class in this TensorFlow's Keras."""
+        """Make checkpoints equal to those of Keras' class in this version of TensorFlow."""
         self._optimizer = self.inner  # Keras' own methods look for it under this name
         if not self._delegates:
             self._track_trackable(self.inner, "base_optimizer")

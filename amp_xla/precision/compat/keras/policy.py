@@ -103,7 +103,7 @@ def with_rules(model: Any, rules: PolicyRules) -> Any:
 
 
 def graph_rewrite() -> Optional[str]:
-    """Return the switch that has turned the graph rewrite on, or None."""
+    """Return the name of the setting that has turned the graph rewrite on, or None."""
     for name in (flags.FULL_AMP, flags.GRAPH_REWRITE):
         if os.environ.get(name, "").lower() in ("1", "true"):
             return name
