@@ -41,7 +41,7 @@ from amp_xla.training.state import differences, digests, same_on_all
 def train(recipe: Recipe, config: Any) -> int:
     """Train a recipe, from the start or from a checkpoint; return the exit code.
 
-    If XLA fails where ``auto`` turned it on, training goes on without it. For errors see
+    If ``--xla auto`` turned XLA on and XLA fails, training goes on without XLA. For errors see
     ``Loop.train``.
     """
     job = loop = None

@@ -73,7 +73,7 @@ def problems(path: Path, only: Sequence[str] = ()) -> List[str]:
       only: names of the files to check; empty = all.
 
     Raises:
-      CheckpointError: a file cannot be read, e.g. without permission, and so may be whole.
+      CheckpointError: a file cannot be read, e.g. without permission; the checkpoint may be whole.
     """
     try:
         return _problems(path, only)
