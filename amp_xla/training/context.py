@@ -68,7 +68,7 @@ class RunContext:
 
     @property
     def reads_weights(self) -> bool:
-        """True if ``--bert`` must have weights; a resumed run reads its weights from a checkpoint."""
+        """True if weights are read from ``--bert``; False if they come from a checkpoint."""
         return self._resume_from is None
 
     # -- texts --------------------------------------------------------------------------------

@@ -202,7 +202,7 @@ def join() -> Ranks:
     if place.rank >= place.size:
         raise AmpXlaError(
             f"rank {place.rank} of {place.size} ranks: allowed is 0 to {place.size - 1}; look at "
-            f"the variables that the launcher sets, e.g. HOROVOD_RANK and HOROVOD_SIZE"
+            f"the environment variables of the launcher, e.g. HOROVOD_RANK and HOROVOD_SIZE"
         )
     if place.size > 1 and hvd is None:
         from amp_xla.precision.agreement import start_horovod  # needs TensorFlow
