@@ -55,7 +55,7 @@ def world() -> World:
 
 
 def stop_with_launcher() -> None:
-    """Send this process SIGTERM when standard input closes, because its launcher has ended."""
+    """Send this process SIGTERM when its launcher has ended, which closes standard input."""
     if not os.environ.get(ENDS_WITH_STDIN):
         return
 

@@ -74,7 +74,7 @@ class Recipe:
 
     @property
     def file(self) -> str:
-        """Path of the recipe's file, for commands typed here; empty for a recipe of this project."""
+        """Path of the recipe's file, for commands typed here; empty for this project's recipes."""
         path = Path(str(sys.modules[self.build.__module__].__file__)).resolve()
         return "" if path.parent == Path(own_package().__path__[0]).resolve() else shortest(path)
 
