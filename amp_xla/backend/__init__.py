@@ -97,9 +97,9 @@ def _prepare() -> Dict[str, Any]:
 
 
 def _call_as_written(*libraries: str) -> None:
-    """Keep AutoGraph from rewriting the source of bert4keras' layers and of this project's.
+    """Keep AutoGraph from rewriting the source code of ``libraries``.
 
-    None of them has an ``if`` on a tensor, and rewriting would take a third of the start-up time.
+    Their layers have no ``if`` on a tensor, and rewriting would take a third of the start-up time.
     """
     from tensorflow.python.autograph.core import config
 
@@ -213,7 +213,7 @@ def set_graph_rewrite(half_dtype: Optional[str]) -> None:
 
 @functools.lru_cache(maxsize=None)
 def _rewrite_in_plain_sessions() -> None:
-    """Add the pass to the options of users' sessions, unless their options turn it on or off."""
+    """Add the pass to the options of users' sessions, unless these options turn it on or off."""
     from tensorflow.python.client import session as client
 
     raw, original = tensorflow(), client.BaseSession.__init__

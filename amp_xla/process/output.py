@@ -76,7 +76,7 @@ def require() -> None:
 
 @contextlib.contextmanager
 def messages() -> Iterator[None]:
-    """Run a block that prints to standard error; ignore that its reader or terminal has ended."""
+    """Run a block that prints to standard error; ignore errors, e.g. of an ended terminal."""
     try:
         yield
     except BrokenPipeError:

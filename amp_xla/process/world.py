@@ -31,7 +31,7 @@ TRAINING = "amp_xla_training"  # path of ranks that train
 
 
 class World(NamedTuple):
-    """Rank of this process, counted from 0, number of ranks, and host name."""
+    """Rank of this process (counted from 0), number of ranks, and name of this host."""
 
     rank: int = 0
     size: int = 1

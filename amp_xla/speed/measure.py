@@ -67,7 +67,7 @@ class Outcome:
         ``not measured`` (the time budget was spent); ``why`` is the reason.
       samples_per_second: one number per round; ``step_seconds``: one number per timed step.
       steps, loss: number of steps of the last run, and loss of its last finite step.
-      warm_seconds: compilation and other first-time work, in the first round.
+      warm_seconds: seconds of compilation and other first-time work, in the first round.
     """
 
     precision: str
@@ -187,7 +187,7 @@ def measure(
     Args:
       steps: timed steps per run; ``timeout``: maximum seconds per process.
       budget: maximum seconds for all rounds, 0 = no limit. In the first round, combinations whose
-        turn comes after 70% of the budget are ``not measured``. Once it is spent, no round starts.
+        turn comes after 70% of the budget are ``not measured``. After 100%, no round starts.
     """
     outcomes = [Outcome(request.precision, request.xla) for request in requests]
     pairs = list(zip(requests, outcomes))

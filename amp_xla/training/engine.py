@@ -20,8 +20,8 @@ class StepResult(NamedTuple):
       finite: False if the update was skipped.
       applied: updates so far, including this one.
       metrics: values in the order of ``Engine.metric_names``.
-      flags: each rank's argument ``flag`` of ``Engine.step``, or their sum as the only element; ()
-        with one rank.
+      flags: the arguments ``flag`` that the ranks gave to ``Engine.step``, or the sum of these as
+        the only element; () with one rank.
       rank_loss: loss of this rank's samples alone.
     """
 

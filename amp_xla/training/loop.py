@@ -66,7 +66,7 @@ class Loop:
         return int(self.options.epochs * self.engine.job.batches.steps_per_epoch())
 
     def resume(self, state: LoopState, longer: bool = False) -> None:
-        """Continue from a checkpoint's state; ``longer``: the run was extended."""
+        """Continue from a checkpoint's state; ``longer``: whether the run was extended."""
         if len(state.log_sums) != len(self.state.log_sums):  # metrics were added or removed
             state.log_sums, state.log_count = self.state.log_sums, 0
         self.state, self._saved_at = state, state.step

@@ -137,7 +137,7 @@ class Tricks:
 
 
 def perturbation(loss: Any, vectors: Any, epsilon: float, slots: Optional[Any] = None) -> Any:
-    """Build the step on word embeddings that raises a loss fastest: epsilon * g / |g| per text.
+    """Build the change of word embeddings that raises a loss most: epsilon * g / |g| per text.
 
     Miyato et al., "Adversarial Training Methods for Semi-Supervised Text Classification",
     arXiv:1605.07725. The norm is computed per text, so the result depends neither on batches, ranks

@@ -73,7 +73,7 @@ class _Graph:
         return [Product(f * n, e * n, half) for (f, e, half), n in found.items()]
 
     def traffic(self) -> Tuple[Traffic, Traffic]:
-        """Return the memory traffic of operations other than products, unfused and fused."""
+        """Return the memory traffic outside matrix products: first unfused, then fused."""
         unfused: List[Output] = []
         fused: Set[Output] = set()
         for name, node in self._nodes.items():

@@ -56,7 +56,7 @@ class Work(NamedTuple):
     variables: int
 
     def compiled(self, moved: float) -> Work:
-        """Return the work with XLA, whose program moves ``moved`` bytes outside products in amp."""
+        """Return the work with XLA, whose amp program moves ``moved`` bytes outside of products."""
         factor = COMPILED / fitted()["time"]["fused"] * moved / max(self.fused.amp, 1.0)
         return self._replace(fused=Traffic(*(factor * x for x in self.fused)))
 
@@ -173,7 +173,7 @@ def largest_batch(work: Work, gpu: Gpu, mode: Mode) -> int:
 
 
 def spread(gpu: Gpu) -> Tuple[float, float]:
-    """Return the factors from a forecast to its low and high end: 80% of times are between them."""
+    """Return two factors: a forecast times them is the range that holds 80% of measured times."""
     ranges = fitted()["ranges"]
     low, high = ranges.get(gpu.name, ranges["other"])
     return low, high

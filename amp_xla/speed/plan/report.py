@@ -23,7 +23,7 @@ class Option:
         as one number.
       memory_gib, verdict: needed memory, and whether it ``fits``.
       largest_batch: largest batch per GPU that fits.
-      hours, cost: of the run; None if its length or the price is unknown.
+      hours, cost: duration and cost of the run; None if its length or the price is unknown.
       parts: share of each part of a step.
     """
 
@@ -51,7 +51,7 @@ def option(
     """Forecast one GPU in one mode.
 
     ``work`` is that of the longest micro-batch; a mean micro-batch has ``ratio`` times as much. The
-    run's ``samples`` and the ``price`` of an hour of one GPU may be None.
+    run's ``samples`` and the ``price`` of an hour of one GPU are None if unknown.
     """
     seconds = forecast.seconds(work.scaled(ratio), gpu, mode, forecast.program("tensorflow"))
     total = sum(seconds)
@@ -76,8 +76,8 @@ def option(
 class Report(JsonReport):
     """The forecasts; plan.json has these fields.
 
-    ``xla`` is the source of the bytes with XLA. ``auto`` is what ``--xla auto`` chooses, None if
-    the mode is given; ``auto_why`` is its reason.
+    ``xla`` says where the bytes with XLA come from. ``auto`` is what ``--xla auto`` chooses, None
+    if the mode is given; ``auto_why`` is its reason.
     """
 
     job: str
