@@ -27,7 +27,7 @@ def _is_whole(path: Path, entry: Any) -> bool:
 
 
 def manifest_of(name: str, files: Mapping[str, Any]) -> bytes:
-    """Return the manifest of the checkpoint ``name``; its last field is the SHA-256 of the others."""
+    """Return the manifest of the checkpoint ``name``; its last field: SHA-256 of the others."""
     listed = {"checkpoint": name, "files": files}
     digest = hashlib.sha256(json_files.encode(listed)).hexdigest()
     return json_files.encode({**listed, "sha256": digest})
