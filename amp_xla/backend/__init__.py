@@ -72,7 +72,10 @@ def is_fork() -> bool:
 
 @functools.lru_cache(maxsize=None)
 def _prepare() -> Dict[str, Any]:
-    """Set graph mode, resource variables, and legacy Keras under every name bert4keras uses."""
+    """Set graph mode, resource variables and legacy Keras; return ``tf``, ``keras`` and ``K``.
+
+    Legacy Keras is set under every name by which bert4keras imports Keras.
+    """
     raw = tensorflow()
     v1 = raw.compat.v1
     if raw.executing_eagerly() and kind() == "tf2":
@@ -94,9 +97,9 @@ def _prepare() -> Dict[str, Any]:
 
 
 def _call_as_written(*libraries: str) -> None:
-    """Keep AutoGraph from rewriting the source of bert4keras' layers and of this project's.
+    """Keep AutoGraph from rewriting the source code of ``libraries``.
 
-    None of them has an ``if`` on a tensor, and rewriting would take a third of the start-up time.
+    Their layers have no ``if`` on a tensor, and rewriting would take a third of the start-up time.
     """
     from tensorflow.python.autograph.core import config
 
@@ -198,7 +201,8 @@ def initialize(variables: Sequence[Any]) -> None:
 def set_graph_rewrite(half_dtype: Optional[str]) -> None:
     """Turn the auto-mixed-precision pass on or off for every session created from now on.
 
-    Keras' sessions read the context's options, which other sessions get from a wrapper.
+    ``half_dtype`` None turns it off. Keras' sessions read the options of TensorFlow's context; a
+    wrapper adds these options to other sessions.
     """
     options = {"auto_mixed_precision": half_dtype == "float16"}
     if kind() == "tf2":
@@ -209,7 +213,7 @@ def set_graph_rewrite(half_dtype: Optional[str]) -> None:
 
 @functools.lru_cache(maxsize=None)
 def _rewrite_in_plain_sessions() -> None:
-    """Add the pass to the options of users' sessions, unless their options turn it on or off."""
+    """Add the pass to the options of users' sessions, unless these options turn it on or off."""
     from tensorflow.python.client import session as client
 
     raw, original = tensorflow(), client.BaseSession.__init__
@@ -259,7 +263,7 @@ def hide_gpus() -> None:
 
 
 def use_gpu(number: int) -> None:
-    """Make only the GPU of this local rank visible to this process.
+    """Make only GPU ``number``, this process' rank on its host, visible to this process.
 
     Raises:
       UnsupportedError: this host has fewer GPUs than ranks.
@@ -277,7 +281,7 @@ def use_gpu(number: int) -> None:
 
 
 def gpus() -> List[str]:
-    """Return the names of TensorFlow's GPUs; initializes none of them."""
+    """Return the names of the GPUs that TensorFlow sees, without initializing one."""
     return [device.name for device in _physical_gpus()]
 
 

@@ -1,7 +1,8 @@
 """Programs that XLA compiled, which TensorFlow 2 keeps in a folder for the next start.
 
 TensorFlow checks that a program fits the graph, but a damaged file is an error or a crash. So each
-file gets a checksum after the first step and at the end; files without it are deleted at the start.
+file gets a checksum after the first step and at the end; at the start, files are deleted whose
+checksum is missing or wrong.
 """
 
 from __future__ import annotations
@@ -47,7 +48,10 @@ def folder(environ: Mapping[str, str], gpu: bool) -> str:
 
 @functools.lru_cache(maxsize=None)
 def _prepared(path: Path) -> str:
-    """Make the folder; delete damaged programs, and the oldest if there are too many."""
+    """Make the folder and return its path; return '' if it is unusable.
+
+    Damaged programs are deleted, and the oldest ones if all programs exceed ``MOST_BYTES``.
+    """
     global _folder
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -1,6 +1,7 @@
 """Applies precision settings to TensorFlow, and mends or refuses parts of bert4keras.
 
-Raises an error if it is too late for them, or if TensorFlow does not see the driver's GPU.
+Raises an error if the settings come too late for TensorFlow, or if TensorFlow does not see the
+driver's GPU.
 
 ``amp_xla.setup`` is the public face of this module: importing it configures and prints one line.
 """
@@ -112,7 +113,10 @@ def choose_xla(choice: auto.Choice) -> Precision:
 
 
 def fall_back(error: Exception) -> bool:
-    """Return whether a run must start again without XLA, which ``auto`` had turned on."""
+    """Return whether a run must start again without XLA, which ``auto`` had turned on.
+
+    ``error`` ended the run. Only an error of a TensorFlow operation can be a failure of XLA.
+    """
     global _xla_failed
     if _current is None or _current.choice is None or not _current.choice.on:
         return False
@@ -144,7 +148,7 @@ def _cache(settings: Settings, gpu: bool) -> str:
 
 
 def _apply(precision: Precision) -> Precision:
-    """Switch the graph rewrite, set bert4keras' and Keras' constants; return those in force."""
+    """Switch the graph rewrite, set bert4keras' and Keras' constants; return what is in force."""
     backend.set_graph_rewrite(precision.half)
     _warn_of_tapes()
     infinity = None
@@ -268,7 +272,7 @@ def _refuse(BaseOptimizer: Any, name: Optional[str] = None) -> Any:
 
 
 def _averaged_once(extend: Any) -> Any:
-    """Average embeddings once per step.
+    """Return ``extend``, changed so that moving averages of embeddings move once per step.
 
     bert4keras 0.11.5 averages them twice with its own optimizers, whose sparse update calls the
     dense one. No version averages them with Keras' SGD, whose sparse method has another name.

@@ -129,7 +129,7 @@ def version(text: str) -> Version:
 
 
 def run(command: List[str], env: Optional[Mapping[str, str]] = None) -> Tuple[int, str]:
-    """Return exit code and output; 127 and the reason if the program cannot be started."""
+    """Run a command; return exit code and output, or 127 and the reason if it cannot be started."""
     try:
         done = subprocess.run(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,

@@ -7,7 +7,7 @@ from typing import Any, Optional
 
 
 def repair(tf_keras: Any, public: Any, source: Any) -> None:
-    """Replace functions of tf-keras; ``public``: ``tf.keras``, ``source``: the backend's module."""
+    """Replace functions of tf-keras; ``public``: ``tf.keras``; ``source``: its backend module."""
     _seed_each_variable(source)
     _keep_graph_layers()
     _write_outputs_once(source, tf_keras.backend, public.backend)
@@ -49,7 +49,7 @@ def _keep_graph_layers() -> None:
 def _write_outputs_once(*backends: Any) -> None:
     """Let recurrent layers that return their last output train with TensorFlow 1's control flow.
 
-    tf-keras writes the output of each step into the same place, which is an error there.
+    tf-keras writes the output of each step into the same place: an error in this control flow.
     """
     original = backends[0].rnn
 

@@ -121,7 +121,7 @@ def running(parts: Parts) -> Run:
 
 
 def serving(parts: Parts, half: bool) -> Serving:
-    """Return the model's graph with its weights as constants; ``half`` makes them float16."""
+    """Return the model's graph with weights as constants; ``half`` stores large ones in float16."""
     session, model = backend.session(), parts.transformer.model
     ends = [tensor.op.name for tensor in parts.outputs.values()]
     frozen = tf.graph_util.convert_variables_to_constants(
@@ -146,7 +146,7 @@ def serving(parts: Parts, half: bool) -> Serving:
 
 
 def _in_half(frozen: Any) -> Dict[str, Any]:
-    """Remove large float32 constants from a graph; return casts of float16 ones, by their names."""
+    """Remove large float32 constants from a graph; return casts that replace them, by name."""
     casts = {}
     for node in [node for node in frozen.node if node.op == "Const"]:
         value = tf.make_ndarray(node.attr["value"].tensor)

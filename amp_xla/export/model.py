@@ -34,10 +34,11 @@ class Exportable:
       config: content of the encoder's ``bert_config.json``, with ``layer_norm_eps``.
       tensors: weights of the encoder by Google's names, float32; kernels are [in, out].
       run: function that computes the outputs.
-      reload: function that loads a folder in Hugging Face's or Google's format: its ``run``.
+      reload: function that loads a folder in Hugging Face's or Google's format, and returns the
+        ``run`` of the loaded model.
       head: other weights by Hugging Face's names, float32; kernels are [out, in].
       kind: suffix of transformers' class for the model with its head, such as ``ForMaskedLM``;
-        empty = no head; None = transformers has no such class, so it gets only the encoder.
+        empty = no head; None = transformers has no such class, so only the encoder is exported.
       formula: how to compute the output from the encoder's vectors, for programs without the head;
         empty if there is no formula.
       graph: function that builds TensorFlow's graph (``amp_xla.export.graph.Serving``), with
@@ -46,7 +47,7 @@ class Exportable:
       inputs: arrays on which outputs are compared; None = random tokens.
       call: line that describes the inputs.
       task: Hugging Face's name of the task (``pipeline_tag``); empty if there is none.
-      load: Python that loads the Hugging Face folder ``{}``; empty = transformers' ``AutoModel``.
+      load: Python code that loads the Hugging Face folder ``{}``; empty = by ``AutoModel``.
       settings: more entries of transformers' ``config.json``.
       files: more files of the Hugging Face folder: path -> content.
     """
@@ -73,7 +74,7 @@ class Exportable:
     files: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
 
     def write_files(self, folder: Path) -> None:
-        """Write vocabulary, tokenizer settings and labels, as in a run's checkpoint."""
+        """Write vocabulary, tokenizer settings and labels, as in a checkpoint; and ``answers``."""
         for name, content in (self.tokenizer.assets if self.tokenizer else {}).items():
             (folder / name).write_bytes(content)
         if self.labels:
@@ -136,7 +137,7 @@ def comparable(outputs: Mapping[str, np.ndarray]) -> np.ndarray:
 
 
 def stored(values: Mapping[str, np.ndarray], dtype: str) -> Dict[str, np.ndarray]:
-    """Return arrays in the dtype of an export's files."""
+    """Return the arrays ``values`` in the dtype ``fp32`` or ``fp16`` of an export's files."""
     kind = {"fp32": np.float32, "fp16": np.float16}[dtype]
     return {name: np.ascontiguousarray(value, kind) for name, value in values.items()}
 

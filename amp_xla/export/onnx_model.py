@@ -55,7 +55,7 @@ def write(model: Exportable, folder: Path, dtype: str) -> None:
 
 
 def load(folder: Path, name: str = FILE) -> Run:
-    """Return a function that runs the written model; its first call opens the file ``name``."""
+    """Return a function that runs the model in the file ``name``; its first call opens the file."""
     runtime, path, providers = package("onnxruntime"), folder / name, ["CPUExecutionProvider"]
     session = functools.lru_cache()(
         lambda: runtime.InferenceSession(str(path), providers=providers)

@@ -76,7 +76,7 @@ def tokenizer_in(module: Any) -> Optional[Tokenizer]:
 
 
 def load(model: Any, weights: str, built: Sequence[Any], module: Any) -> None:
-    """Load a file of ``save_weights``, a bert4keras checkpoint or a run's checkpoint.
+    """Load a model's weights: a file of ``save_weights``, or a checkpoint of bert4keras or a run.
 
     Args:
       weights: path of the file or folder.
@@ -238,7 +238,7 @@ def _encoder(model: Any, transformer: Any, tokenizer: Any, answers: Any) -> Expo
 
 
 def _family(transformer: Any) -> Tuple[str, Optional[str]]:
-    """Return bert4keras' name of the model, and its attention mask: ``lm``, ``unilm``, None."""
+    """Return bert4keras' name of the model, and its attention mask: ``lm``, ``unilm`` or None."""
     models, names = backend.bert4keras("models"), {v: k for k, v in encoders.CLASSES.items()}
     masks = {"lm": models.LM_Mask, "unilm": models.UniLM_Mask}
     mask = next((name for name, base in masks.items() if isinstance(transformer, base)), None)
@@ -258,7 +258,7 @@ def _hidden(transformer: Any) -> Any:
 
 
 def _formula(tensor: Any, transformer: Any, hidden: Any, head: Dict[str, Any]) -> str:
-    """Return a tensor's formula from the encoder's output; add its weights to ``head``."""
+    """Return how to compute a tensor from the encoder's output; add its weights to ``head``."""
     if tensor is hidden:
         return "vectors of all tokens"
     layer, node, _ = tensor._keras_history

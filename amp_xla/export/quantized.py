@@ -27,15 +27,15 @@ def quantize(model: Exportable, folder: Path, dev: Dataset, accept: bool) -> str
 
     Args:
       model: the exported model.
-      folder: has its ``model.onnx`` in float32; gets ``export.json``.
+      folder: has the float32 ``model.onnx``, which is replaced; gets ``export.json``.
       dev: texts on which the answers are compared.
-      accept: also accept an agreement that is too low.
+      accept: whether to accept an agreement that is too low.
 
     Returns:
       A line with agreement, largest difference, speed and size.
 
     Raises:
-      AmpXlaError: too few answers equal those in float32.
+      AmpXlaError: too few answers equal those in float32, and ``accept`` is False.
     """
     small = folder / onnx_model.FILE
     kernels = onnx_model.package("onnxruntime.quantization")
@@ -64,10 +64,10 @@ def quantize(model: Exportable, folder: Path, dev: Dataset, accept: bool) -> str
 
 
 def _compared(model: Exportable, files: List[Path], dev: Dataset) -> Dict[str, Any]:
-    """Run the ``files`` in float32 and in int8; return the content of ``export.json``.
+    """Run the models in ``files``, float32 and int8; return the content of ``export.json``.
 
-    The agreement of classes is the share of equal ones; of sets of labels and of spans the mean F1;
-    of vectors the mean cosine; of similarities 1 minus the mean difference.
+    The agreement is, for classes, the share of equal ones; for sets of labels and for spans, the
+    mean F1; for vectors, the mean cosine; for similarities, 1 minus the mean difference.
     """
     runs = [onnx_model.load(path.parent, path.name) for path in files]
     example, _ = (run(*model.samples()) for run in runs)  # the first call opens the file

@@ -75,8 +75,8 @@ def container(image: str) -> str:
 def revision() -> Optional[str]:
     """Return git's short hash, with ``+changes`` if files differ; None if it is unknown.
 
-    A container image has no repository, but a variable ``SOURCE_REVISION``. Changes in docs/results
-    are ignored, because benchmarks write there.
+    In a container image, which has no repository, it is the environment variable
+    ``SOURCE_REVISION``. Changes in docs/results are ignored, because benchmarks write there.
     """
     files = ["--untracked-files=no", "--", ":/", ":(top,exclude)docs/results"]
     try:

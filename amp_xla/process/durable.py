@@ -39,9 +39,9 @@ def sync(path: Path) -> None:
 
 
 def own(path: Path) -> None:
-    """Give a file that a library wrote the umask's mode; wait until it is on the disk.
+    """Set a file's mode to what the umask allows; wait until the file is on the disk.
 
-    safetensors writes files that only their owner can read.
+    Needed for files of safetensors, which only their owner can read.
     """
     mask = os.umask(0o077)  # there is no other way to read it
     os.umask(mask)
@@ -52,8 +52,8 @@ def own(path: Path) -> None:
 def write(path: Path, data: bytes) -> None:
     """Create ``path`` with ``data`` and wait until the content is on the disk.
 
-    A power cut may still lose its name, until ``sync`` of the folder. A link or a pipe at ``path``
-    is replaced, not followed.
+    Until ``sync`` of the folder, a power cut may still lose the file's name. A link or a pipe at
+    ``path`` is replaced, not followed.
     """
     if os.path.lexists(str(path)):
         os.unlink(str(path))
@@ -74,7 +74,8 @@ def write(path: Path, data: bytes) -> None:
 def replace(path: Path, data: bytes, writer: str = "") -> None:
     """Write ``data`` to ``path``; readers see the old or the new content at any time.
 
-    Processes that write the same file at the same time need different names ``writer``.
+    If processes write the same file at the same time, each must give another ``writer``, which
+    becomes a part of the temporary file's name.
     """
     temporary = path.parent / f"{TEMPORARY}{path.name}{writer}"
     write(temporary, data)
@@ -82,7 +83,7 @@ def replace(path: Path, data: bytes, writer: str = "") -> None:
 
 
 def adopt(temporary: Path, path: Path) -> None:
-    """Rename ``temporary``, a file in the same folder that a library wrote, to ``path``."""
+    """Rename ``temporary``, a file that a library wrote into the same folder, to ``path``."""
     own(temporary)
     _swap(temporary, path)
 

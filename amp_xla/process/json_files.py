@@ -1,4 +1,4 @@
-"""JSON files: encoded, decoded, and checked when read: size, depth, types and ranges.
+"""Encodes, decodes and reads JSON files; reading checks size, depth, types and ranges.
 
 A run folder, prepared text or weights may come from an untrusted source, so their content is data
 only, and each field is checked before it is used. ``read`` reads all such files.

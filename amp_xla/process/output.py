@@ -76,7 +76,7 @@ def require() -> None:
 
 @contextlib.contextmanager
 def messages() -> Iterator[None]:
-    """Print to standard error; continue without it if its reader or terminal has ended."""
+    """Run a block that prints to standard error; ignore errors, e.g. of an ended terminal."""
     try:
         yield
     except BrokenPipeError:
@@ -93,9 +93,9 @@ def discard(stream: int = 1) -> None:
 
 
 def _open_closed() -> List[str]:
-    """Open standard streams that are closed on /dev/null; return their names.
+    """Replace each closed standard stream by /dev/null; return the names of these streams.
 
-    Otherwise the next opened file gets descriptor 0, 1 or 2, and C libraries print into it.
+    Otherwise the next opened file gets descriptor 0, 1 or 2, and C libraries print into this file.
     """
     closed = [name for name in ("stdin", "stdout", "stderr") if getattr(sys, name) is None]
     for name in closed:

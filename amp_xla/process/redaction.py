@@ -41,7 +41,7 @@ def without_secrets(words: Sequence[str]) -> List[str]:
 
 
 def for_others(text: str) -> str:
-    """Return a text without secrets, names of hosts, and the path of a home folder."""
+    """Return a text without secrets, host names and paths of home folders."""
     return _HOST.sub(r"\1", _HOMES.sub("~", _without_forms(text)))
 
 

@@ -29,12 +29,12 @@ def descriptor(path: str, flags: int, links: bool = False) -> int:
     """Open a regular file and return its descriptor; an ``opener`` for Python's ``open``.
 
     Args:
-      path: the file. Its folder was named by the user or checked by ``not_linked``.
+      path: the file, in a folder that the user named or that ``not_linked`` has checked.
       flags: as for ``os.open``. A file to write must not have another hard link.
       links: whether a link to a regular file is allowed, as in Hugging Face's cache.
 
     Raises:
-      NotAFile: it is not a regular file, or a link or hard link that is not allowed.
+      NotAFile: it is not a regular file, or it is a link or hard link that is not allowed.
       OSError: it cannot be opened.
     """
     try:
@@ -84,7 +84,7 @@ def lines(path: Path, most: float = math.inf) -> Iterator[bytes]:
 
 
 def refuse_unwritable(folder: Path) -> None:
-    """Raise OSError if a folder, or its next existing parent, cannot be written."""
+    """Raise OSError if a folder, or the nearest parent that exists, cannot be written."""
     there = next(path for path in (folder, *folder.parents) if os.path.lexists(str(path)))
     if not there.is_dir() or not os.access(str(there), os.W_OK | os.X_OK):
         code = errno.EACCES if there.is_dir() else errno.ENOTDIR

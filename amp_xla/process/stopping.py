@@ -44,8 +44,9 @@ def interactive() -> bool:
 def ending(error: Any) -> BaseException:
     """Return the exception that ends the user's program after ``Stopped`` or ``RankLost``.
 
-    A notebook shows the message. A script ends by the exit code, without a traceback;
-    Ctrl-C is also a KeyboardInterrupt, so that ``except KeyboardInterrupt`` around ``fit`` works.
+    A notebook shows the message. A script ends with the exit code, without a traceback. After
+    Ctrl-C, the exception is also a KeyboardInterrupt, so that ``except KeyboardInterrupt`` around
+    ``fit`` works.
     """
     if interactive():
         return KeyboardInterrupt(str(error))
@@ -57,8 +58,9 @@ class SignalWatch:
     """Context in which the first signal stops the work after a checkpoint.
 
     SIGTERM, SIGINT, SIGHUP and SIGUSR1 set ``received``; the training loop reads it between steps.
-    Inside ``nothing_to_save`` they end the process. A second signal ends it, even while the main
-    thread compiles a graph. SIGINT never ends a notebook's process; ``nohup`` keeps SIGHUP ignored.
+    Inside ``nothing_to_save`` these signals end the process. A second signal ends it anywhere, even
+    while the main thread compiles a graph. SIGINT never ends a notebook's process. Under ``nohup``,
+    SIGHUP stays ignored.
 
     Attributes:
       received: name of the first signal.
@@ -186,7 +188,7 @@ os.register_at_fork(before=_hold, after_in_parent=_release, after_in_child=_rele
 
 @contextlib.contextmanager
 def temporary_folder(prefix: str, parent: Optional[str] = None) -> Iterator[Path]:
-    """Create a folder; delete it after the block, or if a signal ends the process in it."""
+    """Create a folder; delete it after the block, also if a signal ends the process before."""
     name = tempfile.mkdtemp(prefix=prefix, dir=parent)
     _temporary.add(name)
     try:

@@ -31,7 +31,7 @@ TRAINING = "amp_xla_training"  # path of ranks that train
 
 
 class World(NamedTuple):
-    """Rank of this process, counted from 0, number of ranks, and host name."""
+    """Rank of this process (counted from 0), number of ranks, and name of this host."""
 
     rank: int = 0
     size: int = 1
@@ -55,7 +55,7 @@ def world() -> World:
 
 
 def stop_with_launcher() -> None:
-    """Send this process SIGTERM when standard input closes, because its launcher has ended."""
+    """Send this process SIGTERM when its launcher has ended, which closes standard input."""
     if not os.environ.get(ENDS_WITH_STDIN):
         return
 

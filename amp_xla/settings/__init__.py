@@ -1,7 +1,7 @@
 """Precision, XLA mode and numeric constants as values. Imports no TensorFlow.
 
-``Settings`` is what the user chose, by keyword arguments or ``AMP_XLA_*`` variables (arguments
-win); ``Precision`` is the result on this machine.
+``Settings`` is what the user chose, by keyword arguments or environment variables ``AMP_XLA_*``
+(arguments win); ``Precision`` is the result on this machine.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ class Settings:
         in float16, else 1.
       device: ``auto`` (the GPU if there is one; a GPU that TensorFlow cannot use is an error
         before training), ``cpu`` (never a GPU) or ``gpu`` (an error without one).
-      cache: ``on``: TensorFlow 2 keeps the programs that XLA compiles for the next start; ``off``.
+      cache: ``on`` (TensorFlow 2 keeps what XLA compiles, and loads it at the next start) or
+        ``off``.
 
     Raises:
       SettingsError: a value is not allowed; the message lists what is.
@@ -91,7 +92,7 @@ class Settings:
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str], **overrides: Any) -> Settings:
-        """Read ``AMP_XLA_*``; keyword arguments that are not None win.
+        """Return the settings of ``AMP_XLA_*`` in ``environ``; arguments that are not None win.
 
         Raises:
           SettingsError: an unknown ``AMP_XLA_`` name, or a value that is not allowed.
@@ -110,7 +111,7 @@ class Settings:
 
 
 def default_loss_scale(half: Optional[str]) -> float:
-    """Return the default loss scale: 1 in bfloat16, which has float32's range."""
+    """Return the default loss scale: 1000 in float16, else 1 (bfloat16 has float32's range)."""
     return 1000.0 if half == "float16" else 1.0
 
 

@@ -15,7 +15,7 @@ TENSOR_CORES = (7, 0)  # compute capability
 
 
 class Work(NamedTuple):
-    """Updates of a run, tokens per update on a GPU, the encoder's sizes, number of shapes."""
+    """Updates of a run, tokens per update on a GPU, encoder sizes, number of batch shapes."""
 
     steps: int
     tokens: float
@@ -41,7 +41,7 @@ def choose(work: Optional[Work], capability: Optional[Tuple[int, int]], runtime:
     """Return what ``auto`` chooses.
 
     Args:
-      work: None without an encoder of a known size.
+      work: work of the run; None if the size of its encoder is unknown.
       capability: compute capability of the GPU; None = no GPU.
       runtime: ``tf1`` or ``tf2``.
     """

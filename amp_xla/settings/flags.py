@@ -57,7 +57,8 @@ def environment(
 
     Args:
       gpu: False adds the flag that XLA needs on a CPU.
-      tf2: for TensorFlow 2; XLA of 1.15 ends the process if it meets a flag that it does not know.
+      tf2: True adds a flag for XLA of TensorFlow 2; XLA of 1.15 would end the process, because it
+        does not know this flag.
       cache: folder of compiled programs; '' = none.
 
     Raises:
@@ -147,7 +148,7 @@ def _xla(settings: Settings, current: str, gpu: bool, cache: str) -> str:
 
 
 def check(environ: Mapping[str, str], tf2: bool) -> List[str]:
-    """Return a sentence per environment variable that TensorFlow would ignore or not understand."""
+    """Return a sentence for each environment variable that TensorFlow ignores or misunderstands."""
     lists = LISTS_TF1 + LISTS_TF2 if tf2 else LISTS_TF1
     known = [f"{REWRITE_PREFIX}{s}_{a}" for s in lists for a in ("ADD", "REMOVE")]
     known += [REWRITE_PREFIX + other for other in _REWRITE_OTHERS]

@@ -52,7 +52,7 @@ class Machine:
         return out
 
     def ladder(self) -> List[Tuple[str, str]]:
-        """Return the pairs (precision, XLA mode) that this machine supports, first without XLA."""
+        """Return this machine's pairs (precision, XLA mode), starting with those without XLA."""
         absent = self.absent
         return [
             (precision, xla)
@@ -71,7 +71,7 @@ class Machine:
 
 
 def look(seconds: float = 150.0) -> Machine:
-    """Return this ``Machine``, queried in a new process, for at most ``seconds``."""
+    """Return the ``Machine``, queried in a new process that may take at most ``seconds``."""
     done = subprocess.run(  # a failure is reported by the caller, with stderr
         [sys.executable, "-c", _PROBE], capture_output=True, env=clean_environment(), check=True,
         timeout=seconds,

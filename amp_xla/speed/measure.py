@@ -1,7 +1,7 @@
 """Short runs with each combination of precision and XLA mode, in several rounds.
 
-Rounds go A B C, C B A, A B C, ..., so that a machine that slows down slows all of them. Running
-out of memory, NaN and crashes are results, not errors.
+Rounds go A B C, C B A, A B C, ..., so that a machine that slows down slows all combinations.
+Running out of memory, NaN and crashes are results, not errors.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ sys.exit(cli.main())
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """A run: a recipe, its flags ``words``, precision and XLA mode."""
+    """A run to measure: recipe, the recipe's flags (``words``), precision and XLA mode."""
 
     recipe: str
     words: Sequence[str] = ()
@@ -67,7 +67,7 @@ class Outcome:
         ``not measured`` (the time budget was spent); ``why`` is the reason.
       samples_per_second: one number per round; ``step_seconds``: one number per timed step.
       steps, loss: number of steps of the last run, and loss of its last finite step.
-      warm_seconds: compilation and other first-time work, in the first round.
+      warm_seconds: seconds of compilation and other first-time work, in the first round.
     """
 
     precision: str
@@ -115,7 +115,7 @@ class Outcome:
 
 
 class ChildEnded(Exception):
-    """A measured process ended without a result; its arguments are ``Outcome.status`` and why."""
+    """A measured process ended without a result; arguments: ``Outcome.status``, ``Outcome.why``."""
 
 
 def ended(code: int, errors: bytes) -> ChildEnded:
@@ -141,7 +141,7 @@ def turn(request: Request, steps: int, timeout: float, folder: Path) -> List[Dic
       folder: gets the run, and the programs that XLA of TensorFlow 2 compiles, for the next round.
 
     Raises:
-      ChildEnded: the run failed, or took longer.
+      ChildEnded: the run failed, or took longer than ``timeout``.
     """
     runs, errors, began = folder / "runs", folder / "errors", time.monotonic()
     shutil.rmtree(str(runs), ignore_errors=True)
@@ -187,7 +187,7 @@ def measure(
     Args:
       steps: timed steps per run; ``timeout``: maximum seconds per process.
       budget: maximum seconds for all rounds, 0 = no limit. In the first round, combinations whose
-        turn comes after 70% of the budget are ``not measured``. No round starts once it is spent.
+        turn comes after 70% of the budget are ``not measured``. After 100%, no round starts.
     """
     outcomes = [Outcome(request.precision, request.xla) for request in requests]
     pairs = list(zip(requests, outcomes))

@@ -38,7 +38,7 @@ class Config:
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
-    """Measure, print the table and the flags; return 1 if nothing stayed finite."""
+    """Measure; print the table and the best flags; return 1 if no combination stayed finite."""
     own_words, words = split_words(argv)
     config = parse(Config, own_words, "amp-xla tune RECIPE")
     check_recipe(config.recipe, words)
@@ -95,9 +95,10 @@ def render(outcomes: Sequence[Outcome]) -> str:
 def recommend(outcomes: Sequence[Outcome]) -> Tuple[Optional[Outcome], str]:
     """Return the outcome to train with, and a sentence that gives the reason.
 
-    A difference counts only if it is larger than the spread of the rounds of either outcome. Of the
-    outcomes that do not differ from the fastest, the first one is recommended: it is the simplest.
-    None is recommended if this one is also the first of all, or if no outcome is finite.
+    Two outcomes differ only if their difference is larger than the spread of the rounds of both. If
+    the fastest differs from all others, it is recommended. Else the first of those that do not
+    differ from it is the choice, because it is the simplest. Nothing is recommended (None) if this
+    choice is the first of all finite outcomes, or if no outcome is finite.
     """
     finite = [o for o in outcomes if o.status == "ok" and o.loss is not None]
     if not finite:
@@ -120,7 +121,7 @@ def recommend(outcomes: Sequence[Outcome]) -> Tuple[Optional[Outcome], str]:
 
 
 def pays_from(best: Outcome, outcomes: Sequence[Outcome]) -> str:
-    """Return from which step on the XLA mode of ``best`` pays; '' if that is unknown."""
+    """Return a line: after how many steps the XLA mode of ``best`` pays off; '' if unknown."""
     off = next((o for o in outcomes if (o.precision, o.xla) == (best.precision, "off")), best)
     times = [statistics.median(o.step_seconds or [0.0]) for o in (off, best)]
     compiling = best.warm_seconds - off.warm_seconds

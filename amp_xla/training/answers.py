@@ -14,11 +14,11 @@ Row = Tuple[List[str], Mapping[str, Any]]
 
 
 class Answers(NamedTuple):
-    """Answers to lines of text, in their order; a recipe's ``predict`` returns them.
+    """Answers to lines of text, in the order of the lines: the result of a recipe's ``predict``.
 
     Attributes:
       rows: the answer to each line; a recipe's ``rank`` adds a field ``score``.
-      blank: the JSON fields of a blank line.
+      blank: the JSON fields of the answer to a blank line.
     """
 
     rows: List[Row]
@@ -37,8 +37,8 @@ def label_answers(
       lines: the lines to answer.
       labels: names of the labels.
       probabilities: probability of each label, float [lines, labels].
-      separator: None = predict the most probable label; otherwise predict all labels whose
-        probability is above 0.5, joined by this text.
+      separator: None = predict the most probable label; a text = predict all labels with a
+        probability above 0.5, and join them by this text.
     """
     rows: List[Row] = []
     for line, row in zip(lines, probabilities):
@@ -54,10 +54,10 @@ def label_answers(
 
 
 def checked(predicted: Any, lines: Sequence[str]) -> Answers:
-    """Check that a recipe's ``predict`` returned ``Answers`` to all ``lines``; return them.
+    """Return ``predicted``, if a recipe's ``predict`` gave one answer to each of ``lines``.
 
     Raises:
-      AmpXlaError: it returned something else, or too few or too many answers.
+      AmpXlaError: ``predicted`` is not ``Answers``, has too few or too many rows, or has a NaN.
     """
     if not isinstance(predicted, Answers):
         raise AmpXlaError(

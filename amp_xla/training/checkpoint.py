@@ -9,7 +9,7 @@ The checkpoint of step 123 is the folder ``step-00000123``::
 
 ``write`` fills a temporary folder, syncs it and renames it: a kill at any moment leaves the older
 checkpoints as they were. The newest checkpoint has the highest number, and its ``state.json`` has
-the step of the best one. A second checkpoint of one step is ``step-00000123.1``.
+the step of the best checkpoint. A second checkpoint of the same step is ``step-00000123.1``.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class Checkpoint:
       state: content of ``state.json``.
       loop: position of the run.
       of_script: True if a script's ``fit`` wrote it, not a recipe.
-      ranks: ``size`` and ``first_size``, the number of ranks now and at the start;
-        ``micro_batches`` per update.
+      ranks: ``size`` and ``first_size``, the number of ranks at this checkpoint and at the start of
+        the run; ``micro_batches``, their number per update and rank.
       run: the run folder.
 
     Raises:
@@ -159,8 +159,8 @@ def write(
     """Write a checkpoint and return its path once it is on disk.
 
     Args:
-      folder: a run's ``checkpoints``.
-      tensors: bfloat16 is stored as float32.
+      folder: the folder ``checkpoints`` of a run.
+      tensors: arrays by name; bfloat16 is stored as float32.
       state: content of ``state.json``; its ``step`` is in the checkpoint's name.
       files: content of each file needed for prediction.
       shards: folder whose files, one per rank, are moved into the checkpoint.
@@ -257,7 +257,7 @@ def newest(folder: Path, good: bool = False) -> Optional[Checkpoint]:
     """Return the newest whole checkpoint; print a line about each damaged one that is newer.
 
     Args:
-      folder: a run's ``checkpoints``.
+      folder: the folder ``checkpoints`` of a run.
       good: ignore checkpoints written right after a skipped update.
 
     Raises:
@@ -285,7 +285,7 @@ def newest(folder: Path, good: bool = False) -> Optional[Checkpoint]:
 def best(folder: Path) -> Optional[Path]:
     """Return the checkpoint with the best monitored value; None before the first evaluation.
 
-    Its step is read from the newest ``state.json`` that is not damaged.
+    The step of the best checkpoint is read from the newest ``state.json`` that is not damaged.
     """
     last = readable(folder)
     if last is None or last.loop.best is None:

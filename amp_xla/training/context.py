@@ -25,14 +25,14 @@ from amp_xla.training.state import WINDOW_ROWS, XLA_LENGTHS
 class RunContext:
     """Settings and building blocks of one training job.
 
-    Sets precision, seeds and dropout masks, but not in JAX (a recipe without ``PrecisionOptions``).
+    Sets precision, seeds and dropout masks, except for JAX recipes (without ``PrecisionOptions``).
 
     Args:
       config: the recipe's configuration.
       resume_from: checkpoint that a resumed run continues from.
 
     Attributes:
-      config: the configuration; for a resumed run with the vocabulary of its checkpoint.
+      config: the configuration; in a resumed run, ``bert``, if set, is the checkpoint's folder.
       ranks: the processes that train together.
       micro_batches: number of micro-batches per update and rank.
       precision: precision, XLA mode and loss scale; ``share`` turns XLA's ``auto`` into on or off.
@@ -71,7 +71,7 @@ class RunContext:
 
     @property
     def reads_weights(self) -> bool:
-        """True if the weights of ``--bert`` are needed; a resumed run's are in its checkpoint."""
+        """True if weights are read from ``--bert``; False if they come from a checkpoint."""
         return self._resume_from is None
 
     # -- texts --------------------------------------------------------------------------------
@@ -142,8 +142,8 @@ class RunContext:
 
         Args:
           steps: updates of the whole run.
-          rule: returns the optimizer for a learning rate and ``weight_decay``; None = ``AdamW``.
-          sharded: ``TableShards`` of which this rank has some rows; they get the same rate.
+          rule: function (learning rate, ``weight_decay``) -> optimizer; None = ``AdamW``.
+          sharded: ``TableShards`` of which this rank has some rows, with the same learning rate.
         """
         from amp_xla.backend import tf
         from amp_xla.precision.agreement import Reduction
@@ -172,7 +172,7 @@ class RunContext:
         )  # fmt: skip
 
     def step(self, *parts: Any, **named: Any) -> Any:
-        """Build the ``TrainStep``: inputs, loss, optimizer, variables, metrics, sharded tables."""
+        """Build a ``TrainStep`` of: inputs, loss, optimizer, variables, metrics, sharded tables."""
         from amp_xla.training.step import TrainStep
 
         return TrainStep(*parts, **{"learning_rate": self._rate, **named})
@@ -197,7 +197,7 @@ class RunContext:
     # -- job ----------------------------------------------------------------------------------
 
     def job(self, *parts: Any, **others: Any) -> Any:
-        """Return the ``Job``: model, step, batches, evaluate, assets, identity, others by name."""
+        """Return a ``Job`` of: model, step, batches, evaluate, assets, identity; others by name."""
         from amp_xla.training.job import Job
 
         self._choose_xla(None)  # in a recipe that shares no batches
@@ -208,9 +208,9 @@ class RunContext:
         self, model: Any, step: Any, data: Labelled, evaluate: Callable[[], Mapping[str, float]],
         architecture: Optional[bytes] = None, **others: Any,
     ) -> Any:  # fmt: skip
-        """Return the ``Job`` of a model of texts; ``--ema`` evaluates the average weights.
+        """Return the ``Job`` of a model of texts; with ``--ema``, averaged weights are evaluated.
 
-        ``architecture`` is the content of ``bert_config.json``; None = the encoder's.
+        ``architecture`` is the content of ``bert_config.json``; None = that of the encoder.
         ``others`` are attributes of ``Job``, such as ``rates``.
         """
         from amp_xla.training.optimizers.average import in_place
@@ -223,9 +223,9 @@ class RunContext:
 
 
 def work_of(config: Any, batches: Any, ranks: int = 1) -> Optional[auto.Work]:
-    """Return the work of a run per GPU; None if the size of its encoder is unknown.
+    """Return the ``Work`` of a run on one GPU; None if the size of its encoder is unknown.
 
-    ``batches`` are those of all ranks.
+    ``batches`` have the rows of all ranks.
     """
     encoder: Any = getattr(config, "encoder", None)
     if not dataclasses.is_dataclass(encoder):
@@ -251,7 +251,7 @@ def build_job(
     """Return the job that a recipe's ``build`` returns for a configuration.
 
     Raises:
-      AmpXlaError: it returns something else.
+      AmpXlaError: ``build`` returns something else.
     """
     context = RunContext(config, resume_from)
     job = build(context.config, context)
@@ -261,7 +261,10 @@ def build_job(
 
 
 def text_defaults(config: Any, **training: Any) -> Dict[str, Any]:
-    """Return the defaults of ``--bert``; ``training`` are arguments of ``config.files.count``."""
+    """Return the settings' defaults that depend on ``--bert``, by name.
+
+    ``training`` are arguments of ``config.files.count``, which counts the texts.
+    """
     bert = config.encoder.bert
     pretrained.check(bert)  # first, because texts may take minutes
     vocabulary = config.vocabulary.defaults(bert)

@@ -3,7 +3,7 @@
 A launcher (horovodrun, mpirun, ``make train NP=2``) starts the same command several times. Each
 process computes its rows of each batch, gradients are summed over ranks, and all ranks apply the
 same update. Only rank 0 writes files. ``amp_xla.precision.agreement`` sums tensors in the graph;
-this module exchanges small Python values. Imports TensorFlow with several ranks only.
+this module exchanges small Python values. Imports TensorFlow only if there are several ranks.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _CAUSE = re.compile(
 
 
 class RanksDiffer(AmpXlaError):
-    """Variables that must be equal on all ranks are not."""
+    """Variables that must be equal on all ranks differ."""
 
 
 class Ranks:
@@ -74,7 +74,10 @@ class Ranks:
         return self.world.rank == 0
 
     def micro_batches(self, accumulate: int) -> int:
-        """Return the micro-batches per update and rank; none is larger than at the start."""
+        """Return the number of micro-batches per update and rank.
+
+        A run that is resumed on fewer ranks has more of them, so that they do not become larger.
+        """
         return -(-accumulate * self.first_size // self.world.size)
 
     def share(self, batches: Any, micro_batches: int = 1) -> Any:
@@ -86,7 +89,7 @@ class Ranks:
     # -- Python values ------------------------------------------------------------------------
 
     def gather(self, value: T) -> List[T]:
-        """Return the JSON-able values of all ranks, in order; all ranks must call it.
+        """Return the JSON-able ``value`` of each rank, in rank order; all ranks must call it.
 
         Raises:
           RankLost: a rank does not answer.
@@ -133,7 +136,7 @@ class Ranks:
         return functools.reduce(np.add, arrays).reshape(values.shape)
 
     def exchange(self, mine: bytes) -> List[bytes]:
-        """Return the bytes of all ranks, in order; raise RankLost if one does not answer."""
+        """Return the bytes of each rank, in rank order; raise RankLost if one does not answer."""
         try:
             return _gatherer(self.hvd)(mine)
         except backend.tf.errors.OpError as error:
@@ -182,12 +185,12 @@ _current = Ranks(World())
 
 
 def current() -> Ranks:
-    """Return the ranks that this process joined; before ``join`` this process alone."""
+    """Return the ranks that this process joined; before ``join``, only this process."""
     return _current
 
 
 def join() -> Ranks:
-    """Join the processes that the launcher started, and set ``current``.
+    """Join the processes that the launcher started; return these ranks, as ``current`` does later.
 
     Call it after precision and XLA were set.
 
@@ -199,7 +202,7 @@ def join() -> Ranks:
     if place.rank >= place.size:
         raise AmpXlaError(
             f"rank {place.rank} of {place.size} ranks: allowed is 0 to {place.size - 1}; look at "
-            f"the variables that the launcher sets, e.g. HOROVOD_RANK and HOROVOD_SIZE"
+            f"the environment variables of the launcher, e.g. HOROVOD_RANK and HOROVOD_SIZE"
         )
     if place.size > 1 and hvd is None:
         from amp_xla.precision.agreement import start_horovod  # needs TensorFlow

@@ -20,8 +20,8 @@ class StepResult(NamedTuple):
       finite: False if the update was skipped.
       applied: updates so far, including this one.
       metrics: values in the order of ``Engine.metric_names``.
-      flags: each rank's argument ``flag`` of ``Engine.step``, or their sum as the only element; ()
-        with one rank.
+      flags: the arguments ``flag`` that the ranks gave to ``Engine.step``, or the sum of these as
+        the only element; () with one rank.
       rank_loss: loss of this rank's samples alone.
     """
 
@@ -36,7 +36,7 @@ class StepResult(NamedTuple):
     rank_loss: float = 0.0
 
     def then(self, later: StepResult) -> StepResult:
-        """Add the result of the next micro-batch of the same batch."""
+        """Return this result plus ``later``, that of the next micro-batch of the same batch."""
         return later._replace(
             loss=self.loss + later.loss,
             finite=self.finite and later.finite,
@@ -75,9 +75,10 @@ class Engine:
     last_batch: Tuple[int, Mapping[str, Any]] = (0, {})
 
     def step(self, batch: Any, number: int, flag: bool) -> StepResult:
-        """Apply one update, step ``number`` of the whole run, from a batch or this rank's share.
+        """Apply one update, computed from a batch or from this rank's share of it.
 
-        ``flag``: whether this rank has to stop or to save.
+        ``number``: number of the step in the whole run; ``flag``: whether this rank has to stop or
+        to save.
         """
         raise NotImplementedError
 
@@ -86,13 +87,14 @@ class Engine:
         return None
 
     def snapshot(self) -> Mapping[str, np.ndarray]:
-        """Return all tensors of a checkpoint, in host memory."""
+        """Return the current values of all tensors that a checkpoint stores, in host memory."""
         raise NotImplementedError
 
     def write_shards(self, folder: Path) -> Optional[Path]:
         """Write this rank's rows of sharded tables into a new folder inside ``folder``; return it.
 
-        All ranks call it. Rank 0 then moves the files into its checkpoint. None without tables.
+        All ranks call it. Rank 0 then moves the files into its checkpoint. Without sharded tables,
+        nothing is written and the result is None.
 
         Raises:
           CheckpointError: a rank could not write (raised on all ranks); the folder was removed.
@@ -132,7 +134,8 @@ def fitting(
     Args:
       shapes: name -> dtype and shape, as ``shape_of`` returns them.
       exactly: whether further tensors in the checkpoint are an error.
-      slot: name of an optimizer slot, which replaces each variable that has it.
+      slot: name of an optimizer slot. Where the checkpoint has this slot of a variable, its tensor
+        is returned in place of the variable's; '' = nowhere.
 
     Raises:
       CheckpointError: a tensor is missing, unknown or of another dtype or shape.

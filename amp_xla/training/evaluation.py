@@ -44,7 +44,8 @@ def summed(infer: Infer, batches: Any, count: Callable[[Batch, Mapping[str, Any]
 def per_sample(infer: Infer, batches: Any, samples: int, names: Sequence[str]) -> np.ndarray:
     """Return values of each sample, float64 [names, samples].
 
-    ``names`` are arrays of the batch, or outputs of ``infer`` with a row per sample.
+    Each of ``names`` is the name of an array of the batch or of an output of ``infer``, with a row
+    per sample.
     """
     values = np.zeros((len(names), samples), np.float64)
     for batch in shards(batches):
@@ -80,7 +81,8 @@ def in_order(encoded: Encoded, length: int, rows: int, infer: Callable[[Batch], 
 def vectors(config: Any, checkpoint: Checkpoint, lines: Sequence[str]) -> np.ndarray:
     """Return the encoder's vector of each line, float32 [lines, hidden].
 
-    It is pooled by the run's ``--pooling``, else by the mean. A line is a text or a pair.
+    A line is a text or a pair. The vectors of its tokens are pooled as the run's ``--pooling``
+    says; if the recipe has no such flag, by the mean.
     """
     return of_lines(config, checkpoint, lines, 0, lambda pooled: pooled)
 
@@ -89,10 +91,11 @@ def of_lines(
     config: Any, checkpoint: Checkpoint, lines: Sequence[str], classes: int,
     output: Callable[[Any], Any],
 ) -> np.ndarray:  # fmt: skip
-    """Return an output of a run's classifier for each line: a text, or a pair with a tab between.
+    """Return an output of a run's classifier for each line.
 
-    ``output`` is a function from the logits, float32 [B, classes], to a tensor [B, ...]. With
-    ``classes`` 0 it gets the encoder's vectors, float32 [B, hidden].
+    A line is a text, or two texts with a tab between them. ``output`` is a function from the
+    logits, float32 [B, classes], to a tensor [B, ...]. If ``classes`` is 0, it gets the encoder's
+    vectors, float32 [B, hidden], in place of logits.
     """
     from amp_xla.backend import keras
     from amp_xla.models import dropout, encoders, packed
@@ -135,7 +138,7 @@ def classification(infer: Infer, batches: Any, classes: int) -> Dict[str, float]
 
 
 def several_labels(infer: Infer, batches: Any) -> Dict[str, float]:
-    """Return micro-F1, share of texts whose labels are all right, and mean loss."""
+    """Return micro-F1, accuracy (the share of texts whose labels are all right) and mean loss."""
 
     def count(batch: Batch, out: Mapping[str, Any]) -> Any:
         real = batch["weights"] > 0
@@ -171,10 +174,11 @@ def ranking(infer: Infer, batches: Any, samples: int) -> Dict[str, float]:
 def held_out(
     language_model: Any, inputs: Dict[str, Any], stream: Any, shorter: Optional[Any] = None
 ) -> Evaluation:
-    """Return loss, perplexity and accuracy of a ``LanguageModel`` on held-out sequences.
+    """Return the function that evaluates a ``LanguageModel`` on held-out sequences.
 
-    ``inputs`` are placeholders of the training step. ``stream``: batches in fixed order with fixed
-    masks; ``shorter``: the same text in shorter sequences; its loss is ``loss_<length>``.
+    It returns loss, perplexity and accuracy. ``inputs``: placeholders of the training step;
+    ``stream``: batches in fixed order with fixed masks; ``shorter``: None, or batches of the same
+    text in shorter sequences, whose loss is named ``loss_<length>``.
     """
     from amp_xla.models import dropout
     from amp_xla.training.step import Inference

@@ -1,6 +1,7 @@
 """Entities or triples found in texts: evaluation, prediction, and scores of ``evaluate --file``.
 
-Each of them has a ``label``, and ``shown`` returns its text. Only ``predict`` imports TensorFlow.
+Each entity or triple has a ``label``, and a method ``shown`` that returns it as text. Only
+``predict`` imports TensorFlow.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def counted(found: Found, gold: Found, names: Sequence[str]) -> np.ndarray:
 
 
 def f1(counts: np.ndarray) -> Dict[str, float]:
-    """Return F1, precision and recall (micro averages) of numbers from ``counted``."""
+    """Return F1, precision and recall (micro averages) for the counts that ``counted`` returned."""
     each = scores.of_counts(counts.sum(0, keepdims=True))
     return {name: float(each[name][0]) for name in ("f1", "precision", "recall")}
 
@@ -55,7 +56,8 @@ def evaluate(
       infer: function batch -> model outputs, with ``loss`` per text or summed over the batch.
       data: the dev texts; ``unpack`` reads their labels.
       decode: finds entities or triples in the model outputs.
-      more: function (batch, outputs, found, gold of each row) -> further sums over a batch.
+      more: function (batch, outputs, found, gold of each row) -> further sums over the batch, by
+        name, whose means are returned as well; None = no further sums.
     """
     names, gold = data.labels.names, list(map(unpack, data.dev.labels or []))
     keys: List[str] = []
@@ -120,9 +122,10 @@ def predict(
 
 @dataclasses.dataclass(frozen=True)
 class ExtractionScores(SampleScores):
-    """Scores of entities or triples: ``gold`` and ``found`` ones of each text, labels ``names``.
+    """Scores of entities or triples.
 
-    Errors are the wrong and the missed ones, in the order of the texts.
+    ``gold`` are the true ones of each text, ``found`` the predicted ones; ``names`` are the labels'
+    names. Errors are the wrong and the missed ones, in the order of the texts.
     """
 
     names: Sequence[str]
@@ -137,7 +140,7 @@ class ExtractionScores(SampleScores):
     ) -> Scorer:
         """Check the labels of samples; return the function that scores the answers to them.
 
-        ``unpack`` reads labels, ``read`` the JSON object of an answer.
+        ``unpack`` reads entities or triples from a label, ``read`` from an answer's JSON object.
         """
         names = Labels.load(checkpoint.file("labels.json")).names
         gold = list(map(unpack, samples.wanted))

@@ -46,8 +46,8 @@ class Job:
       resolved: precision, XLA mode and loss scale of the model.
       export: writes the weights for other programs into the folder given to it; called with the
         run folder after each evaluation that was the best so far.
-      rates: name in the log -> function that returns, for a step, the units per sample; the loop
-        multiplies them by samples per second.
+      rates: name in the log -> function (step) -> units per sample, e.g. FLOPs; the loop multiplies
+        the result by samples per second.
       sharded: ``TableShards`` of which each rank has some rows; None = every rank has all
         variables.
     """
@@ -183,7 +183,7 @@ class TensorFlowEngine(Engine):
 
     @property
     def in_window(self) -> int:
-        """Number of micro-batches in the sums of an accumulation window; 0 between updates."""
+        """Number of micro-batches accumulated since the last update; 0 right after an update."""
         return int(sum(self._micro_step.snapshot().values()))
 
     def snapshot(self) -> Mapping[str, np.ndarray]:
@@ -204,7 +204,7 @@ class TensorFlowEngine(Engine):
             tables.write(shards)
 
         def failure(work: Callable[[], None]) -> str:
-            """Return the error message of ``work``, or an empty string."""
+            """Call ``work``; return its error message, or an empty string."""
             try:
                 work()
                 return ""
@@ -272,8 +272,8 @@ _RANDOM_OPS = frozenset(
 def unrepeatable(fetch: Any) -> List[str]:
     """Return the names of operations under ``fetch`` whose random numbers cannot be repeated.
 
-    TensorFlow keeps their state inside the kernel, so a resumed run draws other numbers. This
-    project's dropout is not among them.
+    TensorFlow keeps the state of these numbers inside the kernel, so a resumed run draws other
+    numbers. This project's dropout is not among these operations.
     """
     return sorted(
         op.name

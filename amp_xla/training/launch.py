@@ -41,7 +41,7 @@ from amp_xla.training.state import differences, digests, same_on_all
 def train(recipe: Recipe, config: Any) -> int:
     """Train a recipe, from the start or from a checkpoint; return the exit code.
 
-    If XLA fails where ``auto`` turned it on, training goes on without it. For errors see
+    If ``--xla auto`` turned XLA on and XLA fails, training goes on without XLA. For errors see
     ``Loop.train``.
     """
     job = loop = None
@@ -206,8 +206,8 @@ def _warm_start(run: Path, engine: Engine) -> None:
     for name, digest in sorted(digests(engine.job.assets).items()):
         if name != checkpoint.ARCHITECTURE and saved_digests.get(name, digest) != digest:
             raise CheckpointError(
-                f"--warm-start {run}: its {name} differs from this run's, so its weights do not "
-                f"fit: {saved_digests[name][:8]}... there, {digest[:8]}... here"
+                f"--warm-start {run}: its {name} differs from this run's (SHA-256 "
+                f"{saved_digests[name][:8]}... and {digest[:8]}...), so its weights do not fit"
             )
     engine.restore(saved, weights_only=True)
     note(

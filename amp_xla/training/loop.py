@@ -1,7 +1,7 @@
-"""The training loop of all recipes: order, logging, evaluation, checkpoints, orderly stops.
+"""The training loop of all recipes: steps, logging, evaluation, checkpoints, orderly stops.
 
-Checkpoints are written between two steps only. There, ``LoopState`` and the engine's tensors
-determine how the run continues.
+Checkpoints are written between two steps only: at that moment, ``LoopState`` and the engine's
+tensors determine how the run continues.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Loop:
         return int(self.options.epochs * self.engine.job.batches.steps_per_epoch())
 
     def resume(self, state: LoopState, longer: bool = False) -> None:
-        """Continue from a checkpoint's state; ``longer``: the run was extended."""
+        """Continue from a checkpoint's state; ``longer``: whether the run was extended."""
         if len(state.log_sums) != len(self.state.log_sums):  # metrics were added or removed
             state.log_sums, state.log_count = self.state.log_sums, 0
         self.state, self._saved_at = state, state.step
@@ -90,7 +90,7 @@ class Loop:
 
     @contextlib.contextmanager
     def running(self, watch: SignalWatch) -> Iterator[None]:
-        """Write log, status and report; add to errors how the run can be continued."""
+        """Write log, status and report around the block; tell in its errors how to continue."""
         state = self.state
         announce(self.engine.ranks.world)
         with recorded(self):
@@ -149,7 +149,10 @@ class Loop:
                 return
 
     def after_step(self, result: StepResult, samples: int, count: int) -> None:
-        """Count and log a step of an epoch of ``count`` steps; call ``between`` after it."""
+        """Count and log a step of ``samples`` samples, in an epoch of ``count`` steps.
+
+        The caller must call ``between`` next.
+        """
         state, options, first = self.state, self.options, self._result is None
         self._result = result
         state.step += 1
@@ -188,7 +191,7 @@ class Loop:
     def between(self, watch: SignalWatch, flags: Sequence[float] = ()) -> None:
         """Evaluate, save and stop between two steps, if due.
 
-        Several ranks exchange their votes only if one of ``StepResult.flags`` is set.
+        Several ranks agree on this only if one of ``flags`` (the last ``StepResult.flags``) is set.
         """
         state, several = self.state, self.engine.ranks.several
         stop, due = (False, False) if several and not any(flags) else self._agree(watch)
@@ -269,7 +272,7 @@ class Loop:
         return bool(signals), votes[0][1]
 
     def evaluate(self, watch: SignalWatch) -> bool:
-        """Evaluate and save; return False if a signal interrupted it. Then it stays due."""
+        """Evaluate and save; return False if a signal interrupted the evaluation: it stays due."""
         state, options, job = self.state, self.options, self.engine.job
         began = time.monotonic()
         try:
@@ -337,7 +340,7 @@ class Loop:
     def content(self) -> Content:
         """Return ``state.json`` and tensors of the current state; all ranks call it.
 
-        They are in host memory, and empty on all ranks but the first.
+        The tensors are in host memory. On all ranks but the first, both results are empty.
         """
         ranks, (fields, arrays) = self.engine.ranks, self.more()
         if not ranks.first:

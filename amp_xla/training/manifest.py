@@ -27,7 +27,7 @@ def _is_whole(path: Path, entry: Any) -> bool:
 
 
 def manifest_of(name: str, files: Mapping[str, Any]) -> bytes:
-    """Return the manifest of the checkpoint ``name``, with the SHA-256 of its other fields."""
+    """Return the manifest of the checkpoint ``name``; its last field: SHA-256 of the others."""
     listed = {"checkpoint": name, "files": files}
     digest = hashlib.sha256(json_files.encode(listed)).hexdigest()
     return json_files.encode({**listed, "sha256": digest})
@@ -73,7 +73,7 @@ def problems(path: Path, only: Sequence[str] = ()) -> List[str]:
       only: names of the files to check; empty = all.
 
     Raises:
-      CheckpointError: a file cannot be read, e.g. without permission, and so may be whole.
+      CheckpointError: a file cannot be read, e.g. without permission; the checkpoint may be whole.
     """
     try:
         return _problems(path, only)

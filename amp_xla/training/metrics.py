@@ -36,8 +36,8 @@ class MetricsLog:
     Args:
       folder: the run folder.
       after: last step before the run continues. Lines of later steps are removed, because they
-        will be written again; so is a line that a kill has cut off.
-      pending: kinds of lines, ``train`` or ``dev``, that step ``after`` will write again.
+        will be written again. A line that a kill has cut off is removed, too.
+      pending: kinds of lines, ``train`` or ``dev``, that will be written again for step ``after``.
       events: also write TensorBoard's events, which needs TensorFlow.
     """
 
@@ -84,7 +84,7 @@ class MetricsLog:
                 self._events.flush()  # kill -9 must lose no point before the last checkpoint
 
     def close(self) -> None:
-        """Flush and close both files; ignore errors."""
+        """Close metrics.jsonl and the file of events; ignore errors."""
         if self._events is not None:
             with contextlib.suppress(RuntimeError):
                 self._events.close()

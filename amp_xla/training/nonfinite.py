@@ -3,7 +3,7 @@
 The optimizer skips each update with a NaN or an infinity, so weights stay finite. A few skipped
 updates are normal when a dynamic loss scale grows. Many in a row, or one at the smallest loss
 scale, mean that training diverges: the run goes back to the last checkpoint written before them
-and continues with the next batches. If it happens again, the run stops.
+and continues with the next batches. If training diverges again, the run stops.
 """
 
 from __future__ import annotations

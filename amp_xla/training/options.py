@@ -1,6 +1,6 @@
 """Option groups that recipes share; their fields are flags without a prefix.
 
-A recipe's own defaults go into the group: ``UpdateOptions(learning_rate=1e-3)``.
+A recipe passes its own defaults to the group: ``UpdateOptions(learning_rate=1e-3)``.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ class Intervals:
 
 @dataclasses.dataclass(frozen=True)
 class LoopOptions(Intervals):
-    """Length, intervals and early stopping of the training loop. The last step is evaluated, too.
+    """Length, intervals and early stopping of the training loop, which also evaluates at its end.
 
     Attributes:
       monitor: dev metric that decides which checkpoint is best.

@@ -1,4 +1,4 @@
-"""Recipes: their parts; import of a recipe by its name or path."""
+"""The parts of a recipe, and the import of a recipe by its name or path."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class Recipe:
     Attributes:
       config: dataclass of the settings, with a field ``run`` (``RunOptions``).
       build: returns the ``Job`` of a configuration and a ``RunContext``.
-      monitor: dev metric that decides which checkpoint is best, or a function from the
-        configuration to it or to ``LoopOptions``.
+      monitor: name of the dev metric that decides which checkpoint is best; or a function from the
+        configuration to this name or to ``LoopOptions``.
       predict: lines -> ``Answers``, for ``amp-xla predict``.
       rank: as ``predict``, with the argument ``query``, for ``predict --query``.
       generate: as ``predict``, with the argument ``generation``, for ``predict --beams``.
@@ -74,12 +74,12 @@ class Recipe:
 
     @property
     def file(self) -> str:
-        """Path of the recipe's file, for commands typed here; empty if it is this project's."""
+        """Path of the recipe's file, for commands typed here; empty for this project's recipes."""
         path = Path(str(sys.modules[self.build.__module__].__file__)).resolve()
         return "" if path.parent == Path(own_package().__path__[0]).resolve() else shortest(path)
 
     def parse(self, words: Optional[Sequence[str]]) -> Any:
-        """Return the configuration given by flags, ``words``; None = those of the command line."""
+        """Return the configuration for the flags ``words``; None = those of the command line."""
         stored = functools.partial(resumed_settings, recipe=self.name)
         return parse(self.config, words, f"amp-xla train {self.file or self.name}", stored)
 
@@ -92,7 +92,10 @@ class Recipe:
         return config.intervals.loop(monitor=monitor, **length)
 
     def need(self, function: FunctionName, run: str, why: str) -> Callable[..., Any]:
-        """Return the function; if the recipe has none, raise AmpXlaError that ends with ``why``."""
+        """Return the recipe's ``function``, or raise AmpXlaError if it has none.
+
+        The message starts with ``run`` and ends with ``why``.
+        """
         served: Function = vars(self)[function]
         if served is None:
             raise AmpXlaError(f"{run}: recipe {self.name} has no `{function}`; {why}")
@@ -118,7 +121,7 @@ class Recipe:
 
 
 def lazy(function: str) -> Callable[..., Any]:
-    """Return the function ``package.module:name``; a call imports its module."""
+    """Return a function that imports ``package.module:name`` when it is called, and calls it."""
     module, _, name = function.partition(":")
     return lambda *args, **named: getattr(importlib.import_module(module), name)(*args, **named)
 
@@ -161,7 +164,10 @@ def own_package() -> Any:
 
 
 def module_of(path: str) -> Any:
-    """Import a file, by the path that the user typed; it may import files of its folder."""
+    """Import the file at a path that the user typed; return its module.
+
+    The file may import other files of its folder.
+    """
     path = os.path.abspath(path)
     name = Path(path).stem
     loaded = sys.modules.get(name)
@@ -185,7 +191,11 @@ def module_of(path: str) -> Any:
 
 
 def own_recipe(recipe: str) -> str:
-    """Return a recipe's name from a run's files; raise AmpXlaError if it is not this project's."""
+    """Return ``recipe``, a name from a run's files, if this project has a recipe of this name.
+
+    Raises:
+      AmpXlaError: the project has no such recipe.
+    """
     known = own_recipes()
     if recipe in known:
         return recipe

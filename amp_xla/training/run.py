@@ -49,10 +49,11 @@ _FRESH = ".no-checkpoint-yet"
 
 
 def resumed_settings(config: Any, recipe: str) -> Dict[str, Any]:
-    """Return the settings of the run that ``--resume`` continues; without it, of ``--like``.
+    """Return the settings that become the defaults of the command line.
 
-    They are the defaults of the command line. A resumed run's are in its newest checkpoint; before
-    its first checkpoint they are in its ``config.json``.
+    With ``--resume`` they come from the run's newest checkpoint; before its first checkpoint, from
+    ``--like`` or, if that is not set, from the run's ``config.json``. Without ``--resume`` they
+    come from ``--like``; without both flags the result is empty.
     """
     options: RunOptions = config.run
     run = Path(RUNS) / recipe / (options.name or LATEST)
@@ -96,12 +97,12 @@ class RunFolder:
     Attributes:
       continues: True if the folder has checkpoints to continue from.
       in_runs: True for a recipe's run, whose parent folder has the link ``latest``.
-      resume_by, force_by, choose: the flags for messages: to continue the run, to continue it
-        although something differs, and to use another folder.
+      resume_by, force_by, choose: words for messages that say how to continue the run, to continue
+        it although something differs, and to use another folder.
 
     Raises:
-      AmpXlaError: the name is not valid; the folder already holds a run, or a run whose
-        checkpoints are gone; it is in use.
+      AmpXlaError: the name is not valid; or the folder is in use, already holds a run, or holds a
+        run whose checkpoints are gone.
       OSError: the folder cannot be written.
     """
 
@@ -143,7 +144,7 @@ class RunFolder:
 
     @property
     def checkpoints(self) -> Path:
-        """The folder in it that holds checkpoints."""
+        """The subfolder for checkpoints."""
         return folder_of(self.path)
 
     def newest(self) -> Optional[Checkpoint]:
@@ -308,7 +309,7 @@ def _contents(folder: Path) -> List[str]:
 
 
 def write_about(run: RunFolder, config: Any, engine: Engine) -> None:
-    """Write config.json, the files needed for prediction and, unless it continues, run.json."""
+    """Write config.json, the files needed for prediction and, for a new run, run.json."""
     written: Dict[str, Any] = {}
     with contextlib.suppress(ValueError):
         written = json_files.read(run.path / "run.json") if run.continues else {}
@@ -335,7 +336,8 @@ def write_about(run: RunFolder, config: Any, engine: Engine) -> None:
 def recorded(loop: Any) -> Iterator[None]:
     """Write ``status.json`` before and after the block, and ``report.html`` after it.
 
-    All ranks call it, the first one writes. If the page cannot be written, a warning is printed.
+    All ranks call it, the first one writes. If ``report.html`` cannot be written, it prints a
+    warning.
     """
     write_status(loop, "running")
     try:

@@ -74,7 +74,7 @@ class SampleScores:
         return {**details, "metrics": {**scores.bootstrap(self.rows(), self.score, seed), **single}}
 
     def against(self, other: Any, seed: int) -> Dict[str, Any]:
-        """Return the differences between these scores and another run's, with intervals."""
+        """Return the differences of these scores from those of another run, with intervals."""
         mine, others = self.samples, other.samples
         if (mine.texts, list(mine.wanted)) != (others.texts, list(others.wanted)):
             raise AmpXlaError(
@@ -103,7 +103,7 @@ Scorer = Callable[[List[Dict[str, Any]]], SampleScores]
 
 @dataclasses.dataclass(frozen=True)
 class LabelScores(SampleScores):
-    """Scores of labels; errors are sorted by the probability of the correct label.
+    """Scores of labels; errors are sorted by the correct label's probability, the lowest first.
 
     ``names`` are the run's labels; ``probabilities`` are float64 [N, labels].
     """
@@ -115,12 +115,12 @@ class LabelScores(SampleScores):
 
     @classmethod
     def of(cls, samples: Samples, names: Sequence[str], answers: Any, *others: Any) -> LabelScores:
-        """Return the scores of answers, JSON objects with ``probabilities``."""
+        """Return the scores of ``answers``, which are JSON objects with ``probabilities``."""
         rows = [[answer["probabilities"][name] for name in names] for answer in answers]
         return cls(samples, names, np.array(rows, np.float64), *others)
 
     def rows(self) -> np.ndarray:
-        """Return label and prediction as indices into ``names``."""
+        """Return each sample's label and prediction as indices into ``names``, int64 [N, 2]."""
         number = {name: i for i, name in enumerate(self.names)}
         labels = np.array([number[label] for label in self.samples.wanted])
         return np.stack([labels, self.probabilities.argmax(1)], 1)
@@ -168,7 +168,7 @@ class LabelScores(SampleScores):
 
 @dataclasses.dataclass(frozen=True)
 class NumberScores(SampleScores):
-    """Scores of numbers, float64 [N]; the largest errors in rank are listed first."""
+    """Scores of predicted numbers, float64 [N]; first come the largest errors in rank."""
 
     values: np.ndarray
     columns = ("sample", "label", "score", "text")
@@ -212,7 +212,7 @@ class TextScores(SampleScores):
 
 
 def scored(checkpoint: Checkpoint, samples: Samples) -> Scorer:
-    """Check the labels of samples; return a function from ``label_answers`` to their scores."""
+    """Check the labels of samples; return the function that scores what ``label_answers`` gave."""
     names = Labels.load(checkpoint.file("labels.json")).names
     samples.check(samples.wanted, names)
     return lambda answers: LabelScores.of(samples, names, answers)

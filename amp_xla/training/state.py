@@ -52,14 +52,15 @@ class LoopState:
         micro-batches; in a script it is a batch of ``fit``.
       epoch, step_in_epoch: position of the next batch, from 0.
       samples: real samples seen.
-      applied: updates made by the optimizer; the learning rate follows it.
+      applied: updates made by the optimizer; this number decides the learning rate.
       skipped: updates skipped because of non-finite numbers.
       not_finite_in_a_row: steps since the last one that was finite.
       rolled_back_at: step at which the run was rolled back; None if it was not.
       best, best_step: best monitored value so far, and its step; None while all were NaN.
       stale: evaluations since the best one.
       evaluate_due: whether an evaluation is due after ``step`` and not done yet.
-      log_sums, log_count: sums, and number of steps in them, for the next line of metrics.jsonl.
+      log_sums, log_count: sums of loss and metrics, and number of steps in these sums, for the next
+        line of metrics.jsonl.
     """
 
     step: int = 0
@@ -79,7 +80,7 @@ class LoopState:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> LoopState:
-        """Return the state that a checkpoint holds; a field that it lacks has its default.
+        """Return the state with these ``values``; a field that they lack has its default.
 
         Raises:
           ValueError: ``step`` is missing; a field is of another type, or a count is negative.
@@ -145,7 +146,7 @@ def settings_of(config: Any) -> Dict[str, Any]:
 
 
 def digests(assets: Mapping[str, bytes]) -> Dict[str, str]:
-    """Return file name -> SHA-256 (hex) of its content, except of the texts' layout."""
+    """Return file name -> SHA-256 (hex) of its content, without the file of the texts' layout."""
     files = {name: data for name, data in assets.items() if name != LAYOUT}
     return {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
 
@@ -164,10 +165,11 @@ def differences(
     current: Mapping[str, Any],
     sides: Tuple[str, str] = ("in the checkpoint", "now"),
 ) -> Tuple[List[str], List[str]]:
-    """Return the differences between a checkpoint's identity and that of the current job.
+    """Return the differences between two identities, a checkpoint's and the current job's.
 
-    The first list needs ``--force-resume``, the second only makes the run longer. A setting that
-    one side lacks, because it was added or removed since then, counts as its default.
+    Differences in the first list need ``--force-resume``; those in the second only make the run
+    longer. A setting that one identity lacks, because another version of this project wrote it,
+    counts as its default. ``sides`` are the words for the two identities.
     """
     old, new = ({(p, key): v for p in _PARTS for key, v in side.get(p, {}).items()}
                 for side in (saved, current))  # fmt: skip

@@ -140,10 +140,10 @@ def _summed(gradient: Any, sharded: bool) -> Any:
 def _sharing(
     inputs: Mapping[str, Any], means: Sequence[Any], micro_batches: int
 ) -> Tuple[Dict[str, Any], Optional[Any], Sequence[Any]]:
-    """Build inputs, loss factor and sums of a step that may compute only a part of a batch.
+    """Return inputs, loss factor and figures of a step that may compute only a part of a batch.
 
-    The factor is None if the step computes whole batches. Loss and metrics are summed over ranks;
-    with several ranks, so is ``FLAG``.
+    The factor is None if the step computes whole batches. The figures are loss and metrics, times
+    the part's share of the batch; with several ranks, they and ``FLAG`` are summed over ranks.
     """
     ranks = distributed.current()
     if not ranks.several and micro_batches == 1:
@@ -169,7 +169,7 @@ class Inference:
         self._run: Optional[Any] = None
 
     def __call__(self, batch: Mapping[str, Any]) -> Dict[str, Any]:
-        """Return name -> numpy array."""
+        """Return the outputs for a batch: name -> numpy array."""
         if self._run is None:
             feeds = list(self._inputs.values())
             self._run = backend.session().make_callable(self._outputs, feeds)
@@ -220,7 +220,7 @@ class Variables:
 def restore_weights(checkpoint: Checkpoint, weights: Sequence[Any]) -> None:
     """Set ``weights`` from a checkpoint.
 
-    If the run averaged its weights (``--ema``), they are set to the averages.
+    If the run averaged its weights (``--ema``), ``weights`` are set to the averages.
 
     Raises:
       CheckpointError: a tensor is missing or of another shape.

@@ -83,14 +83,16 @@ class Tricks:
     ) -> Tuple[Any, Any]:
         """Build loss and metrics of a batch.
 
-        With FGM they are computed on the perturbed texts, with R-Drop as means over both masks.
+        With FGM, loss and metrics are computed on the perturbed texts; with R-Drop, they are means
+        over two dropout masks.
 
         Args:
-          objective: returns, for an output of the model, the float32 loss, a mean over the batch
-            weighted by ``weights``; and metrics, one tensor or several.
+          objective: function from an output of the model to the float32 loss (a mean over the
+            batch, weighted by ``weights``) and the metrics (one tensor or several).
           weights: float32 [B, ...], 0 for padding.
           loss_scale: the optimizer's loss scale, float32 scalar.
-          divergence: for R-Drop: returns the divergence of two outputs, shaped like ``weights``.
+          divergence: for R-Drop: function from two outputs to their divergence, shaped like
+            ``weights``.
           inputs_of_model: tensors to call the model with, instead of its own placeholders.
         """
         options, model = self._options, self._model
@@ -124,7 +126,7 @@ class Tricks:
         return loss + 0.25 * options.r_drop * apart, metrics
 
     def _depth(self, variable: Any) -> int:
-        """Return 0 for embeddings, the number of a layer from 1, or layers + 1 for the head."""
+        """Return 0 for embeddings, 1 for the lowest layer and so on, layers + 1 for the head."""
         match = _LAYER.search(variable.name)
         if match:
             return int(match.group(1)) + 1
@@ -135,12 +137,12 @@ class Tricks:
 
 
 def perturbation(loss: Any, vectors: Any, epsilon: float, slots: Optional[Any] = None) -> Any:
-    """Build the step on word embeddings that raises a loss fastest: epsilon * g / |g| per text.
+    """Build the change of word embeddings that raises a loss most: epsilon * g / |g| per text.
 
     Miyato et al., "Adversarial Training Methods for Semi-Supervised Text Classification",
     arXiv:1605.07725. The norm is computed per text, so the result depends neither on batches, ranks
     and micro-batches nor on the loss scale. An infinite or NaN element makes the loss of the
-    perturbed texts NaN, so the step is skipped. The result is float32; 0 for padding.
+    perturbed texts NaN, so the update is skipped. The result is float32; 0 for padding.
 
     Args:
       loss: float32 scalar, multiplied by the loss scale.

@@ -63,7 +63,7 @@ class _Graph:
         self._phases = {name: origins.of(name).phase for name in self._nodes}
 
     def products(self) -> List[Product]:
-        """Return the matrix products, equal ones added up."""
+        """Return the matrix products; equal ones are added up to one ``Product``."""
         found: Counter = Counter()
         for name, flops in self._flops.items():
             node = self._nodes[name]
@@ -73,7 +73,7 @@ class _Graph:
         return [Product(f * n, e * n, half) for (f, e, half), n in found.items()]
 
     def traffic(self) -> Tuple[Traffic, Traffic]:
-        """Return the memory traffic of operations other than products, unfused and fused."""
+        """Return the memory traffic outside matrix products: first unfused, then fused."""
         unfused: List[Output] = []
         fused: Set[Output] = set()
         for name, node in self._nodes.items():
@@ -134,7 +134,7 @@ class _Graph:
         return float(sum(np.prod(s, dtype=np.float64) for s in known if s is not None))
 
     def _bytes(self, outputs: Collection[Output]) -> Traffic:
-        """Add up bytes; those in float32 leave out the casts that mixed precision inserted."""
+        """Return the bytes of all outputs; in float32, without casts of mixed precision."""
         full: List[Output] = []
         for name, index in outputs:
             while nodes.cast_source(name) != name:

@@ -30,7 +30,7 @@ class Product(NamedTuple):
 
 
 class Traffic(NamedTuple):
-    """Bytes after the mixed-precision pass, and in float32."""
+    """Bytes read and written: ``amp`` after the mixed-precision pass, ``full`` in float32."""
 
     amp: float
     full: float
@@ -41,8 +41,8 @@ class Work(NamedTuple):
 
     Attributes:
       products: matrix products of the forward and backward pass.
-      unfused: bytes that other operations read and write if each is a kernel.
-      fused: the same if elementwise operations between products are one kernel.
+      unfused: bytes that other operations read and write if each operation is a kernel.
+      fused: these bytes if the elementwise operations between two products are one kernel.
       kept: bytes of activations kept from the forward to the backward pass, in float32.
       parameters: trained elements; ``variables``: trained tensors.
     """
@@ -56,7 +56,7 @@ class Work(NamedTuple):
     variables: int
 
     def compiled(self, moved: float) -> Work:
-        """Return the work if XLA's program under amp has ``moved`` bytes outside of products."""
+        """Return the work with XLA, whose amp program moves ``moved`` bytes outside of products."""
         factor = COMPILED / fitted()["time"]["fused"] * moved / max(self.fused.amp, 1.0)
         return self._replace(fused=Traffic(*(factor * x for x in self.fused)))
 
@@ -102,7 +102,7 @@ def fitted() -> Dict[str, Any]:
 
 
 def program(name: str, constants: Optional[Mapping[str, Any]] = None) -> Dict[str, float]:
-    """Return the constants of a program: the common ones, and its own."""
+    """Return the constants of the program ``name``, e.g. ``tensorflow``: common and own ones."""
     constants = constants or fitted()
     return {**constants["time"], **constants["programs"][name]}
 
@@ -173,7 +173,7 @@ def largest_batch(work: Work, gpu: Gpu, mode: Mode) -> int:
 
 
 def spread(gpu: Gpu) -> Tuple[float, float]:
-    """Return the low and the high factor of a range: 80% of such GPUs' times are within it."""
+    """Return two factors: a forecast times them is the range that holds 80% of measured times."""
     ranges = fitted()["ranges"]
     low, high = ranges.get(gpu.name, ranges["other"])
     return low, high

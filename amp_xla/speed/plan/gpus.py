@@ -14,8 +14,8 @@ class Gpu(NamedTuple):
     """A GPU.
 
     Attributes:
-      half, tf32, float32: dense TFLOP/s; ``half`` is the tensor cores' with float32 accumulation,
-        which on GeForce is half the advertised figure. No ``tf32`` before Ampere.
+      half, tf32, float32: dense TFLOP/s; ``half`` is the speed of tensor cores with float32
+        accumulation, on GeForce half the advertised figure; ``tf32`` is None before Ampere.
       bandwidth: GB/s of the memory; ``memory``: GiB; ``watts``: power limit.
       link: GB/s to another GPU in one direction.
       cores: multiprocessors; ``cache``: MiB of the second-level cache.
@@ -59,7 +59,7 @@ GPUS = {row[0]: Gpu(*row) for row in _ROWS}
 
 
 def chosen(names: str) -> List[Gpu]:
-    """Return the GPUs of a list separated by commas, or all for ``all``.
+    """Return the GPUs of a comma-separated list of names; ``all`` = all GPUs.
 
     Raises:
       SettingsError: a name is unknown.
@@ -71,7 +71,9 @@ def chosen(names: str) -> List[Gpu]:
 
 
 def named(word: str, flag: str, others: str = "") -> Gpu:
-    """Return a GPU by its name; ``flag`` and ``others``, its other values, are for the error.
+    """Return a GPU by its name.
+
+    ``flag`` and ``others``, further values that this flag allows, are words of the error.
 
     Raises:
       SettingsError: the name is unknown.

@@ -16,13 +16,14 @@ _FEW = 3  # GPUs of which each mode is printed
 
 @dataclasses.dataclass(frozen=True)
 class Option:
-    """A GPU in a mode. Of measured times of such GPUs, 80% are within a range; None = unknown.
+    """The forecast for a GPU in a mode; 80% of measured times are within a range.
 
     Attributes:
-      step_ms: of a micro-batch; samples_per_s: of all GPUs; speed: ``samples_per_s``, no range.
+      step_ms: time of a micro-batch; samples_per_s: speed of all GPUs together; speed: the same
+        as one number.
       memory_gib, verdict: needed memory, and whether it ``fits``.
       largest_batch: largest batch per GPU that fits.
-      hours, cost: of the run; None if its length or the price is unknown.
+      hours, cost: duration and cost of the run; None if its length or the price is unknown.
       parts: share of each part of a step.
     """
 
@@ -50,7 +51,7 @@ def option(
     """Forecast one GPU in one mode.
 
     ``work`` is that of the longest micro-batch; a mean micro-batch has ``ratio`` times as much. The
-    run's ``samples`` and the ``price`` of an hour of one GPU may be None.
+    run's ``samples`` and the ``price`` of an hour of one GPU are None if unknown.
     """
     seconds = forecast.seconds(work.scaled(ratio), gpu, mode, forecast.program("tensorflow"))
     total = sum(seconds)
@@ -75,8 +76,8 @@ def option(
 class Report(JsonReport):
     """The forecasts; plan.json has these fields.
 
-    ``xla`` is the source of the bytes with XLA. ``auto`` is what ``--xla auto`` chooses, None if
-    the mode is given; ``auto_why`` is its reason.
+    ``xla`` says where the bytes with XLA come from. ``auto`` is what ``--xla auto`` chooses, None
+    if the mode is given; ``auto_why`` is its reason.
     """
 
     job: str
@@ -90,7 +91,7 @@ class Report(JsonReport):
     auto_why: str = ""
 
     def best(self) -> List[Option]:
-        """Return the fastest mode of each GPU that fits and ``auto`` allows."""
+        """Return each GPU's best option that ``auto`` allows: by memory, then by speed."""
         allowed = [item for item in self.options if self.auto in (None, item.xla)]
         verdicts = ["does not fit", "close", "fits"]
         ranked = sorted(allowed, key=lambda item: (verdicts.index(item.verdict), item.speed))

@@ -1,4 +1,4 @@
-"""A moving average of the weights in slots of the optimizer.
+"""A moving average of the weights, which the optimizer keeps in slots.
 
 The slot of the weight ``w`` is the variable ``w/average``, so a checkpoint holds the average under
 this name (``amp_xla.training.step.restore_weights`` reads it).
@@ -64,8 +64,8 @@ def in_place(optimizer: Any, variables: Sequence[Any]) -> Iterator[None]:
 
     As a decorator, ``in_place(optimizer, variables)(function)``, it does so in each call.
 
-    Before the first update, or without averages, the block does nothing. ``optimizer`` is a
-    ``LossScaleOptimizer`` whose update is built.
+    Before the first update, or without averages, the variables keep their values in the block.
+    ``optimizer`` is a ``LossScaleOptimizer`` whose update is built.
     """
     pairs = [(v, optimizer.inner.get_slot(v, SLOT)) for v in variables]
     pairs = [(v, slot) for v, slot in pairs if slot is not None]
