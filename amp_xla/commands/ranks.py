@@ -198,7 +198,7 @@ class Launcher:
     def _forward(self, number: int, frame: Any = None) -> None:
         """Forward the first signal; kill all ranks at the second signal.
 
-        In training rank 0 is enough, because the ranks agree on the step to stop after.
+        Once all ranks train, only rank 0 gets the signal: they agree on the step to stop after.
         """
         seconds = time.monotonic()
         if self._received is None:

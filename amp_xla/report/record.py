@@ -37,7 +37,8 @@ class Record:
 
     Attributes:
       name: name on the page, unique among the page's runs.
-      config, process: ``config.json`` without ``run``, and ``run.json``.
+      config: ``config.json`` without the options ``run``.
+      process: ``run.json``.
       state: ``running``, ``done``, ``stopped``, ``failed``, ``killed`` or ``empty``.
       train, dev: field of ``metrics.jsonl`` -> float64 [lines]; NaN for lines without it.
       evaluations: results of ``amp-xla evaluate`` by the name of their folder.
