@@ -37,7 +37,7 @@ Slot = Tuple[Any, Any]  # a value, and a function that replaces it or None
 
 
 def setter(thing: Any, name: str) -> Any:
-    """Return a function that sets an item of a dictionary or an attribute; None for a list."""
+    """Return a function that sets an attribute, or an item of a dictionary; None for a list."""
     if isinstance(thing, dict):
         return functools.partial(thing.__setitem__, name)
     fixed = isinstance(thing, (list, tuple, type(None)))
@@ -163,7 +163,7 @@ def _is_holder(value: Any, depth: int = 3) -> bool:
     """Return whether a value is the script's function, class or object, or contains one.
 
     Args:
-      depth: how many containers there may be around it.
+      depth: how many levels of containers are searched.
     """
     if type(value) in (list, tuple, dict):
         items: Any = value.values() if isinstance(value, dict) else value

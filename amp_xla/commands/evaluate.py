@@ -50,7 +50,7 @@ def main(argv: List[str]) -> int:
     config = parse(Config, argv, "amp-xla evaluate RUN")
     runs, file = folders_of(config.run), config.file
     if file is None:
-        raise AmpXlaError("name the labelled samples with --file, a file like the training file")
+        raise AmpXlaError("give --file: labelled samples in the format of the training file")
     every = [_scores(run, file, config.saved) for run in runs]
     if len({one.columns for one in every}) > 1:
         raise AmpXlaError(

@@ -130,7 +130,7 @@ class Rank:
 
     @property
     def stopped_by(self) -> Optional[int]:
-        """The signal that stopped the rank, by its exit code; None for a failure or SIGKILL."""
+        """The signal that stopped the rank, from its exit code; None after a failure or SIGKILL."""
         numbers = (n for n, code in _STOPPED.items() if self.code in (code, 128 + n))
         return next(numbers, None)
 

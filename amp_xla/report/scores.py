@@ -16,7 +16,7 @@ def bootstrap(
 ) -> Dict[str, Dict[str, float]]:
     """Return the ``value`` of each score and its 95% interval, from ``low`` to ``high``.
 
-    ``score`` computes scores by name from rows; ``samples`` has a row per sample, [N, K].
+    ``score`` is a function from rows to scores by name; ``samples`` has a row per sample, [N, K].
     """
     source, total = np.random.RandomState(seed), len(samples)
     drawn = [score(samples[source.randint(total, size=total)]) for _ in range(DRAWS)]

@@ -148,7 +148,7 @@ class TripleScores(ExtractionScores):
     unit = "triples"
 
     def rows(self) -> np.ndarray:
-        """Add counts: predicted triples that touch a true one, true ones that touch a predicted."""
+        """Add how many predicted triples touch a true one, and how many true ones are touched."""
         partial = [
             [sum(any(map(one.touches, b)) for one in set(a)) for a, b in ((f, g), (g, f))]
             for f, g in zip(self.found, self.gold)

@@ -173,7 +173,7 @@ def _transposed(x: Any) -> Any:
 def generate(
     decoder: CachedDecoder, end_id: int, options: GenerationOptions, sources: Sequence[List[int]]
 ) -> List[List[int]]:
-    """Return the tokens generated for each source; bert4keras' decoder finds the same tokens.
+    """Return the tokens generated for each source, the same as by bert4keras' decoder.
 
     Args:
       decoder: has the weights of a run, and as many beams as ``options``.

@@ -75,7 +75,8 @@ def _scores(
     """Return the score of each pair, and the probability of the label 1 if labels are 0 and 1.
 
     A bi-encoder's scores are cosines c, and the probability is sigmoid(20 (c - threshold)). A
-    cross-encoder computes the probability. Its score is this number in the range of the labels.
+    cross-encoder computes a number from 0 to 1, the probability. Scaled to the range of the labels,
+    this number is the score.
     """
     from amp_xla.backend import K
     from amp_xla.tasks.similarity import model

@@ -142,7 +142,7 @@ class Masking:
     def _choose(
         self, units: np.ndarray, maskable: np.ndarray, shuffle: np.ndarray, offset: np.ndarray
     ) -> np.ndarray:
-        """Return bool [B, L], True = to predict; ``shuffle`` [B, L], ``offset`` [B, 1]: random."""
+        """Return bool [B, L], True = predict; ``shuffle`` [B, L], ``offset`` [B, 1] are random."""
         rows, length = units.shape
         flat = (units + np.arange(rows)[:, None] * length).reshape(-1)
         sizes = np.bincount(flat, maskable.reshape(-1), rows * length).reshape(rows, length)

@@ -21,7 +21,7 @@ Map = Callable[[Callable[[Any], Any], Iterable[Any]], Iterator[Any]]
 
 @contextlib.contextmanager
 def workers(count: int) -> Iterator[Map]:
-    """Yield a function like ``map`` that uses ``count`` processes; 0 = one per core, 1 = only this.
+    """Yield a ``map`` that uses ``count`` processes; 0 = one per core, 1 = only the current one.
 
     Results are in the order of the items, of which only a few are in memory.
     """

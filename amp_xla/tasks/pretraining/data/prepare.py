@@ -128,7 +128,7 @@ def prepare(config: Config) -> Optional[Manifest]:
 
 
 def _refuse_inside(config: Config, files: List[str]) -> None:
-    """Raise DataError if ``out`` is inside the corpus: the next run would read its files too."""
+    """Raise DataError if the corpus contains ``out``: files in ``out`` would be read as text."""
     out = os.path.join(os.path.realpath(config.out), "")
     folders = filter(os.path.isdir, map(str.strip, (config.corpus or "").split(",")))
     if config.corpus is not None and (
