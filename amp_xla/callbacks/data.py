@@ -359,7 +359,7 @@ class Feed:
         return batch
 
     def read_ahead(self) -> None:
-        """Start reading the next batch, unless the epoch ends here, because callbacks come first.
+        """Start reading the next batch, but not at the end of an epoch, where callbacks come first.
 
         In a step, a callback that calls ``train_on_batch`` calls this method a second time.
         """

@@ -127,7 +127,7 @@ def name_changed(before: Mapping[str, Any], now: Mapping[str, Any], when: str) -
 
 
 def name_late(known: int) -> int:
-    """Warn about variables beyond the first ``known`` ones; return the number of all variables."""
+    """Warn about variables created after the first ``known`` ones; return the number of all."""
     every = [variable.op.name for variable in tf.global_variables()]
     if every[known:]:
         names = f"{', '.join(every[known:][:3])}{' ...' if every[known:][3:] else ''}"
@@ -181,7 +181,7 @@ def known_monitor(
     """Return the monitor as Keras' logs name it; TensorFlow 1.15 has ``acc`` for "accuracy".
 
     Raises:
-      AmpXlaError: the logs of ``fit`` will not have it.
+      AmpXlaError: the logs of ``fit`` will not have the monitor.
     """
     validates = given["validation_data"] is not None or given.get("validation_split")
     values = [f"val_{metric}" for metric in model.metrics_names] if validates else []
@@ -203,7 +203,7 @@ def known_monitor(
 def choose_monitor(
     loop: Any, name: Optional[str], values: Mapping[str, float], missing: Optional[str]
 ) -> Optional[str]:
-    """Make the first value the monitor if ``name`` is None; return an error if none is ``name``."""
+    """Make the first value the monitor if ``name`` is None; return an error if no log has it."""
     if loop.options.monitor in values:
         return ""
     if name is None:

@@ -332,7 +332,7 @@ class FitJob(Job):
         return training_graph.from_model(self.model)
 
     def verify(self, graph: executed.ExecutedGraph) -> None:
-        """Compare the executed graph with Keras' mixed policy, or without one with the settings.
+        """Compare the executed graph with Keras' mixed policy; if there is none, with the settings.
 
         Raises:
           NothingConvertedError, UnsupportedError: the executed graph differs from the policy or the

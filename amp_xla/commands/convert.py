@@ -85,7 +85,7 @@ def _present(opened: Pretrained, shapes: Mapping[str, Shape]) -> Dict[str, Shape
 
 
 def _left_out(opened: Pretrained, tensors: Mapping[str, np.ndarray]) -> Dict[str, List[str]]:
-    """Return, for each reason, the names of tensors in the files that are not written."""
+    """Return, for each reason, the names of the files' tensors that are not written."""
     reasons: Dict[str, List[str]] = {}
     none = np.empty(0)
     copies = {"weight": tensors.get(TOKENS, none), "bias": tensors.get(_BIAS, none)}

@@ -138,7 +138,7 @@ def _inputs(saved: Checkpoint, recipe: Recipe, config: Config) -> List[str]:
 
 
 def check_file(path: str) -> None:
-    """Raise AmpXlaError if no file can be written at a path; called before the long computation."""
+    """Raise AmpXlaError if a path cannot become a file; call this before a long computation."""
     folder = Path(path).parent
     if not folder.is_dir() or Path(path).is_dir():
         problem = "it is a folder" if folder.is_dir() else f"there is no folder {folder}"

@@ -198,7 +198,7 @@ class Launcher:
     def _forward(self, number: int, frame: Any = None) -> None:
         """Forward the first signal; kill all ranks at the second signal.
 
-        Once all ranks train, only rank 0 gets the signal: they agree on the step to stop after.
+        Once all ranks train, only rank 0 gets the signal; the ranks agree on when to stop.
         """
         seconds = time.monotonic()
         if self._received is None:
