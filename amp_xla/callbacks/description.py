@@ -203,7 +203,7 @@ def known_monitor(
 def choose_monitor(
     loop: Any, name: Optional[str], values: Mapping[str, float], missing: Optional[str]
 ) -> Optional[str]:
-    """Make the first value the monitor if ``name`` is None; return an error if no log has it."""
+    """If ``name`` is None, monitor the first value; return an error if no log has ``name``."""
     if loop.options.monitor in values:
         return ""
     if name is None:

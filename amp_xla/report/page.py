@@ -71,7 +71,7 @@ def _winner(runs: List[Record]) -> Optional[Record]:
 
 
 def visible(value: Any) -> Any:
-    r"""Return a text with hidden secrets, and control characters as ``\x1b``; for None return –."""
+    r"""Hide secrets in a text, show control characters as ``\x1b``; return – for None."""
     if type(value) is not str:  # Markup, a subclass, is from our templates
         return "–" if value is None else value
     return printable(for_others(value), allowed="\n\t")
