@@ -57,7 +57,7 @@ class Config:
     precision_options: options.PrecisionOptions = options.PrecisionOptions()
 
     def defaults(self) -> Dict[str, Any]:
-        """Return the defaults of ``--bert``, ``--multilabel`` and ``--regression``."""
+        """Return the defaults that ``--bert``, ``--multilabel`` and ``--regression`` set."""
         hard = self.files.regression or self.files.multilabel is not None
         smoothing = {"label_smoothing": 0.0} if hard else {}
         return {**text_defaults(self), **smoothing}

@@ -64,7 +64,7 @@ class Config:
         check(self.method, self.tricks.r_drop, self.pooling)
 
     def defaults(self) -> Dict[str, Any]:
-        """Return the defaults of ``--bert``."""
+        """Return the defaults that ``--bert`` sets."""
         return text_defaults(self, needs=needed(self.method))
 
 

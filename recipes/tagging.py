@@ -57,7 +57,7 @@ class Config:
         check(self.head, self.training.label_smoothing, self.tricks.r_drop)
 
     def defaults(self) -> Dict[str, Any]:
-        """Return the defaults of ``--bert``."""
+        """Return the defaults that ``--bert`` sets."""
         return text_defaults(self, nested=not is_flat(self.head))
 
 

@@ -114,7 +114,7 @@ class Sequences:
         return self._last
 
     def hashed(self, again: bool) -> Optional[str]:
-        """Return the hash of the last batch; if ``again``, read that batch a second time first."""
+        """Return the hash of the last batch, after reading it a second time if ``again``."""
         if self._place is None:
             return None
         with restored():
@@ -139,7 +139,7 @@ class Generator:
     has ``steps`` batches. It reads every other generator from the first batch on.
 
     Attributes:
-      read: number of batches that were yielded, also before a resume.
+      read: number of batches yielded so far, including those before a resume.
     """
 
     def __init__(self, generator: Any, steps: int, read: int = 0) -> None:
@@ -245,7 +245,7 @@ class Arrays:
             np.take(array, order, axis=0, out=fed[: self._samples])
 
     def arguments(self, given: Mapping[str, Any]) -> Dict[str, Any]:
-        """Return the arguments of ``fit``; its data are the arrays of this object."""
+        """Return the arguments of ``fit``, changed so that its data are this object's arrays."""
 
         def standardized(*args: Any, **kwargs: Any) -> Any:
             self.close()  # Keras standardizes the validation data next
@@ -275,7 +275,7 @@ class Feed:
       source: ``Sequences`` or ``Generator``.
       seed: seed of the run.
       position: position of the first batch to train on.
-      skip: batches of its epoch that were trained before.
+      skip: number of earlier batches in the epoch of ``position``, which were trained before.
       end: position after the last batch to train on.
       before: ``state`` of the checkpoint from which the run continues.
     """
@@ -303,7 +303,7 @@ class Feed:
             self._example = self._keep(next(self._batches))
 
     def state(self, ended: bool) -> Dict[str, Any]:
-        """Return the hash of the last batch, which is read again if the epoch has ``ended``."""
+        """Return the last batch's hash; if the epoch has ``ended``, read the batch again for it."""
         return {"batch": self._source.hashed(ended), "ahead": self._ahead is not None}
 
     def sample_weights(self, model: Any, class_weight: Any) -> Any:
@@ -324,8 +324,8 @@ class Feed:
     def _generator(self) -> Iterator[Any]:
         """Yield the batches for ``fit``.
 
-        Keras starts a resumed epoch with its first batch. An example replaces each batch that was
-        trained before; ``FitStep`` skips it.
+        Keras starts a resumed epoch with its first batch. Instead of each batch that was trained
+        before, Keras gets an example batch, which ``FitStep`` skips.
         """
         for _ in range(self._skip):
             yield self._example
@@ -359,9 +359,9 @@ class Feed:
         return batch
 
     def read_ahead(self) -> None:
-        """Start reading the next batch, unless the epoch ends here: then callbacks come first.
+        """Start reading the next batch, but not at the end of an epoch, where callbacks come first.
 
-        A callback that calls ``train_on_batch`` calls this a second time in a step.
+        In a step, a callback that calls ``train_on_batch`` calls this method a second time.
         """
         if self._ahead is None and not self._alone and (self._position + 1) % self._steps:
             self._ahead = self._pool.submit(next, self._batches)

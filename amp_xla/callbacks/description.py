@@ -90,7 +90,7 @@ def _flat(value: Any, name: str = "") -> Iterator[Tuple[str, Any]]:
 
 
 def check_names(checkpoint: Optional[Any], model: Any) -> None:
-    """Raise CheckpointError if weight names differ from the checkpoint's in numbers only."""
+    """Raise CheckpointError if weights have the checkpoint's names but with other numbers."""
     stored = {} if checkpoint is None else checkpoint.tensors()
     if checkpoint is None or not renumbered(stored, model):
         return
@@ -104,7 +104,7 @@ def check_names(checkpoint: Optional[Any], model: Any) -> None:
 
 
 def renumbered(stored: Iterable[str], model: Any) -> bool:
-    """Return whether the names of a model's weights differ from ``stored`` in numbers only.
+    """Return whether the names of a model's weights are those in ``stored`` with other numbers.
 
     TensorFlow and Keras number the names of models that one process builds.
     """
@@ -119,7 +119,7 @@ def _plain(name: str) -> str:
 
 
 def name_changed(before: Mapping[str, Any], now: Mapping[str, Any], when: str) -> None:
-    """Print the names of variables that differ, and ``when`` they were changed."""
+    """Print which variables differ between ``before`` and ``now``, and ``when`` they changed."""
     names = [name for name in before if now[name].tobytes() != before[name].tobytes()]
     if names:
         listed = f"{', '.join(names[:3])}{' ...' if names[3:] else ''}"
@@ -127,7 +127,7 @@ def name_changed(before: Mapping[str, Any], now: Mapping[str, Any], when: str) -
 
 
 def name_late(known: int) -> int:
-    """Warn about variables created after the first ``known``; return the number of all."""
+    """Warn about variables created after the first ``known`` ones; return the number of all."""
     every = [variable.op.name for variable in tf.global_variables()]
     if every[known:]:
         names = f"{', '.join(every[known:][:3])}{' ...' if every[known:][3:] else ''}"
@@ -171,17 +171,17 @@ def name_unfinished(loop: Any, ended: bool) -> None:
 
 
 def higher_is_better(name: str) -> bool:
-    """Return whether a larger value of this name is better."""
+    """Return whether a larger value of the metric ``name`` is better."""
     return not any(word in name.lower() for word in _LOWER)
 
 
 def known_monitor(
     name: Optional[str], model: Any, given: Mapping[str, Any], run: Any
 ) -> Optional[str]:
-    """Return the monitor ``name`` as Keras writes it; 1.15 has ``acc`` for "accuracy".
+    """Return the monitor as Keras' logs name it; TensorFlow 1.15 has ``acc`` for "accuracy".
 
     Raises:
-      AmpXlaError: no epoch of ``fit`` will log it.
+      AmpXlaError: the logs of ``fit`` will not have the monitor.
     """
     validates = given["validation_data"] is not None or given.get("validation_split")
     values = [f"val_{metric}" for metric in model.metrics_names] if validates else []
@@ -203,7 +203,7 @@ def known_monitor(
 def choose_monitor(
     loop: Any, name: Optional[str], values: Mapping[str, float], missing: Optional[str]
 ) -> Optional[str]:
-    """Make the first value the monitor if ``name`` is None; return an error if no log has it."""
+    """If ``name`` is None, monitor the first value; return an error if no log has ``name``."""
     if loop.options.monitor in values:
         return ""
     if name is None:

@@ -33,7 +33,7 @@ class StateBefore:
             self.check()
 
     def check(self) -> None:
-        """Raise ``Stopped`` after a signal: a resumed run repeats the evaluation."""
+        """Raise ``Stopped`` after a signal; a resumed run will repeat the evaluation."""
         if self._content is not None:
             self._watch.check(_EVALUATING)
 

@@ -12,7 +12,7 @@ GENERATORS: Any = (random.Random, np.random.RandomState, np.random.Generator)
 
 
 def generator(kind: str, state: Any) -> Any:
-    """Return a new generator with a state from JSON, where tuples have become lists."""
+    """Return a new generator with a state that was saved as JSON, which turns tuples into lists."""
     new: Any = random.Random()
     if kind == "Random":
         version, key, gauss = state

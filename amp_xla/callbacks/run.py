@@ -348,7 +348,7 @@ class Run(keras.callbacks.Callback):
             model.stop_training = True
 
     def _more(self) -> Content:
-        """Return the fields and arrays of a checkpoint about Keras and the other callbacks."""
+        """Return what a checkpoint stores about Keras and other callbacks: fields and arrays."""
         arrays: Dict[str, np.ndarray] = {}
         state = self._loop.state
         within = state.step_in_epoch > 0 or state.evaluate_due

@@ -56,7 +56,7 @@ class ScriptState:
         self._anew = {*saved.get("anew", saved["state"])}
 
     def silence(self) -> None:
-        """Call no callback for batches until ``rejoin``, because these were trained before."""
+        """Until ``rejoin``, call no callbacks for batches: these batches were trained before."""
         # The hooks of a LambdaCallback are attributes of the object.
         self._hooks = [
             {hook: vars(callback)[hook] for hook in _BATCH_HOOKS if hook in vars(callback)}
@@ -66,7 +66,7 @@ class ScriptState:
             vars(callback).update(dict.fromkeys(_BATCH_HOOKS, lambda batch, logs=None: None))
 
     def rejoin(self) -> None:
-        """Call the callbacks for batches again."""
+        """End ``silence``: call the callbacks for each batch."""
         for callback, hooks in zip(self._callbacks, self._hooks):
             for hook in _BATCH_HOOKS:
                 delattr(callback, hook)
@@ -75,7 +75,7 @@ class ScriptState:
     def changed(self, arrays: Dict[str, np.ndarray]) -> Dict[str, Any]:
         """Return the values that have changed since ``fit`` began; add their arrays to ``arrays``.
 
-        ``state`` maps names to JSON; the JSON is empty if the name no longer exists. ``anew`` lists
+        The result has ``state``: name -> JSON, empty if the name no longer exists; and ``anew``:
         the names to which the script has assigned a new object.
         """
         slots, _ = script_walk.walk(self._roots)
@@ -97,7 +97,7 @@ class ScriptState:
         object, the old one keeps its content, because it may be a view of the data.
 
         Args:
-          last: True = no other call follows: print what cannot be restored.
+          last: True = this is the last call, so print what cannot be restored.
         """
         slots, holders = script_walk.walk(self._roots)
         texts = {name: text for name, (text, _) in self._values(slots).items()}
@@ -192,8 +192,8 @@ class ScriptState:
         """Return whether a value looks like state: a container, or an object of unknown kind.
 
         Args:
-          first: the value at the start; a number, path or tuple of these is state only if it was
-            replaced.
+          first: the value when ``fit`` began. A number, a path, or a tuple of numbers or paths is
+            state only if another one has replaced it.
           depth: how many containers are searched for state.
         """
         roots = self._roots.values()
@@ -240,7 +240,7 @@ def numbered(pairs: Iterable[Tuple[str, Any]]) -> Dict[str, Any]:
 
 
 def of_version_0_1(fit: Mapping[str, Any]) -> Dict[str, Any]:
-    """Convert the state of ``fit`` in a checkpoint, maybe of version 0.1, to today's form."""
+    """Return a checkpoint's state of ``fit`` in today's form, also if version 0.1 wrote it."""
     old = [each for each in fit.get("callbacks", ()) if isinstance(each, dict)]
     if not old:
         return dict(fit)

@@ -45,7 +45,7 @@ def encoded(
     """Return a value for JSON; raise TypeError if it cannot be restored exactly.
 
     Args:
-      name: name of the value; the names of arrays inside it begin with it.
+      name: name of the value; the names of arrays in the value begin with this name.
       arrays: gets the arrays in the value, not copies.
       owners: id -> name of lists, dictionaries, sets and arrays that have been encoded.
     """

@@ -37,7 +37,7 @@ Slot = Tuple[Any, Any]  # a value, and a function that replaces it or None
 
 
 def setter(thing: Any, name: str) -> Any:
-    """Return a function that sets an item of a dictionary or an attribute; None for a list."""
+    """Return a function that sets an attribute, or an item of a dictionary; None for a list."""
     if isinstance(thing, dict):
         return functools.partial(thing.__setitem__, name)
     fixed = isinstance(thing, (list, tuple, type(None)))
@@ -45,16 +45,17 @@ def setter(thing: Any, name: str) -> Any:
 
 
 def walk(roots: Mapping[str, Any]) -> Tuple[Dict[str, Slot], Dict[str, Any]]:
-    """Return the values that callbacks and other objects of ``fit`` can reach, and their holders.
+    """Return the values that callbacks and other objects can reach, and the objects that hold them.
 
-    These are attributes, class variables, items of containers, variables of the script's functions
-    (defaults, ``nonlocal``, ``global``), and the same of the script's objects found there.
+    Values are attributes, class variables, items of containers, and variables of the script's
+    functions (defaults, ``nonlocal``, ``global``). The walk goes on in values that are the
+    script's objects.
 
     Args:
       roots: name -> callback or other object; names of values begin with it.
 
     Returns:
-      Name -> value, and a function that replaces it; name -> object that holds values.
+      Two dictionaries: name -> (value, function that replaces it); name -> object with values.
     """
     slots: Dict[str, Slot] = {}
     holders: Dict[str, Any] = {}
@@ -143,7 +144,7 @@ def _outside(function: Any) -> Iterator[Tuple[str, Any, Any]]:
 
 @functools.lru_cache(maxsize=None)
 def _names(code: Any) -> Tuple[Set[str], Set[str]]:
-    """Return the names that code and the functions in it use, and the outer ones they assign."""
+    """Return the names that code and its inner functions use, and outer names that they assign."""
     stores = ("STORE_GLOBAL", "STORE_DEREF")
     assigned = {each.argval for each in dis.get_instructions(code) if each.opname in stores}
     used = {*code.co_names}
@@ -154,15 +155,15 @@ def _names(code: Any) -> Tuple[Set[str], Set[str]]:
 
 
 def _may_change(value: Any) -> bool:
-    """Return whether a value that a function only reads can have another content later."""
+    """Return whether the content of a value can change, even if the function only reads it."""
     return _is_holder(value) or is_drawn(value) or isinstance(value, CONTAINERS)
 
 
 def _is_holder(value: Any, depth: int = 3) -> bool:
-    """Return whether a value is a function, class or object of the script, or contains one.
+    """Return whether a value is the script's function, class or object, or contains one.
 
     Args:
-      depth: how many containers there may be around it.
+      depth: how many levels of containers are searched.
     """
     if type(value) in (list, tuple, dict):
         items: Any = value.values() if isinstance(value, dict) else value

@@ -30,7 +30,7 @@ _do_run = tf.Session._do_run
 
 
 def check(model: Any) -> None:
-    """Raise AmpXlaError unless ``Run`` can train a model; warn if it loses small gradients."""
+    """Raise AmpXlaError unless ``Run`` can train a model; warn if small gradients will be lost."""
     if getattr(model, "optimizer", None) is None:
         raise AmpXlaError("the model is not compiled; call model.compile before fit")
     if isinstance(getattr(model, "train_function", None), FitStep):
@@ -63,7 +63,7 @@ class FitStep:
       feed: the batches of ``fit``, a ``Feed`` or ``Arrays``.
       class_weight: as given to ``fit``.
       seed: seed of dropout masks.
-      flag: returns whether this rank has to stop or to save.
+      flag: function that returns whether this rank has to stop or to save.
 
     Attributes:
       number: number of the current step.
@@ -301,7 +301,7 @@ def _inside(model: Any) -> Optional[Any]:
 
 
 def _rate(optimizer: Any) -> Any:
-    """Return the learning rate of the step that Keras has counted last, a scalar tensor."""
+    """Return the learning rate of the last step that Keras has counted, a scalar tensor."""
     inner = description.with_inner(optimizer)[-1]
     if "learning_rate" not in getattr(inner, "_hyper", {}):
         return tf.convert_to_tensor(getattr(inner, "learning_rate", math.nan), tf.float32)
@@ -332,7 +332,7 @@ class FitJob(Job):
         return training_graph.from_model(self.model)
 
     def verify(self, graph: executed.ExecutedGraph) -> None:
-        """Compare the executed graph with Keras' mixed policy if there is one, else with settings.
+        """Compare the executed graph with Keras' mixed policy; if there is none, with the settings.
 
         Raises:
           NothingConvertedError, UnsupportedError: the executed graph differs from the policy or the
@@ -349,7 +349,7 @@ class FitJob(Job):
 
 
 def job(model: Any, step: Any, steps: int, evaluate: Any, script: Dict[str, Any]) -> FitJob:
-    """Return the job of a ``fit`` with ``steps`` batches per epoch, which Keras itself reads."""
+    """Return the job of a ``fit`` with ``steps`` batches per epoch; Keras itself reads the data."""
     batches: Any = types.SimpleNamespace(
         shapes=(), steps_per_epoch=lambda: steps, epoch=lambda epoch: iter(())
     )

@@ -78,14 +78,14 @@ def main(argv: List[str]) -> int:
 
 
 def _present(opened: Pretrained, shapes: Mapping[str, Shape]) -> Dict[str, Shape]:
-    """Return the shapes, by Google's names, without heads that the files do not have."""
+    """Return ``shapes``, a dictionary by Google's names, without heads that the files lack."""
     names, heads = opened.names(shapes), {name: _HEAD.match(name) for name in shapes}
     found = {head.group() for n, head in heads.items() if head and names[n] in opened.stored()}
     return {n: shapes[n] for n, head in heads.items() if not head or head.group() in found}
 
 
 def _left_out(opened: Pretrained, tensors: Mapping[str, np.ndarray]) -> Dict[str, List[str]]:
-    """Return reason -> names of the tensors in the files that are not written."""
+    """Return, for each reason, the names of the files' tensors that are not written."""
     reasons: Dict[str, List[str]] = {}
     none = np.empty(0)
     copies = {"weight": tensors.get(TOKENS, none), "bias": tensors.get(_BIAS, none)}

@@ -185,7 +185,7 @@ def tensorflow(machine: Machine) -> List[Check]:
 
 
 def environment(machine: Optional[Machine]) -> List[Check]:
-    """Check for variables that are misspelt, ignored, or contradict each other."""
+    """Check for environment variables that are misspelt or ignored, or contradict each other."""
     problems = flags.check(os.environ, backend.installed() == "tf2")
     try:
         settings = Settings.from_environment(os.environ)

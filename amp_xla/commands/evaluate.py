@@ -50,7 +50,7 @@ def main(argv: List[str]) -> int:
     config = parse(Config, argv, "amp-xla evaluate RUN")
     runs, file = folders_of(config.run), config.file
     if file is None:
-        raise AmpXlaError("name the labelled samples with --file, a file like the training file")
+        raise AmpXlaError("give --file: labelled samples in the format of the training file")
     every = [_scores(run, file, config.saved) for run in runs]
     if len({one.columns for one in every}) > 1:
         raise AmpXlaError(
@@ -184,7 +184,7 @@ def _text(result: Dict[str, Any]) -> Iterator[str]:
 
 
 def _verdict(name: str, against: Dict[str, Any]) -> str:
-    """Return whether a run is better than another, from the difference of their scores ``name``."""
+    """Return whether a run is better than another, by the difference in the score ``name``."""
     p = against.get("p", 0.0)  # without McNemar's test, the interval alone decides
     points, low, high = (100 * against[name][key] for key in ("value", "low", "high"))
     interval = f"{name} {points:+.1f} points, 95%: {low:+.1f} to {high:+.1f}"

@@ -55,7 +55,7 @@ class Config:
     saved: SavedOptions = SavedOptions()
 
     def folder(self, parent: str, plain: bool = False) -> Path:
-        """Return the folder to write; by default ``export-FORMAT``, or ``export`` if ``plain``."""
+        """Return ``--to``, or the default folder: ``export-FORMAT``, or ``export`` if ``plain``."""
         if self.dtype == "int8" and self.format != "onnx":
             raise AmpXlaError(f"--dtype int8 excludes --format {self.format}; allowed: onnx")
         dtype = "" if self.dtype == "fp32" else f"-{self.dtype}"
@@ -100,7 +100,7 @@ def main(argv: List[str]) -> int:
 def _write(
     config: Config, folder: Path, model: Any, saved: Any, source: str, dev: Any = None
 ) -> int:  # fmt: skip
-    """Write a recipe's model, or a script's if ``saved`` is None; print how its outputs differ."""
+    """Write the model of a recipe, or of a script (``saved`` is None); compare it with the run."""
     from amp_xla.export.model import compare
 
     writer = importlib.import_module(f"amp_xla.export.{WRITERS[config.format]}")

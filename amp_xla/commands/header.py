@@ -44,7 +44,7 @@ class Config:
 
 
 def block(config: Config) -> str:
-    """Return the text of the block.
+    """Return the block of settings to paste, as text.
 
     Raises:
       SettingsError: a value is not allowed.

@@ -35,7 +35,7 @@ class SavedOptions:
     """path of the recipe's file, if you wrote it; none = the recipe of the run"""
 
     def load(self, run: str) -> Tuple[Checkpoint, Recipe]:
-        """Return the checkpoint and its recipe; raise AmpXlaError if another trained the run."""
+        """Return the checkpoint and its recipe; raise AmpXlaError if another recipe trained it."""
         saved = find(Path(run), self.checkpoint)
         if saved.of_script:
             raise AmpXlaError(f"{run}: {OF_A_SCRIPT}")
@@ -46,7 +46,7 @@ class SavedOptions:
 
 
 def files_of(saved: Checkpoint, recipe: Recipe) -> Tuple[Any, Optional[Layout]]:
-    """Return a run's file options and its training file's layout; None if none was saved."""
+    """Return a run's file options, and its training file's layout or None if it was not saved."""
     path = saved.path / LAYOUT
     layout = Layout.load(str(path)) if path.is_file() else None
     return vars(saved.config(recipe.config)).get("files"), layout
@@ -122,7 +122,7 @@ def main(argv: List[str]) -> int:
 
 
 def _inputs(saved: Checkpoint, recipe: Recipe, config: Config) -> List[str]:
-    """Return the inputs, read as the training file was; a line without an input is empty."""
+    """Return an input per line, read as in the training file; a line with no input gives ""."""
     path, lines = config.file or "-", lines_of(config.file)
     if not (saved.path / LAYOUT).is_file():  # a run of an older version
         _warn(path, lines)
@@ -139,7 +139,7 @@ def _inputs(saved: Checkpoint, recipe: Recipe, config: Config) -> List[str]:
 
 
 def check_file(path: str) -> None:
-    """Raise an error if no file can be written at a path, before its content is computed."""
+    """Raise AmpXlaError if a path cannot become a file; call this before a long computation."""
     folder = Path(path).parent
     if not folder.is_dir() or Path(path).is_dir():
         problem = "it is a folder" if folder.is_dir() else f"there is no folder {folder}"

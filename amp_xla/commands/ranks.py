@@ -130,7 +130,7 @@ class Rank:
 
     @property
     def stopped_by(self) -> Optional[int]:
-        """The signal that stopped the rank, by its exit code; None for a failure or SIGKILL."""
+        """The signal that stopped the rank, from its exit code; None after a failure or SIGKILL."""
         numbers = (n for n, code in _STOPPED.items() if self.code in (code, 128 + n))
         return next(numbers, None)
 
@@ -198,7 +198,7 @@ class Launcher:
     def _forward(self, number: int, frame: Any = None) -> None:
         """Forward the first signal; kill all ranks at the second signal.
 
-        In training rank 0 is enough, because the ranks agree on the step to stop after.
+        Once all ranks train, only rank 0 gets the signal; the ranks agree on when to stop.
         """
         seconds = time.monotonic()
         if self._received is None:

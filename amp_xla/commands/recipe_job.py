@@ -51,8 +51,8 @@ class Subject(NamedTuple):
 
     Attributes:
       batches: None if the script returns no batch and ``--batch`` is not given.
-      settings: the recipe's settings by name; a script has none.
-      auto: what ``--xla auto`` would choose on a GPU; None if a mode is given.
+      settings: the recipe's settings by name; empty for a script.
+      auto: what ``--xla auto`` would choose on a GPU; None if ``--xla`` is not auto.
     """
 
     model: Any
@@ -77,7 +77,8 @@ class SubjectOptions:
         """Build the recipe's job or the script's model.
 
         Args:
-          words: flags of the recipe, or of the script. ``work``: see ``open_recipe``.
+          words: flags of the recipe, or of the script.
+          work: ``steps`` and ``gpus``, as in ``open_recipe``.
 
         Raises:
           AmpXlaError: the recipe, script or batch does not exist; or ``--batch`` is given for a
@@ -116,10 +117,10 @@ class SubjectOptions:
 def open_recipe(recipe: str, words: Sequence[str], steps: int = 0, gpus: int = 1) -> Subject:
     """Build a recipe's job with ``precision=amp`` and the loss scale for float16.
 
-    ``steps`` and ``gpus`` are those for ``--xla auto``; steps 0 = the recipe's.
+    ``--xla auto`` is decided for ``steps`` and ``gpus``; 0 steps = as many as in the recipe.
 
     Raises:
-      AmpXlaError: the recipe does not exist, or ``words`` set a precision other than amp.
+      AmpXlaError: the recipe does not exist, or the flags ``words`` set a precision except amp.
     """
     found = find_recipe(recipe)
     config = found.parse(words)
@@ -157,7 +158,7 @@ def feeds(job: Any) -> Iterator[List[Any]]:
 
 
 def longest(batches: Optional[Iterator[Any]]) -> Tuple[Optional[Sequence[Any]], float]:
-    """Return the largest of the first batches, and the ratio of the mean to the largest size."""
+    """Return the largest of the first batches, and the ratio (mean size) / (largest size)."""
     if batches is None:
         note("no batch given: assuming 32 rows of 128 tokens")
         return None, 1.0
@@ -185,7 +186,7 @@ def open_script(script: ScriptFunction, words: Sequence[str], batch: Optional[st
         that returns one of these.
 
     Raises:
-      AmpXlaError: a file or name is missing, or has another type.
+      AmpXlaError: the file or a name in it is missing, or a value has another type.
     """
     if not os.path.isfile(script.path):
         raise AmpXlaError(f"there is no file {script.path}")

@@ -59,7 +59,7 @@ def read(environ: Mapping[str, str]) -> Task:
         job, step = int(environ["SLURM_JOB_ID"]), int(environ["SLURM_STEP_ID"])
     except (KeyError, ValueError) as error:
         raise AmpXlaError(
-            f"--slurm, but srun did not start this process ({error}); use sbatch "
+            f"--slurm is given, but srun did not start this process ({error}); use sbatch "
             f"scripts/slurm/train.sbatch"
         ) from None
     # Each node computes the same port, and each step of a job another one.
@@ -110,7 +110,7 @@ def assign(hosts: str) -> List[Any]:
 def rendezvous(address: str, port: int, plan: List[Any]) -> Any:
     """Return the server through which the ranks of ``assign`` exchange addresses.
 
-    It is already listening (port 0: any free port); the caller has to handle the requests.
+    The server listens already, on any free port if ``port`` is 0. The caller handles requests.
     """
     from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
 
@@ -138,7 +138,7 @@ def route_to(host: str) -> Tuple[str, str]:
 
 
 def variables(slot: Any, address: str, interface: str, port: int) -> Dict[str, str]:
-    """Return Horovod's environment variables for the rank of a slot, see ``assign``.
+    """Return Horovod's environment variables for the rank in a slot from ``assign``.
 
     ``address`` and ``port`` are the server's; HOROVOD_GLOO_IFACE replaces ``interface``.
     """

@@ -49,7 +49,7 @@ def thin(x: np.ndarray, y: np.ndarray, most: int = MOST_POINTS) -> Tuple[np.ndar
 
 
 def smoothed(y: np.ndarray, window: int) -> np.ndarray:
-    """Return the moving average of the finite values around each point; NaN without one."""
+    """Return the moving average of finite values around each point; NaN if none is finite."""
     finite = np.isfinite(y)
     total = np.concatenate([[0.0], np.where(finite, y, 0.0).cumsum()])
     count = np.concatenate([[0], finite.cumsum()])
@@ -182,7 +182,7 @@ def _path(x: np.ndarray, y: np.ndarray, steps: bool = False) -> str:
 
 
 def _dots(x: np.ndarray, y: np.ndarray) -> str:
-    """Return a path of lines of length 0, which round line ends turn into dots."""
+    """Return a path of lines of length 0, which are dots, because line ends are drawn round."""
     if len(x) > 60:
         return ""
     return "".join(f"M{a:.1f} {b:.1f}h0" for a, b in zip(x * _SIZE, y * _SIZE))

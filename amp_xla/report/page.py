@@ -71,7 +71,7 @@ def _winner(runs: List[Record]) -> Optional[Record]:
 
 
 def visible(value: Any) -> Any:
-    r"""Return a text redacted, its control characters as ``\x1b``; None as –, others unchanged."""
+    r"""Hide secrets in a text, show control characters as ``\x1b``; return – for None."""
     if type(value) is not str:  # Markup, a subclass, is from our templates
         return "–" if value is None else value
     return printable(for_others(value), allowed="\n\t")
@@ -172,7 +172,8 @@ def _spec(
 ) -> Dict[str, Any]:
     """Return the arguments of ``figure`` for a value in training and on the dev set.
 
-    With several runs, training curves of dev metrics are left out, except the loss.
+    With several runs, a value that is also measured on dev has no training curve, except the
+    loss.
     """
     single, series = len(runs) == 1, []
     dev = f"dev_{name}" if any(f"dev_{name}" in run.dev for run in runs) else ""

@@ -37,9 +37,10 @@ class Record:
 
     Attributes:
       name: name on the page, unique among the page's runs.
-      config, process: ``config.json`` without ``run``, and ``run.json``.
+      config: ``config.json`` without the options ``run``.
+      process: ``run.json``.
       state: ``running``, ``done``, ``stopped``, ``failed``, ``killed`` or ``empty``.
-      train, dev: field of ``metrics.jsonl`` -> float64 [lines]; NaN for lines without it.
+      train, dev: field of ``metrics.jsonl`` -> float64 [lines]; NaN for lines without the field.
       evaluations: results of ``amp-xla evaluate`` by the name of their folder.
       nonfinite: the newest report of the overflow finder, if there is one.
     """
@@ -131,7 +132,7 @@ class Record:
 
 
 def read(path: Path, name: str = "") -> Record:
-    """Read a run folder; ``name`` is its name on the page, by default the folder's."""
+    """Read a run folder; ``name`` is its name on the page, by default the folder's name."""
     config, status = (_json(path / file) for file in ("config.json", STATUS))
     config.pop("run", None)
     train, dev = _metrics(path / "metrics.jsonl")

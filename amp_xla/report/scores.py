@@ -16,7 +16,7 @@ def bootstrap(
 ) -> Dict[str, Dict[str, float]]:
     """Return the ``value`` of each score and its 95% interval, from ``low`` to ``high``.
 
-    ``score`` computes scores by name from rows; ``samples`` has a row per sample, [N, K].
+    ``score`` is a function from rows to scores by name; ``samples`` has a row per sample, [N, K].
     """
     source, total = np.random.RandomState(seed), len(samples)
     drawn = [score(samples[source.randint(total, size=total)]) for _ in range(DRAWS)]
@@ -55,7 +55,7 @@ def per_label(confusion: np.ndarray) -> Dict[str, np.ndarray]:
 
 
 def of_counts(counts: np.ndarray) -> Dict[str, np.ndarray]:
-    """Return the same from numbers of correct, predicted and true labels, int64 [labels, 3]."""
+    """Return ``per_label``'s result from counts: correct, predicted, true, int64 [labels, 3]."""
     right, found, support = counts.T
     return {
         "precision": _ratio(right, found),
@@ -99,7 +99,7 @@ def spearman(first: np.ndarray, second: np.ndarray) -> float:
 
 
 def correlations(labels: np.ndarray, values: np.ndarray) -> Dict[str, float]:
-    """Return both correlations of labels and predicted numbers, float [N]."""
+    """Return Spearman's and Pearson's correlation of labels and predicted numbers, float [N]."""
     return {"spearman": spearman(labels, values), "pearson": pearson(labels, values)}
 
 
@@ -135,7 +135,10 @@ def best_threshold(labels: np.ndarray, scores: np.ndarray) -> Tuple[float, float
 
 
 def mcnemar(first: int, second: int) -> float:
-    """Return McNemar's exact two-sided p-value from how many samples only one run gets right."""
+    """Return McNemar's exact two-sided p-value for two runs.
+
+    ``first`` and ``second``: number of samples that only the first or only the second gets right.
+    """
     total = first + second
     logs = [
         math.lgamma(total + 1) - math.lgamma(k + 1) - math.lgamma(total - k + 1)
@@ -147,8 +150,9 @@ def mcnemar(first: int, second: int) -> float:
 def calibration(confidence: np.ndarray, right: np.ndarray) -> Tuple[float, List[Dict[str, float]]]:
     """Return the expected calibration error, and the bins from which it is computed.
 
-    ``confidence``: the predicted labels' probabilities, float [N]. The error is their mean distance
-    from the accuracy. Of ten equal bins, those with samples are returned.
+    ``confidence``: the predicted labels' probabilities, float [N]; ``right``: bool [N].
+    The range of confidences, 0 to 1, has ten equal bins; those with samples are returned. The error
+    is the mean distance between confidence and accuracy in a bin, weighted by its samples.
     """
     place = np.minimum((confidence * _BINS).astype(int), _BINS - 1)
     bins = [

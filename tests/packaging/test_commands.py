@@ -19,7 +19,7 @@ DAY = {
     f"evaluate {RUN} --errors 1 --file train.tsv": (0, "probability and accuracy; 0 is best\n"),
     f"evaluate {RUN} --file texts.txt": (2, "error: texts.txt"),
     f"evaluate {RUN} --file other.tsv": (2, f"the label 'bake', which is not a label of {RUN};"),
-    f"evaluate {RUN} train.tsv": (2, "error: name the labelled samples with --file"),
+    f"evaluate {RUN} train.tsv": (2, "error: give --file: labelled samples"),
     f"report {RUN},runs/none": (2, "error: runs/none is not a folder; `"),
     "runs": (0, f"{RUN}  done "),
     f"report {RUN}": (0, "/mine/report.html"),

@@ -26,7 +26,7 @@ _LOAD = (
 
 
 def evaluation(model: Any, inputs: Dict[str, Any], data: Labelled) -> inference.Evaluation:
-    """Return the evaluation of a model on dev texts; ``inputs`` are those of ``inputs_of``."""
+    """Return a function that evaluates a model on dev texts; ``inputs`` come from ``inputs_of``."""
     from amp_xla.models import dropout, losses
     from amp_xla.training.step import Inference
 
@@ -42,7 +42,7 @@ def evaluation(model: Any, inputs: Dict[str, Any], data: Labelled) -> inference.
 
 
 def _of_numbers(infer: inference.Infer, data: Labelled) -> Dict[str, float]:
-    """Return correlations of labels and predictions, mean absolute error and mean loss."""
+    """Return mean loss, mean absolute error, and the correlations of labels with predictions."""
     labels = np.array(data.dev.labels, np.float64)
     values, loss = inference.per_sample(infer, data.dev_batches, len(labels), ("score", "loss"))
     found = data.labels.labels(values)
@@ -87,7 +87,7 @@ def exportable(config: Any, checkpoint: Checkpoint) -> Exportable:
 
 
 def _regression(config: Any, checkpoint: Checkpoint) -> Exportable:
-    """Return the regression model; its exported head predicts labels, not scaled values."""
+    """Return the regression model; its exported head predicts in the scale of the labels."""
     from amp_xla.export import text_models
 
     scale = Scale.load(checkpoint.file("labels.json"))

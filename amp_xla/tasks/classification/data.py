@@ -54,7 +54,7 @@ def read(files: TextFiles, preparation: Preparation) -> Labelled:
     if (train.pairs is None) != (dev.pairs is None):
         kinds = ["single texts" if part.pairs is None else "pairs of texts" for part in parts]
         raise DataError(
-            f"{files.train} has {kinds[0]}, {files.dev} has {kinds[1]}; allowed: one kind"
+            f"{files.train} has {kinds[0]}, {files.dev} has {kinds[1]}; both must have the same"
         )
     labels, answers, kind, warnings = _targets(files, [part.labels or [] for part in parts])
     tokenizer = preparation.vocabulary.tokenizer(train.all_texts, preparation.bert)
@@ -68,7 +68,7 @@ def read(files: TextFiles, preparation: Preparation) -> Labelled:
 
 
 def _targets(files: Any, given: Sequence[List[str]]) -> Tuple[Any, List[np.ndarray], str, str]:
-    """Return ``Labels`` or ``Scale``; training and dev labels as arrays; description; warnings.
+    """Return ``Labels`` or ``Scale``; arrays of training and dev labels; a description; warnings.
 
     Raises ``DataError`` if labels are many different numbers and no flag says what they mean.
     """
@@ -87,8 +87,8 @@ def _targets(files: Any, given: Sequence[List[str]]) -> Tuple[Any, List[np.ndarr
     if many and not files.classes:
         raise DataError(
             f"training data: the labels are {len(names):,} different numbers, such as {names[0]} "
-            f"and {names[-1]}: --regression predicts a number, --classes one of {len(names):,} "
-            "classes"
+            f"and {names[-1]}; give --regression to predict a number, or --classes to predict one "
+            f"of {len(names):,} classes"
         )
     separator, share = files.multilabel, files.train_fraction
     parts = [[[x] if separator is None else split(x, separator) for x in part] for part in given]
@@ -105,13 +105,14 @@ def class_weights(spec: Optional[str], labels: Labels, ids: np.ndarray) -> Optio
     """Return the weight of each label in the loss; None = all equal.
 
     Args:
-      spec: ``balanced``: texts / (labels * texts with this label), so that the mean over all texts
-        is 1. Or weights such as ``spam=5,ham=0.5``; other labels have weight 1.
+      spec: ``balanced`` or weights such as ``spam=5,ham=0.5``, where labels without a weight get 1.
+        A balanced weight is number of texts / (number of labels * number of texts with this label);
+        its mean over all texts is 1.
       labels: labels of the training texts.
       ids: label of each training text, int [texts].
 
     Raises:
-      SettingsError: an unknown label, or no weight above 0.
+      SettingsError: a label is unknown, or a weight is not above 0.
     """
     if spec is None:
         return None

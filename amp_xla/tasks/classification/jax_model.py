@@ -59,7 +59,7 @@ def new_model(config: Any, shape: Dict[str, Any], classes: int, weights: bool) -
 
 
 def dropout(config: Any, shape: Dict[str, Any], dtype: Any) -> Tuple[float, float, bool]:
-    """Return ``dropout`` for ``training_step``; raise an error if cuDNN lacks this attention."""
+    """Return ``dropout`` for ``training_step``; raise UnsupportedError if cuDNN cannot be used."""
     if config.attention == "plain":
         return (*config.encoder.rates, False)
     size = shape["hidden_size"] // shape["num_attention_heads"]
@@ -93,7 +93,7 @@ def predict(config: Any, checkpoint: Checkpoint, lines: List[str]) -> Answers:
 
 
 def exportable(config: Any, checkpoint: Checkpoint) -> Exportable:
-    """Return the classifier of a run."""
+    """Return the classifier in a checkpoint, to export it."""
     labels = Labels.load(checkpoint.file("labels.json")).names
     shape = pretrained(str(checkpoint.path)).config
 

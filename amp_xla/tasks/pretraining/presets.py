@@ -86,7 +86,7 @@ def preset_name(preset: Optional[str], model: str) -> str:
 def described(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> str:
     """Return one line: the preset, the settings that differ from it, and the preset's purpose.
 
-    Both arguments are settings of the recipe by name.
+    ``values`` are the recipe's settings by name, ``defaults`` their default values.
     """
     name = preset_name(values["preset"], values["model"])
     expected = {**defaults, **settings(values["preset"], values["model"])}

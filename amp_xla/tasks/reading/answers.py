@@ -26,7 +26,7 @@ N_BEST = 5
 
 
 def evaluate(infer: Infer, data: Labelled, threshold: Any, most: int) -> Dict[str, float]:
-    """Return F1, exact match and mean loss; set the threshold to the one with the highest F1.
+    """Return F1, exact match and mean loss; set ``threshold`` to the value with the highest F1.
 
     ``infer`` returns ``scores`` [B, L, 2] and ``loss`` [B]; ``most``: maximum tokens of an answer.
     """
@@ -56,7 +56,7 @@ def evaluate(infer: Infer, data: Labelled, threshold: Any, most: int) -> Dict[st
 
 
 def predict(config: Any, checkpoint: Checkpoint, lines: Sequence[str]) -> Answers:
-    """Return answer, score and question of each line: a question and a passage, a tab between."""
+    """Return answer, score and question of each line, which is ``question<TAB>passage``."""
     from amp_xla.backend import K
     from amp_xla.models import dropout, encoders
     from amp_xla.tasks.reading import model
@@ -103,7 +103,7 @@ def _fields(text: str, chance: float, start: int, end: int) -> Dict[str, Any]:
 
 
 def exportable(config: Any, checkpoint: Checkpoint) -> Any:
-    """Return the model to export: scores of each token as the first and the last of the answer."""
+    """Return the model to export; it scores each token as first and as last token of the answer."""
     from amp_xla.export import graph, text_models
     from amp_xla.tasks.reading import model
 

@@ -60,7 +60,7 @@ class ReadingFiles(Files):
 
 
 def _flat(table: Table) -> Iterator[Tuple[int, Dict[str, Any]]]:
-    """Yield line and record of each question, also of those in SQuAD's articles and paragraphs."""
+    """Yield line number and record of each question, also of those nested as in SQuAD's files."""
     for number, content in table.rows:
         try:
             record = json_object(content)
@@ -106,10 +106,10 @@ def encode(
     length: int,
     stride: int = 0,
 ) -> AlignedTexts:
-    """Return [CLS] question [SEP] passage [SEP], and where the tokens are in the passages.
+    """Encode [CLS] question [SEP] passage [SEP]; record where the tokens are in the passages.
 
-    Passages are cut or in windows, as by ``Encoded.fitting``; very long questions are cut. The
-    position of a token is that of its whole word.
+    ``Encoded.fitting`` cuts long passages, or divides them into windows. Very long questions are
+    cut. A token has the position of its whole word.
     """
     continues = [token.startswith("##") for token in tokenizer.tokens]
     known = {}
@@ -132,10 +132,10 @@ def encode(
 def targets(
     data: Dataset, aligned: AlignedTexts, most: int, problems: Dict[str, Any]
 ) -> np.ndarray:
-    """Return the first and last token of the first answer that is found, from 1, int32 [N, 2].
+    """Return the first and last token, counted from 1, of the first answer found, int32 [N, 2].
 
-    Both are 0 if the question has no answer, and -1 if no answer is in the tokens. ``problems`` is
-    filled: reason -> answers that are not found, or not at the start that their file gives.
+    Both are 0 if the question has no answer, and -1 if no answer is in the tokens. ``problems``
+    gets reason -> answers with this problem, such as answers that are not in their passage.
     """
     tokens = np.zeros((len(data), 2), np.int32)
     for i, label in enumerate(data.labels or []):
@@ -161,7 +161,8 @@ def targets(
 def with_labels(batch: Batch, spans: np.ndarray) -> Batch:
     """Add labels to a batch, int32 [R, 2], and weights of rows, float32 [R].
 
-    Labels are first and last token of the answer in its row; 0, [CLS], if the row has none.
+    Labels are the answer's first and last token, counted from 0 in the row. They are 0, [CLS], if
+    the row has no answer, and -1 where ``spans`` are -1.
     """
     texts, begins = windows.owners(batch)
     size = batch["segment_ids"].sum(1) - 1

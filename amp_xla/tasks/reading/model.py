@@ -19,8 +19,8 @@ def reader(encoder: Any) -> Any:
 def threshold() -> Any:
     """Return the variable of the threshold for "no answer".
 
-    "No answer" is predicted if its score exceeds the best span's by more than the threshold. The
-    threshold is chosen on dev if a dev question has no answer, and saved in checkpoints.
+    "No answer" is predicted if its score minus the score of the best span exceeds the threshold.
+    The threshold is chosen on dev if a dev question has no answer, and saved in checkpoints.
     """
     never = tf.constant_initializer(1e30)
     return tf.get_variable("threshold", (), tf.float32, trainable=False, initializer=never)
@@ -29,7 +29,7 @@ def threshold() -> Any:
 def loss(inputs: Dict[str, Any], scores: Any) -> Any:
     """Build the mean cross-entropy of first and last token over [CLS] and passage, float32 [B].
 
-    It is 0 for the label -1: an answer that is not in the tokens.
+    It is 0 for rows with the label -1: their answer is not in the tokens.
     """
     # AMP converts neither this operation nor those that use its result.
     scores = tf.ensure_shape(tf.cast(scores, tf.float32), scores.shape)

@@ -27,12 +27,12 @@ _DROPPED = str.maketrans("", "", "-:_*^/\\~`+=，。：？！“”；’《》�
 
 
 def squad_words(text: str) -> List[str]:
-    """Return the words that SQuAD's scripts compare: no case, punctuation and articles."""
+    """Return the words that SQuAD's scripts compare: lower-case, no punctuation, no articles."""
     return _ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split()
 
 
 def squad(answer: str, right: str) -> Tuple[float, float]:
-    """Return exact match and F1 of words."""
+    """Compare an answer with a right one as SQuAD's scripts; return exact match and F1 of words."""
     found, wanted = squad_words(answer), squad_words(right)
     same = sum((collections.Counter(found) & collections.Counter(wanted)).values())
     return float(found == wanted), 2.0 * same / max(len(found) + len(wanted), 1)
@@ -41,7 +41,7 @@ def squad(answer: str, right: str) -> Tuple[float, float]:
 def cmrc(answer: str, right: str, tokenizer: Any) -> Tuple[float, float]:
     """Return exact match without punctuation, and F1 of the longest common run of words.
 
-    Words are Chinese characters, and those that ``tokenizer`` finds between them.
+    Each Chinese character is a word. ``tokenizer`` finds the words between them.
     """
     plain = [text.lower().strip().translate(_DROPPED) for text in (answer, right)]
     found, wanted = (
@@ -55,7 +55,7 @@ def cmrc(answer: str, right: str, tokenizer: Any) -> Tuple[float, float]:
 
 
 def compared(answers: Sequence[str], labels: Sequence[str]) -> np.ndarray:
-    """Return exact match and F1 of each answer with the closest right one, float64 [N, 2].
+    """Return exact match and F1 of each answer, the best over its right answers, float64 [N, 2].
 
     The scores are CMRC's if most right answers are Chinese, SQuAD 2.0's if a question has no
     answer, else SQuAD 1.1's.
@@ -81,11 +81,11 @@ def decode(
 ) -> Tuple[np.ndarray, ...]:
     """Return the ``count`` best spans of at most ``most`` tokens in each passage.
 
-    ``scores`` are of first and last tokens, float [B, L, 2]. The result: first tokens, last tokens
-    (from 1 in the passage) and probabilities as in transformers, [B, count]; the score of no answer
-    minus the best span's, and the probability of no answer, [B]. If a passage has several windows,
-    its first row has the best spans of all, and the lowest score of no answer, as in BERT's
-    run_squad.py.
+    ``scores`` rate each token as first and as last one, float [B, L, 2]. The result: first tokens,
+    last tokens (counted from 1 in the passage) and probabilities as in transformers, [B, count];
+    then, [B], the score of "no answer" minus the score of the best span, and the probability of
+    "no answer". If a passage has several windows, its first row has the best spans of all windows
+    and the lowest score of "no answer", as in BERT's run_squad.py.
     """
     scores, passage = scores.astype(np.float64), batch["segment_ids"] > 0
     rows, length = passage.shape
@@ -115,9 +115,9 @@ def decode(
 
 
 def best_threshold(odds: np.ndarray, answered: np.ndarray, empty: np.ndarray) -> float:
-    """Return the threshold with the highest mean score, between two ``odds``.
+    """Return the threshold for ``odds`` with the highest mean score.
 
-    Questions with lower ``odds`` get the score ``answered``, others ``empty``; float [N].
+    Questions with ``odds`` below it get the score ``answered``, others ``empty``; all float [N].
     """
     order = np.argsort(odds, kind="stable")
     edges = np.concatenate([odds[order][:1] - 1.0, odds[order], odds[order][-1:] + 1.0])

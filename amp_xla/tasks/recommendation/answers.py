@@ -20,12 +20,12 @@ _COLUMNS = "columns.json"
 
 
 def assets(columns: Columns, values: int) -> Dict[str, bytes]:
-    """Return the files needed for prediction by name."""
+    """Return, by name, the files that prediction needs."""
     return {_COLUMNS: json_files.encode({**columns._asdict(), "values": values})}
 
 
 def predict(config: Any, checkpoint: Checkpoint, lines: Sequence[str]) -> Answers:
-    """Return the probabilities of 0 and 1 for each line; labels are ignored and may be empty."""
+    """Return the probabilities of the labels 0 and 1 for each line; ignore the label in a line."""
     columns, values = _columns(checkpoint)
     parsed = []
     for index, line in enumerate(lines):
@@ -62,7 +62,7 @@ def _columns(checkpoint: Checkpoint) -> Tuple[Columns, int]:
 def _inference(
     config: Any, checkpoint: Checkpoint, columns: Columns, values: int
 ) -> Tuple[Any, Any]:  # fmt: skip
-    """Return inputs and outputs by name of a model with the weights of a checkpoint."""
+    """Build a model with a checkpoint's weights; return its inputs and its outputs, by name."""
     inputs, model, logits = network(config, columns, values, "zeros")
     tables = TableShards([model.table.embedding_variable])
     tables.read(checkpoint.path, weights_only=True)

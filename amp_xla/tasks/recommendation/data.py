@@ -47,12 +47,12 @@ class Columns(NamedTuple):
 
 
 class Lines:
-    """The lines of a file, which may be compressed, or of bytes; all are checked at first.
+    """The lines of a file, compressed or not, or of bytes. All lines are checked at the start.
 
     Args:
       numbers: how many columns after the label are numbers; the others are slots.
       block: lines per block.
-      content: read instead of the file; then ``path`` is only a name for messages.
+      content: bytes to read instead of the file; ``path`` is only a name for messages in this case.
       columns: columns of every line; None = those of the first line.
     """
 
@@ -160,7 +160,7 @@ def block_of(batch_size: int) -> int:
 
 @dataclasses.dataclass(eq=False)
 class SlotBatches:
-    """The batches of a file; follows ``BatchSource``. ``batch_of`` describes the arrays.
+    """A ``BatchSource`` with the batches of a file. ``batch_of`` describes the arrays.
 
     Args:
       lines: lines in blocks of ``block_of(batch_size)``.
@@ -291,11 +291,11 @@ class SlotFiles:
 
 
 def two_packages() -> Tuple[bytes, bytes]:
-    """Return training and dev lines of a label and two slots, made from pairs of docstrings.
+    """Return training lines and dev lines: a label and two slots, made from two docstrings.
 
-    Both docstrings of a sample are of one of the two packages with most docstrings; the label says
-    which. Their words are the values of the two slots. Each docstring comes first in eight samples;
-    none is both in training lines and in dev lines.
+    The docstrings of a line are from the same package. The label says which of the two packages
+    with most docstrings it is. The words of each docstring are the values of a slot. A docstring
+    is the first one in eight lines; none is both in training lines and in dev lines.
     """
     parts = []
     common = collections.Counter(corpora.pydoc()[0].labels or []).most_common(2)

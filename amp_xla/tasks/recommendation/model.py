@@ -110,7 +110,7 @@ def losses(labels: Any, logits: Any, weights: Any) -> Tuple[Any, Any, Any]:
 
 
 def network(config: Any, columns: Columns, values: int, rows: Optional[str] = None) -> Any:
-    """Return placeholders by name, model and logits; ``rows`` is the initializer of the table."""
+    """Build placeholders by name, the model and its logits; ``rows`` initializes the table."""
     inputs = {
         "numbers": tf.placeholder(tf.float32, [None, columns.numbers], name="numbers"),
         "ids": tf.placeholder(tf.int64, [None, columns.slots, values], name="ids"),

@@ -27,7 +27,7 @@ MOST = 100  # subjects and objects of a text, the best ones: an untrained model 
 
 
 def evaluation(infer: Infer, data: Labelled) -> Evaluation:
-    """Return a function that computes F1, see ``extraction.evaluate``, and prints why it is 0."""
+    """Return a function that computes F1 by ``extraction.evaluate``; it prints why, if F1 is 0."""
     from amp_xla.tasks.relations.model import BIAS
 
     note(f"scores begin near {BIAS:g}; those above 0 are predicted, so F1 begins at 0")
@@ -42,7 +42,7 @@ def evaluation(infer: Infer, data: Labelled) -> Evaluation:
 
 
 def predict(config: Any, checkpoint: Checkpoint, texts: Sequence[str]) -> Answers:
-    """Return a column ``(subject, predicate, object)`` per triple of each text."""
+    """Return, for each text, a column ``(subject, predicate, object)`` per triple."""
     from amp_xla.tasks.relations import model
 
     def build(encoder: Any, predicates: int) -> Tuple[Any, Dict[str, Any]]:
@@ -57,7 +57,7 @@ def predict(config: Any, checkpoint: Checkpoint, texts: Sequence[str]) -> Answer
 
 
 def exportable(config: Any, checkpoint: Checkpoint) -> Exportable:
-    """Return the model to export, whose outputs are the scores of all planes."""
+    """Return the model to export; it outputs the scores of all planes, see ``data.cells_of``."""
     from amp_xla.export import graph, text_models
     from amp_xla.models.encoders import POINTER_SIZE
     from amp_xla.tasks.relations import model
@@ -78,9 +78,10 @@ def exportable(config: Any, checkpoint: Checkpoint) -> Exportable:
 
 
 def decode(planes: np.ndarray, length: int) -> List[Tuple[int, ...]]:
-    """Return predicate, subject's first and last token, object's first and last, of each triple.
+    """Return each triple: predicate, first and last token of subject, first and last of object.
 
-    ``planes`` are the scores of ``data.cells_of``; [CLS] and [SEP] are never part of a name.
+    ``planes`` are scores [planes, L, L], see ``data.cells_of``. No subject or object contains [CLS]
+    or [SEP].
     """
     inner = planes[:, 1 : length - 1, 1 : length - 1]
     cells = [np.argwhere(np.triu(plane > 0)) for plane in inner[:2]]
@@ -147,7 +148,7 @@ class TripleScores(ExtractionScores):
     unit = "triples"
 
     def rows(self) -> np.ndarray:
-        """Add the counts of predicted triples that touch a true one, and the other way round."""
+        """Add how many predicted triples touch a true one, and how many true ones are touched."""
         partial = [
             [sum(any(map(one.touches, b)) for one in set(a)) for a, b in ((f, g), (g, f))]
             for f, g in zip(self.found, self.gold)

@@ -44,7 +44,10 @@ class Triple(NamedTuple):
         return f"({self.subject}, {self.predicate}, {self.object})"
 
     def touches(self, other: Triple) -> bool:
-        """Return whether predicates are equal, one subject is in the other, and one object too."""
+        """Return whether the predicates are equal, the subjects overlap and the objects overlap.
+
+        Texts overlap if one contains the other.
+        """
         pairs = zip(self[::2], other[::2])
         return self.label == other.label and all(a in b or b in a for a, b in pairs)
 
@@ -80,7 +83,9 @@ def _sample(content: Any) -> Tuple[str, None, str]:
     text = text_value(record, "text")
     given = next((record[name] for name in FIELDS if name in record), None)
     if not isinstance(given, list):
-        raise ValueError(f"no list {LISTS}; found: {', '.join(record)[:60]!r}")
+        raise ValueError(
+            f"the field {LISTS} must be a list; the fields are {', '.join(map(repr, record))[:60]}"
+        )
     triples = sorted({triple for each in given for triple in _triples(each)})
     return text, None, json.dumps(triples, ensure_ascii=False)
 
@@ -96,16 +101,17 @@ def _triples(given: Any) -> List[Triple]:
             triples.append((subject, name, words))
     if not triples or not all(isinstance(x, str) and x.strip() for t in triples for x in t):
         raise ValueError(
-            f"triple {json.dumps(given, ensure_ascii=False)[:80]}; needed: [subject, predicate, "
-            'object] or an object with these keys, all texts; "object" may be {"@value": text}'
+            f"triple {json.dumps(given, ensure_ascii=False)[:80]}; needed: three texts, as "
+            "[subject, predicate, object] or as a JSON object with these keys; "
+            '"object" may be {"@value": text}'
         )
     return [Triple(*(x.strip() for x in triple)) for triple in triples]
 
 
 def span(aligned: AlignedTexts, text: int, words: str) -> Tuple[int, int, str]:
-    """Return the first and last token of ``words``; the reason if there are none, else "".
+    """Return the first and last token of ``words``; also why no tokens are found, else "".
 
-    The first occurrence that begins and ends where tokens do is used.
+    The first occurrence of ``words`` that begins and ends where tokens do is used.
     """
     found = 1, 0, "not in their text"
     for match in re.finditer(f"(?={re.escape(words)})", aligned.texts[text]):
@@ -118,10 +124,11 @@ def span(aligned: AlignedTexts, text: int, words: str) -> Tuple[int, int, str]:
 def cells_of(
     gold: List[List[Triple]], aligned: AlignedTexts, numbers: Dict[str, int], missed: Any
 ) -> List[List[Cell]]:
-    """Return the cells of each text whose scores should be positive; see ``alignment.Find``.
+    """Return, for each text, the cells whose scores should be positive; see ``alignment.Find``.
 
-    Planes 0 and 1 have the first and last token of subjects and of objects; plane 2 + p has the
-    first tokens of the subject and the object of predicate p; the last planes have the last tokens.
+    A cell (plane, row, column) stands for two tokens. Plane 0: first and last token of a subject.
+    Plane 1: first and last token of an object. Plane 2 + p: first token of the subject and of the
+    object of predicate p. The planes after these: their last tokens, in the same order.
     """
     cells: List[List[Cell]] = []
     for text, triples in enumerate(gold):
@@ -139,7 +146,7 @@ def cells_of(
 
 
 def with_targets(batch: Batch, cells: List[List[Cell]], planes: int, most: int) -> Batch:
-    """Add labels to a batch: the cells in row * L + column, int32 [R, planes, most].
+    """Add labels to a batch: each cell as row * L + column, int32 [R, planes, most].
 
     Unused places are 0: the cell ([CLS], [CLS]), which is never positive.
     """

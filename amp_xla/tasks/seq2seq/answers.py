@@ -30,7 +30,7 @@ ROWS = 32  # texts per batch of the decoder
 
 
 def writer(tokenizer: Tokenizer) -> Callable[[Sequence[int]], str]:
-    """Return a function from token ids to one line of text, by bert4keras' ``decode``."""
+    """Return a function that turns token ids into one line of text by bert4keras' ``decode``."""
     numbers = {token: i for i, token in enumerate(tokenizer.tokens)}
     decode = backend.bert4keras("tokenizers").Tokenizer(numbers).decode
     return lambda ids: " ".join(decode(list(ids)).split())
@@ -39,7 +39,7 @@ def writer(tokenizer: Tokenizer) -> Callable[[Sequence[int]], str]:
 def evaluation(
     lm: LanguageModel, inputs: Dict[str, Any], data: Labelled, max_source: int, max_target: int
 ) -> Evaluation:
-    """Return the evaluation on dev samples: metrics of ``held_out``, ROUGE-L of greedy search."""
+    """Return a function that computes the metrics of ``held_out``, and ROUGE-L by greedy search."""
     tokenizer, dev = data.tokenizer, data.dev
     sources = framed(tokenizer, dev.texts[:TEXTS], max_source)
     rows, length = min(ROWS, len(sources)), max(map(len, sources))

@@ -53,7 +53,7 @@ def framed(tokenizer: Tokenizer, texts: Sequence[str], length: int) -> List[List
 
 
 def predictions(batch: Batch, *_: int, count: int) -> Batch:
-    """Add the ``count`` = K positions and labels that a ``LanguageModel`` predicts to a batch.
+    """Add to a batch what a ``LanguageModel`` predicts: ``count`` = K positions, their labels.
 
     ``positions``: int32 [R, K], the positions before the tokens to predict; ``labels``: int32 [R,
     K], the tokens to predict; ``weights``: float32 [R, K], 1 for tokens of targets, else 0.
@@ -73,10 +73,11 @@ def predictions(batch: Batch, *_: int, count: int) -> Batch:
 def encode(
     data: Dataset, tokenizer: Tokenizer, max_source: int, max_target: int, kind: str
 ) -> Tuple[Encoded, int, str]:
-    """Encode sources and targets (``pairs``).
+    """Encode sources and targets, which are the ``texts`` and ``pairs`` of ``data``.
 
     Args:
-      max_source, max_target: tokens per source with [CLS] and [SEP], and per target with [SEP].
+      max_source: maximum tokens of a source, including [CLS] and [SEP].
+      max_target: maximum tokens of a target, including [SEP].
       kind: "training" or "dev", for the warning.
 
     Returns:

@@ -60,7 +60,7 @@ class CachedDecoder:
         self._run: List[Any] = []
 
     def start(self, source_ids: np.ndarray) -> np.ndarray:
-        """Return the probabilities of the first token, float32 [B, V]; ids are int [B, S]."""
+        """Return the probabilities of the first token: int [B, S] -> float32 [B, V]."""
         if not self._run:
             session = backend.session()
             fed = [self._source_ids, self._number, self._tokens, self._parents, self._positions]
@@ -103,7 +103,7 @@ class CachedDecoder:
         ]
 
     def _next_step(self) -> List[Any]:
-        """Build the probabilities after one more token, and the operation that caches it."""
+        """Build the probabilities after one more token, and the operation that caches the token."""
         source_cache = tf.unstack(self._source_cache.read_value())
         earlier = tf.gather(self._target_cache.read_value(), self._parents, axis=1, batch_dims=1)
         target_cache = tf.unstack(earlier, axis=2)
@@ -133,8 +133,8 @@ class CachedDecoder:
     def _transform(self, token_ids: Any, segment: int, positions: Any, attend: Attend) -> Any:
         """Build the vectors of tokens, int [B, L] -> float [B, L, hidden].
 
-        ``attend`` takes a layer's number, scaled queries, keys and values; they and its result are
-        [B, L, heads, D].
+        ``attend`` takes a layer's number, scaled queries, keys and values. The last three and its
+        result are [B, L, heads, D].
         """
         # `layer.call`, because `layer()` would make Keras trace where its input comes from.
         tables = [self._layers[f"Embedding-{n}"].embeddings for n in ("Token", "Segment")]
@@ -173,7 +173,7 @@ def _transposed(x: Any) -> Any:
 def generate(
     decoder: CachedDecoder, end_id: int, options: GenerationOptions, sources: Sequence[List[int]]
 ) -> List[List[int]]:
-    """Return the tokens generated for each source, with the results of bert4keras' decoder.
+    """Return the tokens generated for each source, the same as by bert4keras' decoder.
 
     Args:
       decoder: has the weights of a run, and as many beams as ``options``.

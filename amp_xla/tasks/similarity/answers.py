@@ -75,7 +75,8 @@ def _scores(
     """Return the score of each pair, and the probability of the label 1 if labels are 0 and 1.
 
     A bi-encoder's scores are cosines c, and the probability is sigmoid(20 (c - threshold)). A
-    cross-encoder computes a number from 0 to 1: the probability, and a score in the labels' range.
+    cross-encoder computes a number from 0 to 1, the probability. Scaled to the range of the labels,
+    this number is the score.
     """
     from amp_xla.backend import K
     from amp_xla.tasks.similarity import model
@@ -137,7 +138,7 @@ def exportable(config: Any, checkpoint: Checkpoint) -> Exportable:
 
 
 def _files(length: int, width: int) -> Dict[str, bytes]:
-    """Return the files by which sentence-transformers computes vectors of length 1."""
+    """Return, by name, the files that make sentence-transformers compute vectors of length 1."""
     modules = [
         {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
         for i, (path, kind) in enumerate(_MODULES)
@@ -156,7 +157,7 @@ def _files(length: int, width: int) -> Dict[str, bytes]:
 
 @dataclasses.dataclass(frozen=True)
 class BinaryPairScores(LabelScores):
-    """Scores of the labels 0 and 1, and of ``values``: the similarities, float64 [N]."""
+    """Scores of predicted labels, 0 or 1, and of predicted similarities ``values``, float64 [N]."""
 
     values: np.ndarray
 

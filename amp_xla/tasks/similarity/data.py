@@ -45,7 +45,7 @@ def apart(method: Method) -> bool:
 
 
 def check(method: Method, r_drop: float, pooling: str) -> None:
-    """Raise SettingsError if a setting needs a cross-encoder, and the method is another."""
+    """Raise SettingsError if a setting needs a cross-encoder, but the method is not one."""
     flags = {"--r-drop": bool(r_drop), f"--pooling {pooling}": pooling != "mean"}
     for flag in (flag for flag, given in flags.items() if given and apart(method)):
         raise SettingsError(f"{flag} excludes --method {method}; allowed: cross-encoder")

@@ -24,8 +24,8 @@ def network(
 ) -> Tuple[Any, Dict[str, Any], Any]:  # fmt: skip
     """Build a Keras model of token and segment ids, int [B, L], and the placeholders of a step.
 
-    Its output is a logit, float32 [B, 1], or the vector of a text, float [B, hidden]: the mean of
-    the token vectors without padding.
+    The model's output is a logit, float32 [B, 1], or the vector of a text, float [B, hidden]: the
+    mean of the token vectors without padding.
 
     Args:
       weights: False = read only the configuration from ``--bert``.
@@ -130,10 +130,10 @@ def in_batch(vectors: Any, weights: Any) -> Any:
 
 
 def threshold_of(method: Method, scale: Scale) -> Optional[Any]:
-    """Return the threshold, a variable: from this cosine on, two texts count as similar.
+    """Return the variable of the threshold: two texts with at least this cosine are similar.
 
-    Its value is chosen on the dev pairs and saved in checkpoints. There is none (None) for a
-    cross-encoder, and for labels other than 0 and 1.
+    Its value is chosen on the dev pairs and saved in checkpoints. Return None for a cross-encoder,
+    and for labels other than 0 and 1.
     """
     if not (apart(method) and scale.binary):
         return None

@@ -82,7 +82,7 @@ def evaluate(infer: Infer, data: Labelled, head: str) -> Dict[str, float]:
 def _decode(
     head: str, batch: Batch, out: Mapping[str, Any], aligned: AlignedTexts, names: Sequence[str]
 ) -> List[List[Entity]]:
-    """Return the entities of each row, found in outputs of ``Tagger.outputs``."""
+    """Return the entities of each row; ``out`` are the values of ``Tagger.outputs``."""
     rows, flat = spans.decode(head, out, batch["token_ids"]), spans.is_flat(head)
     sizes, (texts, begins) = (batch["token_ids"] != 0).sum(1) - 2, windows.owners(batch)
     found: List[List[Entity]] = [[] for _ in rows]
@@ -94,7 +94,7 @@ def _decode(
 
 
 def predict(config: Any, checkpoint: Checkpoint, texts: Sequence[str]) -> Answers:
-    """Return a column ``start:end label words`` per entity of each text."""
+    """Return, for each text, a column ``start:end label words`` per entity."""
     from amp_xla.tasks.tagging import model
 
     def build(encoder: Any, labels: int) -> Tuple[Any, Dict[str, Any]]:
@@ -141,7 +141,7 @@ def exportable(config: Any, checkpoint: Checkpoint) -> Exportable:
 
 
 def _decoding(model: Exportable) -> Exportable:
-    """Return a tagger whose Hugging Face folder has the code that finds the best path."""
+    """Return the tagger with code for its Hugging Face folder that finds the best path of tags."""
     family, size = model.config["model_type"], len(model.labels)
     kind = f"{family}{TAGGER}"
     names = {

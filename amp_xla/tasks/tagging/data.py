@@ -18,7 +18,7 @@ from amp_xla.tasks.tagging.spans import Span, inside, is_flat, tags_of
 def token_spans(
     entities: List[List[Entity]], aligned: AlignedTexts, names: Dict[str, int], missed: Any
 ) -> List[List[Span]]:
-    """Return the tokens of each text's entities; see ``alignment.Find``."""
+    """Return each text's entities as spans of tokens; see ``alignment.Find``."""
     spans: List[List[Span]] = [[] for _ in entities]
     for i, each in enumerate(entities):
         for start, end, name in each:
@@ -33,8 +33,8 @@ def token_spans(
 def with_labels(batch: Batch, spans: List[List[Span]], head: str, labels: int) -> Batch:
     """Add labels to a batch: BIO tags, or a matrix [start, end] per label.
 
-    ``spans`` are those of each sample. For softmax and crf, labels are int32 [R, L], weights [R,
-    L]; for other heads, labels are bool [R, labels, L, L] and weights [R].
+    ``spans`` has the entities of each sample. For softmax and crf, labels are int32 [R, L],
+    weights [R, L]; for other heads, labels are bool [R, labels, L, L] and weights [R].
     """
     rows, length = batch["token_ids"].shape
     flat = is_flat(head)

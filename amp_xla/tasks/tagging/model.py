@@ -22,7 +22,7 @@ TRANSITION_RATE = 0.01  # peak learning rate of a CRF's transitions, 100 to 1000
 class Transitions(keras.layers.Layer):
     """Layer with a score for each pair of successive tags; its output is its input.
 
-    Scores are ``factor`` times the weights, as if their learning rate were higher.
+    Scores are ``factor`` times the weights, which has the effect of a higher learning rate.
     """
 
     def __init__(self, factor: float, **kwargs: Any) -> None:
@@ -101,9 +101,9 @@ class Tagger(NamedTuple):
 
 
 def tagger(config: Any, encoder: Any, labels: int, dropout: float) -> Tagger:
-    """Build the tagger of a recipe's configuration on a Keras model with output [B, L, hidden].
+    """Build a tagger on ``encoder``, a Keras model with output [B, L, hidden].
 
-    ``dropout`` is before the head.
+    ``config`` is the recipe's configuration; ``dropout`` is the dropout rate before the head.
     """
     head, length = config.head, config.batches.max_length
     vectors = keras.layers.Dropout(dropout, name="Head-Dropout")(encoder.output)

@@ -61,9 +61,10 @@ def joined(
 ) -> List[Span]:
     """Return the spans of a text from those of its windows.
 
-    A token belongs to the window in which it is furthest from an edge. ``flat``: the tag of a token
-    is the one in its window; False = a span is taken from the window of its middle token. Tokens
-    count from 1, in each window and in the text; windows of ``size`` tokens begin at ``begins``.
+    A token belongs to the window in which it is furthest from an edge. If ``flat``, a token
+    gets the tag from its window; else a span is taken from the window of its middle token. Tokens
+    are counted from 1, in each window and in the text; windows have ``size`` tokens, and begin at
+    ``begins``.
     """
     ends = [(a + b + size + 1) // 2 for a, b in zip(begins, begins[1:])]
     ends.append(begins[-1] + size)
@@ -122,7 +123,7 @@ def best_tags(scores: np.ndarray, transitions: np.ndarray, lengths: np.ndarray) 
     Args:
       scores: scores of each tag, float [B, L, tags].
       transitions: scores of each tag followed by each tag, float [tags, tags].
-      lengths: int [B]; tags after them are arbitrary.
+      lengths: tokens of each text, int [B]; later tags are arbitrary.
     """
     rows, size, count = scores.shape
     tag = np.arange(count)

@@ -363,12 +363,12 @@ ANSWERS = {"question": "Where?", "context": "Ann is in Rome", "answers": ["Rome"
 
 
 @pytest.mark.parametrize("good, changes, message", [
-    (TRIPLES, {"spo_list": None}, "no list spo_list or triple_list"),
-    (TRIPLES, {"spo_list": "x"}, "no list spo_list or triple_list"),
+    (TRIPLES, {"spo_list": None}, "the field spo_list or triple_list must be a list"),
+    (TRIPLES, {"spo_list": "x"}, "the field spo_list or triple_list must be a list"),
     (TRIPLES, {"spo_list": [["x", "y"]]}, 'triple ["x", "y"]'),
     (TRIPLES, {"spo_list": [{"subject": "x", "object": "y"}]}, "these keys"),
-    (TRIPLES, {"spo_list": [["x", "y", ""]]}, "all texts"),
-    (TRIPLES, {"spo_list": [["x", "y", {}]]}, "all texts"),
+    (TRIPLES, {"spo_list": [["x", "y", ""]]}, "three texts"),
+    (TRIPLES, {"spo_list": [["x", "y", {}]]}, "three texts"),
     (TRIPLES, {"spo_list": [3]}, "triple 3"), (TRIPLES, {"text": None}, "text is null"),
     (ANSWERS, {"context": None}, "context is null"), (ANSWERS, {"question": " "}, "is empty"),
     (ANSWERS, {"answers": None}, "answers: null; needed: a list of texts"),

@@ -113,7 +113,9 @@ def test_numbers_are_asked_about_or_said(tmp_path, digits, flags, said):
     how = Preparation(VocabularyOptions(), BatchOptions(), None, 0.0, 1)
     assert said in read(files, how).description
     if flags == {"classes": True}:
-        with pytest.raises(DataError, match="training data: the labels are .* --classes one of"):
+        with pytest.raises(
+            DataError, match="training data: the labels .* --classes to predict one of"
+        ):
             read(dataclasses.replace(files, classes=False), how)
 
 

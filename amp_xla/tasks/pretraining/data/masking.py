@@ -68,8 +68,8 @@ class Cutter:
 class Masking:
     """Random masks of sequences; ``unit`` is ``word`` or ``token``.
 
-    ``rate`` is the share of the tokens to predict, 0 to 0.5. Special tokens of the sequences'
-    ``tokenizer`` are never masked, and never replace a token.
+    ``rate`` is the share of the tokens to predict, 0 to 0.5. The special tokens of
+    ``tokenizer`` are never masked, and never drawn as a random replacement.
     """
 
     tokenizer: Tokenizer
@@ -142,7 +142,7 @@ class Masking:
     def _choose(
         self, units: np.ndarray, maskable: np.ndarray, shuffle: np.ndarray, offset: np.ndarray
     ) -> np.ndarray:
-        """Return bool [B, L], True = masked; ``shuffle`` [B, L], ``offset`` [B, 1] are random."""
+        """Return bool [B, L], True = predict; ``shuffle`` [B, L], ``offset`` [B, 1] are random."""
         rows, length = units.shape
         flat = (units + np.arange(rows)[:, None] * length).reshape(-1)
         sizes = np.bincount(flat, maskable.reshape(-1), rows * length).reshape(rows, length)
@@ -154,7 +154,7 @@ class Masking:
 
 
 def _fit(chosen: np.ndarray, units: np.ndarray, room: int) -> np.ndarray:
-    """Return ``chosen`` without the last units of rows with more than ``room`` chosen tokens."""
+    """Drop a row's last units until at most ``room`` tokens are chosen; return bool [B, L]."""
     rows, length = units.shape
     flat = units + np.arange(rows)[:, None] * length
     lost = np.zeros(rows * length, bool)

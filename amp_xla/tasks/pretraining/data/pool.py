@@ -21,7 +21,7 @@ Map = Callable[[Callable[[Any], Any], Iterable[Any]], Iterator[Any]]
 
 @contextlib.contextmanager
 def workers(count: int) -> Iterator[Map]:
-    """Yield a ``map`` by ``count`` processes; 0 = one per core, 1 = this process only.
+    """Yield a ``map`` that uses ``count`` processes; 0 = one per core, 1 = only the current one.
 
     Results are in the order of the items, of which only a few are in memory.
     """

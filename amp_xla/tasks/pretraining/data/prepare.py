@@ -128,7 +128,7 @@ def prepare(config: Config) -> Optional[Manifest]:
 
 
 def _refuse_inside(config: Config, files: List[str]) -> None:
-    """Raise if ``out`` is inside the corpus: the next run would read its files as text."""
+    """Raise DataError if the corpus contains ``out``: files in ``out`` would be read as text."""
     out = os.path.join(os.path.realpath(config.out), "")
     folders = filter(os.path.isdir, map(str.strip, (config.corpus or "").split(",")))
     if config.corpus is not None and (
@@ -142,9 +142,9 @@ def _refuse_inside(config: Config, files: List[str]) -> None:
 
 
 def _tokenizer(config: Config, files: List[str]) -> Tokenizer:
-    """Return the tokenizer of ``--vocab``, of ``--out``, or a new one; it is equal on all machines.
+    """Return the tokenizer of ``--vocab`` or ``--out``, or train one, the same on all machines.
 
-    The vocabulary in ``--out`` is used if a unit is finished; before that, settings may change.
+    The vocabulary in ``--out`` is used only if a unit is finished; before, settings may change.
     """
     vocab = os.path.join(config.out, VOCAB)
     if config.vocab is not None or (os.path.exists(vocab) and prepared.begun(config.out)):
@@ -228,9 +228,9 @@ def _write_units(config: Config, files: List[str], cut: str, parallel: Map) -> L
 
 
 def write_unit(unit: Unit, config: Config, cut: str) -> int:
-    """Write the files of one unit, then its record; return its bytes of text.
+    """Write the files of one unit, then its record; return the unit's size in bytes.
 
-    If the record exists, nothing is written. ``cut`` is the kind of ``Cutter``.
+    If the record exists, nothing is written. ``cut`` is the kind of ``Cutter``: pieces or jieba.
     """
     if prepared.finished(config.out, unit.name):
         return unit.size

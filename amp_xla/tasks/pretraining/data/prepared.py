@@ -157,9 +157,9 @@ class Manifest:
 
 
 class Sequences:
-    """The sequences of a ``split``, train or heldout, which are read by their numbers.
+    """The sequences of a ``split``, train or heldout; ``read`` returns those with given numbers.
 
-    ``length`` is L, the tokens of a sequence; None = the length in the folder's settings.
+    ``length`` is L, the number of tokens of a sequence; None = the length in the folder's settings.
     """
 
     def __init__(
@@ -179,9 +179,9 @@ class Sequences:
         return int(self._ends[-1])
 
     def read(self, numbers: Iterable[int]) -> Tuple[np.ndarray, np.ndarray]:
-        """Return sequences by number: their ids, int32 [count, L], and True at word starts.
+        """Return the sequences' token ids, int32, and True at word starts, bool: [count, L] each.
 
-        Special tokens and padding count as word starts, and so does the first token of the text.
+        Special tokens and padding count as word starts, and so does the token after [CLS].
         """
         numbers = np.asarray(numbers, np.int64)
         files = np.searchsorted(self._ends, numbers, side="right") - 1
@@ -196,7 +196,7 @@ class Sequences:
         return np.abs(ids), starts
 
     def _begin(self, file: Dict[str, Any]) -> int:
-        """Return the offset of a file's tokens; raise DataError if its size is wrong."""
+        """Return the tokens' byte offset in a file; raise DataError if the file's size is wrong."""
         path = Path(self._folder, file["file"])
         try:
             with regular.opened(path, links=True) as opened:
@@ -230,7 +230,7 @@ def _dtype(vocab_size: int) -> np.dtype:
 def _damaged(path: Path, problem: str) -> DataError:
     return DataError(
         f"{path}: damaged ({problem}); delete this file and run amp-xla prepare again with the "
-        "same settings, which writes only missing files"
+        "same settings: it writes only missing files"
     )
 
 
@@ -259,8 +259,8 @@ def _check(unit: Dict[str, Any], source: Path) -> None:
 def claim(folder: str, settings: Dict[str, Any]) -> None:
     """Record the settings of a folder before any unit is written.
 
-    Later commands may name the corpus by another path, and may change ``--on-bad-line``: with
-    ``error``, a unit with a bad line was never finished.
+    Later commands may name the corpus by another path. They may also change ``--on-bad-line``,
+    because ``error`` finishes no unit with a bad line.
 
     Raises:
       DataError: the folder has other settings.

@@ -1,9 +1,9 @@
 """Pretraining batches by position.
 
-Position p of a run is sequence ``p % n`` of epoch ``p // n``, in an order that is a function of
-(seed, epoch); masks are a function of (seed, epoch, sequence). So a run resumes at any step without
-replaying earlier ones. First blocks of neighbouring sequences are shuffled, then the sequences
-within a group of blocks, so that disks read in long stretches.
+With n sequences, position p of a run is sequence ``p % n`` of epoch ``p // n``. The order is a
+function of (seed, epoch); masks are a function of (seed, epoch, sequence). So a run resumes at any
+step without replaying earlier steps. Blocks of neighbouring sequences are shuffled first, then the
+sequences within a group of blocks, so that disks read in long stretches.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _HELDOUT_ROWS = 16  # maximum rows per held-out batch, for any number of ranks
 
 @dataclasses.dataclass(eq=False)
 class Stream:
-    """The batches of a run, or of a held-out split: B sequences of L tokens, K predicted.
+    """The batches of a run, or of a held-out split: B sequences of L tokens; K are predicted.
 
     ``Masking`` describes the arrays of a batch, which are the same for all objectives.
 
@@ -73,7 +73,7 @@ class Stream:
         return [(self.batch_size, self.length)]
 
     def describe(self) -> str:
-        """Describe the number of updates, epochs and predicted positions."""
+        """Return a text with the number of updates, epochs and predicted positions."""
         epochs = self.batches * self.batch_size / len(self.sequences)
         return (
             f"{self.batches} updates = {epochs:.1f} epochs; {self.predicted} of {self.length} "
@@ -113,7 +113,7 @@ class Stream:
         return numbers[permutation(len(numbers), self.masking.seed, epoch, 1 + group)]
 
     def _block_order(self, epoch: int) -> np.ndarray:
-        """Return int64 [blocks]: all blocks in the order of an epoch; a short block is last."""
+        """Return the order of an epoch's blocks as their numbers, int64; a short block is last."""
         full, rest = divmod(len(self.sequences), BLOCK)
         order = permutation(full, self.masking.seed, epoch)
         return np.append(order, np.arange(full, full + (rest > 0)))
@@ -142,7 +142,7 @@ class Stream:
     def _two_segments(
         self, ids: np.ndarray, epoch: int, samples: np.ndarray
     ) -> Tuple[np.ndarray, np.ndarray]:
-        """Insert a [SEP] at a random position of each row; drop the last token."""
+        """Insert [SEP] at a random place of each row, drop its last token; return segments too."""
         length = ids.shape[1]
         random = uniform(samples, 1, self.masking.seed, epoch, 63)[:, 0]
         border = 1 + (random * (length - 2)).astype(np.int64)
@@ -190,8 +190,8 @@ def read(
 ) -> List[Tuple[Stream, Stream]]:
     """Return training and held-out batches of each phase of a run; see ``Stream``.
 
-    Of held-out text, the first phase uses at most ``heldout`` sequences, a later phase the same
-    number of tokens.
+    The first phase is evaluated on at most ``heldout`` sequences of held-out text, a later phase on
+    the same number of tokens.
     """
     size, plan = lengths.global_batch, lengths.plan(data.settings["length"])
     # Held-out masks are the same in all runs, so that their losses are comparable.
@@ -208,7 +208,7 @@ def read(
 
 
 class Phases:
-    """The batches of one stream after the other; all streams have the same batch size."""
+    """All batches of the first stream, then those of the next; all have the same batch size."""
 
     def __init__(self, *streams: Stream) -> None:
         self._streams = streams

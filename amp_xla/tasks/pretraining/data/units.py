@@ -56,7 +56,7 @@ class Unit(NamedTuple):
 
 
 def files_of(corpus: str) -> List[str]:
-    """Return each file of ``corpus`` once; it lists files, folders and globs between commas."""
+    """Return the files of ``corpus``, each once; commas separate its files, folders and globs."""
     files: Dict[str, str] = {}
     for pattern in filter(None, (part.strip() for part in corpus.split(","))):
         if os.path.isdir(pattern):
@@ -111,7 +111,7 @@ def units(files: List[str], reading: Reading) -> Iterator[Unit]:
 
 
 def _kind(path: str, head: bytes, field: str) -> str:
-    """Return ``text`` or ``json``, by the ending of the name or the first characters."""
+    """Return ``text`` or ``json``, from the ending of the file's name or its first characters."""
     name, begin = plain_name(path).lower(), head.lstrip(b"\xef\xbb\xbf \t\r\n")
     if name.endswith(JSON_SUFFIXES) or begin.startswith(b'{"'):
         return "json"
@@ -155,7 +155,7 @@ def texts_of(unit: Unit, reading: Reading) -> Tuple[List[str], int]:
     """Return the documents of a unit, and the number of bad lines that were skipped.
 
     Raises:
-      DataError: a line is bad, and bad ones are not skipped.
+      DataError: a line is bad, and ``reading`` does not skip bad lines.
     """
     texts: List[str] = []
     bad = 0
