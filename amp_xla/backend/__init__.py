@@ -198,10 +198,17 @@ def initialize(variables: Sequence[Any]) -> None:
 def set_graph_rewrite(half_dtype: Optional[str]) -> None:
     """Turn the auto-mixed-precision pass on or off for every session created from now on.
 
-    Keras' sessions read the context's options, which other sessions get from a wrapper.
+    Keras' sessions read the context's options, which other sessions get from a wrapper. Because of
+    the global state, Keras refuses a half-precision policy if the pass is on.
     """
-    options = {"auto_mixed_precision": half_dtype == "float16"}
-    if kind() == "tf2":
+    from tensorflow.python.training.experimental import mixed_precision_global_state as state
+
+    half = half_dtype == "float16"
+    options = {"auto_mixed_precision": half}
+    if kind() == "tf1":
+        state.mixed_precision_graph_rewrite_is_enabled = half
+    else:
+        state.set_mixed_precision_graph_rewrite_enabled(half)
         options[_BFLOAT16] = half_dtype == "bfloat16"
     tensorflow().config.optimizer.set_experimental_options(options)
     _rewrite_in_plain_sessions()
