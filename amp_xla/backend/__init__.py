@@ -203,9 +203,16 @@ def set_graph_rewrite(half_dtype: Optional[str]) -> None:
 
     ``half_dtype`` None turns it off. Keras' sessions read the options of TensorFlow's context; a
     wrapper adds these options to other sessions.
+    The global state makes Keras refuse a half-precision policy while the pass is on.
     """
-    options = {"auto_mixed_precision": half_dtype == "float16"}
-    if kind() == "tf2":
+    from tensorflow.python.training.experimental import mixed_precision_global_state as state
+
+    half = half_dtype == "float16"
+    options = {"auto_mixed_precision": half}
+    if kind() == "tf1":
+        state.mixed_precision_graph_rewrite_is_enabled = half
+    else:
+        state.set_mixed_precision_graph_rewrite_enabled(half)
         options[_BFLOAT16] = half_dtype == "bfloat16"
     tensorflow().config.optimizer.set_experimental_options(options)
     _rewrite_in_plain_sessions()

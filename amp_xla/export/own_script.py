@@ -99,7 +99,7 @@ def load(model: Any, weights: str, built: Sequence[Any], module: Any) -> None:
         return
     indexed = Path(f"{path}.index").is_file()
     if not indexed and not path.is_file():
-        raise AmpXlaError(f"--weights {path}: there is no such file or run's checkpoint")
+        raise AmpXlaError(f"--weights {path}: there is no such file or checkpoint")
     try:
         if indexed and "_CHECKPOINTABLE_OBJECT_GRAPH" not in google.tensors(path):
             exported = {id(weight) for weight in model.weights}

@@ -50,7 +50,7 @@ def lines(texts: Iterable[str]) -> None:
       AmpXlaError: standard output cannot be written, e.g. to a full disk.
       BrokenPipeError: the reading program has ended.
     """
-    sys.stdout.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
+    _reconfigure(encoding="utf-8")
     with _writing():
         for text in texts:
             print(_CONTROLS.sub(lambda match: printable(match.group()), text))
@@ -59,7 +59,7 @@ def lines(texts: Iterable[str]) -> None:
 
 def tolerate_encoding() -> None:
     r"""Let standard output escape characters that its encoding lacks, e.g. as ``\u4e2d``."""
-    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    _reconfigure(errors="backslashreplace")
 
 
 def flush() -> None:
@@ -104,6 +104,11 @@ def _open_closed() -> List[str]:
 
 
 CLOSED = _open_closed()
+
+
+def _reconfigure(**settings: str) -> None:
+    if hasattr(sys.stdout, "reconfigure"):  # a notebook's stream has no such method
+        sys.stdout.reconfigure(**settings)
 
 
 @contextlib.contextmanager

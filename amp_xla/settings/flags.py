@@ -134,7 +134,8 @@ def _xla(settings: Settings, current: str, gpu: bool, cache: str) -> str:
         if name in flags and flags[name] not in _SAME.get(value, (value,)):
             raise SettingsError(
                 f"{XLA_FLAGS} has {name}={flags[name]} but xla={settings.xla} needs "
-                f"{name}={value}; remove the flag, or set AMP_XLA_XLA"
+                f"{name}={value}; remove the flag, or set AMP_XLA_XLA to another of "
+                f"{', '.join(XLA_MODE_FLAGS)}"
             )
     if settings.xla == "off":
         return current

@@ -48,6 +48,12 @@ def config(**values):
     return change
 
 
+def no_positions(folder):
+    """What transformers builds without embeddings of positions."""
+    path = folder / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "position_embedding_type": None}))
+
+
 def tensor(value):
     """Return a change that replaces a tensor of Google's, or removes it if ``value`` is None."""
 
@@ -186,6 +192,7 @@ HUGGING_FACE = {
     "no weights": (without("model.safetensors"), ("model.safetensors or pytorch_model.bin",)),
     "roberta": (config(model_type="roberta"), ('model_type is "roberta"', "allowed: bert, albert")),
     "relative": (config(position_embedding_type="relative_key"), ("position_embedding_type",)),
+    "no positions": (no_positions, ("position_embedding_type is null; allowed: absolute",)),
     "epsilon": (config(layer_norm_eps=-1), ("layer_norm_eps is -1",)),
     "a million layers": (config(num_hidden_layers=10**6), ("num_hidden_layers is 1000000",)),
     "10^30 layers": (config(num_hidden_layers=10**30), ("num_hidden_layers is 1e+30",)),
@@ -278,7 +285,7 @@ def test_usable_weights_are_read_and_unused_ones_named(folders, tmp_path, capfd)
         ("tokenizer.json", {"added_tokens": [{"content": "x", "id": 10**12}]}, "id of x is 10"),
         ("tokenizer.json", {"added_tokens": [{"content": 5, "id": 9}]}, "content is a whole"),
         ("tokenizer.json", {"model": {"type": "WordPiece", "vocab": {"a": -1}}}, "id of a is -1"),
-        ("tokenizer.json", {"model": {"type": "WordPiece", "vocab": [1, 2]}}, "cannot read model"),
+        ("tokenizer.json", {"model": {"type": "WordPiece", "vocab": [[1, 2]]}}, "cannot read"),
         ("vocab.txt", gzip.compress(bytes(1 << 25)), "larger than"),
         ("vocab.txt", POINTER.encode(), "git lfs pull"),
         (google_folder.NAME, "{}", "vocab_size is missing"),

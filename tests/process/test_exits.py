@@ -1,6 +1,8 @@
 """Ends of programs: exit codes, one line if the user can fix the error; the bar, no text obeyed."""
 
+import contextlib
 import fcntl
+import io
 import os
 import pty
 import re
@@ -15,7 +17,7 @@ import pytest
 
 from amp_xla.data.text import unpacked
 from amp_xla.errors import DataError
-from amp_xla.process import checkout, output
+from amp_xla.process import checkout, exits, output
 from amp_xla.process.checkout import as_typed
 from amp_xla.process.progress import Progress, note
 from tests.support.running import ROOT, environment, run, run_python
@@ -217,6 +219,12 @@ def test_foreign_text_cannot_control_the_terminal(capsys):
     note(f"first\n{'x' * 10**6} end")
     first, second = capsys.readouterr().err.splitlines()
     assert first == "first" and len(second) < 2100 and second.endswith("x end")
+
+
+def test_a_stream_without_settings_as_in_a_notebook_is_written():
+    with contextlib.redirect_stdout(io.StringIO()) as stream:
+        assert exits.exit_code(output.lines, ["中"]) == 0
+    assert stream.getvalue() == "中\n"
 
 
 VALUES = {"loss": "0.1234", "scale": "1000", "skipped": "0", "accuracy": "0.987", "samples/s": "77"}

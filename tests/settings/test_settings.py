@@ -94,7 +94,7 @@ REWRITE = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_"
     # Two settings that contradict each other: both are named.
     (TF, "--tf_xla_auto_jit=1", {"xla": "off"}, ["--tf_xla_auto_jit=1", "off"]),
     (TF, "--tf_xla_auto_jit=2", {"xla": "auto"}, ["--tf_xla_auto_jit=2", "auto"]),
-    (TF, "--tf_xla_auto_jit=fusible", {"xla": "on"}, ["_jit=fusible", "xla=on", "_jit=1"]),
+    (TF, "--tf_xla_auto_jit=fusible", {"xla": "on"}, ["_jit=fusible", "xla=on", "lazy, lite"]),
     (TF, "flags.txt", {"xla": "on"}, ["flags.txt", "file"]),
     (TF, "--a=1 b", {"xla": "on"}, ["'b' is not a flag"]),
     ("TF_KERAS", "0", {}, ["TF_KERAS=0"]),

@@ -145,7 +145,7 @@ def test_configure_from_python_until_a_session_exists():
 
 
 ON_GPU = """
-import pathlib, sys
+import pathlib, pytest, sys
 from amp_xla.backend import nvidia
 nvidia.ROOT = pathlib.Path(sys.argv[1])
 import amp_xla.setup
@@ -153,6 +153,10 @@ from amp_xla.backend import tf
 for session in tf.Session(), tf.InteractiveSession():
     options = session._config.graph_options
     assert options.rewrite_options.auto_mixed_precision == 1 and not options.place_pruned_graph
+policies = amp_xla.backend.tensorflow().keras.mixed_precision
+policies = policies if hasattr(policies, "set_global_policy") else policies.experimental
+with pytest.raises(ValueError, match="graph rewrite has already been enabled"):
+    getattr(policies, "set_global_policy", getattr(policies, "set_policy", None))("mixed_float16")
 from bert4keras.layers import ConditionalRandomField, MaximumEntropyMarkovModel
 from bert4keras.backend import K
 for layer in ConditionalRandomField, MaximumEntropyMarkovModel:

@@ -300,7 +300,8 @@ def pack(counts: Sequence[int], length: int, slots: int) -> np.ndarray:
       slots: maximum samples per row.
 
     Returns:
-      The lengths of the samples in each row, longest first, int64 [rows, slots]; 0 = no sample.
+      The lengths of the samples in each row, longest first, [rows, slots]; 0 = no sample. Their
+      type is the smallest, which sorts fastest.
     """
     # by_room[n]: the lengths in rows with room for n more tokens -> number of these rows.
     by_room: List[Dict[Tuple[int, ...], int]] = [{} for _ in range(length + 1)]
@@ -321,7 +322,8 @@ def pack(counts: Sequence[int], length: int, slots: int) -> np.ndarray:
     patterns = dict(item for rows_by_pattern in by_room for item in rows_by_pattern.items())
     sizes = [pattern + (0,) * (slots - len(pattern)) for pattern in patterns]
     rows_of = np.array(list(patterns.values()), np.int64)
-    return np.repeat(np.array(sizes, np.int64).reshape(-1, slots), rows_of, 0)
+    dtype = np.min_scalar_type(length)
+    return np.repeat(np.array(sizes, dtype).reshape(-1, slots), rows_of, 0)
 
 
 def _fewest_slots(counts: Sequence[int], length: int) -> np.ndarray:

@@ -146,7 +146,7 @@ def tokens(folder: str) -> List[str]:
         return load_vocab(source)
     whole = _whole(folder)
     try:
-        ids: Dict[str, int] = dict(whole["model"]["vocab"])
+        ids: Dict[str, int] = {**whole["model"]["vocab"]}
         for token in whole.get("added_tokens") or []:
             json_files.require(token, {"content": str})
             ids[token["content"]] = token["id"]

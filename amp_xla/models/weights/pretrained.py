@@ -59,6 +59,7 @@ _ALLOWED: Dict[str, Any] = {
     "position_embedding_type": ["absolute"], "num_hidden_groups": [1], "inner_group_num": [1],
     "rotary_value": [False], "max_relative_position": [64], "is_decoder": [False],
 }  # fmt: skip
+_NULL = ("hidden_act", "position_embedding_type")  # null is not transformers' default of these
 _FILES = re.compile(r"(.*\.(json|txt|bin|safetensors|index)|.*\.data-\d+-of-\d+)")
 _WEIGHTS = re.compile(r".*\.(bin|safetensors|data-\d+-of-\d+)")
 _POINTER = b"version https://git-lfs"
@@ -308,7 +309,7 @@ def _configuration(folder: Path) -> Tuple[Path, Dict[str, Any], int]:
         config["model_type"] = kind[: -len(TAGGER)]
     for key, allowed in _ALLOWED.items():
         value = config.get(key)
-        missing = key not in config or (value is None and key != "hidden_act")
+        missing = key not in config or (value is None and key not in _NULL)
         if missing and key not in _REQUIRED:
             continue
         if isinstance(allowed, int):
