@@ -176,7 +176,7 @@ def _blockers(nodes: Sequence[_Node], origins: NodeOrigins) -> List[BlockerRepor
 
 
 def _misfits(graph: Mapping[str, Any], origins: NodeOrigins) -> List[Misfit]:
-    """Return constants outside float16's range; first those that the graph casts to it."""
+    """Return constants that float16 cannot hold; those that the graph casts to half come first."""
     readers = nodes.consumers(graph)
     out = []
     for name, node in graph.items():
