@@ -32,7 +32,7 @@ class KernelReport(compiler.Kernel):
 
 @dataclasses.dataclass(frozen=True)
 class CompiledReport(JsonReport):
-    """The result of ``compiled``, kernels in their order; ``compiled.json`` has its fields."""
+    """The result of ``compiled``; ``compiled.json`` has its fields. A kernel follows its inputs."""
 
     gpu: str
     batch: Mapping[str, Sequence[int]]

@@ -30,7 +30,7 @@ _SOURCES = frozenset(
 def inspect(model: Any, batch: Optional[Sequence[Any]] = None) -> Report:
     """Run TensorFlow's auto-mixed-precision pass on a model's training graph and report.
 
-    ``print`` the report for tables; its ``to_json`` is amp.json.
+    ``print`` the report to see tables; its ``to_json`` returns the content of amp.json.
 
     Args:
       model: a compiled Keras model, a ``Job`` or a ``TrainStep``.

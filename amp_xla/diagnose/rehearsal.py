@@ -118,7 +118,7 @@ def rehearse(
     """Train a float32 copy and a mixed-precision copy of the model on a CPU, side by side.
 
     The model itself is not trained. Half precision is modelled as tensor cores compute it: half
-    inputs and results, float32 in between. ``print`` the report for tables.
+    inputs and results, float32 in between. ``print`` the report to see tables.
 
     Args:
       model: a compiled Keras model, a ``Job`` or a ``TrainStep``; its weights initialized.

@@ -53,7 +53,8 @@ def rewrite(training: Any, fetches: Sequence[str], repeatable: bool = True) -> R
     """Return the training graph as mixed precision would run it.
 
     Args:
-      training, repeatable: the ``TrainingGraph``, and the argument of its ``export``.
+      training: the ``TrainingGraph``.
+      repeatable: see ``TrainingGraph.export``.
       fetches: names of the operations that a step runs; they keep their dtype.
 
     Raises:

@@ -139,7 +139,7 @@ class Batches:
         return len(self._batch_lengths)
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
-        """Yield the batches of ``epoch`` from ``start`` on; ``_gather`` describes the arrays."""
+        """Yield the batches of ``epoch`` from step ``start`` on; see ``_gather`` for the arrays."""
         for length, sample_ids in self._plan(epoch)[start:]:
             yield self._gather(filled(sample_ids, self.rows), length)
 

@@ -31,7 +31,7 @@ class BatchSource(Protocol):
         """Return the number of batches per epoch, the same in every epoch."""
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
-        """Yield the batches of ``epoch`` from ``start`` on, without building those before."""
+        """Yield the batches of ``epoch`` from step ``start`` on; do not build earlier batches."""
 
 
 class MappedBatches:
@@ -47,7 +47,7 @@ class MappedBatches:
         return getattr(self._batches, name)
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
-        """Yield the batches of ``epoch`` from ``start`` on."""
+        """Yield the batches of ``epoch`` from step ``start`` on."""
         for step, batch in enumerate(self._batches.epoch(epoch, start), start):
             yield self._function(batch, epoch, step)
 

@@ -115,7 +115,7 @@ class Labels:
 
 @dataclasses.dataclass(frozen=True)
 class Scale:
-    """The range of a task's labels, which are numbers; ``binary``: all are 0 and 1."""
+    """The range of a task's labels, which are numbers; ``binary``: each is 0 or 1."""
 
     low: float
     high: float

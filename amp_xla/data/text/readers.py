@@ -234,7 +234,7 @@ def questions(
 ) -> Tuple[List[str], Optional[Layout]]:
     """Return an input of ``predict`` for each line of a file, or for each object in JSON.
 
-    A header and a sample with a blank text have an empty input.
+    The input is empty for a header, and for a sample with a blank text.
 
     Args:
       path, lines: name and content of the file.

@@ -66,7 +66,7 @@ class Kernel:
 
 
 def kernels(module: bytes, gpu: Mapping[str, Any]) -> List[Kernel]:
-    """Compile XLA's ``HloModuleProto`` for a GPU; return the kernels in their order.
+    """Compile XLA's ``HloModuleProto`` for a GPU; return the kernels, each after its inputs.
 
     Args:
       gpu: values of ``target.txtpb``, XLA's description of a GPU.
