@@ -1,4 +1,5 @@
-"""Text to batches: corpora and readers, labels, tokenizer, order, batching. No TensorFlow here.
+"""Turns text into batches: corpora and readers, labels, tokenizer, order, batching.
 
-Bad input, such as a damaged file, is a ``DataError``; docstrings do not repeat this.
+Nothing here imports TensorFlow. Bad input, such as a damaged file, is a ``DataError``; docstrings
+do not repeat this.
 """

@@ -44,10 +44,10 @@ class AlignedTexts(NamedTuple):
         return int(np.count_nonzero(self.encoded.lost))
 
     def span(self, text: int, start: int, end: int) -> Tuple[int, int, str]:
-        """Return the first and last token of characters ``start`` to ``end``, and a reason.
+        """Return the first and last token of characters ``start`` to ``end``, and a problem.
 
-        The reason says why the tokens have other characters; "" if they have exactly these. Without
-        such tokens, the first number is greater than the second.
+        Tokens are numbers; [CLS] is token 0. The problem is "" if the tokens have exactly these
+        characters. If the tokens are cut off or do not exist, the first is greater than the last.
         """
         starts, ends = self.starts[text], self.ends[text]
         first, last = bisect.bisect_right(ends, start), bisect.bisect_left(starts, end) - 1
@@ -57,13 +57,13 @@ class AlignedTexts(NamedTuple):
         return first + 1, last + 1, "" if exact else WITHIN
 
     def words(self, text: int, first: int, last: int) -> str:
-        """Return the characters of tokens ``first`` to ``last``."""
+        """Return the part of a text from token ``first`` to token ``last``; [CLS] is token 0."""
         return self.texts[text][self.starts[text][first - 1] : self.ends[text][last - 1]]
 
     def entities(self, text: int, spans: Sequence[Any], names: Sequence[str]) -> List[Entity]:
         """Return the entities of text number ``text``, sorted by their positions.
 
-        ``spans`` are their first tokens, last tokens and labels, which are indices into ``names``.
+        ``spans`` has (first token, last token, label) of each; a label is an index into ``names``.
         """
         starts, ends = self.starts[text], self.ends[text]
         return sorted(
@@ -89,8 +89,9 @@ def labelled(
 
     Args:
       parts: training and dev texts.
-      values: entities or triples of each text of both parts; their ``label`` is a name.
-      preparation: the settings; share: ``train_fraction``.
+      values: for each part, the entities or triples of each text; their ``label`` is a name.
+      preparation: the settings.
+      share: ``train_fraction``, for a message; see ``Labels.ids``.
       unit: ``entities`` or ``triples``, for messages.
       find: function that finds the tokens of entities or triples.
       changes: function (targets of both parts, number of labels) -> argument of

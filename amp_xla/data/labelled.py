@@ -59,7 +59,7 @@ class Labelled(NamedTuple):
 
     Attributes:
       labels: ``Labels`` of the training texts, or the ``Scale`` of pairs; None without labels.
-      batches, dev_batches: batches in the same shapes; token dropout only in training.
+      batches, dev_batches: both in the same shapes; only ``batches`` have token dropout.
       description: text to print when a run starts, with warnings.
       ids: label of each training text, int [texts]; multi-label: 0 or 1, [texts, labels].
       aligned: the dev texts as ``AlignedTexts``; None if the task needs no positions.
@@ -97,8 +97,9 @@ class Preparation(NamedTuple):
       token_dropout: share of the tokens hidden in training.
       seed: decides the order, the hidden tokens, and which texts ``train_fraction`` takes.
       micro_batch: rows of a micro-batch, and so the maximum number of windows of a text.
-      windows: rows of a batch and of a group of windows in a resumed run; None = a new run.
-      few_lengths: function (batches of few lengths) -> True if XLA is on and needs them.
+      windows: in a resumed run, the rows of a batch, and the rows of a group of windows; None = a
+        new run.
+      few_lengths: function of batches in few lengths -> True if XLA is on and needs so few.
     """
 
     vocabulary: VocabularyOptions
@@ -126,11 +127,11 @@ class Preparation(NamedTuple):
     ) -> Labelled:
         """Return texts with their batches.
 
-        ``parts``, ``encoded``, ``answers`` (arrays of labels' numbers) and ``changes`` (functions
-        of batch, epoch and step, applied to every batch) each have two elements: for the training
-        texts and for the dev texts. The description begins with ``shown``, the first training
-        sample as a line (None = its text, second text and label) and ``counts``; it ends with
-        ``warnings``. ``others`` are attributes of ``Labelled``.
+        ``parts``, ``encoded``, ``answers`` and ``changes`` each have two elements: for the training
+        texts and for the dev texts. ``answers`` has arrays of labels' numbers. ``changes`` has
+        functions of (batch, epoch, step), which are applied to every batch. ``shown``, a line about
+        the first training sample (None = its text, second text and label), ``counts`` and
+        ``warnings`` are for the description. ``others`` are attributes of ``Labelled``.
         """
         train, dev = parts
         most = self._most_windows(encoded, parts)
@@ -151,7 +152,7 @@ class Preparation(NamedTuple):
         )  # fmt: skip
 
     def _most_windows(self, encoded: Sequence[Encoded], parts: Sequence[Dataset]) -> int:
-        """Return the largest number of windows of a text, 0 without windows; refuse too many."""
+        """Return how many windows a text has at most, 0 without windows; raise if too many."""
         most, limit = 0, self.micro_batch
         group = self.windows[1] if self.windows else 0
         if group > limit:

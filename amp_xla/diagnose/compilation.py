@@ -32,7 +32,7 @@ class KernelReport(compiler.Kernel):
 
 @dataclasses.dataclass(frozen=True)
 class CompiledReport(JsonReport):
-    """The result of ``compiled``, kernels in their order; ``compiled.json`` has its fields."""
+    """The result of ``compiled``; ``compiled.json`` has its fields. A kernel follows its inputs."""
 
     gpu: str
     batch: Mapping[str, Sequence[int]]
@@ -48,10 +48,11 @@ def compiled(model: Any, gpu: Any, batch: Optional[Sequence[Any]] = None) -> Com
     """Compile a training step for a GPU that need not be there, and report its kernels.
 
     Args:
-      model, batch: as for ``inspect``, whose errors it raises, too.
+      model, batch: as for ``inspect``.
       gpu: one of ``amp_xla.speed.plan.gpus.GPUS``.
 
     Raises:
+      PassFailedError, UnsupportedError: as for ``inspect``.
       UnsupportedError: XLA cannot compile the step, or TensorFlow is not 2.17.
     """
     training = training_graph.view(model)
@@ -69,9 +70,9 @@ def compiled(model: Any, gpu: Any, batch: Optional[Sequence[Any]] = None) -> Com
 
 
 def _is_batch_fastest(result: str, batch: int, length: int) -> bool:
-    """Return whether a result is [length, size, batch] in memory, which products must transpose.
+    """Return whether a result is [length, size, batch] in memory, so that products transpose it.
 
-    Attention's [batch * heads, length, head size] must not match if the head size equals the batch.
+    False for attention's [batch * heads, length, head size], even if head size equals batch.
     """
     sizes, order = (re.findall(r"\d+", part) for part in result.split("[")[-1].split("]"))
     fastest, *others = [int(sizes[int(d)]) for d in order if sizes[int(d)] != "1"] or [0]

@@ -62,7 +62,7 @@ def rounded(graph_def: Any) -> Set[str]:
 
 
 def cast_to_half(graph_def: Any) -> Set[str]:
-    """Return the nodes whose output a cast to half reads."""
+    """Return the names of the nodes whose output is cast to half."""
     casts = [n for n in graph_def.node if n.op == "Cast" and n.attr["DstT"].type == HALF]
     return {parse_input(node.input[0])[0] for node in casts}
 
@@ -72,7 +72,8 @@ def _compute_in_float32(
 ) -> None:
     """Turn a half node into a float32 one; append to ``new`` the nodes that round its outputs.
 
-    ``types``: types of its outputs, empty = do not round; ``moved`` gets names of rounded outputs.
+    ``types``: types of its outputs, empty = do not round. ``moved``: (node, output) -> node that
+    rounds this output; the new nodes are added.
     """
     for attr in node.attr.values():
         if attr.type == HALF:
@@ -99,7 +100,10 @@ def _cast_node(name: str, source: str, before: int = HALF, after: int = FLOAT) -
 
 
 def _cast(copy: Any, new: List[Any], rounds: bool) -> None:
-    """Turn a cast to half into a rounding, if any, and a cast from half into an identity."""
+    """Replace half by float32 in a cast; with ``rounds``, a cast to half still rounds.
+
+    A cast from float32 to float32 that does not round becomes an identity.
+    """
     before, after = copy.attr["SrcT"], copy.attr["DstT"]
     to_half = after.type == HALF
     for end in (before, after):

@@ -16,7 +16,7 @@ _MARGIN = 2.0  # by which the largest number stays below the limit, for other ba
 
 @dataclasses.dataclass(frozen=True)
 class Input:
-    """An input of the reported node; casts that the pass inserted between them are skipped."""
+    """An input of the reported node, before the casts that the pass inserted."""
 
     name: str
     op: str
@@ -41,9 +41,9 @@ class Finding(JsonReport):
 
     Attributes:
       phase: ``forward`` or ``backward``.
-      half: whether it computes in half.
-      output: its result before rounding to half.
-      source: the line of code that made it (for a gradient: its forward operation); empty if
+      half: whether the node computes in half.
+      output: the node's result before rounding to half.
+      source: the line of code that made the node, or the forward operation of a gradient; empty if
         unknown.
       problem: one sentence about the cause.
       float32_too: float32 fails on this batch too, so mixed precision is not the cause.
@@ -94,7 +94,7 @@ def remedies(
 
     Args:
       layer: Keras layer of the reported node, or None.
-      constant: the largest constant that reaches the node's inputs, before rounding.
+      constant: the largest constant that leads to the node's result, before rounding; 0 = none.
       lists: op lists of the pass; None if it did not run.
     """
     scaled = finding.phase == "backward" and finding.loss_scale > 1.0

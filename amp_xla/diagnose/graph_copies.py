@@ -96,7 +96,7 @@ class GraphCopies(contextlib.AbstractContextManager):
         self.session.close()
 
     def add(self, prefix: str, graph_def: Any, variables: str) -> None:
-        """Import a copy under ``prefix`` that shares the variables of the copy ``variables``."""
+        """Import a copy named ``prefix``, with the variables of the copy named ``variables``."""
         part = tf.GraphDef()
         part.CopyFrom(graph_def)
         for node in part.node:
@@ -117,10 +117,10 @@ class GraphCopies(contextlib.AbstractContextManager):
     def record(
         self, copy: str, graph_def: Any, names: Collection[str]
     ) -> Tuple[List[Any], Dict[Tensor, ValueRange]]:
-        """Record float32 outputs of a copy's nodes ``names``; those in v1 while loops are left out.
+        """Record the float32 outputs of the named nodes of a copy, except nodes in v1 while loops.
 
-        Return the recording operations, which must be run, and the records. The records
-        of nodes that never run (a branch that is not taken) stay empty.
+        Return the operations that record when they are run, and the records. The records of nodes
+        that never run (a branch that is not taken) stay empty.
         """
         operations, records = [], {}
         with self.graph.as_default():

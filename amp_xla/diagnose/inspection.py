@@ -30,7 +30,7 @@ _SOURCES = frozenset(
 def inspect(model: Any, batch: Optional[Sequence[Any]] = None) -> Report:
     """Run TensorFlow's auto-mixed-precision pass on a model's training graph and report.
 
-    ``print`` the report for tables; its ``to_json`` is amp.json.
+    ``print`` the report to see tables; its ``to_json`` returns the content of amp.json.
 
     Args:
       model: a compiled Keras model, a ``Job`` or a ``TrainStep``.
@@ -176,7 +176,7 @@ def _blockers(nodes: Sequence[_Node], origins: NodeOrigins) -> List[BlockerRepor
 
 
 def _misfits(graph: Mapping[str, Any], origins: NodeOrigins) -> List[Misfit]:
-    """Return constants outside float16's range; first those that the graph casts to it."""
+    """Return constants that float16 cannot hold; those that the graph casts to half come first."""
     readers = nodes.consumers(graph)
     out = []
     for name, node in graph.items():

@@ -26,8 +26,8 @@ class LayerReport:
         ``5/6``; ``-`` if there are none.
       backward: the same for matrix products of the backward pass.
       float32_bytes: bytes of the results that stay in float32, both passes.
-      blocked_by: the op that keeps most bytes of the forward pass (if none: of the backward pass)
-        in float32; empty if none.
+      blocked_by: the op that keeps most bytes in float32 in the forward pass; if none does, in the
+        backward pass; else empty.
     """
 
     layer: str
@@ -45,7 +45,7 @@ class BlockerReport:
 
     Attributes:
       reason: one of ``_REASONS``.
-      nodes: number of nodes that ops of this type keep in float32, including themselves.
+      nodes: number of nodes that ops of this type keep in float32, the ops' own nodes included.
       float32_bytes, layers: bytes of the results of these nodes, and the nodes' layers.
       source: line of code that created an example of this op.
     """

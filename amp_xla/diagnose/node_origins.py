@@ -27,7 +27,7 @@ class Origin(NamedTuple):
 
 
 class NodeOrigins:
-    """Origins of nodes, by name in a training graph or in a graph rewritten from it."""
+    """Origins, by name, of the nodes of a training graph or of a graph rewritten from it."""
 
     def __init__(self, training: TrainingGraph) -> None:
         self._operations = {op.name: op for op in training.graph.get_operations()}

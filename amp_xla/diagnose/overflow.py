@@ -4,7 +4,7 @@ The batch is replayed on a CPU with every tensor recorded, forward and backward:
 precision computes it, once in float32. A tensor is bad if it is not finite, or if it is rounded to
 float16 and too large for float16. The cause is the first node, in the order in which the model was
 built, that turns good tensors into a bad one. Bad tensors must lead from this node to the loss or
-a gradient, and its result must be good in float32. A node turns good tensors into a bad one if
+a gradient, and the node's result must be good in float32. A node turns good tensors bad if
 
 - its result is beyond float16, and its inputs are not;
 - an input that depends on weights (so it is no mask) is beyond float16, or is multiplied by a
@@ -84,7 +84,7 @@ class _Replay(NamedTuple):
         return inputs
 
     def turns_bad(self, tensor: Tensor, trained: Set[str]) -> bool:
-        """Return whether a node turns good tensors into a bad one; ``trained`` read weights."""
+        """Return whether a node turns good tensors bad; ``trained``: nodes that use weights."""
         name, values = tensor[0], self.ranges[tensor]
         if nodes.cast_source(name) != name:
             return False  # the node that reads it is reported: its input is beyond float16
@@ -135,7 +135,7 @@ def replay(
         is, in float32 or as a Keras policy made it.
       values: variable op name -> value: the weights and loss scale of the failed step.
       batch, step: as for ``GraphCopies.run``.
-      scale: loss scale of the failed step, if that in ``values`` has changed since.
+      scale: loss scale of the failed step; None = the loss scale in ``values``.
     """
     if rewritten is None:
         original = training.export([*training.ends, training.loss_scale])

@@ -118,12 +118,12 @@ def rehearse(
     """Train a float32 copy and a mixed-precision copy of the model on a CPU, side by side.
 
     The model itself is not trained. Half precision is modelled as tensor cores compute it: half
-    inputs and results, float32 in between. ``print`` the report for tables.
+    inputs and results, float32 in between. ``print`` the report to see tables.
 
     Args:
       model: a compiled Keras model, a ``Job`` or a ``TrainStep``; its weights initialized.
       batches: one batch per step, as for ``inspect``.
-      steps: number of steps; ends early if mixed precision is not finite.
+      steps: number of steps; fewer are done if mixed precision is not finite.
       on_step: called with each finished step.
 
     Raises:
@@ -204,7 +204,7 @@ def _by_layer(replay: PairedReplay, origins: NodeOrigins) -> Dict[str, LayerHeal
 
 
 def _errors(rows: Any) -> Tuple[float, float]:
-    """Return the relative error and the lost share of several gradients together."""
+    """Return relative error and lost share of all gradients in ``rows``, from ``examine``."""
     error, norm, elements, lost = rows.sum(0)
     relative = math.sqrt(error / norm) if norm else 0.0
     return math.inf if math.isnan(relative) else relative, lost / max(elements, 1.0)

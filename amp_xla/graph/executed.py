@@ -22,7 +22,7 @@ class ExecutedGraph:
     """Counts over the graphs that one ``session.run`` executed, on all devices.
 
     Attributes:
-      half_nodes: nodes in half precision, casts to it included.
+      half_nodes: nodes in half precision, including ``casts``.
       half_dtype: ``float16``, ``bfloat16`` or empty.
       half_ops: op type -> number of half nodes.
       casts: Cast nodes from or to half precision.
@@ -72,7 +72,7 @@ def verify(counts: ExecutedGraph, precision: str, half_dtype: Any, why: str, xla
     Args:
       counts: counts of the first training step.
       precision, xla: as in ``Settings``; ``auto`` allows both.
-      half_dtype, why: half precision of this machine (None = none), and the reason.
+      half_dtype, why: this machine's type of half precision (None = it has none); the reason.
 
     Raises:
       NothingConvertedError: amp is set and the machine has half precision, but no node ran in it.

@@ -26,7 +26,7 @@ def parse_input(text: str) -> Tuple[str, int]:
 
 
 def cast_source(name: str) -> str:
-    """Return the name of the node that an inserted cast converts; other names unchanged."""
+    """Return the node that an inserted cast converts; return names of other nodes unchanged."""
     return _CAST_SUFFIX.sub("", name)
 
 
@@ -85,7 +85,10 @@ def closure(starts: Iterable[Any], neighbours: Callable[[Any], Iterable[Any]]) -
 
 
 def upstream(operations: Iterable[Any], within: Optional[Collection[Any]] = None) -> Set[Any]:
-    """Return ``operations`` and those in ``within`` that they depend on, by data or control."""
+    """Return ``operations`` and all operations that they depend on, by data or control.
+
+    ``within``: follow and return only these operations; None = all.
+    """
 
     def before(op: Any) -> List[Any]:
         sources = [tensor.op for tensor in op.inputs] + list(op.control_inputs)
@@ -95,7 +98,7 @@ def upstream(operations: Iterable[Any], within: Optional[Collection[Any]] = None
 
 
 def downstream(operations: Iterable[Any], within: Collection[Any]) -> Set[Any]:
-    """Return ``operations`` and those in ``within`` that depend on their outputs."""
+    """Return ``operations``, and all in ``within`` that depend on outputs of ``operations``."""
 
     def readers(op: Any) -> List[Any]:
         return [user for tensor in op.outputs for user in tensor.consumers() if user in within]

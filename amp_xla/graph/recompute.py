@@ -86,7 +86,7 @@ class _Layer:
         self.reads = sorted(reads, key=lambda read: (order[read[0]], read[1]))
 
     def start(self, above: Collection[Any]) -> Optional[Any]:
-        """Return the first gradient that the backward pass reads from the operations ``above``."""
+        """Return the first gradient from ``above`` that this layer's backward pass reads."""
         for op, _ in self.reads:
             for tensor in op.inputs:
                 if tensor.op in above and tensor.dtype.is_floating:

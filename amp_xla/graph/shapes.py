@@ -93,7 +93,7 @@ def matmul_flops(
 
 
 def _flops(node: Any, left: Sequence[int], right: Sequence[int], product: Sequence[int]) -> int:
-    """Return the FLOPs of a product: a multiplication and an addition per element."""
+    """Return the FLOPs of a matrix product; each multiplication and each addition is one."""
     if node.op in ("Einsum", "XlaEinsum"):
         operands = [np.broadcast_to(0.0, shape) for shape in (left, right)]
         _, cost = opt_einsum.contract_path(node.attr["equation"].s.decode(), *operands)

@@ -53,7 +53,8 @@ def rewrite(training: Any, fetches: Sequence[str], repeatable: bool = True) -> R
     """Return the training graph as mixed precision would run it.
 
     Args:
-      training, repeatable: the ``TrainingGraph``, and the argument of its ``export``.
+      training: the ``TrainingGraph``.
+      repeatable: see ``TrainingGraph.export``.
       fetches: names of the operations that a step runs; they keep their dtype.
 
     Raises:
@@ -99,9 +100,9 @@ def _run_worker(folder: Path) -> str:
 
 
 def _lists_of_nvidia() -> Dict[str, str]:
-    """Return variables that make the pass of stock TensorFlow 1.15 use NVIDIA's lists.
+    """Return environment variables that make stock TensorFlow 1.15's pass use NVIDIA's lists.
 
-    An op that the user's variables move to another list stays on that list. In NVIDIA's lists
+    An op that the user's own variables move to another list stays there. In NVIDIA's lists
     Softmax, LogSoftmax, Log and Log1p are gray instead of black, and Einsum is white. Source:
     ``auto_mixed_precision_lists.h`` of NVIDIA/tensorflow, branch r1.15.5+nv23.03.
     """
@@ -153,7 +154,7 @@ def _reason(log: str) -> str:
 
 
 def keep_in_float32(op: str, lists: Colors) -> str:
-    """Return assignments for a shell that keep all nodes of type ``op`` in float32."""
+    """Return environment variables, as a shell sets them, that keep all ``op`` nodes in float32."""
     color = lists.get(op, "black")
     moved = "" if color == "black" else f"{PREFIX}{_NAMES[color]}_REMOVE={op} "
     return f"{moved}{PREFIX}{_NAMES['black']}_ADD={op}"

@@ -165,7 +165,7 @@ def test_training_and_answers_without_a_stream(tmp_path):
     for broken in (False, True):
         assert streams(f"{predict} x.json", (2,), broken, tmp_path)[:2] == (0, answers)
     for words, lost, line in (
-        (predict, (0,), "input is closed; name a file"),
+        (predict, (0,), "input is closed; give the name of a file"),
         (f"{predict} x.json", (1,), "output is closed, so the answers"),
     ):
         code, _, err = streams(words, lost, False, tmp_path)

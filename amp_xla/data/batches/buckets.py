@@ -6,7 +6,7 @@ up with rows of weight 0.
 
 Packed rows hold several samples: next to no padding, and one shape. ``models.packed`` keeps the
 samples of a row apart. The histogram of lengths decides once which lengths share a row, by best fit
-(Krell et al., arXiv:2107.02027); each epoch draws which samples of these lengths do.
+(Krell et al., arXiv:2107.02027); each epoch draws the samples that have these lengths.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ GAIN = 0.001  # a further slot per row must save at least this share of the rows
 
 
 def filled(sample_ids: np.ndarray, rows: int) -> np.ndarray:
-    """Return ``sample_ids`` with empty rows, -1, appended up to ``rows``."""
+    """Return ``sample_ids`` filled up with rows of -1, which hold no sample, to ``rows`` rows."""
     missing = np.full((rows - len(sample_ids), *sample_ids.shape[1:]), -1, np.int64)
     return np.concatenate([sample_ids, missing])
 
@@ -34,9 +34,10 @@ def filled(sample_ids: np.ndarray, rows: int) -> np.ndarray:
 def laid(grid: np.ndarray, sizes: np.ndarray, length: int) -> Tuple[np.ndarray, ...]:
     """Lay the items of each row end to end in ``length`` places.
 
-    ``grid`` has the items' numbers, int [R, S], -1 = no item. ``sizes[n]`` is the number of places
-    of item n; the last size is 0. Returns three arrays, int [R, length], for each place: the
-    item, the place within the item, and the item's column in ``grid``, -1 after the last item.
+    ``grid`` has the numbers of each row's items, int [R, S], -1 = no item. Item n takes
+    ``sizes[n]`` places; the last size is 0, for item -1. Returns three arrays, int [R, length].
+    They say for each place which item is there, which place of the item this is, and which column
+    of ``grid`` the item comes from (-1 after the last item).
     """
     ends, columns = sizes[grid].cumsum(1), np.arange(length)
     slots = (columns[:, None] >= ends[:, None, :]).sum(2)
@@ -73,7 +74,7 @@ class Batches:
       batch_size: rows of a batch.
       seed: decides the order.
       shuffle: False keeps the order of the corpus within each bucket, shortest bucket first.
-      shape: rows per step and slots per row, for ``PackedBatches``.
+      shape: rows per step and slots per row; used only by ``PackedBatches``.
     """
 
     slots = 1  # samples per row
@@ -138,7 +139,7 @@ class Batches:
         return len(self._batch_lengths)
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
-        """Yield the batches of ``epoch`` from ``start`` on; ``_gather`` describes the arrays."""
+        """Yield the batches of ``epoch`` from step ``start`` on; see ``_gather`` for the arrays."""
         for length, sample_ids in self._plan(epoch)[start:]:
             yield self._gather(filled(sample_ids, self.rows), length)
 
@@ -156,12 +157,14 @@ class Batches:
     def _gather(self, sample_ids: np.ndarray, length: int) -> Batch:
         """Return the arrays of a batch of rows of ``length`` = L tokens.
 
-        ``sample_ids`` are int64 [R], or [R, S] for packed rows; -1 = empty, last in a row. Returns
-        ``token_ids``, ``segment_ids``: int32 [R, L], or [R, 2, L] if the texts of a pair are
-        encoded separately; 0 for padding. ``labels`` (int32 or float32) and ``weights`` (float32)
-        have the shape of ``sample_ids``, 0 in empty places; multi-label targets have one more axis.
+        ``sample_ids`` are int64 [R], or [R, S] for packed rows; -1 = no sample, after all samples
+        of a row. Returns ``token_ids``, ``segment_ids``: int32 [R, L], or [R, 2, L] if the texts of
+        a pair are encoded separately; 0 for padding. ``labels`` (int32 or float32) and ``weights``
+        (float32) have the shape of ``sample_ids``, 0 in empty places; multi-label targets have one
+        more axis.
         Packed rows also have ``position_ids``, int32 [R, L], counted from 0 in each sample, and
-        ``slots``, int32 [R, L], the number of a token's sample in its row, -1 for padding.
+        ``slots``, int32 [R, L]: for each token, the number of its sample in the row, from 0; -1 for
+        padding.
         """
         grid, texts = sample_ids.reshape(len(sample_ids), -1), self.encoded.texts
         shape = (len(grid), *[texts] * (texts > 1), length)
@@ -196,8 +199,8 @@ def choose_lengths(
 ) -> List[int]:
     """Return at most ``max_shapes`` ascending bucket lengths that minimise the total padding.
 
-    The result is exact, by dynamic programming over the samples' lengths, rounded up to a multiple
-    of ``MULTIPLE``.
+    Each sample's length is rounded up to a multiple of ``MULTIPLE``. For these lengths, dynamic
+    programming finds the exact minimum.
 
     Args:
       lengths: number of tokens of each sample, of training and dev texts.
@@ -276,7 +279,7 @@ class PackedBatches(Batches):
 
 
 def shared(packed: np.ndarray, items: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Assign items of these sizes to rows; ``packed`` is a result of ``pack`` for the sizes.
+    """Assign items to rows; ``packed``, from ``pack``, has the sizes of the items in each row.
 
     Returns:
       The items of each row, int64 [rows, slots]; empty slots, at the end, are -1.
@@ -327,7 +330,7 @@ def pack(counts: Sequence[int], length: int, slots: int) -> np.ndarray:
 
 
 def _fewest_slots(counts: Sequence[int], length: int) -> np.ndarray:
-    """Return the result of ``pack`` for the fewest slots that cost at most 0.1% more rows."""
+    """Return ``pack``'s result for the fewest slots; more would save at most 0.1% of the rows."""
     free = max(2, length // int(np.flatnonzero(counts)[0]))
     most = len(pack(counts, length, free)) * (1 + GAIN)
     each = (pack(counts, length, slots) for slots in range(2, free + 1))

@@ -26,7 +26,8 @@ def permutation(n: int, *numbers: int) -> np.ndarray:
 def uniform(samples: Iterable[int], count: int, *numbers: int) -> np.ndarray:
     """Draw ``count`` numbers in [0, 1) for each sample, float64 [samples, count].
 
-    The seed is ``numbers`` and the sample, so a sample has the same draws in any batch and rank.
+    The seed is ``numbers`` and the sample's id. So a sample gets the same numbers in every batch
+    and on every rank.
     """
     source = generator(0)
     seed = [number % _WORD for number in numbers]

@@ -31,13 +31,13 @@ class BatchSource(Protocol):
         """Return the number of batches per epoch, the same in every epoch."""
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
-        """Yield the batches of ``epoch`` from ``start`` on, without building those before."""
+        """Yield the batches of ``epoch`` from step ``start`` on; do not build earlier batches."""
 
 
 class MappedBatches:
-    """``batches`` with a function of (batch, epoch, step) applied to each batch.
+    """Batches that ``function`` makes from each (batch, epoch, step) of ``batches``.
 
-    Other attributes are those of ``batches``, which follow ``BatchSource``.
+    All other attributes are the attributes of ``batches``, which is a ``BatchSource``.
     """
 
     def __init__(self, batches: Any, function: Callable[[Batch, int, int], Any]) -> None:
@@ -47,7 +47,7 @@ class MappedBatches:
         return getattr(self._batches, name)
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Any]:
-        """Yield the batches of ``epoch`` from ``start`` on."""
+        """Yield the batches of ``epoch`` from step ``start`` on."""
         for step, batch in enumerate(self._batches.epoch(epoch, start), start):
             yield self._function(batch, epoch, step)
 
@@ -58,16 +58,16 @@ def sample_count(batch: Batch) -> int:
 
 
 class SharedBatch(NamedTuple):
-    """A batch of all ranks, and this rank's micro-batches, each with its ``SHARE``."""
+    """The ``whole`` batch of all ranks, and one rank's micro-batches, each with its ``SHARE``."""
 
     whole: Batch
     micro_batches: List[Batch]
 
 
 class RankShard(MappedBatches):
-    """A ``BatchSource`` with one rank's rows of the batches of ``whole``.
+    """A ``BatchSource`` of ``SharedBatch``: each batch of ``whole``, with one rank's rows of it.
 
-    Each rank divides its part of a batch into ``micro_batches``.
+    The rank divides its rows of a batch into ``micro_batches`` parts.
     """
 
     def __init__(self, whole: BatchSource, rank: int, size: int, micro_batches: int = 1) -> None:
@@ -101,7 +101,7 @@ class RankShard(MappedBatches):
 
 
 def whole(batches: Any) -> Any:
-    """Return the batches, or the batch, of all ranks together, from those of one rank."""
+    """Return the ``whole`` of a ``RankShard`` or a ``SharedBatch``; other batches are unchanged."""
     return getattr(batches, "whole", batches)
 
 

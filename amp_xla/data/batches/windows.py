@@ -1,8 +1,8 @@
 """Batches of texts in windows: all windows of a text are in one batch, and on one rank.
 
 A batch consists of groups with equally many rows; ranks and micro-batches take whole groups. A
-group holds whole texts. ``buckets.pack`` decides once which numbers of windows share a group. Each
-epoch draws which texts with these numbers do.
+group holds whole texts. ``buckets.pack`` decides once how many windows the texts of a group have,
+such as 3, 2 and 1. Each epoch draws texts with these numbers of windows.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from amp_xla.data.text.tokenizer import Encoded
 
 
 def owners(batch: Mapping[str, np.ndarray]) -> Tuple[np.ndarray, np.ndarray]:
-    """Return the text of each row, -1 for padding, and the row's position in the text."""
+    """Return each row's text (-1 for padding), and the position in it where the row begins."""
     texts = batch["sample_ids"]
     return batch.get("owners", texts), batch.get("begins", np.zeros(len(texts), np.int64))
 
 
 def rows_of_texts(batch: Mapping[str, np.ndarray]) -> Iterator[Tuple[int, np.ndarray]]:
-    """Yield the first row of each text of a batch, and all rows of the text, int64 [windows]."""
+    """Yield, for each text of a batch, its first row, and all its rows, int64 [windows]."""
     texts = owners(batch)[0]
     for row in np.flatnonzero(batch["sample_ids"] >= 0).tolist():
         yield row, np.flatnonzero(texts == texts[row])
 
 
 def means(values: np.ndarray, batch: Batch) -> np.ndarray:
-    """Return the mean over the windows of each row's text; ``values`` and result are [R]."""
+    """Return, for each row, the mean of ``values`` over all rows of its text; both are [R]."""
     texts = owners(batch)[0] + 1
     return (np.bincount(texts, values) / np.maximum(np.bincount(texts), 1))[texts]
 
@@ -39,17 +39,18 @@ def means(values: np.ndarray, batch: Batch) -> np.ndarray:
 class WindowBatches(Batches):
     """The batches of texts in windows; follows ``BatchSource``.
 
-    Arrays of samples have the values of a text in the place of its first window. More arrays:
-    ``owners`` and ``begins``, int64, the text of each row and the row's position in the text; -1
-    and 0 for padding. ``windows``, int32 [groups, rows of a group * slots], each window's text, by
-    its place in the group; -1 for padding.
+    ``sample_ids``, ``weights`` and ``labels`` have a text's values in the place of its first
+    window; its other windows are like padding. There are three more arrays. ``owners``, int64: the
+    text of each row, -1 for padding. ``begins``, int64: the position in the text where the row
+    begins, 0 for padding. ``windows``, int32 [groups, rows of a group * slots]: for each window,
+    the place in the group of the first window of its text; -1 for padding.
 
     Args:
       rows: batches whose samples are windows: one in each row, or packed rows.
       most: maximum number of windows of a text.
-      parts: micro-batches of a batch, of all ranks.
-      shape: rows of a batch and of a group; None = about as many rows as ``rows`` has, and equally
-        many groups per part, so that few rows are empty.
+      parts: number of micro-batches into which all ranks together divide a batch.
+      shape: rows of a batch, and rows of a group. None = a batch has about as many rows as in
+        ``rows``, each part has equally many groups, and few rows are empty.
     """
 
     def __init__(
@@ -126,7 +127,7 @@ class WindowBatches(Batches):
         return [flat[i] for i in source.permutation(len(flat))] if self._shuffle else flat
 
     def _gather(self, sample_ids: np.ndarray, length: int) -> Batch:
-        """Return the arrays of a batch; ``sample_ids`` are windows."""
+        """Return the arrays of a batch; here ``sample_ids`` are numbers of windows, not texts."""
         windows, owners = sample_ids, self._owners[sample_ids]
         number = np.where(windows < 0, 0, windows - self._firsts[owners])
         places = np.arange(windows.size).reshape(-1, self.group * self.slots)

@@ -1,1 +1,1 @@
-"""Text files and corpora to labelled texts, labels and token ids."""
+"""Turns text files and corpora into labelled texts, labels and token ids."""

@@ -35,7 +35,7 @@ class Request(NamedTuple):
     """The fields that a file must have, and the names by which columns are found.
 
     Attributes:
-      fields: names that flags give.
+      fields: the columns or JSON fields that flags name.
       header: ``yes``, ``no``; None = the first line shows whether it is a header.
       needs: names of ``Fields`` that the file must have.
       known: names of fields that are recognized without a flag.
@@ -53,8 +53,8 @@ def decide(table: Table, request: Request, run: Optional[Layout] = None) -> Layo
     """Return what the columns of a file are.
 
     Args:
-      table: its rows.
-      request: what is needed, and what flags name.
+      table: the rows of the file.
+      request: the fields that are needed, and the columns that flags name.
       run: layout of the training file, which applies if this file has the same columns.
 
     Raises:
@@ -108,9 +108,9 @@ def _decided(table: Table, request: Request, run: Optional[Layout]) -> Layout:
 
 
 def _with_row_names(table: Table) -> Table:
-    """Add an empty first cell to a header that has a cell less than the rows, as R writes it.
+    """Add an empty first cell to a header with one cell less than the rows, as R writes it.
 
-    If commas separate cells, the rows must begin with different numbers, not with parts of texts.
+    This needs rows that begin with different cells or, if commas separate cells, numbers.
     """
     (number, head), *below = table.rows[:EXAMINED]
     names = [row.partition("\t")[0] for _, row in below]
@@ -123,7 +123,7 @@ def _with_row_names(table: Table) -> Table:
 
 
 def _refuse_other_formats(table: Table, needs: Sequence[str]) -> List[List[str]]:
-    """Refuse other formats; return the cells of rows with as many columns as the first row."""
+    """Return the cells of the rows as wide as the first; raise ``DataError`` for other formats."""
     for begin, (name, program) in _FORMATS.items():
         if "label" in needs and all(re.match(begin, line) for _, line in table.rows):
             raise DataError(

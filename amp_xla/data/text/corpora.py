@@ -76,16 +76,16 @@ def pydoc() -> Parts:
 
 
 def _sides(values: Dict[str, Set[str]], column: str = "labels") -> Parts:
-    """Split texts into training and dev texts; leave out texts with several ``values``.
+    """Split texts with one value in ``values`` (text -> its values) into training and dev texts.
 
-    ``column`` is the attribute of ``Dataset`` that holds the value.
+    ``column`` is the attribute of ``Dataset`` that gets the value of a text.
     """
     samples = sorted((text, *each) for text, each in values.items() if len(each) == 1)
     return _parts([{"texts": text, column: value} for text, value in samples], "texts")
 
 
 def _parts(samples: Sequence[Dict[str, str]], decides: str) -> Parts:
-    """Return training and dev texts; ``decides`` is the field whose text decides the part."""
+    """Split samples into training and dev texts by the text in their field ``decides``."""
     if not samples:
         raise DataError(
             f"{LIBRARY}: no .py files with docstrings, which the built-in texts are made of; give "
@@ -176,7 +176,10 @@ def relations() -> Parts:
 
 
 def _heads(node: Any, triples: List[Any]) -> Iterator[Tuple[str, List[Any]]]:
-    """Yield signature and triples of a definition, then those of each inner definition."""
+    """Yield (signature, triples) of a definition, then of each inner definition.
+
+    ``triples`` are those of the definition that do not come from its signature.
+    """
     if isinstance(node, ast.ClassDef):
         word, verb, names = "class", "extends", [getattr(b, "id", "") for b in node.bases]
     else:
@@ -361,7 +364,7 @@ def docstrings(group: List[Tuple[str, str]]) -> List[str]:
 def _documents(node: Optional[ast.AST], public: bool = False) -> Iterator[str]:
     """Yield the docstrings of modules, classes, functions and methods.
 
-    ``public``: without private names and definitions inside functions, as in pydoc.
+    ``public``: leave out private names, and definitions inside functions, as ``pydoc`` does.
     """
     if isinstance(node, DOCUMENTED):
         name = getattr(node, "name", "")

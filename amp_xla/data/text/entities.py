@@ -53,7 +53,7 @@ def unpack(label: str) -> List[Entity]:
 
 
 def chunks(tags: Sequence[str]) -> List[Entity]:
-    """Return the entities of BIO, BIOES, BMES or BILOU tags, with positions in ``tags``.
+    """Return the entities of BIO, BIOES, BMES or BILOU tags; start and end are indices.
 
     An invalid sequence, such as I after O, begins a new entity, as in seqeval.
     """
@@ -119,7 +119,7 @@ def read(path: str, nested: bool = True, on_bad_line: str = "error") -> Dataset:
 
 
 def _columns(path: str, rows: Sequence[List[str]], kind: str) -> Tuple[Layout, str]:
-    """Return which columns are tokens and tags, and warnings; raise ``DataError`` if none are."""
+    """Return the layout, and warnings; raise ``DataError`` if tokens or tags are misplaced."""
     filled = [row for row in rows if row and row[0] != DOCUMENT] or [["", ""]]
     cells, first = numbers(filled[0]), [row[0] for row in filled]
     again = sum(a == b for a, b in zip(first, first[1:]))
@@ -138,14 +138,14 @@ def _columns(path: str, rows: Sequence[List[str]], kind: str) -> Tuple[Layout, s
 
 
 def _refuse_two_tags(path: str, rows: Sequence[List[str]]) -> None:
-    """Raise ``DataError`` if a second column has entity tags, as in GermEval, not chunk tags."""
+    """Raise ``DataError`` if two columns have entity tags, as in GermEval; chunk tags may stay."""
     columns = list(zip(*(row for row in rows if len(row) == len(rows[0]))))
     for i, column in enumerate(columns[1:-1], 1):
         names = {tag.partition("-")[2] for tag in column} - CHUNKS
         if names and all(map(TAG.fullmatch, column)):
             raise DataError(
-                f"{called(path)}: column {i} has tags, such as of {min(names)!r}, but the last "
-                f"column, {len(columns) - 1}, is read; remove one of them"
+                f"{called(path)}: column {i} has tags, too, e.g. of {min(names)!r}, "
+                f"but only the last column, {len(columns) - 1}, is read; remove one of the two"
             )
 
 
@@ -158,7 +158,7 @@ def split(line: str) -> List[str]:
 
 
 def _positions(tokens: Sequence[str]) -> str:
-    """Return a warning if most tokens are a character and its place in a word, such as a0."""
+    """Return a warning if most tokens, such as a0, are a character and its place in a word."""
     numbered = [token for token in tokens if POSITION.fullmatch(token)]
     if 10 * len(numbered) < 9 * len(tokens):
         return ""
@@ -212,14 +212,14 @@ def _entity(text: str, given: Any) -> Entity:
 
 
 def _tagged(table: Table, name: str) -> Iterator[Tuple[int, List[str]]]:
-    """Yield rows for ``_texts`` from objects: (line number, [token, tag]); [] ends a text."""
+    """Turn JSON objects into rows for ``_texts``: (line number, [token, tag]); [] ends a text."""
     for number, content in table.rows:
         try:
             record: Any = json_object(content)
             tokens, tags = record.get("tokens"), record.get(name)
             fit = isinstance(tokens, list) and isinstance(tags, list) and len(tokens) == len(tags)
             if fit and any(isinstance(tag, int) for tag in tags):
-                raise ValueError(f"{name}: the file does not name these numbers; write label names")
+                raise ValueError(f"{name} are numbers without names in the file; write label names")
             if not fit or not all(isinstance(word, str) for word in tokens + tags):
                 both = json.dumps([tokens, tags], ensure_ascii=False)[1:-1][:60]
                 raise ValueError(
@@ -276,7 +276,7 @@ def _texts(
 
 
 def _joined(content: Tuple[List[str], List[str]]) -> Tuple[str, List[Entity]]:
-    """Return the text of tokens and tags, and its entities in characters."""
+    """Join tokens to a text; return it, and the entities of the tags as positions in the text."""
     tokens, tags = content
     text = joined(tokens)
     if not text.strip():

@@ -38,8 +38,8 @@ class Labels:
         """Return the distinct labels: numbers by value (2 before 10), then text by code point.
 
         Raises:
-          DataError: there is only one label; or there are many samples, and more labels than half
-            their number.
+          DataError: there is only one label; or there are many samples, and the number of labels is
+            more than half the number of samples.
         """
         names = set(labels)
         if len(names) < 2:
@@ -115,7 +115,7 @@ class Labels:
 
 @dataclasses.dataclass(frozen=True)
 class Scale:
-    """The range of a task's labels, which are numbers; ``binary``: all are 0 and 1."""
+    """The range of a task's labels, which are numbers; ``binary``: each is 0 or 1."""
 
     low: float
     high: float
@@ -139,7 +139,7 @@ class Scale:
         return ((values - self.low) / (self.high - self.low)).astype(np.float32)
 
     def labels(self, values: Any) -> Any:
-        """Return labels from their values, an array or a tensor."""
+        """Turn scaled ``values``, an array or a tensor, back into labels."""
         return self.low + (self.high - self.low) * values
 
     def __len__(self) -> int:
@@ -159,7 +159,7 @@ class Scale:
 
 
 def many_numbers(names: Sequence[str]) -> Optional[bool]:
-    """Return whether labels are many numbers, or fractions; None if a label is no number."""
+    """Return whether labels are over 20 numbers, or fractions; None if a label is no number."""
     orders = list(map(_order, set(names)))
     if not all(kind == 0 and math.isfinite(number) for kind, number, _ in orders):
         return None
@@ -180,7 +180,7 @@ def alike(names: Sequence[str]) -> str:
 
 
 def several(names: Sequence[str]) -> str:
-    """Return a hint if some names seem to consist of others, such as 0,17; else an empty string."""
+    """Return a hint if names such as "0,17" seem to be several labels; else an empty string."""
     for separator in ",|;":
         parts = [{part.strip() for part in name.split(separator)} for name in names]
         times = collections.Counter(part for each in parts for part in each)

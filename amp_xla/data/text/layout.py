@@ -19,14 +19,15 @@ LABELLED, LABELLED_PAIRS = ("text", "label"), ("text", "pair", "label")  # requi
 class Known(NamedTuple):
     """Names of fields that are recognized without a flag.
 
-    ``texts`` are names of text and second text, which may be empty; the first pair found counts.
+    ``texts`` has pairs: the name of the text, and the name of the second text or "". The first pair
+    that is found in a file counts.
     """
 
     texts: Sequence[Tuple[str, str]]
     labels: Sequence[str] = ()
 
     def of_texts(self) -> List[str]:
-        """Return the known names of columns of first and second texts."""
+        """Return the known names of the columns that hold texts or second texts."""
         return [name for pair in self.texts for name in pair if name]
 
 
@@ -96,7 +97,7 @@ class Layout:
 
     @property
     def names(self) -> Dict[str, str]:
-        """Field -> name of its column, or of the field if columns have no names."""
+        """Field -> name of its column, or the field itself if columns have no names."""
         return {f: self.columns[i] if self.named else f for f, i in self.places.items()}
 
     def __str__(self) -> str:

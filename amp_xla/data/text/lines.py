@@ -57,7 +57,7 @@ class BadLine(NamedTuple):
 
 
 class LineError(DataError):
-    """An unusable line; ``index`` counts lines from 0, the message from 1."""
+    """An unusable line; ``index`` counts lines from 0, but the message counts from 1."""
 
     def __init__(self, index: int, reason: str) -> None:
         super().__init__(f"line {index + 1}: {reason}")
@@ -89,7 +89,7 @@ class Table(NamedTuple):
     def of(
         cls, path: str, lines: Sequence[str], bad: List[BadLine], comma: bool = False
     ) -> Table:  # fmt: skip
-        """Return the table in ``lines``; with ``comma``, of CSV whatever the file's name is."""
+        """Return the table in ``lines``; ``comma``: they are CSV, whatever the file's name is."""
         rows: Any = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
         name, first = plain_name(path).lower(), rows[0][1] if rows else ""
         if rows and (name.endswith(JSON_SUFFIXES) or JSON.match(first)):
@@ -131,8 +131,8 @@ def _misfits(rows: Sequence[Line]) -> int:
 def _quoted(path: str, lines: Sequence[str], mark: str) -> Tuple[List[Line], List[BadLine]]:
     """Parse a table with quotation marks; return rows with tabs between cells, and bad lines.
 
-    A row has the number of its last line. A mark inside a cell is doubled; or it has a backslash
-    before it, as in Spark and MySQL, if that gives fewer bad lines.
+    A row has the number of its last line. Quotation marks inside a cell are doubled, or have a
+    backslash before them, as in Spark and MySQL; the reading with fewer bad lines is taken.
     """
     spaces = any(map(_SPACED.search, lines[:2]))
     how: Dict[str, Any] = {"delimiter": mark, "skipinitialspace": spaces}
@@ -208,7 +208,7 @@ def _inside(rows: List[Tuple[int, Any]]) -> List[Tuple[int, Any]]:
 
 
 def json_object(content: Any) -> Dict[str, Any]:
-    """Return the JSON object in a line; an object stays as it is, others raise ``ValueError``."""
+    """Return the JSON object in ``content``, a line or parsed JSON; else raise ``ValueError``."""
     try:
         record = json.loads(content) if isinstance(content, str) else content
     except (ValueError, RecursionError) as error:
@@ -224,7 +224,7 @@ def cells_of(line: str) -> List[str]:
 
 
 def numbers(cells: Sequence[Any]) -> Tuple[str, ...]:
-    """Return the numbers of columns: their names in a file without a header."""
+    """Return "0", "1", ..., the names of columns in a file without a header."""
     return tuple(map(str, range(len(cells))))
 
 
@@ -293,7 +293,7 @@ def text_problem(text: str) -> Optional[str]:
 
 
 def refuse_encoding(path: str, data: bytes) -> None:
-    r"""Raise ``DataError`` if data are no text, are UTF-16, or have lines but no ``\n``.
+    r"""Raise ``DataError`` if data are no text, are UTF-16, or end their lines only with ``\r``.
 
     UTF-16 is known by its byte order mark, or by zeros in every other byte.
     """

@@ -45,13 +45,14 @@ class Files:
         raise NotImplementedError
 
     def dataset(self, path: str, run: Optional[Layout] = None) -> Dataset:
-        """Return the texts of a file; ``run``: the training file's layout, for another file."""
+        """Return the texts of a file; ``run``: layout of the training file, for other files."""
         raise NotImplementedError
 
     def read(self, seed: int, **training: Any) -> Tuple[Dataset, Dataset]:
         """Return training and dev texts; the built-in ones if no files are given.
 
-        ``seed`` decides which texts ``train_fraction`` takes; ``training`` is for ``dataset``.
+        ``seed`` decides which texts ``train_fraction`` takes. ``training`` are further arguments of
+        ``dataset``, for the training file only.
         """
         train, dev = _whole(self, **training)
         _whole.cache_clear()  # it may be large
@@ -74,7 +75,7 @@ class Files:
     def questions(
         self, path: str, lines: List[str], run: Layout, single: bool = False
     ) -> Tuple[List[str], Optional[Layout]]:
-        """Return the inputs of ``predict`` as ``readers.questions``; ``single``: one text each."""
+        """Return what ``readers.questions`` returns; ``single``: an input is one text, no pair."""
         # Without labels, the second texts are the targets.
         one = single or run.pair is None or run.label is None
         fields = ("text",) if one else ("text", "pair")
@@ -172,7 +173,7 @@ class VocabularyOptions:
     decides"""
 
     def tokenizer(self, texts: Sequence[str], bert: Optional[str] = None) -> Tokenizer:
-        """Return the tokenizer of folder ``bert``, of ``vocab``, or one trained on ``texts``."""
+        """Return the tokenizer of folder ``bert``, else of ``vocab``, else learn from ``texts``."""
         if bert:
             return Tokenizer.of_folder(bert, self.lowercase)
         if self.vocab:
@@ -181,7 +182,7 @@ class VocabularyOptions:
         return Tokenizer.train(texts, self.vocab_size, lowercase=self.lowercase)
 
     def defaults(self, bert: Optional[str]) -> Dict[str, Any]:
-        """Return defaults from the folder ``bert``: whether to lower-case."""
+        """Return the options whose defaults the folder ``bert`` decides: ``lowercase``."""
         if bert is None:
             return {}
         if not os.path.isdir(bert):

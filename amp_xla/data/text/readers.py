@@ -59,7 +59,7 @@ class Dataset:
 
     @property
     def columns(self) -> Layout:
-        """The layout, also of built-in texts."""
+        """The layout; built-in texts get one without a header."""
         places = {field: i for i, field in enumerate(self.fields)}
         return self.layout or Layout("tab", False, numbers(list(places)), **places)
 
@@ -104,8 +104,8 @@ def read(
       text_field, pair_field, label_field, header, needs, known: see ``columns.Request``.
       on_bad_line: ``"error"`` raises for unusable lines, ``"skip"`` returns them in ``bad_lines``.
       numbers: labels must be finite numbers; they become their shortest text (``1.0`` is ``1``).
-      separator: text between the labels of a sample, which in JSON may be a list; a sample may have
-        no label. None = each sample has one label.
+      separator: text between the labels of a sample; in JSON, they may also be a list. A sample may
+        have no label. None = each sample has one label.
       run: layout of the training file; see ``columns.decide``.
     """
     table = Table.read(path)
@@ -151,8 +151,9 @@ def collected(
 ) -> Dataset:
     """Return the samples of a file; raise ``DataError`` for bad lines, or if there are no samples.
 
-    ``places`` are line numbers and contents. ``sample`` turns a content into text, second text and
-    label, or raises ``ValueError`` with the reason. ``bad``: lines already known to be unusable.
+    ``places`` has (line number, content) of each sample. ``sample`` turns a content into (text,
+    second text, label), or raises ``ValueError`` with the reason. ``bad``: lines already known to
+    be unusable.
     """
     samples: List[Sequence[Optional[str]]] = []
     for number, content in places:
@@ -186,7 +187,7 @@ def text_value(record: Dict[str, Any], field: str, allowed: str = "a text is a s
 
 
 def label_value(record: Dict[str, Any], field: str, separator: Optional[str] = None) -> str:
-    """Return the label in a field, or all with ``separator``; errors as in ``text_value``."""
+    """Return a field's label, or its labels joined by ``separator``; raise as ``text_value``."""
     value = record.get(field)
     if isinstance(value, str) and LISTED.fullmatch(value):
         try:  # as pandas writes lists; numpy writes them without commas
@@ -233,11 +234,11 @@ def questions(
 ) -> Tuple[List[str], Optional[Layout]]:
     """Return an input of ``predict`` for each line of a file, or for each object in JSON.
 
-    A header and a sample with a blank text have an empty input.
+    The input is empty for a header, and for a sample with a blank text.
 
     Args:
       path, lines: name and content of the file.
-      run: layout of the run's training file; this file may lack the label's column.
+      run: layout of the run's training file; the file at ``path`` may lack its label column.
       fields: fields that make an input: ``text``, or ``text`` and ``pair``.
       known: names of fields that are recognized in a file with other columns.
 
@@ -295,7 +296,7 @@ def _inputs(table: Table, layout: Layout, fields: Sequence[str], count: int) -> 
 
 
 def split(labels: Any, separator: str) -> List[Any]:
-    """Split a value that is a text into labels, without blank ones; a number is one label."""
+    """Split a text into labels, and drop blank ones; a value that is no text is one label."""
     parts = labels.split(separator) if isinstance(labels, str) else [labels]
     return [part for part in parts if not isinstance(part, str) or part.strip()]
 

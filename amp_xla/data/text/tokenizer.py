@@ -87,9 +87,9 @@ class Encoded:
     def fitting(cls, samples: Iterable[Part], length: int, stride: int = 0) -> Encoded:
         """Fit each sample into one row of at most ``length`` tokens, or into windows.
 
-        With a stride of 0, tokens that do not fit are cut off. Above 0, a window begins ``stride``
-        tokens after the window before it, or fewer, so that no token is left out. The last window
-        ends with the sample, so all windows are equally long.
+        With a stride of 0, tokens that do not fit are cut off. With a larger stride, a window
+        begins ``stride`` tokens after the window before it, or fewer, so that no token is left out.
+        The last window ends with the sample, so all windows are equally long.
         """
         rows, firsts, lost = [], [], []
         begins: List[int] = []
@@ -178,8 +178,8 @@ class Tokenizer:
         """Read the tokenizer of pretrained weights or of a checkpoint.
 
         The folder has ``vocab.txt`` or Hugging Face's ``tokenizer.json``, and perhaps
-        ``tokenizer_config.json``. ``lowercase`` overrides its setting; None = that setting, else
-        True.
+        ``tokenizer_config.json``. ``lowercase``: None = as the folder says, or True if it does not
+        say.
         """
         rules = vocabulary.rules(folder, warn=True)
         if lowercase is not None:
@@ -233,8 +233,8 @@ class Tokenizer:
         the longer text of a pair, as in bert4keras' ``encode(maxlen=max_length)``. If an element of
         ``pairs`` is None, its sample has one text.
 
-        With ``stride``, ``Encoded.fitting`` cuts such a sample into windows. Each window of a pair
-        has the shorter text, or as much of it as fills half a row, and a part of the longer one.
+        With ``stride``, ``Encoded.fitting`` cuts long samples into windows instead. Each window of
+        a pair has the shorter text, or as much of it as fills half a row, and a part of the longer.
         """
         length = sys.maxsize if max_length is None else max_length
         parts, lost = [], []

@@ -166,7 +166,7 @@ def _member(path: str, raw: Any) -> Any:
 
 
 def _files_in(archive: zipfile.ZipFile) -> List[str]:
-    """Return the names of the files, without those that macOS adds."""
+    """Return the names of the files in an archive, without files that macOS adds."""
     names = (n for n in archive.namelist() if not n.endswith("/") and not n.startswith("__MACOSX"))
     return [name for name in names if not os.path.basename(name).startswith(".")]
 
@@ -175,13 +175,13 @@ def _raw(path: str) -> io.BufferedReader:
     if path != "-":
         return open(path, "rb")
     if sys.stdin is None or "stdin" in output.CLOSED:
-        raise DataError("standard input is closed; name a file")
+        raise DataError("standard input is closed; give the name of a file")
     content: Any = io.BytesIO(_whole(sys.stdin.buffer, path, MEMORY))
     return io.BufferedReader(content)  # which can peek
 
 
 def _whole(file: Any, path: str, most: int) -> bytes:
-    """Read a file, a pipe or a device of at most ``most`` bytes."""
+    """Read all of a file, pipe or device; raise ``DataError`` beyond ``most`` bytes."""
     content = io.BytesIO()
     for part in iter(lambda: file.read(1 << 20), b""):
         content.write(part)
@@ -217,8 +217,8 @@ def extra(module: str, use: str, packages: Optional[str] = None) -> Any:
 def read_bytes(path: str, most: Optional[int] = None) -> bytes:
     """Return the decompressed content of a file of at most ``most`` bytes; see ``opened``.
 
-    None = a quarter of the memory. With a number, pipes are refused: the file is in a folder that
-    may come from somebody else.
+    ``most``: None = a quarter of the memory. If it is a number, pipes are refused, because the
+    file's folder may come from somebody else.
     """
     if most is not None and os.path.exists(path) and not os.path.isfile(path):
         raise DataError(f"{path}: not a regular file")
@@ -227,7 +227,7 @@ def read_bytes(path: str, most: Optional[int] = None) -> bytes:
 
 
 def plain_name(path: str) -> str:
-    """Return a file name without .gz and the like; the name of the only file in a .zip."""
+    """Return a file name without .gz and the like; for a .zip, the name of the only file in it."""
     if path.lower().endswith(".zip") and os.path.isfile(path):
         with contextlib.suppress(OSError, *_NO_ZIP), zipfile.ZipFile(path) as archive:
             names = _files_in(archive)

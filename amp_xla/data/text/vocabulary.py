@@ -186,13 +186,13 @@ def rules(folder: str, warn: bool = False) -> Rules:
 
 
 def settings(rules: Rules) -> Dict[str, Any]:
-    """Return the content of ``tokenizer_config.json``, from which ``rules`` are read."""
+    """Return the content of a ``tokenizer_config.json`` from which ``rules`` can be read again."""
     values = {key: getattr(rules, field) for field, (key, _) in _KEYS.items()}
     return {**values, "rules": _HF if rules.hugging_face else "bert4keras"}
 
 
 def _whole(folder: str) -> Dict[str, Any]:
-    """Return the content of ``tokenizer.json``, empty without the file; refuse other tokenizers."""
+    """Return the content of ``tokenizer.json``, {} without it; refuse tokenizers unlike BERT's."""
     source = os.path.join(folder, WHOLE)
     whole = json_file(source)
     for part, kind in _PARTS.items() if whole else ():

@@ -39,8 +39,8 @@ class Kernel:
       kind: ``kLoop`` or ``kInput`` (operations fused by XLA; the second also sums or transposes),
         the function of a library, or the operation if it was not fused.
       products: FLOPs of its matrix products.
-      read, written: bytes; of a tensor that is gathered or sliced, the part that is used.
-      model: microseconds by XLA's model of a fusion; 0 for other kernels.
+      read, written: bytes; if only a part of a tensor is gathered or sliced, that part counts.
+      model: microseconds by XLA's cost model; 0 for kernels that are no fusions.
       result: the largest result, with its layout, e.g. ``f16[64,384,768]{2,1,0}``.
       operations: the TensorFlow operations that it comes from, separated by blanks.
     """
@@ -66,7 +66,7 @@ class Kernel:
 
 
 def kernels(module: bytes, gpu: Mapping[str, Any]) -> List[Kernel]:
-    """Compile XLA's ``HloModuleProto`` for a GPU; return the kernels in their order.
+    """Compile XLA's ``HloModuleProto`` for a GPU; return the kernels, each after its inputs.
 
     Args:
       gpu: values of ``target.txtpb``, XLA's description of a GPU.
@@ -111,7 +111,7 @@ def program() -> Path:
     if not path.exists():
         if shutil.which("g++") is None:
             raise UnsupportedError(
-                "g++ is missing, which builds a small program on first use; install it, "
+                "g++, which builds a small program on first use, is missing; install it, "
                 "e.g. with apt-get install g++"
             )
         note(f"building {path}, once, about 20 seconds ...")

@@ -166,7 +166,7 @@ def test_positions_behind_tokens_cause_a_warning(tmp_path):
      "data: column 0 has numbers of tokens or texts; the token must be "),
     ("1 EU B-ORG O\n\n1 no O O\n", "data: column 0 has numbers of tokens"),
     ('{"tokens": ["EU"], "ner_tags": [3]}',
-     "data:1: ner_tags: the file does not name these numbers; write label names"),
+     "data:1: ner_tags are numbers without names in the file; write label names"),
     ('{"tokens": ["a"], "tags": ["O"]}\n{"tokens": ["a", "b"], "tags": ["O"]}',
      r'data:2: tokens and tags are \["a", "b"\], \["O"\]; needed: equally long lists of strings'),
     ('{"tokens": "EU", "tags": ["O"]}', 'data:1: tokens and tags are "EU", .* equally long'),
