@@ -77,6 +77,9 @@ class Policy:
     def __repr__(self) -> str:
         return "Policy(" + ", ".join(repr(name) for name in self.names) + ")"
 
+    def __reduce__(self) -> Any:
+        return type(self), self.names  # TensorFlow 1.15's bfloat16 type cannot be pickled
+
 
 def _cast(tree: T, dtype: str) -> T:
     return arrays.map_floats(lambda x: arrays.cast(x, dtype), tree)

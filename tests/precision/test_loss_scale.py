@@ -141,7 +141,8 @@ def test_a_new_rule_is_a_class_with_an_adjust_and_nothing_else(session):
     ("compute=float64,p=bf16", "bfloat16 float64 float64"),
 ])  # fmt: skip
 def test_keys_and_defaults(text, names):
-    assert " ".join(get_policy(text).names) == names
+    policy = get_policy(text)
+    assert " ".join(policy.names) == names and pickle.loads(pickle.dumps(policy)) == policy
 
 
 @pytest.mark.parametrize("text, said", [
