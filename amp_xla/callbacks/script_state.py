@@ -142,7 +142,7 @@ class ScriptState:
             lost.sort(key=len)
             note(
                 f"warning: this script has no {', '.join(lost[:3])}, which the checkpoint holds: "
-                f"the resume is exact only if a callback creates them again before it reads them"
+                f"the resume is exact only if a callback sets them again before it reads them"
             )
 
     def _values(self, slots: Mapping[str, script_walk.Slot]) -> Dict[str, Tuple[str, Arrays]]:

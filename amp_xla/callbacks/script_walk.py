@@ -48,8 +48,8 @@ def walk(roots: Mapping[str, Any]) -> Tuple[Dict[str, Slot], Dict[str, Any]]:
     """Return the values that callbacks and other objects can reach, and the objects that hold them.
 
     Values are attributes, class variables, items of containers, and variables of the script's
-    functions (defaults, ``nonlocal``, ``global``). The walk goes on in values that are the
-    script's objects.
+    functions (defaults, ``nonlocal``, ``global``). Values that are
+    objects of the script are searched in turn.
 
     Args:
       roots: name -> callback or other object; names of values begin with it.
@@ -83,7 +83,7 @@ def walk(roots: Mapping[str, Any]) -> Tuple[Dict[str, Slot], Dict[str, Any]]:
 
 
 def _parts(thing: Any) -> Iterator[Tuple[str, Any, Any]]:
-    """Yield name, value and setter of what an object, class, function or container holds."""
+    """Yield name, value and setter of each thing in an object, class, function or container."""
     if isinstance(thing, types.FunctionType):
         yield from _outside(thing)
     elif isinstance(thing, _FUNCTIONS):

@@ -129,7 +129,7 @@ class FitStep:
             raise AmpXlaError(
                 f"{self._ranks.world.size} ranks train together, but {name} averages no gradients; "
                 f"compile with optimizer=LossScaleOptimizer({name}(...)) of "
-                f"amp_xla.precision.optimizer; with None as second argument it scales no loss"
+                f"amp_xla.precision.optimizer; its second argument may be None = no loss scaling"
             )
         inner = inner_of(self.optimizer.inner)
         # Horovod's DistributedOptimizer has its own get_gradients.

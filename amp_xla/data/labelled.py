@@ -242,7 +242,7 @@ def _repeated(train: Dataset, dev: Dataset) -> str:
 
 
 def token_dropout(batches: Any, rate: float, tokenizer: Tokenizer, seed: int = 0) -> Any:
-    """Replace a share of the ordinary tokens by [MASK], or by [UNK] without [MASK].
+    """Replace a share of the ordinary tokens by [MASK], or [UNK] if there is no [MASK].
 
     A classifier trained on few texts relies on single words, unless some are hidden (word
     dropout: Iyyer et al., "Deep Unordered Composition Rivals Syntactic Methods", ACL 2015). The

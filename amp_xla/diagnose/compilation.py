@@ -26,7 +26,7 @@ class KernelReport(compiler.Kernel):
 
     @property
     def what(self) -> str:
-        """Return the kernel's name in tables: a library's function, or how XLA made it."""
+        """Return what tables call the kernel: a library's function, or the kind of XLA's fusion."""
         return self.kind if self.library else _FUSED.get(self.kind, f"not fused: {self.kind}")
 
 

@@ -132,7 +132,7 @@ def _other_numbers(trained: Set[str], model: Any, module: Any) -> str:
 
 
 def _unmapped(model: Any, built: Sequence[Any]) -> List[str]:
-    """Return the names of the weights that are not in a bert4keras checkpoint of ``built``."""
+    """Return the names of weights outside the transformers ``built``, as bert4keras saves them."""
     held = {id(v) for transformer in built for v in encoders.variables(transformer).values()}
     names = (weight.name for weight in model.weights if id(weight) not in held)
     return [name for name in names if "Relative-Position" not in name]  # constants

@@ -93,7 +93,7 @@ class TrainingGraph:
         return arrays
 
     def feed_shapes(self, batch: Optional[Sequence[Any]]) -> Dict[str, List[int]]:
-        """Return placeholder -> shape of its array in ``batch``; None = 32 rows of 128 tokens."""
+        """Return placeholder -> shape of its array; without ``batch``, 32 rows of 128 tokens."""
         if batch is None:
             return {
                 name: [d or (128 if i else 32) for i, d in enumerate(shape)]

@@ -68,7 +68,7 @@ def shared(batch: Mapping[str, np.ndarray]) -> Dict[str, jax.Array]:
 
 
 class JaxEngine(Engine):
-    """The engine of a JAX job. Its program contains the policy, so no executed graph is checked."""
+    """The engine of a JAX job. The program itself casts, so no rewritten graph is checked."""
 
     metric_names = ("accuracy",)
 

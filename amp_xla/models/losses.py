@@ -65,7 +65,7 @@ def divergence(first: Any, second: Any) -> Any:
 
 
 def divergence_of_several(first: Any, second: Any) -> Any:
-    """Build each label's ``divergence``, with the classes present and absent; return their sum."""
+    """Return the sum over labels of ``divergence`` between two classes: label present, absent."""
     first, second = (tf.cast(x, tf.float32) for x in (first, second))
     return tf.reduce_sum((tf.sigmoid(first) - tf.sigmoid(second)) * (first - second), -1)
 

@@ -65,7 +65,7 @@ def nan_gradient_if_not_finite(loss: Any) -> Any:
 
 
 def as_tensor(gradient: Any) -> Any:
-    """Return a gradient as float32 if it has Python numbers or half precision; others unchanged."""
+    """Return a gradient, as float32 if it has Python numbers or half precision."""
     parts = tf.nest.flatten(gradient)
     if parts and all(isinstance(part, (int, float)) for part in parts):
         return tf.convert_to_tensor(gradient, tf.float32)

@@ -26,11 +26,11 @@ ASSIGNS = ("Assign", "ResourceScatter", "Scatter", "StatefulPartitionedCall")
 
 
 class Updates(list):
-    """Operations of a step, to which Keras' train function adds the updates of layers.
+    """List of a step's operations; Keras' train function appends the updates of layers to it.
 
     Args:
       operations: operations of the optimizer.
-      gate: function from the updates of layers to operations that replace them.
+      gate: gets the updates of layers; returns operations to run instead, skipped with the step.
     """
 
     def __init__(self, operations: Iterable[Any], gate: Callable[[Sequence[Any]], List[Any]]):

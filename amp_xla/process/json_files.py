@@ -43,8 +43,8 @@ def encode(value: Mapping[str, Any]) -> bytes:
 def decode(data: bytes, kind: Kind = dict) -> Any:
     """Return the value in ``data``: a JSON object, or another ``kind`` such as a list.
 
-    Whole numbers beyond 64 bits become floats, which ``require`` refuses as whole numbers; e.g.
-    transformers writes 10^30 as ``model_max_length`` for "no limit".
+    Whole numbers beyond 64 bits become floats, so ``require`` refuses them where a whole number is
+    needed. For example, transformers writes 10^30 as ``model_max_length`` for "no limit".
 
     Raises:
       ValueError: the value is of another kind, nested too deep, or a number beyond float's range.

@@ -76,7 +76,7 @@ class Ranks:
     def micro_batches(self, accumulate: int) -> int:
         """Return the number of micro-batches per update and rank.
 
-        A run that is resumed on fewer ranks has more of them, so that they do not become larger.
+        A run resumed on fewer ranks has more micro-batches, so that each keeps its size.
         """
         return -(-accumulate * self.first_size // self.world.size)
 
@@ -190,7 +190,7 @@ def current() -> Ranks:
 
 
 def join() -> Ranks:
-    """Join the processes that the launcher started; return these ranks, as ``current`` does later.
+    """Join the processes that the launcher started; return the ``Ranks``, also for ``current``.
 
     Call it after precision and XLA were set.
 

@@ -191,7 +191,8 @@ class Loop:
     def between(self, watch: SignalWatch, flags: Sequence[float] = ()) -> None:
         """Evaluate, save and stop between two steps, if due.
 
-        Several ranks agree on this only if one of ``flags`` (the last ``StepResult.flags``) is set.
+        Several ranks ask each other only if one of ``flags``, the last ``StepResult.flags``, is
+        set. Otherwise nothing is due.
         """
         state, several = self.state, self.engine.ranks.several
         stop, due = (False, False) if several and not any(flags) else self._agree(watch)

@@ -112,7 +112,7 @@ class WindowBatches(Batches):
         return [(leads[bucket == number], sizes[bucket == number]) for number in numbers]
 
     def _plan(self, epoch: int) -> List[Tuple[int, np.ndarray]]:
-        """Return each batch's length, and its windows, int64 [rows], or [rows, slots] if packed."""
+        """Return per batch: tokens per row; its windows, int64 [rows], if packed [rows, slots]."""
         source, buckets = generator(self._seed, epoch), []
         for (leads, sizes), packed in zip(self._units(epoch), self._packed):
             groups = shared(packed, np.arange(len(leads)), sizes)

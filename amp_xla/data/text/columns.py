@@ -318,7 +318,7 @@ def _differ(cells: Sequence[str]) -> bool:
 def _doubtful(
     places: Dict[str, int], columns: Sequence[Sequence[str]], kinds: Sequence[str]
 ) -> List[int]:
-    """Return the columns chosen as texts that seem to be numbers, ids or labels."""
+    """Return the columns that were chosen as texts, but seem to be numbers, ids or labels."""
     texts = [places[field] for field in ("text", "pair") if field in places]
     others = [i for i, kind in enumerate(kinds) if kind == "text" and _differ(columns[i])]
     doubtful = [i for i in texts if kinds[i] == "number" or (kinds[i] == "id" and others)]

@@ -58,7 +58,7 @@ class Labels:
     def ids(self, labels: Sequence[str], share: float = 1.0) -> np.ndarray:
         """Return the ids of labels, int32 [len(labels)].
 
-        ``share``: ``train_fraction``, for the message about labels that are new in dev texts.
+        ``share`` is ``train_fraction``; only the error about labels that training lacks uses it.
         """
         index = {name: i for i, name in enumerate(self.names)}
         unseen = sorted(set(labels) - set(index), key=_order)

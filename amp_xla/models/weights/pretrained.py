@@ -1,7 +1,7 @@
 """A folder of pretrained weights (``--bert``): its configuration, and tensors that fit a model.
 
-Google's and bert4keras' checkpoints and Hugging Face folders are read alike: by Google's names, and
-with a line about tensors that are not used.
+Google's and bert4keras' checkpoints and Hugging Face folders are read in one way: tensors get
+Google's names, and a line is printed about tensors that are not used.
 """
 
 from __future__ import annotations

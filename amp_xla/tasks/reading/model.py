@@ -27,9 +27,10 @@ def threshold() -> Any:
 
 
 def loss(inputs: Dict[str, Any], scores: Any) -> Any:
-    """Build the mean cross-entropy of first and last token over [CLS] and passage, float32 [B].
+    """Build the loss, float32 [B]: the mean cross-entropy of an answer's first and last token.
 
-    It is 0 for rows with the label -1: their answer is not in the tokens.
+    The softmax is over [CLS] and the passage. The loss is 0 for rows with the label -1, whose
+    answer is not in the tokens.
     """
     # AMP converts neither this operation nor those that use its result.
     scores = tf.ensure_shape(tf.cast(scores, tf.float32), scores.shape)

@@ -293,9 +293,9 @@ class SlotFiles:
 def two_packages() -> Tuple[bytes, bytes]:
     """Return training lines and dev lines: a label and two slots, made from two docstrings.
 
-    The docstrings of a line are from the same package. The label says which of the two packages
-    with most docstrings it is. The words of each docstring are the values of a slot. A docstring
-    is the first one in eight lines; none is both in training lines and in dev lines.
+    Of the two packages with most docstrings, both docstrings of a line are from one, and the label
+    says from which. The words of a docstring are the values of a slot. Each docstring is the first
+    slot of eight lines. No docstring is both in training lines and in dev lines.
     """
     parts = []
     common = collections.Counter(corpora.pydoc()[0].labels or []).most_common(2)

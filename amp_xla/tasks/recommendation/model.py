@@ -1,4 +1,4 @@
-"""Click models: a dense tower, on each rank, over an embedding table spread over ranks.
+"""Click models: each rank has the dense tower, and some rows of the embedding table.
 
 ``dlrm`` (Naumov et al., arXiv 1906.00091): a tower over the numbers, dot products of all pairs of
 vectors, and a tower over the products. ``deepfm`` (Guo et al., arXiv 1703.04247): the sum of a

@@ -148,7 +148,7 @@ class TripleScores(ExtractionScores):
     unit = "triples"
 
     def rows(self) -> np.ndarray:
-        """Add how many predicted triples touch a true one, and how many true ones are touched."""
+        """Append two counts: predicted triples that touch a true one, and true ones touched."""
         partial = [
             [sum(any(map(one.touches, b)) for one in set(a)) for a, b in ((f, g), (g, f))]
             for f, g in zip(self.found, self.gold)
@@ -163,7 +163,7 @@ class TripleScores(ExtractionScores):
 
 
 def scored(checkpoint: Checkpoint, samples: Samples) -> Scorer:
-    """Check the predicates of samples; return the function that scores the answers to them."""
+    """Check the samples' predicates; return the function that scores answers for the samples."""
     return TripleScores.scorer(
         checkpoint, samples, unpack, lambda answer: [Triple(**each) for each in answer["spo_list"]]
     )

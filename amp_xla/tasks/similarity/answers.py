@@ -33,8 +33,8 @@ _CROSS_ENCODER = {
 def evaluate(infer: Infer, data: Labelled, threshold: Optional[Any]) -> Dict[str, float]:
     """Return Spearman's correlation over all pairs, and the accuracy if labels are 0 and 1.
 
-    ``infer`` outputs ``scores`` [B]. ``threshold`` is set to the value with the highest accuracy;
-    None = use 0.5.
+    ``infer`` outputs ``scores`` [B]. ``threshold`` is a variable, in which the threshold with the
+    highest accuracy is stored. If it is None, the threshold is 0.5.
     """
     from amp_xla.backend import K
 
@@ -54,7 +54,7 @@ def evaluate(infer: Infer, data: Labelled, threshold: Optional[Any]) -> Dict[str
 def predict(
     config: Any, checkpoint: Checkpoint, lines: Sequence[str], query: Optional[str] = None
 ) -> Answers:
-    """Return the score of each pair: ``query`` and a line, or the two texts of a line."""
+    """Return the score of ``query`` and each line; without ``query``, of each line's two texts."""
     pairs = lines
     if query is not None:
         query, *others = map(readers.one_line, [query, *lines])
