@@ -49,7 +49,7 @@ class CachedDecoder:
             )  # fmt: skip
 
         self._source_cache = cache(2 * self._count, rows, heads, source)
-        self._target_cache = cache(rows, beams, 2 * self._count, heads, target)
+        self._target_cache = cache(2 * self._count, rows, beams, heads, target)
         self._source_ids = tf.placeholder(tf.int32, [rows, source])
         self._tokens, self._parents, self._positions = (
             tf.placeholder(tf.int32, [rows, beams]) for _ in range(3)
@@ -105,8 +105,11 @@ class CachedDecoder:
     def _next_step(self) -> List[Any]:
         """Build the probabilities after one more token, and the operation that caches the token."""
         source_cache = tf.unstack(self._source_cache.read_value())
-        earlier = tf.gather(self._target_cache.read_value(), self._parents, axis=1, batch_dims=1)
-        target_cache = tf.unstack(earlier, axis=2)
+        shape = self._target_cache.shape.as_list()
+        beams = tf.reshape(self._target_cache.read_value(), [shape[0], -1, *shape[3:]])
+        parents = self._parents + self.beams * tf.range(self.rows)[:, None]
+        earlier = tf.gather(beams, tf.reshape(parents, [-1]), axis=1)
+        target_cache = tf.unstack(tf.reshape(earlier, shape))
         steps = tf.range(self.target)
         is_current = tf.cast(tf.equal(steps, self._number), tf.float32)[:, None]
         future_bias = mask_bias(steps <= self._number)
@@ -127,7 +130,7 @@ class CachedDecoder:
         vectors = self._transform(self._tokens, 1, self._positions, attend)
         probabilities = self._project(tf.reshape(vectors, [-1, vectors.shape[2]]))
         with tf.control_dependencies([earlier]):
-            caching = self._target_cache.assign(tf.stack(cached, axis=2), read_value=False)
+            caching = self._target_cache.assign(tf.stack(cached), read_value=False)
         return [probabilities, caching]
 
     def _transform(self, token_ids: Any, segment: int, positions: Any, attend: Attend) -> Any:
