@@ -138,9 +138,10 @@ def route_to(host: str) -> Tuple[str, str]:
 
 
 def variables(slot: Any, address: str, interface: str, port: int) -> Dict[str, str]:
-    """Return Horovod's environment variables for the rank in a slot from ``assign``.
+    """Return Horovod's environment variables for a rank; ``slot`` is one that ``assign`` returns.
 
-    ``address`` and ``port`` are the server's; HOROVOD_GLOO_IFACE replaces ``interface``.
+    ``address`` and ``port`` are the rendezvous server's. HOROVOD_GLOO_IFACE, if it is set, is used
+    instead of ``interface``.
     """
     from horovod.runner import gloo_run
 

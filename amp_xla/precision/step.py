@@ -60,7 +60,7 @@ class Step:
     shared: Dict[Any, List[Tuple[Any, Any]]] = dataclasses.field(default_factory=dict)
 
     def test(self, gradients: Sequence[Any]) -> None:
-        """Add gradients to the decision, except those that it already covers."""
+        """Let the decision whether to skip the step also test these gradients, each once."""
         known = {id(g) for g in self.tested}
         untested = [g for g in gradients if id(g) not in known]
         if untested:

@@ -118,7 +118,7 @@ def apart() -> Iterator[List[Any]]:
 
 
 def _assigned(operations: Iterable[Any]) -> Set[Any]:
-    """Return the operations of the variables that ``operations`` assign, also in a branch."""
+    """Return the handles of all variables that ``operations`` assign, also inside branches."""
     variables: Set[Any] = set()
     for op in operations:
         if op.type.startswith(ASSIGNS):

@@ -112,7 +112,7 @@ class RunContext:
         return shared
 
     def _choose_xla(self, batches: Optional[Any]) -> bool:
-        """Choose the XLA mode if it is ``auto``; return whether XLA limits the number of lengths.
+        """Choose the XLA mode if it is ``auto``; return whether XLA needs few batch lengths.
 
         ``batches`` are the training batches; None = unknown.
         """

@@ -166,7 +166,7 @@ def perturbation(loss: Any, vectors: Any, epsilon: float, slots: Optional[Any] =
 
 @contextlib.contextmanager
 def _added(layer: Any, delta: Optional[Any]) -> Iterator[List[Any]]:
-    """Add ``delta`` to the results of a layer's calls within the block; yield these results."""
+    """Within the block add ``delta`` to a layer's results; yield a list that collects the sums."""
     call, results = layer.call, []
 
     def shifted(*args: Any, **kwargs: Any) -> Any:

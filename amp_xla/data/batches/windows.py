@@ -1,8 +1,8 @@
 """Batches of texts in windows: all windows of a text are in one batch, and on one rank.
 
 A batch consists of groups with equally many rows; ranks and micro-batches take whole groups. A
-group holds whole texts. ``buckets.pack`` decides once how many windows the texts of a group have,
-such as 3, 2 and 1. Each epoch draws texts with these numbers of windows.
+group holds whole texts. ``buckets.pack`` decides once the pattern of a group, such as a text of 3
+windows, one of 2 and one of 1. Each epoch draws texts that fit the patterns.
 """
 
 from __future__ import annotations

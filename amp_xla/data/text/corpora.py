@@ -76,16 +76,16 @@ def pydoc() -> Parts:
 
 
 def _sides(values: Dict[str, Set[str]], column: str = "labels") -> Parts:
-    """Split texts with one value in ``values`` (text -> its values) into training and dev texts.
+    """Split texts into training and dev texts; those with several values are left out.
 
-    ``column`` is the attribute of ``Dataset`` that gets the value of a text.
+    ``values`` are the values of each text. The attribute ``column`` of ``Dataset`` gets the value.
     """
     samples = sorted((text, *each) for text, each in values.items() if len(each) == 1)
     return _parts([{"texts": text, column: value} for text, value in samples], "texts")
 
 
 def _parts(samples: Sequence[Dict[str, str]], decides: str) -> Parts:
-    """Split samples into training and dev texts by the text in their field ``decides``."""
+    """Split samples into training and dev texts; the text of the field ``decides`` says which."""
     if not samples:
         raise DataError(
             f"{LIBRARY}: no .py files with docstrings, which the built-in texts are made of; give "

@@ -58,7 +58,7 @@ class Labels:
     def ids(self, labels: Sequence[str], share: float = 1.0) -> np.ndarray:
         """Return the ids of labels, int32 [len(labels)].
 
-        ``share`` is ``train_fraction``; only the error about labels that training lacks uses it.
+        ``share``, the value of ``train_fraction``, is only for the error about unknown labels.
         """
         index = {name: i for i, name in enumerate(self.names)}
         unseen = sorted(set(labels) - set(index), key=_order)
@@ -123,7 +123,7 @@ class Scale:
 
     @classmethod
     def fit(cls, labels: Sequence[str]) -> Scale:
-        """Return the scale of ``labels``."""
+        """Return the scale from the lowest to the highest of ``labels``."""
         names = set(labels)
         values = [float(name) for name in names]
         if len(names) < 2:
