@@ -48,8 +48,8 @@ def walk(roots: Mapping[str, Any]) -> Tuple[Dict[str, Slot], Dict[str, Any]]:
     """Return the values that callbacks and other objects can reach, and the objects that hold them.
 
     Values are attributes, class variables, items of containers, and variables of the script's
-    functions (defaults, ``nonlocal``, ``global``). Values that are
-    objects of the script are searched in turn.
+    functions (defaults, ``nonlocal``, ``global``). Values that are objects of the script are
+    searched in turn.
 
     Args:
       roots: name -> callback or other object; names of values begin with it.
@@ -59,8 +59,9 @@ def walk(roots: Mapping[str, Any]) -> Tuple[Dict[str, Slot], Dict[str, Any]]:
     """
     slots: Dict[str, Slot] = {}
     holders: Dict[str, Any] = {}
+    known = {id(root): name for name, root in roots.items()}
     for name, root in roots.items():
-        seen = {id(each): other for other, each in roots.items()}
+        seen = dict(known)
         queue = collections.deque([(name, root)])
         while queue:
             prefix, thing = queue.popleft()

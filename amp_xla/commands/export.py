@@ -185,7 +185,7 @@ def all_or_nothing(folder: Path, write: Callable[[Path], Any]) -> Any:
     """Let ``write`` fill a temporary folder, rename it to ``folder``, return ``write``'s result.
 
     Raises:
-      AmpXlaError: the disk is full, or somebody else made ``folder``. Nothing stays on the disk.
+      AmpXlaError: the disk is full, or another process made ``folder``. Nothing is left.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     prefix = f"{durable.TEMPORARY}{folder.name}-"

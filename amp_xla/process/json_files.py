@@ -33,10 +33,11 @@ class Whole(NamedTuple):
 Kind = Any  # a type, ``Whole``, or [str] for a list of texts; in fields also a tuple of kinds
 
 
-def encode(value: Mapping[str, Any]) -> bytes:
+def encode(value: Any) -> bytes:
     """Return the content of a JSON file."""
     text = json.dumps(value, ensure_ascii=False, indent=1)
-    # Bytes of names that are not UTF-8, such as the working folder's, become JSON's escapes.
+    # Bytes that are not UTF-8, such as of the working folder's name, and halves of surrogate pairs
+    # become JSON's escapes.
     return text.encode("utf-8", "backslashreplace") + b"\n"
 
 

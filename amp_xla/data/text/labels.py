@@ -104,8 +104,7 @@ class Labels:
 
     def encoded(self) -> bytes:
         """Return the names as a JSON list, the content of ``labels.json``."""
-        text = json.dumps(list(self.names), ensure_ascii=False, indent=1)
-        return text.encode("utf-8", "backslashreplace") + b"\n"  # a name may be half a character
+        return json_files.encode(list(self.names))
 
     @classmethod
     def load(cls, path: str) -> Labels:

@@ -83,7 +83,7 @@ def _dictionary(keys: Sequence[Any], values: Sequence[Any]) -> Dict[Any, Any]:
     return dict(zip(keys, values))
 
 
-# Module and name of a function or class in PyTorch's pickles -> what stands for it here
+# Module and name of a function or class in PyTorch's pickles -> what is used in its place
 _ALLOWED: Dict[Tuple[str, str], Any] = {
     **{("torch", name): dtype for name, dtype in _STORAGES.items()},
     ("collections", "OrderedDict"): dict,
