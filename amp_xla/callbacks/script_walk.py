@@ -19,7 +19,7 @@ from amp_xla.backend import keras
 
 _KERAS = (
     "model", "params", "validation_data", "_chief_worker_only", "_supports_tf_logs",
-    "stop_training", "history", "_successful_loop_finish",
+    "stop_training", "history", "_successful_loop_finish", "_compiled_trainable_state",
 )  # fmt: skip
 CONTAINERS: Any = (list, set, dict, collections.deque, np.ndarray)
 _FUNCTIONS: Any = (

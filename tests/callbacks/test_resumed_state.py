@@ -106,6 +106,7 @@ def test_state_that_cannot_be_restored_is_named_at_the_start(tmp_path, capfd):
             self.joined, self.big = b"", 1
             self.queue, self.thread, self.log = queue.Queue(), threading.Thread(), logging.root
             self.fixed, self.pair, self.pairs = Pair(1, ("a", 2)), Pair(1, 2), [Pair(1, 2)]
+            self.exact = np.zeros(1, np.longdouble)
 
         def on_train_batch_end(self, batch, logs=None):
             self.joined, self.big = self.joined + b"x", self.big << 20
@@ -118,7 +119,7 @@ def test_state_that_cannot_be_restored_is_named_at_the_start(tmp_path, capfd):
     said = (
         "checkpoints do not hold Odd.parts (list), "
         "Odd.rows (list_iterator), Odd.bits (bytearray), Odd.drawn (MT19937), Odd.codes (array), "
-        "Odd.pairs (list): "
+        "Odd.pairs (list), Odd.exact (ndarray): "
     )
     assert printed.count(said) == 1
     later = {"joined": 1, "big": 1, "pair": 1, "token": 1, "url": 1}
@@ -127,6 +128,45 @@ def test_state_that_cannot_be_restored_is_named_at_the_start(tmp_path, capfd):
         assert printed.count(f"Odd.{name} (") == count, name
     states = (tmp_path / "run/checkpoints").glob("*/state.json")
     assert not any("hidden" in path.read_text() for path in states)
+
+
+def test_arrays_of_all_layouts_are_restored(tmp_path):
+    class Layouts(keras.callbacks.Callback):
+        def __init__(self):
+            super().__init__()
+            self.rows = np.arange(6.0).reshape(2, 3)
+            self.columns = np.asfortranarray(self.rows)  # restored in place, the others anew
+
+        def on_epoch_end(self, epoch, logs=None):
+            if epoch == 0:
+                self.rows = self.rows + logs["loss"]
+                self.columns[:] = self.rows
+                self.turned, self.steps = self.rows.T, self.rows[::-1, ::2]
+                self.wide, self.listed = np.broadcast_to(self.rows[0], (2, 3)), [self.rows.T]
+
+    def trained(run, *more):
+        layouts = Layouts()
+        fit(build(), layouts, run, *more)
+        names = ("rows", "columns", "turned", "steps", "wide")
+        return [getattr(layouts, name).tolist() for name in names], layouts.listed[0].tolist()
+
+    whole, *again = resumed(trained, tmp_path)
+    assert again == [whole, whole]
+
+
+@pytest.mark.parametrize("hook, metrics", [
+    ("on_epoch_begin", ["accuracy"]), *once(("on_epoch_begin", None), ("on_epoch_end", ["mae"])),
+])  # fmt: skip
+def test_a_callback_that_compiles_the_model_again_is_exact(hook, metrics, tmp_path, capfd):
+    def trained(run, *more):
+        model = build()
+        compiles = {hook: lambda *_: model.compile(model.optimizer, "mse", metrics=metrics)}
+        fit(model, keras.callbacks.LambdaCallback(**compiles), run, *more)
+        return states(model)
+
+    whole, *again = resumed(trained, tmp_path)
+    assert again == [whole, whole]
+    assert "not exact" not in capfd.readouterr().err
 
 
 def test_variables_of_callbacks_are_restored_or_named(tmp_path, capfd):
