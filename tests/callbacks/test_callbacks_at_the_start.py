@@ -246,6 +246,9 @@ class Places(keras.callbacks.Callback):
         self.history, self.nested = [], {}
         self.last = self.before = np.zeros(1)  # one array now, two later
         self.random, self.drawn = np.random.RandomState(7), np.random.default_rng(7)
+        # Not in C order: one is changed in place, the others are replaced.
+        self.columns = self.turned = np.arange(6.0).reshape(2, 3).T
+        self.rows = np.broadcast_to(self.turned[1], (3, 2))
 
     def on_epoch_begin(self, epoch, logs=None):
         self.renewed = random.Random(epoch)
@@ -279,6 +282,9 @@ class Places(keras.callbacks.Callback):
         self.frozen.held.append(batch)
         self.named.steps = self.mixed["steps"] = self.mixed["steps"] + batch
         self.history.append(batch)
+        layouts = self.columns[0, 1], self.turned[0, 1], self.rows[0, 1]
+        self.turned, self.rows = self.turned + batch, np.broadcast_to(self.turned[1], (3, 2))
+        self.columns *= 1.1
         depth, inner = 0, self.nested
         while inner:
             depth, inner = depth + 1, inner[0]
@@ -287,7 +293,7 @@ class Places(keras.callbacks.Callback):
             sum(self.frozen.held), self.named.steps, self.mixed["a"].next, self.partial(batch),
             len(self.history), depth, self.closure(), (self.last - self.before)[0], total(batch),
             self.random.rand(), self.drawn.random(), DRAWS.random(), self.renewed.random(),
-            *self.kinds(batch),
+            *self.kinds(batch), *layouts,
         ]  # fmt: skip
         K.set_value(self.model.optimizer.inner.lr, 0.01 * np.log1p(np.abs(numbers)).mean())
 

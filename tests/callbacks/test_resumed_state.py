@@ -130,30 +130,6 @@ def test_state_that_cannot_be_restored_is_named_at_the_start(tmp_path, capfd):
     assert not any("hidden" in path.read_text() for path in states)
 
 
-def test_arrays_of_all_layouts_are_restored(tmp_path):
-    class Layouts(keras.callbacks.Callback):
-        def __init__(self):
-            super().__init__()
-            self.rows = np.arange(6.0).reshape(2, 3)
-            self.columns = np.asfortranarray(self.rows)  # restored in place, the others anew
-
-        def on_epoch_end(self, epoch, logs=None):
-            if epoch == 0:
-                self.rows = self.rows + logs["loss"]
-                self.columns[:] = self.rows
-                self.turned, self.steps = self.rows.T, self.rows[::-1, ::2]
-                self.wide, self.listed = np.broadcast_to(self.rows[0], (2, 3)), [self.rows.T]
-
-    def trained(run, *more):
-        layouts = Layouts()
-        fit(build(), layouts, run, *more)
-        names = ("rows", "columns", "turned", "steps", "wide")
-        return [getattr(layouts, name).tolist() for name in names], layouts.listed[0].tolist()
-
-    whole, *again = resumed(trained, tmp_path)
-    assert again == [whole, whole]
-
-
 @pytest.mark.parametrize("hook, metrics", [
     ("on_epoch_begin", ["accuracy"]), *once(("on_epoch_begin", None), ("on_epoch_end", ["mae"])),
 ])  # fmt: skip
