@@ -130,21 +130,6 @@ def test_state_that_cannot_be_restored_is_named_at_the_start(tmp_path, capfd):
     assert not any("hidden" in path.read_text() for path in states)
 
 
-@pytest.mark.parametrize("hook, metrics", [
-    ("on_epoch_begin", ["accuracy"]), *once(("on_epoch_begin", None), ("on_epoch_end", ["mae"])),
-])  # fmt: skip
-def test_a_callback_that_compiles_the_model_again_is_exact(hook, metrics, tmp_path, capfd):
-    def trained(run, *more):
-        model = build()
-        compiles = {hook: lambda *_: model.compile(model.optimizer, "mse", metrics=metrics)}
-        fit(model, keras.callbacks.LambdaCallback(**compiles), run, *more)
-        return states(model)
-
-    whole, *again = resumed(trained, tmp_path)
-    assert again == [whole, whole]
-    assert "not exact" not in capfd.readouterr().err
-
-
 def test_variables_of_callbacks_are_restored_or_named(tmp_path, capfd):
     """``fit`` saves the variables that TensorFlow lists when it begins."""
 
