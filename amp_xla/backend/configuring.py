@@ -3,7 +3,7 @@
 Raises an error if the settings come too late for TensorFlow, or if TensorFlow does not see the
 driver's GPU.
 
-``amp_xla.setup`` is the public face of this module: importing it configures and prints one line.
+Users import ``amp_xla.setup``, which calls this module and prints the settings in one line.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def configure(**overrides: Any) -> Precision:
 
     Raises:
       SettingsError: a name or value is unknown, or contradicts the environment.
-      SetupOrderError: TensorFlow has already read its switches; the message names the import that
+      SetupOrderError: TensorFlow has already read its flags; the message names the import that
         came too early.
       UnsupportedError: this TensorFlow does not support a setting, e.g. ``lite`` on stock 1.15.
     """
@@ -204,7 +204,7 @@ def _culprit() -> str:
 
 @functools.lru_cache(maxsize=None)
 def _warn_of_tapes() -> None:
-    """Warn of a script's GradientTape in graph mode: an eager loop around it trains nothing."""
+    """Warn if a script uses GradientTape in graph mode, where an eager loop trains nothing."""
     from tensorflow.python.framework import ops
 
     tape, libraries = backend.tensorflow().GradientTape, ("tensorflow", "tf_keras", "amp_xla")

@@ -42,7 +42,7 @@ class Reading:
 
 
 class Unit(NamedTuple):
-    """Neighbouring documents of a file.
+    """A unit of a corpus: neighbouring documents of one file.
 
     Units sorted by name are in the order of the corpus. ``kind`` is ``text`` or ``json``; ``size``
     is in bytes.
