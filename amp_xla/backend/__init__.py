@@ -280,7 +280,7 @@ def use_gpu(number: int) -> None:
     if number >= len(seen):
         raise UnsupportedError(
             f"rank {number} of this host has no GPU: TensorFlow sees {len(seen)} here; start as "
-            f"many ranks per host as it has GPUs (NP=auto)"
+            f"many ranks on each host as the host has GPUs (NP=auto)"
         )
     config = tensorflow().config.experimental
     config.set_visible_devices([seen[number]], "GPU")

@@ -241,7 +241,7 @@ def _guarded(name: str, init: Any) -> Any:
             version = ".".join(map(str, backend.bert4keras_version()))
             raise UnsupportedError(
                 f"{name} of bert4keras {version} cannot be trained with {precision.describe()}: "
-                f"it takes only scores below -1e6 for padding, so it needs float32 and an infinity "
+                f"it treats only scores below -1e6 as padding, so it needs float32 and an infinity "
                 f"above 1e6; allowed: AMP_XLA_PRECISION=tf32 (or fp32) without AMP_XLA_INFINITY, "
                 f"or bert4keras 0.11.5 (whose metric must be a function on TensorFlow 2: `def "
                 f"accuracy(y_true, y_pred): return CRF.sparse_accuracy(y_true, y_pred)`)"

@@ -121,7 +121,7 @@ class RegressionScores(NumberScores):
 
 
 def scored(checkpoint: Checkpoint, samples: Samples) -> Scorer:
-    """Return a function that scores answers to ``samples``."""
+    """Return a function that computes the scores of answers to ``samples``."""
     if Path(checkpoint.file("labels.json")).read_bytes()[:1] != b"{":
         return sample_scores.scored(checkpoint, samples)
     return lambda answers: RegressionScores(samples, np.array([each["score"] for each in answers]))

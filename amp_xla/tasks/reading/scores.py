@@ -82,8 +82,8 @@ def decode(
     """Return the ``count`` best spans of at most ``most`` tokens in each passage.
 
     If a passage has several windows, its first row has the best spans of all windows and the lowest
-    score of "no answer", as in BERT's run_squad.py. ``scores`` are float [B, L, 2]: of each token
-    as the first one of the answer, and as the last one.
+    score of "no answer", as in BERT's run_squad.py. ``scores`` are float [B, L, 2]: each token's
+    score as first token of the answer, and as last token.
 
     Returns:
       Each span's first token, last token (both counted from 1 in the passage) and probability as in
@@ -138,7 +138,7 @@ class ReadingScores(TextScores):
 
 
 def scored(checkpoint: Checkpoint, samples: Samples) -> Scorer:
-    """Return a function that scores answers to ``samples``."""
+    """Return a function that computes the scores of answers to ``samples``."""
     right = [" | ".join(dict(json.loads(label))) for label in samples.wanted]
 
     def score(answers: List[Dict[str, Any]]) -> TextScores:

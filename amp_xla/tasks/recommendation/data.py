@@ -291,7 +291,7 @@ class SlotFiles:
 
 
 def two_packages() -> Tuple[bytes, bytes]:
-    """Return training lines and dev lines, each with a label and two slots.
+    """Return training lines and dev lines, each with a label and two docstrings as slots.
 
     The docstrings are from the two packages with most docstrings. Both docstrings of a line are
     from the same package; the label, 0 or 1, is the number of this package. A docstring's words are

@@ -148,7 +148,7 @@ class TripleScores(ExtractionScores):
     unit = "triples"
 
     def rows(self) -> np.ndarray:
-        """Add two columns to the counts: predicted triples that touch a true one; the reverse."""
+        """Add two columns of counts: predicted triples that touch a true one, and the reverse."""
         partial = [
             [sum(any(map(one.touches, b)) for one in set(a)) for a, b in ((f, g), (g, f))]
             for f, g in zip(self.found, self.gold)
@@ -163,7 +163,7 @@ class TripleScores(ExtractionScores):
 
 
 def scored(checkpoint: Checkpoint, samples: Samples) -> Scorer:
-    """Check the predicates of ``samples``; return a function that scores answers to them."""
+    """Check the predicates of ``samples``; return a function that computes scores of answers."""
     return TripleScores.scorer(
         checkpoint, samples, unpack, lambda answer: [Triple(**each) for each in answer["spo_list"]]
     )

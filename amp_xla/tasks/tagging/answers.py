@@ -161,7 +161,7 @@ def _decoding(model: Exportable) -> Exportable:
 
 
 def scored(checkpoint: Checkpoint, samples: Samples) -> Scorer:
-    """Check the labels of ``samples``; return a function that scores answers to the samples."""
+    """Check the labels of ``samples``; return a function that computes the scores of answers."""
     return extraction.ExtractionScores.scorer(
         checkpoint, samples, unpack, lambda answer: [Entity(*each) for each in answer["entities"]]
     )

@@ -93,7 +93,7 @@ class Tagger(NamedTuple):
         return loss, {"accuracy": losses.weighted_mean(tf.cast(hits, tf.float32), weights)}
 
     def outputs(self, scores: Any) -> Dict[str, Any]:
-        """Return the tensors whose values ``spans.decode`` takes, by name."""
+        """Return, by name, the tensors whose values ``spans.decode`` needs."""
         return {
             "scores": scores,
             **({"transitions": self.transitions} if is_flat(self.head) else {}),

@@ -46,7 +46,7 @@ def tags_of(spans: Sequence[Span], length: int) -> np.ndarray:
 
 
 def inside(spans: Sequence[Span], begin: int, size: int, clip: bool) -> List[Span]:
-    """Return the spans in a window of ``size`` tokens, counted there from 1.
+    """Return the spans inside a window of ``size`` tokens; its first token is token 1.
 
     The window starts after token ``begin`` of the text. If ``clip``, the result also has the parts
     in the window of spans that are partly outside.

@@ -142,7 +142,7 @@ def _refuse_inside(config: Config, files: List[str]) -> None:
 
 
 def _tokenizer(config: Config, files: List[str]) -> Tokenizer:
-    """Return the tokenizer of ``--vocab`` or ``--out``; else train one, equal on all machines.
+    """Return the tokenizer of ``--vocab`` or ``--out``, else a new one, the same on all machines.
 
     The vocabulary in ``--out`` is used only if a unit is finished: until then settings may change.
     """
