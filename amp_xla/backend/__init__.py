@@ -171,7 +171,7 @@ def bert4keras(name: str = "backend") -> Any:
 
 
 def bert4keras_version() -> Tuple[int, ...]:
-    """Return e.g. (0, 11, 3)."""
+    """Return bert4keras' version, e.g. (0, 11, 3)."""
     _prepare()
     return tuple(int(part) for part in importlib.import_module("bert4keras").__version__.split("."))
 

@@ -48,7 +48,7 @@ _xla_failed = False  # where ``auto`` had turned it on
 
 
 def current() -> Precision:
-    """Return the precision in force; call ``configure`` first if nothing was configured yet."""
+    """Return the precision in force; configure it from ``AMP_XLA_*`` if it was not configured."""
     return _current or configure()
 
 

@@ -43,7 +43,7 @@ class ReadingFiles(Files):
         return corpora.questions()
 
     def dataset(self, path: str, run: Optional[Layout] = None) -> Dataset:
-        """Return questions and passages; a label is a JSON list of answers, each with its start."""
+        """Return questions and passages; a label is a JSON list of [answer, its position]."""
         table = Table.read(path)
         data = collected(path, _flat(table), _sample, table.bad, self.on_bad_line)
         return dataclasses.replace(data, layout=OBJECTS)

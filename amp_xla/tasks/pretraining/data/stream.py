@@ -184,7 +184,7 @@ class LengthOptions:
         return [(length, self.steps - last), (self.phase2_length, last)]
 
     def accumulation(self, ranks: int) -> int:
-        """Return the number of micro-batches per update on each rank, as few as possible."""
+        """Return the smallest possible number of micro-batches per update on each rank."""
         return -(-self.global_batch // (self.micro_batch * ranks))
 
 
