@@ -224,7 +224,7 @@ class RunContext:
 
 
 def work_of(config: Any, batches: Any, ranks: int = 1) -> Optional[auto.Work]:
-    """Return the ``Work`` of a run on one GPU; None if the size of its encoder is unknown.
+    """Return the ``Work`` of a run on one GPU; None if the encoder's size is unknown.
 
     ``batches`` have the rows of all ranks.
     """

@@ -17,7 +17,7 @@ class StepResult(NamedTuple):
     Attributes:
       loss: unscaled.
       loss_scale: loss scale during the step.
-      finite: False if the update was skipped.
+      finite: False if loss or gradients were not finite; see ``Engine.skips``.
       applied: updates so far, including this one.
       metrics: values in the order of ``Engine.metric_names``.
       flags: the arguments ``flag`` that the ranks gave to ``Engine.step``, or the sum of these as
@@ -102,7 +102,7 @@ class Engine:
         return None
 
     def restore(self, checkpoint: Checkpoint, weights_only: bool = False) -> None:
-        """Set all tensors, or the model's weights, from a checkpoint; all ranks call it.
+        """Set all tensors, or only the model's weights, from a checkpoint; all ranks call it.
 
         Raises:
           AmpXlaError: the checkpoint has other tensors, or tensors of another dtype or shape.
@@ -129,7 +129,7 @@ def shape_of(array: Any) -> str:
 def fitting(
     checkpoint: Checkpoint, shapes: Mapping[str, str], exactly: bool = True, slot: str = ""
 ) -> Dict[str, np.ndarray]:
-    """Return a checkpoint's tensors for the variables named in ``shapes``, by name.
+    """Return a checkpoint's tensors, by name, for the variables in ``shapes``.
 
     Args:
       shapes: name -> dtype and shape, as ``shape_of`` returns them.
