@@ -194,7 +194,7 @@ class ScriptState:
         Args:
           first: the value when ``fit`` began. A number, a path, or a tuple of numbers or paths is
             state only if another one has replaced it.
-          depth: how many containers are searched for state.
+          depth: how many levels of containers are searched for state.
         """
         roots = self._roots.values()
         metrics = [metric for root in roots for metric in getattr(root, "metrics", None) or ()]

@@ -48,7 +48,7 @@ class Recipe:
       fill: texts, number of predictions -> ``Filling``s of each text, for ``amp-xla fill``.
       scored: ``Samples`` -> ``Scorer``, for ``amp-xla evaluate``; gets no configuration, and
         imports no TensorFlow.
-      exportable: the ``Exportable`` for ``amp-xla export``; computed in float32.
+      exportable: () -> ``Exportable``, for ``amp-xla export``; runs in float32.
       vectors: lines -> float32 [lines, hidden], for ``predict --vectors``.
       export: folder -> signature, for ``amp-xla export`` if a SavedModel is the only format.
       join: joins the processes that train together; None = by Horovod.
