@@ -256,7 +256,7 @@ def _layers() -> Sequence[Any]:
 
 
 def _joined(layers: Sequence[Any], x: Any) -> Any:
-    """Build the outputs [N, units] of Keras' ``Dense`` layers side by side, by one product."""
+    """Build the outputs of Keras' ``Dense`` layers, joined to [N, all units], by one matmul."""
     for layer in layers:
         if not layer.built:
             with tf.name_scope(layer.name):  # as Keras names the variables

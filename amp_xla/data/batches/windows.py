@@ -18,7 +18,7 @@ from amp_xla.data.text.tokenizer import Encoded
 
 
 def owners(batch: Mapping[str, np.ndarray]) -> Tuple[np.ndarray, np.ndarray]:
-    """Return each row's text (-1 for padding), and the position in it where the row begins."""
+    """Return, for each row, its text's number (-1 = padding), and where the row begins in it."""
     texts = batch["sample_ids"]
     return batch.get("owners", texts), batch.get("begins", np.zeros(len(texts), np.int64))
 
@@ -112,7 +112,7 @@ class WindowBatches(Batches):
         return [(leads[bucket == number], sizes[bucket == number]) for number in numbers]
 
     def _plan(self, epoch: int) -> List[Tuple[int, np.ndarray]]:
-        """Return per batch: tokens per row; its windows, int64 [rows], if packed [rows, slots]."""
+        """Return (tokens per row, windows) per batch; windows: int64 [rows] or [rows, slots]."""
         source, buckets = generator(self._seed, epoch), []
         for (leads, sizes), packed in zip(self._units(epoch), self._packed):
             groups = shared(packed, np.arange(len(leads)), sizes)

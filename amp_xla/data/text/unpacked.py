@@ -76,7 +76,7 @@ def opened(path: str) -> Iterator[Any]:
 
 
 class _Unpacked(io.RawIOBase):
-    """The bytes of a packed file; an error if a small file would fill the memory."""
+    """The unpacked bytes of a file; ``DataError`` if a small file would fill the memory."""
 
     def __init__(self, path: str, file: Any) -> None:
         self._path, self._file = path, file
@@ -139,7 +139,7 @@ def _as_json(column: Any) -> Iterator[str]:
 
 
 def _plain(value: Any) -> Optional[str]:
-    """Return a value of Arrow as text, such as a date; None if it is bytes that are no text."""
+    """Return a value of Arrow, such as a date, as text; None for bytes that are not UTF-8."""
     with contextlib.suppress(UnicodeDecodeError):
         return value.decode() if isinstance(value, bytes) else str(value)
     return None
