@@ -58,7 +58,7 @@ class Labelled(NamedTuple):
     """Training and dev texts, and their batches.
 
     Attributes:
-      labels: ``Labels`` of the training texts, or the ``Scale`` of pairs; None without labels.
+      labels: ``Labels``, or a ``Scale`` if the labels are values; None without labels.
       batches, dev_batches: both in the same shapes; only ``batches`` have token dropout.
       description: text to print when a run starts, with warnings.
       ids: label of each training text, int [texts]; multi-label: 0 or 1, [texts, labels].

@@ -40,7 +40,8 @@ def install(seed: int, hashed: Optional[bool] = None) -> Any:
     """Prepare the current graph for training with stateless dropout masks.
 
     Args:
-      hashed: take masks from the hash, not from TensorFlow's generator; None = if XLA is on.
+      seed: seed of the run.
+      hashed: compute masks by the hash, not by TensorFlow's generator; None = if XLA is on.
 
     Returns:
       int64 scalar placeholder for the number of the micro-batch.

@@ -207,7 +207,7 @@ def inputs_of(
     """Return the placeholders of training by name: a model's inputs, labels and weights.
 
     Args:
-      model: as for ``named_inputs``.
+      model: a Keras model, as for ``named_inputs``.
       labels, weights: shapes of these two placeholders; the weights are float32.
       kind: dtype of the labels; None = int32.
     """

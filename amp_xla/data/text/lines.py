@@ -293,7 +293,7 @@ def text_problem(text: str) -> Optional[str]:
 
 
 def refuse_encoding(path: str, data: bytes) -> None:
-    r"""Raise ``DataError`` if data are no text, are UTF-16 or UTF-32, or end lines with ``\r``.
+    r"""Raise ``DataError`` if data are UTF-16, UTF-32 or no text, or end lines only with ``\r``.
 
     UTF-16 is recognized by its byte order mark, or by zeros in every other byte.
     """

@@ -95,8 +95,8 @@ class _Unpacked(io.RawIOBase):
         data = self._file.read(len(buffer))
         if self._file.tell() > self._most:
             raise DataError(
-                f"{called(self._path)}: unpacked, it has more than {self._most:,} bytes, {_RATIO} "
-                "times its size; if this is right, unpack the file first"
+                f"{called(self._path)}: unpacked, it has more than {self._most:,} bytes, over "
+                f"{_RATIO} times its size; if this is right, unpack the file first"
             )
         buffer[: len(data)] = data
         return len(data)
@@ -217,8 +217,8 @@ def extra(module: str, use: str, packages: Optional[str] = None) -> Any:
 def read_bytes(path: str, most: Optional[int] = None) -> bytes:
     """Return the decompressed content of a file of at most ``most`` bytes; see ``opened``.
 
-    ``most``: None = a quarter of the memory. If it is a number, pipes are refused, because the
-    file's folder may come from somebody else.
+    ``most``: None = a quarter of the memory. With a number, pipes are refused, because the file's
+    folder may come from somebody else.
     """
     if most is not None and os.path.exists(path) and not os.path.isfile(path):
         raise DataError(f"{path}: not a regular file")
