@@ -58,7 +58,7 @@ class Labelled(NamedTuple):
     """Training and dev texts, and their batches.
 
     Attributes:
-      labels: ``Labels``, or a ``Scale`` if the labels are values; None without labels.
+      labels: ``Labels``, or a ``Scale`` if labels are numbers to predict; None without labels.
       batches, dev_batches: both in the same shapes; only ``batches`` have token dropout.
       description: text to print when a run starts, with warnings.
       ids: label of each training text, int [texts]; multi-label: 0 or 1, [texts, labels].
@@ -99,8 +99,8 @@ class Preparation(NamedTuple):
       micro_batch: rows of a micro-batch, and so the maximum number of windows of a text.
       windows: in a resumed run, the rows of a batch, and the rows of a group of windows; None = a
         new run.
-      few_lengths: function that gets batches in few lengths and returns True if XLA is on and needs
-        few lengths; False = batches in ``options.shapes`` lengths are used instead.
+      few_lengths: function of batches in few lengths -> True if XLA is on and needs few lengths; if
+        it returns False, batches have up to ``options.shapes`` lengths.
     """
 
     vocabulary: VocabularyOptions

@@ -164,7 +164,7 @@ def verify(precision: Precision, plain: Callable[..., Any]) -> None:
 
 
 def _errors(batch: Batch, plain: Callable[..., Any]) -> List[float]:
-    """Return, for the output and each gradient, the largest error / the largest number."""
+    """Return, for output and gradients, the largest error divided by the largest number."""
     random, shape = np.random.RandomState(1), (2, batch.length, batch.heads, batch.size)
     arrays = [random.standard_normal(shape).astype(np.float16) for _ in range(4)]
     with backend.session().graph.as_default():

@@ -18,7 +18,7 @@ from amp_xla.data.text.tokenizer import Encoded
 
 
 def owners(batch: Mapping[str, np.ndarray]) -> Tuple[np.ndarray, np.ndarray]:
-    """Return, for each row, its text's number (-1 = padding), and where the row begins in it."""
+    """Return each row's text (-1 = padding), and the position in the text where the row begins."""
     texts = batch["sample_ids"]
     return batch.get("owners", texts), batch.get("begins", np.zeros(len(texts), np.int64))
 

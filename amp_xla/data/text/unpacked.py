@@ -76,7 +76,7 @@ def opened(path: str) -> Iterator[Any]:
 
 
 class _Unpacked(io.RawIOBase):
-    """The unpacked bytes of a file; ``DataError`` if a small file would fill the memory."""
+    """The unpacked bytes of a file; raises ``DataError`` if a small file would fill the memory."""
 
     def __init__(self, path: str, file: Any) -> None:
         self._path, self._file = path, file

@@ -159,9 +159,9 @@ def tokens(folder: str) -> List[str]:
 
 
 def rules(folder: str, warn: bool = False) -> Rules:
-    """Return a tokenizer's rules; ``tokenizer_config.json`` has priority over ``tokenizer.json``.
+    """Return a folder's tokenizer rules; ``tokenizer_config.json`` overrides ``tokenizer.json``.
 
-    A checkpoint of a run names its rules. In other folders, Hugging Face's rules apply if there is
+    The checkpoint of a run names them. In other folders, Hugging Face's rules apply if there is
     a ``tokenizer.json``, or no ``bert_config.json``. ``warn``: print a warning if the folder's
     tokenizer would cut Chinese text into words.
     """
