@@ -132,7 +132,7 @@ def _predicted(
 
 
 def result_of(one: SampleScores, every: Sequence[SampleScores], seed: int) -> Dict[str, Any]:
-    """Return the content of ``result.json`` for the run ``one``, compared with all other runs."""
+    """Return the content of ``result.json`` for one run, compared with all other runs."""
     against = [one.against(other, seed) for other in every if other is not one]
     samples = one.samples
     return {

@@ -213,7 +213,7 @@ def all_or_nothing(folder: Path, write: Callable[[Path], Any]) -> Any:
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[bool]:
-    """Lock a folder and yield True; yield False if another process or the disk prevents it."""
+    """Lock a folder and yield True; yield False if it cannot be locked."""
     descriptor = os.open(str(folder), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         locked = False
