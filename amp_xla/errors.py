@@ -18,8 +18,8 @@ class SetupOrderError(AmpXlaError, RuntimeError):
 class DataError(AmpXlaError, ValueError):
     """A file, line or value of the data, or pretrained weights, cannot be used.
 
-    ``advice`` ends the message: flags of training that help. Commands without these flags, such as
-    ``predict``, print ``problem`` alone.
+    The message is ``problem`` and ``advice``, which names flags of training. Commands that lack
+    these flags, such as ``predict``, print ``problem`` only.
     """
 
     def __init__(self, problem: str, advice: str = "") -> None:

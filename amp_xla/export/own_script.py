@@ -76,7 +76,7 @@ def tokenizer_in(module: Any) -> Optional[Tokenizer]:
 
 
 def load(model: Any, weights: str, built: Sequence[Any], module: Any) -> None:
-    """Load a model's weights: a file of ``save_weights``, or a checkpoint of bert4keras or a run.
+    """Load a model's weights from a file of ``save_weights``, a bert4keras or a run's checkpoint.
 
     Args:
       weights: path of the file or folder.

@@ -46,7 +46,7 @@ def program() -> str:
 
 
 def as_typed(text: str) -> str:
-    """Change the ``amp-xla``, ``make`` and ``pip`` commands in a message so that they work here."""
+    """Return a message with its ``amp-xla``, ``make`` and ``pip`` commands changed to work here."""
     folder = checkout()
     if folder not in (None, "."):
         text = re.sub(r"\bmake (?=env|docker-|train\b)", lambda _: f"make -C {folder} ", text)
