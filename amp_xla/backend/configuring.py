@@ -95,7 +95,10 @@ def configure(**overrides: Any) -> Precision:
 
 
 def resolve(**overrides: Any) -> Precision:
-    """Apply settings as ``configure`` does, and list the devices; later changes are refused."""
+    """Apply settings as ``configure`` does; return them as they apply to this machine's devices.
+
+    This initializes the devices, so later changes of settings are refused.
+    """
     global _current
     _current = _apply(Precision.of(configure(**overrides).settings, *backend.half_dtype()))
     return _current

@@ -216,8 +216,8 @@ class Arrays:
         rows = len(self._arrays[0])
         self._samples = int(rows * (1.0 - held_out))
         if not self._samples:
-            part = f", validation_split={split}: none are left to train on" if rows else ""
-            raise DataError(f"fit got {rows} samples{part}")
+            part = f", all for validation (validation_split={split})" if rows else ""
+            raise DataError(f"fit got {rows} samples{part}; at least 1 is needed to train on")
         self.steps = -(-self._samples // size)
         self._fed = self._arrays
         if self._shuffle:

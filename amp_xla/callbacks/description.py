@@ -1,4 +1,4 @@
-"""Descriptions of model and data, compared on resume; warnings and monitor of ``Run``."""
+"""Descriptions of model and data, compared on resume; warnings of ``Run``; its monitored value."""
 
 from __future__ import annotations
 
@@ -203,10 +203,14 @@ def known_monitor(
 def choose_monitor(
     loop: Any, name: Optional[str], values: Mapping[str, float], missing: Optional[str]
 ) -> Optional[str]:
-    """If ``name`` is None, monitor the first value; return an error if the logs lack ``name``.
+    """Choose the value that ``loop`` monitors: ``name`` or, if that is None, the first value.
 
-    ``missing`` is the result after the epoch before, None at first. Once an epoch's logs had the
-    monitor, the result is an empty text.
+    Args:
+      values: validation values of this epoch.
+      missing: result for the epoch before; None before the first epoch.
+
+    Returns:
+      An error if no epoch had a value ``name`` so far, else an empty text.
     """
     if loop.options.monitor in values:
         return ""

@@ -68,7 +68,7 @@ class FitStep:
     Attributes:
       number: number of the current step.
       skip: number of batches still to skip, because they were trained before the resume.
-      whole: the model's train function: Keras', or a function of the script around it.
+      whole: the model's own train function: Keras', or a function of the script that wraps it.
     """
 
     def __init__(

@@ -139,7 +139,7 @@ def open_recipe(recipe: str, words: Sequence[str], steps: int = 0, gpus: int = 1
         work = work_of(config, whole(job.batches), gpus)
         work = work and work._replace(steps=steps or work.steps)
         choice = auto.choose(work, auto.TENSOR_CORES, backend.kind())
-        note(f"--xla auto, the default, would choose on a GPU: {choice}")
+        note(f"with a GPU, --xla auto (the default) would choose: {choice}")
     return Subject(job, feeds(job), flat(config), choice)
 
 

@@ -74,7 +74,7 @@ class Exportable:
     files: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
 
     def write_files(self, folder: Path) -> None:
-        """Write vocabulary, tokenizer settings and labels, as in a checkpoint; and ``answers``."""
+        """Write vocabulary, tokenizer settings and labels, as in a checkpoint, and answers.json."""
         for name, content in (self.tokenizer.assets if self.tokenizer else {}).items():
             (folder / name).write_bytes(content)
         if self.labels:

@@ -258,7 +258,7 @@ def _hidden(transformer: Any) -> Any:
 
 
 def _formula(tensor: Any, transformer: Any, hidden: Any, head: Dict[str, Any]) -> str:
-    """Return a tensor's formula from the encoder's output; add the weights in it to ``head``."""
+    """Return how to compute a tensor from the encoder's output; add its weights to ``head``."""
     if tensor is hidden:
         return "vectors of all tokens"
     layer, node, _ = tensor._keras_history

@@ -1,4 +1,4 @@
-"""Export of language models, and what the exports of tasks with an encoder share."""
+"""Export of language models; functions for the exports of all tasks that have an encoder."""
 
 from __future__ import annotations
 

@@ -41,7 +41,10 @@ def passed(
     fetches: Sequence[str],
     gpu: Optional[Mapping[str, str]] = None,
 ) -> Any:
-    """Return the GraphDef after ``passes`` for a CPU or, in one iteration, for the GPU ``gpu``."""
+    """Return the GraphDef after Grappler's ``passes``.
+
+    Grappler optimizes for a CPU, or for the GPU ``gpu``, then in only one iteration.
+    """
     config = tf.ConfigProto()
     options = config.graph_options.rewrite_options
     options.optimizers.extend(passes)

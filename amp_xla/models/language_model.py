@@ -132,7 +132,9 @@ class LanguageModel:
         return scores + (bias + fill)
 
     def head(self, inputs: Dict[str, Any], vectors: Any, smoothing: float = 0.0) -> Dict[str, Any]:
-        """Build ``loss`` and ``hits`` (1 = right), times the position's weight, float32 [B * K].
+        """Build loss and hits (1 = right, 0 = wrong) of each position, float32 [B * K].
+
+        Both are multiplied by the position's weight.
 
         Args:
           inputs: ``positions``, ``labels`` int32 [B, K]; ``weights`` float32 [B, K].

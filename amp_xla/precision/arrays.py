@@ -119,7 +119,7 @@ def family(x: Any) -> str:
 
 
 def namespace(*values: Any) -> Any:
-    """Return functions with NumPy's names that work on all the values."""
+    """Return NumPy's functions for arrays of the values' library: NumPy, JAX or TensorFlow."""
     families = {family(value) for value in values}
     if "tensorflow" in families:
         tf = sys.modules["tensorflow"]

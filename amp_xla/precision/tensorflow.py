@@ -131,7 +131,7 @@ class LossScaleVariables(tf.Module):
         return self.scale_variable.read_value()
 
     def at(self, scale: Any) -> Any:
-        """Return a ``StaticLossScale`` of a tensor, or ``NoOpLossScale`` if nothing is scaled."""
+        """Return a ``StaticLossScale`` with the tensor ``scale``, or ``NoOpLossScale``."""
         no_scaling = isinstance(self.spec, loss_scale.NoOpLossScale)
         return self.spec if no_scaling else loss_scale.StaticLossScale(scale)
 

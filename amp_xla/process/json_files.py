@@ -55,7 +55,7 @@ def decode(data: bytes, kind: Kind = dict) -> Any:
     except RecursionError:
         raise ValueError("JSON nested too deep") from None
     if not _fits(value, kind):
-        raise ValueError(f"{NAMES[type(value)]}; {_words(kind)} in JSON is needed")
+        raise ValueError(f"the JSON value is {NAMES[type(value)]}; needed: {_words(kind)}")
     level: List[Any] = [value]
     for _ in range(_DEEPEST):
         groups = (v.values() if isinstance(v, dict) else v for v in level)

@@ -90,7 +90,10 @@ class Loop:
 
     @contextlib.contextmanager
     def running(self, watch: SignalWatch) -> Iterator[None]:
-        """Write log, status and report of the block; add to its errors how to continue the run."""
+        """Write log, status and report while the ``with`` block trains.
+
+        Errors raised in the block get a line that says how to continue the run.
+        """
         state = self.state
         announce(self.engine.ranks.world)
         with recorded(self):

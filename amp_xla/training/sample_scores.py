@@ -168,9 +168,9 @@ class LabelScores(SampleScores):
 
 @dataclasses.dataclass(frozen=True)
 class NumberScores(SampleScores):
-    """Scores of predicted numbers; errors are sorted by their difference in rank, largest first.
+    """Scores of the predicted numbers ``values``, float64 [N].
 
-    ``values`` are the predicted numbers, float64 [N].
+    Errors are sorted by the distance of a sample's places among labels and among predictions.
     """
 
     values: np.ndarray

@@ -126,8 +126,8 @@ def _columns(path: str, rows: Sequence[List[str]], kind: str) -> Tuple[Layout, s
     numbered = 2 * again > len(first) or all(map(str.isdigit, first))
     if len(cells) > 2 and numbered and kind != "comma":
         raise DataError(
-            f"{called(path)}: column 0 has numbers of tokens or texts; the token must be in column "
-            f"0, and its tag in the last column (cut -f 2- removes column 0)"
+            f"{called(path)}: column 0 numbers the tokens or the texts (1, 2, ...); the token must "
+            f"be in column 0, and its tag in the last column (cut -f 2- removes column 0)"
         )
     _refuse_two_tags(path, filled)
     remark = _positions(first)

@@ -161,9 +161,9 @@ def tokens(folder: str) -> List[str]:
 def rules(folder: str, warn: bool = False) -> Rules:
     """Return a folder's tokenizer rules; ``tokenizer_config.json`` overrides ``tokenizer.json``.
 
-    The checkpoint of a run names them. In other folders, Hugging Face's rules apply if there is
-    a ``tokenizer.json``, or no ``bert_config.json``. ``warn``: print a warning if the folder's
-    tokenizer would cut Chinese text into words.
+    A run's checkpoint says which rules it used. Other folders have Google's rules if they have a
+    ``bert_config.json`` and no ``tokenizer.json``, else Hugging Face's. ``warn``: print a warning
+    if the folder's tokenizer would cut Chinese text into words.
     """
     settings_of = json_file(os.path.join(folder, SETTINGS))
     if warn and str(settings_of.get("tokenizer_class", "")).startswith("RoFormer"):

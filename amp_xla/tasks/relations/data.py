@@ -91,7 +91,7 @@ def _sample(content: Any) -> Tuple[str, None, str]:
 
 
 def _triples(given: Any) -> List[Triple]:
-    """Return the triples of an element: one, or one per key if its object is a dictionary."""
+    """Return the triples of one list entry: one, or one per key if its object is a dictionary."""
     values = [given.get(role) for role in Triple._fields] if isinstance(given, dict) else given
     triples: List[Any] = []
     if isinstance(values, list) and len(values) == 3:
