@@ -22,7 +22,7 @@ KEYS = ("p", "params", "c", "compute", "o", "output")  # the first letter says w
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Policy:
-    """A triple of dtypes, with casts of floating leaves of any tree.
+    """Three dtypes, and methods that cast the floating leaves of a tree to one of them.
 
     Attributes:
       param_dtype: dtype of variables, the master weights.
@@ -88,7 +88,7 @@ def _cast(tree: T, dtype: str) -> T:
 def get_policy(name: Any) -> Policy:
     """Return the policy that a string describes; a ``Policy`` is returned unchanged.
 
-    The grammar, with spaces anywhere between words:
+    The grammar (spaces between words are ignored):
 
     - ``c=f16``: keys are ``p``/``params``, ``c``/``compute``, ``o``/``output``. By default params
       are float32, compute equals params, and output equals compute.
@@ -133,7 +133,7 @@ def cast_to_half(tree: T) -> T:
 
 
 def full_precision(function: Callable[..., Any], output_dtype: Any = None) -> Callable[..., Any]:
-    """Return a function or layer that computes in float32.
+    """Return a function that calls ``function`` with floating arguments cast to float32.
 
     Args:
       function: any callable on arrays or tensors, e.g. a softmax.
@@ -179,5 +179,5 @@ class PolicyRules:
         return next(matching, self.default)
 
     def cast_to_compute(self, tree: Any) -> Any:
-        """Cast each leaf of nested dicts by the rule for its path, e.g. ``encoder/norm/scale``."""
+        """Cast each leaf of a tree by the policy for its path, e.g. ``encoder/norm/scale``."""
         return arrays.map_with_path(lambda path, x: self.policy_for(path).cast_to_compute(x), tree)
