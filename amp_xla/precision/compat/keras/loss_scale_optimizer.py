@@ -88,7 +88,7 @@ class LossScaleOptimizer(optimizer.LossScaleOptimizer):
 
     @property
     def _delegates(self) -> bool:
-        """True on TensorFlow 2.4 and later: checkpoints treat Keras' class as its inner optimizer."""
+        """True from TensorFlow 2.4 on: checkpoints treat Keras' class like its inner optimizer."""
         return any(c.__name__ == "DelegatingTrackableMixin" for c in type(self).__mro__)
 
     inner_optimizer = property(lambda self: self.inner)
