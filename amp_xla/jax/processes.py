@@ -23,7 +23,7 @@ class Ranks(distributed.Ranks):
     """JAX's processes. Each builds whole batches, so any number of them has the same samples."""
 
     def exchange(self, mine: bytes) -> List[bytes]:
-        """Return the JSON texts of all processes in rank order; all of them must call this method."""
+        """Return the JSON texts of all processes in rank order; all must call this method."""
         longest = int(np.max(multihost_utils.process_allgather(np.array([len(mine)]))))
         padded = np.frombuffer(mine.ljust(longest), np.uint8)
         return [bytes(row) for row in np.asarray(multihost_utils.process_allgather(padded))]

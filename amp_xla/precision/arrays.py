@@ -73,7 +73,7 @@ def scalar_type(name: str) -> Any:
 def half_dtype() -> Any:
     """Return this machine's half-precision dtype, a scalar type: bfloat16 on a TPU, else float16.
 
-    ``set_half_dtype`` overrides it. If JAX is imported, this call starts its devices.
+    ``set_half_dtype`` overrides it. If JAX is imported, this call starts JAX's devices.
     """
     if _half is not None:
         return scalar_type(_half)
@@ -139,7 +139,7 @@ def namespace(*values: Any) -> Any:
 
 
 def dtype_name(x: Any) -> Optional[str]:
-    """Return ``float16``, ``int32``, ...; None for objects without dtype (Python scalars, None)."""
+    """Return the name of a value's dtype, e.g. ``int32``; None if it has none (Python scalars)."""
     dtype = getattr(x, "dtype", None)
     if dtype is None:
         return None
@@ -165,7 +165,7 @@ def is_sparse(x: Any) -> bool:
 
 
 def cast(x: Any, dtype: str) -> Any:
-    """Cast ``x`` to a dtype by name; return ``x`` itself if it already has this dtype."""
+    """Cast ``x`` to the dtype with this name; return ``x`` itself if it already has this dtype."""
     if dtype_name(x) == dtype:
         return x
     if family(x) == "tensorflow":

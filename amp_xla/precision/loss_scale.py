@@ -274,6 +274,6 @@ def whole_number(name: str, value: Any, least: int, unit: str) -> int:
 def check_scale(
     name: str, value: Any, low: float = SMALLEST_SCALE, high: float = LARGEST_SCALE
 ) -> None:
-    """Raise ValueError for a number outside [low, high]; tensors and JAX's arrays pass."""
+    """Raise ValueError for a number outside [low, high]; do not check tensors or JAX's arrays."""
     if isinstance(value, (int, float, np.generic)) and not low <= float(value) <= high:
         raise ValueError(f"{name} is {float(value)}; allowed: {low} to {high}")

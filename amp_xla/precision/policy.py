@@ -59,11 +59,11 @@ class Policy:
         return _cast(tree, self.names[0])
 
     def cast_to_compute(self, tree: T) -> T:
-        """Cast like ``cast_to_param``, to the compute dtype."""
+        """Cast like ``cast_to_param``, but to the compute dtype."""
         return _cast(tree, self.names[1])
 
     def cast_to_output(self, tree: T) -> T:
-        """Cast like ``cast_to_param``, to the output dtype."""
+        """Cast like ``cast_to_param``, but to the output dtype."""
         return _cast(tree, self.names[2])
 
     def with_output_dtype(self, output_dtype: Any) -> Policy:
@@ -174,7 +174,7 @@ class PolicyRules:
         object.__setattr__(self, "rules", rules)
 
     def policy_for(self, name: str) -> Policy:
-        """Return the policy of the layer or parameter of this name."""
+        """Return the policy for a layer or parameter with this name."""
         matching = (p for pattern, p in self.rules if re.search(pattern, name, re.IGNORECASE))
         return next(matching, self.default)
 

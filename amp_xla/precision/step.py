@@ -384,7 +384,7 @@ class Monitor:
 
 
 def _after(operations: List[Any], later: Callable[[], List[Any]]) -> Any:
-    """Run ``later`` after ``operations``; return a tensor True, as each branch must."""
+    """Run ``later`` after ``operations``; return a True tensor, as ``tf.cond`` branches must."""
     with tf.control_dependencies([op for op in operations if op is not None]):
         last = later()
     with tf.control_dependencies([op for op in operations + last if op is not None]):

@@ -64,7 +64,7 @@ class _Embedding(tf.keras.layers.Layer):
         super().build(input_shape)
 
     def _computed(self, vectors: Any) -> Any:
-        """Cast to the compute dtype, or to float32 if it is an integer dtype (TensorFlow 1.15)."""
+        """Cast to the compute dtype; if that is an integer dtype (TensorFlow 1.15), to float32."""
         dtype = tf.as_dtype(getattr(self, "_compute_dtype", None) or tf.float32)
         return tf.cast(vectors, dtype if dtype.is_floating else tf.float32)
 

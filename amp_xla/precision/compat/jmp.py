@@ -60,8 +60,8 @@ class StaticLossScale(_LossScale):
 class DynamicLossScale(_LossScale):
     """This package's ``DynamicLossScale`` with jmp's arguments.
 
-    ``period`` stands for ``growth_interval``, ``min_loss_scale`` for ``minimum`` and ``factor`` for
-    ``growth_factor``. ``backoff_factor`` is 1 / ``factor``.
+    ``growth_interval`` is ``period``, ``minimum`` is ``min_loss_scale``, ``growth_factor`` is
+    ``factor`` and ``backoff_factor`` is 1 / ``factor``.
     """
 
     loss_scale: Any
