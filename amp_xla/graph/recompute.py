@@ -62,7 +62,7 @@ def recompute(loss: Any, gradients: Iterable[Any]) -> None:
 
 
 class _Layer:
-    """Forward operations of one layer; ``reads`` lists where the backward pass reads outputs."""
+    """Forward operations of one layer; ``reads``: where the backward pass reads their outputs."""
 
     def __init__(
         self, ops: List[Any], forward: Set[Any], backward: Set[Any], order: Dict[Any, int]

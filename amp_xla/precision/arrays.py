@@ -1,6 +1,6 @@
 """Handles dtypes, arrays and trees of NumPy, JAX and TensorFlow; imports only NumPy.
 
-JAX and TensorFlow are taken from ``sys.modules``, if a caller passes objects of them.
+JAX and TensorFlow are taken from ``sys.modules``, if a caller passes their objects.
 """
 
 from __future__ import annotations

@@ -230,7 +230,7 @@ def inner_of(optimizer: Any) -> Inner:
 
 
 def derived(loss: Any, variables: Sequence[Any], tape: Any = None) -> Pairs:
-    """Return pairs (gradient, variable); if the loss does not use a variable, with None."""
+    """Return pairs (gradient, variable); (None, variable) if the loss does not use the variable."""
     if tape is None:
         return list(zip(tf.gradients(loss, list(variables)), variables))
     return list(zip(tape.gradient(loss, list(variables)), variables))

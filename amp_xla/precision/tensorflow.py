@@ -239,7 +239,7 @@ class Window:
     def _rebuild(self) -> None:
         """Build the operations of each micro-batch again, so that they cover new variables.
 
-        Results that were returned before then come from the new operations.
+        The results that were returned earlier are redirected to the new operations.
         """
         for build, results in self._built:
             for old, replacement in zip(results, build()):

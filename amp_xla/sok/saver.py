@@ -155,7 +155,7 @@ class TableShards:
         write_rows(folder, _FILES, tensors)
 
     def read(self, folder: Path, weights_only: bool = False) -> None:
-        """Read this rank's rows of tables and, unless ``weights_only``, slots by ``read_rows``."""
+        """Read the rank's rows of tables and, unless ``weights_only``, slots; see ``read_rows``."""
         session = backend.session()
         for name, variable, rows in self._parts():
             if weights_only and not self.holds(variable):
