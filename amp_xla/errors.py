@@ -18,7 +18,8 @@ class SetupOrderError(AmpXlaError, RuntimeError):
 class DataError(AmpXlaError, ValueError):
     """A file, line or value of the data, or pretrained weights, cannot be used.
 
-    ``advice`` names flags of training, which commands such as ``predict`` lack.
+    The message is ``problem`` and ``advice``, which names flags of training. Commands that lack
+    these flags, such as ``predict``, print ``problem`` only.
     """
 
     def __init__(self, problem: str, advice: str = "") -> None:

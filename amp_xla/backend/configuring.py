@@ -3,7 +3,7 @@
 Raises an error if the settings come too late for TensorFlow, or if TensorFlow does not see the
 driver's GPU.
 
-``amp_xla.setup`` is the public face of this module: importing it configures and prints one line.
+Users import ``amp_xla.setup``, which calls this module and prints the settings in one line.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _xla_failed = False  # where ``auto`` had turned it on
 
 
 def current() -> Precision:
-    """Return the precision in force; call ``configure`` first if nothing was configured yet."""
+    """Return the precision in force; configure it from ``AMP_XLA_*`` if it was not configured."""
     return _current or configure()
 
 
@@ -65,7 +65,7 @@ def configure(**overrides: Any) -> Precision:
 
     Raises:
       SettingsError: a name or value is unknown, or contradicts the environment.
-      SetupOrderError: TensorFlow has already read its switches; the message names the import that
+      SetupOrderError: TensorFlow has already read its flags; the message names the import that
         came too early.
       UnsupportedError: this TensorFlow does not support a setting, e.g. ``lite`` on stock 1.15.
     """
@@ -204,7 +204,7 @@ def _culprit() -> str:
 
 @functools.lru_cache(maxsize=None)
 def _warn_of_tapes() -> None:
-    """Warn of a script's GradientTape in graph mode: an eager loop around it trains nothing."""
+    """Warn if a script uses GradientTape in graph mode, where an eager loop trains nothing."""
     from tensorflow.python.framework import ops
 
     tape, libraries = backend.tensorflow().GradientTape, ("tensorflow", "tf_keras", "amp_xla")
@@ -241,7 +241,7 @@ def _guarded(name: str, init: Any) -> Any:
             version = ".".join(map(str, backend.bert4keras_version()))
             raise UnsupportedError(
                 f"{name} of bert4keras {version} cannot be trained with {precision.describe()}: "
-                f"it takes only scores below -1e6 for padding, so it needs float32 and an infinity "
+                f"it treats only scores below -1e6 as padding, so it needs float32 and an infinity "
                 f"above 1e6; allowed: AMP_XLA_PRECISION=tf32 (or fp32) without AMP_XLA_INFINITY, "
                 f"or bert4keras 0.11.5 (whose metric must be a function on TensorFlow 2: `def "
                 f"accuracy(y_true, y_pred): return CRF.sparse_accuracy(y_true, y_pred)`)"

@@ -49,7 +49,7 @@ def _keep_graph_layers() -> None:
 def _write_outputs_once(*backends: Any) -> None:
     """Let recurrent layers that return their last output train with TensorFlow 1's control flow.
 
-    tf-keras writes the output of each step into the same place: an error in this control flow.
+    tf-keras writes the outputs of all steps to one index, which is an error in this control flow.
     """
     original = backends[0].rnn
 

@@ -176,7 +176,7 @@ class Generator:
                 yield batch
 
     def hashed(self, again: bool) -> str:
-        """Return the hash of all batches that were read."""
+        """Return the hash of all batches read, or of this epoch's if each epoch is a new pass."""
         return self._hash
 
     def starts_over(self) -> bool:
@@ -277,7 +277,7 @@ class Feed:
       position: position of the first batch to train on.
       skip: number of earlier batches in the epoch of ``position``, which were trained before.
       end: position after the last batch to train on.
-      before: ``state`` of the checkpoint from which the run continues.
+      before: result of ``state`` in the checkpoint from which the run continues, or empty.
     """
 
     def __init__(
@@ -303,7 +303,10 @@ class Feed:
             self._example = self._keep(next(self._batches))
 
     def state(self, ended: bool) -> Dict[str, Any]:
-        """Return the last batch's hash; if the epoch has ``ended``, read the batch again for it."""
+        """Return the last batch's hash, and whether the next batch has been read ahead.
+
+        If the epoch has ``ended``, the last batch of a ``Sequence`` is read again for the hash.
+        """
         return {"batch": self._source.hashed(ended), "ahead": self._ahead is not None}
 
     def sample_weights(self, model: Any, class_weight: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Descriptions of model and data, compared on resume; warnings of ``Run``; its monitor."""
+"""Descriptions of model and data, compared on resume; warnings and monitor of ``Run``."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _flat(value: Any, name: str = "") -> Iterator[Tuple[str, Any]]:
 
 
 def check_names(checkpoint: Optional[Any], model: Any) -> None:
-    """Raise CheckpointError if weights have the checkpoint's names but with other numbers."""
+    """Raise CheckpointError if the weights' names differ from the checkpoint's only in numbers."""
     stored = {} if checkpoint is None else checkpoint.tensors()
     if checkpoint is None or not renumbered(stored, model):
         return
@@ -104,9 +104,9 @@ def check_names(checkpoint: Optional[Any], model: Any) -> None:
 
 
 def renumbered(stored: Iterable[str], model: Any) -> bool:
-    """Return whether the names of a model's weights are those in ``stored`` with other numbers.
+    """Return whether the names of a model's weights differ from ``stored`` only in numbers.
 
-    TensorFlow and Keras number the names of models that one process builds.
+    TensorFlow and Keras add numbers to repeated names, e.g. if a process builds several models.
     """
     names = {weight.op.name for weight in model.weights}
     missing = Counter(map(_plain, names)) - Counter(map(_plain, stored))
@@ -127,7 +127,7 @@ def name_changed(before: Mapping[str, Any], now: Mapping[str, Any], when: str) -
 
 
 def name_late(known: int) -> int:
-    """Warn about variables created after the first ``known`` ones; return the number of all."""
+    """Warn about variables after the first ``known`` ones; return the number of all variables."""
     every = [variable.op.name for variable in tf.global_variables()]
     if every[known:]:
         names = f"{', '.join(every[known:][:3])}{' ...' if every[known:][3:] else ''}"
@@ -140,7 +140,7 @@ def name_late(known: int) -> int:
 
 
 def name_emptied(callbacks: Iterable[Any]) -> None:
-    """Print the files that a callback will empty on resume."""
+    """Warn about files that callbacks will empty on resume."""
     for each in callbacks:
         if isinstance(each, keras.callbacks.CSVLogger) and not each.append:
             note(f"warning: CSVLogger without append=True empties {each.filename} on resume")
@@ -203,7 +203,11 @@ def known_monitor(
 def choose_monitor(
     loop: Any, name: Optional[str], values: Mapping[str, float], missing: Optional[str]
 ) -> Optional[str]:
-    """If ``name`` is None, monitor the first value; return an error if no log has ``name``."""
+    """If ``name`` is None, monitor the first value; return an error if the logs lack ``name``.
+
+    ``missing`` is the result after the epoch before, None at first. Once an epoch's logs had the
+    monitor, the result is an empty text.
+    """
     if loop.options.monitor in values:
         return ""
     if name is None:

@@ -67,8 +67,8 @@ class Run(keras.callbacks.Callback):
       force_resume: resume even if settings or versions differ.
 
     Raises:
-      AmpXlaError: the folder already has a run and ``resume`` is False, or it cannot be used; an
-        argument is out of range.
+      AmpXlaError: the folder already has a run and ``resume`` is False; the folder cannot be used;
+        or an argument is out of range.
     """
 
     def __init__(
@@ -284,7 +284,7 @@ class Run(keras.callbacks.Callback):
             random_states.set_random_state(self._mine["random"])
 
     def _after_batch(self, logs: Mapping[str, Any]) -> None:
-        """Log the step; evaluate, save and stop if due. Called after all other callbacks."""
+        """Log the step; save and stop if due. Called after all other callbacks."""
         step, loop = self._step, self._loop
         if step.skip:
             step.skip -= 1
@@ -311,7 +311,7 @@ class Run(keras.callbacks.Callback):
         self._before.take()
 
     def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Let a signal stop Keras' validation."""
+        """Stop Keras' validation after a signal."""
         if self.in_fit:
             self._before.check()
 

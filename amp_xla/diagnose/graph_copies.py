@@ -28,7 +28,7 @@ class ValueRange:
     """The range of a tensor's values, over all times that it was computed.
 
     ``low`` and ``high`` are the smallest and largest finite element, 0 if there are none. The other
-    fields count elements; ``vanishing`` counts elements that are zero in float16 only.
+    fields count elements; ``vanishing`` counts elements that only float16 makes zero.
     """
 
     low: float = 0.0
@@ -50,7 +50,7 @@ class ValueRange:
         return max(abs(self.low), abs(self.high))
 
     def add(self, values: Any) -> Tuple[()]:
-        """Add the elements of an array; return nothing, as ``tf.numpy_function`` needs it."""
+        """Add the elements of an array; return (): no results for ``tf.numpy_function``."""
         values = np.asarray(values)
         finite = values[np.isfinite(values)]
         nan = np.count_nonzero(np.isnan(values))
@@ -117,10 +117,10 @@ class GraphCopies(contextlib.AbstractContextManager):
     def record(
         self, copy: str, graph_def: Any, names: Collection[str]
     ) -> Tuple[List[Any], Dict[Tensor, ValueRange]]:
-        """Record the float32 outputs of the named nodes of a copy, except nodes in v1 while loops.
+        """Add operations that record the float32 outputs of the nodes that ``names`` lists.
 
-        Return the operations that record when they are run, and the records. The records of nodes
-        that never run (a branch that is not taken) stay empty.
+        Return these operations, which record each time they are run, and the records. Nodes in v1
+        while loops have no record; nodes in a branch that is never taken have an empty one.
         """
         operations, records = [], {}
         with self.graph.as_default():
@@ -137,9 +137,9 @@ class GraphCopies(contextlib.AbstractContextManager):
         return operations, records
 
     def load(self, prefix: str, values: Mapping[str, Any]) -> None:
-        """Assign ``values``, op name -> array, to the variables of a copy; call ``add`` before.
+        """Assign ``values`` (op name -> array) to the variables of a copy that ``add`` imported.
 
-        Variables without a value were never initialized, so training does not read them.
+        Variables that ``values`` lacks were never initialized, so training does not read them.
         """
         assigns, feed = [], {}
         with self.graph.as_default():

@@ -55,7 +55,7 @@ def world() -> World:
 
 
 def stop_with_launcher() -> None:
-    """Send this process SIGTERM when its launcher has ended, which closes standard input."""
+    """Send this process SIGTERM if standard input closes, because its launcher has ended."""
     if not os.environ.get(ENDS_WITH_STDIN):
         return
 
@@ -74,7 +74,7 @@ def meet(place: World) -> None:
     mpirun has no such server, and waits for all ranks itself.
 
     Raises:
-      AmpXlaError: a rank has not started, or the server has ended.
+      AmpXlaError: a rank has not started in time, or the server has ended.
     """
     if not _address():
         return

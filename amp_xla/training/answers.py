@@ -54,7 +54,7 @@ def label_answers(
 
 
 def checked(predicted: Any, lines: Sequence[str]) -> Answers:
-    """Return ``predicted``, if a recipe's ``predict`` gave one answer to each of ``lines``.
+    """Check the result of a recipe's ``predict`` for ``lines``, and return it.
 
     Raises:
       AmpXlaError: ``predicted`` is not ``Answers``, has too few or too many rows, or has a NaN.

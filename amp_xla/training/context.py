@@ -35,7 +35,8 @@ class RunContext:
       config: the configuration; in a resumed run, ``bert``, if set, is the checkpoint's folder.
       ranks: the processes that train together.
       micro_batches: number of micro-batches per update and rank.
-      precision: precision, XLA mode and loss scale; ``share`` turns XLA's ``auto`` into on or off.
+      precision: precision, XLA mode and loss scale; the method ``share`` replaces the XLA mode
+        ``auto`` by ``on`` or ``off``.
       step_input: placeholder of the micro-batch's number, which decides the dropout masks.
     """
 
@@ -94,7 +95,7 @@ class RunContext:
         )  # fmt: skip
 
     def shared(self, data: Labelled) -> Labelled:
-        """Print a description of the texts; return them with this rank's part of the batches."""
+        """Print the texts' description; return ``data`` with this rank's rows of each batch."""
         note(data.description)
         batches, dev_batches = map(self.share, (data.batches, data.dev_batches))
         return data._replace(batches=batches, dev_batches=dev_batches)
@@ -126,7 +127,7 @@ class RunContext:
         return self.precision.choice is not None and self.precision.choice.lengths is not None
 
     def steps(self, batches: Any) -> int:
-        """Return the number of steps in the whole run; print the defaults of a new run."""
+        """Return the number of steps in the whole run; print the defaults that a new run uses."""
         config = self.config
         steps = config.training.epochs * int(batches.steps_per_epoch())
         if self._resume_from is None:
@@ -143,7 +144,7 @@ class RunContext:
         Args:
           steps: updates of the whole run.
           rule: function (learning rate, ``weight_decay``) -> optimizer; None = ``AdamW``.
-          sharded: ``TableShards`` of which this rank has some rows, with the same learning rate.
+          sharded: ``TableShards``, of which this rank has some rows; they use the same rate.
         """
         from amp_xla.backend import tf
         from amp_xla.precision.agreement import Reduction
@@ -197,7 +198,7 @@ class RunContext:
     # -- job ----------------------------------------------------------------------------------
 
     def job(self, *parts: Any, **others: Any) -> Any:
-        """Return a ``Job`` of: model, step, batches, evaluate, assets, identity; others by name."""
+        """Return a ``Job`` of: model, step, batches, evaluate, assets, identity; and ``others``."""
         from amp_xla.training.job import Job
 
         self._choose_xla(None)  # in a recipe that shares no batches
@@ -223,7 +224,7 @@ class RunContext:
 
 
 def work_of(config: Any, batches: Any, ranks: int = 1) -> Optional[auto.Work]:
-    """Return the ``Work`` of a run on one GPU; None if the size of its encoder is unknown.
+    """Return the ``Work`` of a run on one GPU; None if the encoder's size is unknown.
 
     ``batches`` have the rows of all ranks.
     """
@@ -256,7 +257,9 @@ def build_job(
     context = RunContext(config, resume_from)
     job = build(context.config, context)
     if not hasattr(job, "batches"):
-        raise AmpXlaError(f"build must return a job, of context.job or text_job; found: {job!r}")
+        raise AmpXlaError(
+            f"build must return a job, made by context.job or context.text_job; found: {job!r}"
+        )
     return job
 
 

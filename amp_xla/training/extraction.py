@@ -86,7 +86,7 @@ def predict(
     decode: Decode,
     fields: Callable[[List[Any]], Dict[str, Any]],
 ) -> Answers:
-    """Return what a run's checkpoint finds in each text: a column per entity or triple.
+    """Return the entities or triples that a run's model finds in each text, one per column.
 
     Args:
       unit: ``entities`` or ``triples``, for a warning.
@@ -138,7 +138,7 @@ class ExtractionScores(SampleScores):
     def scorer(
         cls, checkpoint: Checkpoint, samples: Samples, unpack: Unpack, read: Callable[[Any], Any]
     ) -> Scorer:
-        """Check the labels of samples; return the function that scores the answers to them.
+        """Check the labels of ``samples``; return the function that scores the answers.
 
         ``unpack`` reads entities or triples from a label, ``read`` from an answer's JSON object.
         """

@@ -203,8 +203,8 @@ class RunFolder:
             if error.errno not in _NO_LOCKS:
                 raise
             note(
-                f"warning: {self.path} is on a file system without locks ({error.strerror}): a "
-                f"second process with this run would not be refused"
+                f"warning: {self.path} is on a file system without locks ({error.strerror}): "
+                f"make sure that no second process writes this run"
             )
         self._lock = lock
 
@@ -220,7 +220,7 @@ class RunFolder:
         """Create the folder if needed, lock it and delete unfinished checkpoints.
 
         Raises:
-          AmpXlaError: another process holds the lock.
+          AmpXlaError: another process holds the lock, or has changed the folder meanwhile.
         """
         if not self._writes:
             return

@@ -68,13 +68,13 @@ class SampleScores:
         raise NotImplementedError
 
     def result(self, seed: int) -> Dict[str, Any]:
-        """Return the scores for ``result.json``."""
+        """Return the scores for ``result.json``, with intervals from a bootstrap with this seed."""
         details = self.details()
         single = {name: {"value": value} for name, value in details.get("metrics", {}).items()}
         return {**details, "metrics": {**scores.bootstrap(self.rows(), self.score, seed), **single}}
 
     def against(self, other: Any, seed: int) -> Dict[str, Any]:
-        """Return the differences of these scores from those of another run, with intervals."""
+        """Return these scores minus those of another run, with bootstrap intervals."""
         mine, others = self.samples, other.samples
         if (mine.texts, list(mine.wanted)) != (others.texts, list(others.wanted)):
             raise AmpXlaError(
@@ -168,7 +168,10 @@ class LabelScores(SampleScores):
 
 @dataclasses.dataclass(frozen=True)
 class NumberScores(SampleScores):
-    """Scores of predicted numbers, float64 [N]; first come the largest errors in rank."""
+    """Scores of predicted numbers; errors are sorted by their difference in rank, largest first.
+
+    ``values`` are the predicted numbers, float64 [N].
+    """
 
     values: np.ndarray
     columns = ("sample", "label", "score", "text")
@@ -212,7 +215,7 @@ class TextScores(SampleScores):
 
 
 def scored(checkpoint: Checkpoint, samples: Samples) -> Scorer:
-    """Check the labels of samples; return the function that scores what ``label_answers`` gave."""
+    """Check the labels of samples; return the function that scores answers of ``label_answers``."""
     names = Labels.load(checkpoint.file("labels.json")).names
     samples.check(samples.wanted, names)
     return lambda answers: LabelScores.of(samples, names, answers)

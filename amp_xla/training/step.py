@@ -28,7 +28,7 @@ class TrainStep:
     Args:
       inputs: name -> placeholder; a batch has arrays of these names, and perhaps more.
       loss: float32 scalar tensor, unscaled, regularization included. With several ranks or
-        micro-batches, loss and metrics must be means over the batch weighted by ``weights``.
+        micro-batches, loss and metrics must be means over the batch, weighted by ``weights``.
       metrics: name -> float32 scalar tensor.
       sharded: the ``variables`` of which this rank has only some rows.
       learning_rate: float32 scalar tensor, for the log.
@@ -102,7 +102,7 @@ class TrainStep:
 
 
 def counted(metadata: Any, session: Any, fetches: Sequence[Any]) -> executed.ExecutedGraph:
-    """Count the nodes that a session executed for ``fetches``, by its ``RunMetadata``."""
+    """Count the nodes that a session executed for ``fetches``, from that run's ``RunMetadata``."""
     counts = executed.count(metadata.partition_graphs)
     if counts.clusters:
         # XLA has moved the nodes into functions that the executor does not show. So grappler is
@@ -197,8 +197,8 @@ class Variables:
     def snapshot(self) -> Dict[str, np.ndarray]:
         """Return the current values in host memory.
 
-        On a CPU the arrays may share memory with resource variables: TensorFlow never writes into
-        a tensor that is still referenced. Old reference variables are copied.
+        On a CPU the arrays may share memory with resource variables. That is safe: TensorFlow never
+        writes into a tensor that is still referenced. Old reference variables are copied.
         """
         values = backend.session().run(self._reads)
         return {

@@ -18,7 +18,7 @@ from amp_xla.data.text.tokenizer import Encoded
 
 
 def owners(batch: Mapping[str, np.ndarray]) -> Tuple[np.ndarray, np.ndarray]:
-    """Return each row's text (-1 for padding), and the position in it where the row begins."""
+    """Return each row's text (-1 = padding), and the position in the text where the row begins."""
     texts = batch["sample_ids"]
     return batch.get("owners", texts), batch.get("begins", np.zeros(len(texts), np.int64))
 
@@ -31,7 +31,7 @@ def rows_of_texts(batch: Mapping[str, np.ndarray]) -> Iterator[Tuple[int, np.nda
 
 
 def means(values: np.ndarray, batch: Batch) -> np.ndarray:
-    """Return, for each row, the mean of ``values`` over all rows of its text; both are [R]."""
+    """Return, for each row, the mean of ``values`` over all rows of its text, float [R]."""
     texts = owners(batch)[0] + 1
     return (np.bincount(texts, values) / np.maximum(np.bincount(texts), 1))[texts]
 
@@ -43,7 +43,7 @@ class WindowBatches(Batches):
     window; its other windows are like padding. There are three more arrays. ``owners``, int64: the
     text of each row, -1 for padding. ``begins``, int64: the position in the text where the row
     begins, 0 for padding. ``windows``, int32 [groups, rows of a group * slots]: for each window,
-    the place in the group of the first window of its text; -1 for padding.
+    the place of its text's first window in the group; -1 for padding.
 
     Args:
       rows: batches whose samples are windows: one in each row, or packed rows.
@@ -112,7 +112,7 @@ class WindowBatches(Batches):
         return [(leads[bucket == number], sizes[bucket == number]) for number in numbers]
 
     def _plan(self, epoch: int) -> List[Tuple[int, np.ndarray]]:
-        """Return per batch: tokens per row; its windows, int64 [rows], if packed [rows, slots]."""
+        """Return (tokens per row, windows) per batch; windows: int64 [rows] or [rows, slots]."""
         source, buckets = generator(self._seed, epoch), []
         for (leads, sizes), packed in zip(self._units(epoch), self._packed):
             groups = shared(packed, np.arange(len(leads)), sizes)

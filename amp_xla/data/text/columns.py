@@ -110,7 +110,7 @@ def _decided(table: Table, request: Request, run: Optional[Layout]) -> Layout:
 def _with_row_names(table: Table) -> Table:
     """Add an empty first cell to a header with one cell less than the rows, as R writes it.
 
-    This needs rows that begin with different cells or, if commas separate cells, numbers.
+    Do so only if the rows' first cells all differ and, if commas separate cells, are numbers.
     """
     (number, head), *below = table.rows[:EXAMINED]
     names = [row.partition("\t")[0] for _, row in below]
@@ -123,7 +123,7 @@ def _with_row_names(table: Table) -> Table:
 
 
 def _refuse_other_formats(table: Table, needs: Sequence[str]) -> List[List[str]]:
-    """Return the cells of the rows as wide as the first; raise ``DataError`` for other formats."""
+    """Return the rows with as many cells as the first; raise ``DataError`` for other formats."""
     for begin, (name, program) in _FORMATS.items():
         if "label" in needs and all(re.match(begin, line) for _, line in table.rows):
             raise DataError(
@@ -225,7 +225,7 @@ def _flags(fields: Sequence[str], names: Sequence[Any]) -> str:
 def _by_name(
     table: Table, columns: Sequence[str], kinds: Sequence[str], request: Request
 ) -> Dict[str, int]:
-    """Return field -> column by flags and known names, or because no other column is left."""
+    """Return field -> column, found by flags, by known names, or as the only column left."""
     wanted, needs, known = request.fields, request.needs, request.known
     is_json, places = table.format == "json", {}
     shown = (f"{name!r}{' (empty)' * (k == 'empty')}" for name, k in zip(columns, kinds))

@@ -138,7 +138,7 @@ def _columns(path: str, rows: Sequence[List[str]], kind: str) -> Tuple[Layout, s
 
 
 def _refuse_two_tags(path: str, rows: Sequence[List[str]]) -> None:
-    """Raise ``DataError`` if two columns have entity tags, as in GermEval; chunk tags may stay."""
+    """Raise ``DataError`` if two columns have entity tags, as in GermEval; allow chunk tags."""
     columns = list(zip(*(row for row in rows if len(row) == len(rows[0]))))
     for i, column in enumerate(columns[1:-1], 1):
         names = {tag.partition("-")[2] for tag in column} - CHUNKS
@@ -158,7 +158,7 @@ def split(line: str) -> List[str]:
 
 
 def _positions(tokens: Sequence[str]) -> str:
-    """Return a warning if most tokens, such as a0, are a character and its place in a word."""
+    """Return a warning if most tokens are a character and its place in a word, such as a0 b1."""
     numbered = [token for token in tokens if POSITION.fullmatch(token)]
     if 10 * len(numbered) < 9 * len(tokens):
         return ""

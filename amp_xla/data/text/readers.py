@@ -153,7 +153,7 @@ def collected(
 
     ``places`` has (line number, content) of each sample. ``sample`` turns a content into (text,
     second text, label), or raises ``ValueError`` with the reason. ``bad``: lines already known to
-    be unusable.
+    be unusable. ``on_bad_line``: as for ``read``.
     """
     samples: List[Sequence[Optional[str]]] = []
     for number, content in places:
@@ -225,7 +225,7 @@ def joined(tokens: Sequence[str]) -> str:
 
 
 def one_line(text: str) -> str:
-    """Return a text with spaces in place of tabs and line breaks, as an input of ``predict``."""
+    """Replace tabs and line breaks by spaces, so that a text is one input line of ``predict``."""
     return re.sub(r"[\t\r\n]", " ", text)
 
 

@@ -41,12 +41,12 @@ class Windows(NamedTuple):
 
     @property
     def counts(self) -> np.ndarray:
-        """int64 [texts]: number of windows."""
+        """Number of windows of each text, int64 [texts]."""
         return np.diff(self.firsts)
 
 
 class Part(NamedTuple):
-    """A sample's tokens: ``tokens`` are cut if needed, ``before`` and ``after`` are in each row."""
+    """A sample's tokens; only ``tokens`` may be cut, ``before`` and ``after`` are in each row."""
 
     before: Sequence[int]
     tokens: Sequence[int]
@@ -114,7 +114,7 @@ class Encoded:
 
     @property
     def lengths(self) -> np.ndarray:
-        """int64 [samples]: tokens in the longest row of each sample, with [CLS] and [SEP]."""
+        """Tokens in the longest row of each sample, with [CLS] and [SEP], int64 [samples]."""
         return np.diff(self.offsets).reshape(-1, self.texts).max(1)
 
 
@@ -178,8 +178,8 @@ class Tokenizer:
         """Read the tokenizer of pretrained weights or of a checkpoint.
 
         The folder has ``vocab.txt`` or Hugging Face's ``tokenizer.json``, and perhaps
-        ``tokenizer_config.json``. ``lowercase``: None = as the folder says, or True if it does not
-        say.
+        ``tokenizer_config.json``. ``lowercase``: None = the folder's setting, or True if it
+        has none.
         """
         rules = vocabulary.rules(folder, warn=True)
         if lowercase is not None:
