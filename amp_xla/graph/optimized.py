@@ -41,9 +41,9 @@ def passed(
     fetches: Sequence[str],
     gpu: Optional[Mapping[str, str]] = None,
 ) -> Any:
-    """Return the GraphDef after Grappler's ``passes``.
+    """Return the GraphDef after grappler's ``passes`` for a CPU; with ``gpu``, for that GPU.
 
-    Grappler optimizes for a CPU, or for the GPU ``gpu``, then in only one iteration.
+    For a GPU, grappler runs the passes in a single iteration.
     """
     config = tf.ConfigProto()
     options = config.graph_options.rewrite_options

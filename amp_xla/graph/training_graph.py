@@ -234,7 +234,7 @@ def _target_shapes(model: Any) -> Dict[str, List[Optional[int]]]:
 
 
 def _dense_name(gradient: Any) -> str:
-    """Add an Identity to a gradient's values, and return its name.
+    """Add an Identity that reads a gradient's values; return the Identity's name.
 
     The pass does not convert fetched nodes. So the Identity is fetched, not the node that computes
     the gradient.
