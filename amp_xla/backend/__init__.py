@@ -271,7 +271,7 @@ def hide_gpus() -> None:
 
 
 def use_gpu(number: int) -> None:
-    """Make only GPU ``number``, this process' rank on its host, visible to this process.
+    """Make only GPU ``number``, the local rank of this process, visible to this process.
 
     Raises:
       UnsupportedError: this host has fewer GPUs than ranks.

@@ -180,7 +180,7 @@ class NewKerasInner(Inner):
         if unknown:
             raise ValueError(
                 f"{type(self.optimizer).__name__} was built without {', '.join(unknown)}: Keras' "
-                f"optimizers need all variables before the first group is applied; call "
+                f"optimizers need all variables before the first gradients are applied; call "
                 f"build(all variables) on the LossScaleOptimizer once, before the first step"
             )
 

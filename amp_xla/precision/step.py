@@ -158,8 +158,8 @@ class Steps:
         if step.finite is not None and step.scaled:
             raise RuntimeError(
                 "get_unscaled_gradients was called after apply_gradients in the same step: the "
-                "first group was checked without these gradients. Unscale every group first, then "
-                "apply; or start the next step with get_scaled_loss"
+                "gradients applied first were checked without these. Unscale all gradients first, "
+                "then apply; or start the next step with get_scaled_loss"
             )
         done = {id(g) for g in step.unscaled if g is not None}
         if step.finite is None and any(id(g) in done for g in tf.nest.flatten(list(grads))):

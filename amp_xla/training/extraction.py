@@ -140,7 +140,8 @@ class ExtractionScores(SampleScores):
     ) -> Scorer:
         """Check the labels of ``samples``; return the function that scores the answers.
 
-        ``unpack`` reads entities or triples from a label, ``read`` from an answer's JSON object.
+        ``unpack`` reads entities or triples from a label; ``read`` reads them from an answer's JSON
+        object.
         """
         names = Labels.load(checkpoint.file("labels.json")).names
         gold = list(map(unpack, samples.wanted))

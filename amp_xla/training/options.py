@@ -135,7 +135,7 @@ class UpdateOptions:
 
 @dataclasses.dataclass(frozen=True)
 class MemoryOptions:
-    """Memory for activations."""
+    """Options that save memory for activations."""
 
     recompute: Annotated[bool, MAY_CHANGE] = False
     """gradient checkpointing: recompute layers in the backward pass; less memory, slower steps"""

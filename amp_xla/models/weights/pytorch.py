@@ -201,7 +201,7 @@ class _File(io.FileIO):
 
     def read(self, size: int = -1) -> bytes:  # type: ignore[override]
         if size > _LARGEST_LIST:
-            raise ValueError("its list of members is too large")
+            raise ValueError("its list of archive members is too large")
         return super().read(size) or b""
 
 

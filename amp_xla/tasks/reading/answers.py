@@ -1,6 +1,6 @@
 """Answers to questions: evaluation, prediction, export.
 
-Only functions import TensorFlow.
+TensorFlow is imported in functions only.
 """
 
 from __future__ import annotations

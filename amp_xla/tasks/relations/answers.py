@@ -1,6 +1,6 @@
 """Triples: evaluation, prediction, scores, export; an explanation if F1 is 0.
 
-Only functions import TensorFlow.
+TensorFlow is imported in functions only.
 """
 
 from __future__ import annotations

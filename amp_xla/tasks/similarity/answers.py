@@ -1,4 +1,7 @@
-"""Similarity of texts: evaluation, prediction, export, scores. Only functions import TensorFlow."""
+"""Similarity of texts: evaluation, prediction, export, scores.
+
+TensorFlow is imported in functions only.
+"""
 
 from __future__ import annotations
 

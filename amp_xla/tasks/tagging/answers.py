@@ -1,4 +1,4 @@
-"""Entities: evaluation, prediction, export, scores. Only functions import TensorFlow."""
+"""Entities: evaluation, prediction, export, scores. TensorFlow is imported in functions only."""
 
 from __future__ import annotations
 

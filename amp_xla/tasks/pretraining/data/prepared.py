@@ -108,7 +108,7 @@ class Manifest:
             listed = ", ".join(f"{manifest.total(name)} {what}" for name, what in LEFT_OUT.items())
             raise DataError(
                 f"corpus {manifest.settings['corpus']}: no document to train on "
-                f"({manifest.total('documents', 'heldout')} held out; left out: {listed})"
+                f"({manifest.total('documents', 'heldout')} held out; skipped: {listed})"
             )
         write(os.path.join(folder, MANIFEST), json_files.encode({"units": units}))
         return manifest
