@@ -251,9 +251,9 @@ def page(
     in_fit = errors(rows, dict(constants))
     tensorflow = np.array([row.tensorflow for row in rows])
     apex = np.array([row.program == "apex" for row in rows])
-    lines = ["## Residuals", "",
-             "Errors of forecast speeds. Each row was forecast by constants that were fitted "
-             "without the rows of its GPU.", ""]  # fmt: skip
+    lines = ["## Errors of forecast speeds", "",
+             "Each row was forecast by constants that were fitted without the rows of its GPU.",
+             ""]  # fmt: skip
     for name, mask in (("TensorFlow", tensorflow), ("PyTorch, Lambda's scripts (apex)", apex),
                        ("PyTorch, autocast", ~tensorflow & ~apex)):  # fmt: skip
         lines.append(f"- {name}: {summary(residuals[mask])}; with constants fitted to all rows: "
