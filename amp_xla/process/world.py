@@ -91,7 +91,7 @@ def meet(place: World) -> None:
 
 
 def announce(place: World) -> None:
-    """Tell the launcher that this rank trains and from now on stops together with the others."""
+    """Tell the launcher that this rank trains: from now on, all ranks agree on when to stop."""
     if place.size > 1 and _address():
         with contextlib.suppress(OSError):  # the launcher was killed
             _status("PUT", TRAINING, place.rank, b"yes")
