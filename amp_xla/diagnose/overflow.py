@@ -49,7 +49,7 @@ class _Replay(NamedTuple):
         return overflows or not values.finite
 
     def may_be_bad(self, tensor: Tensor) -> bool:
-        """Return whether a tensor is bad, or a float without a record, as in a loop."""
+        """Return whether a tensor is bad, or is a float without a record (as in a loop)."""
         if tensor in self.ranges:
             return self.bad(tensor)
         types = nodes.output_types(self.nodes[tensor[0]])[tensor[1] :]

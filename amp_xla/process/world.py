@@ -68,7 +68,7 @@ def stop_with_launcher() -> None:
 
 
 def meet(place: World) -> None:
-    """Wait until all ranks have started; ``hvd.init`` aborts if one is about 30 seconds late.
+    """Wait until all ranks have started, because ``hvd.init`` aborts if one is 30 seconds late.
 
     A host may import TensorFlow from a slow disk. The ranks meet at Horovod's rendezvous server.
     mpirun has no such server, and waits for all ranks itself.

@@ -280,7 +280,7 @@ def _by_name(
 def _only_left(
     texts: Dict[int, str], free: Sequence[int], places: Dict[str, int], request: Request
 ) -> Dict[str, int]:
-    """Return field -> column for missing fields if the ``free`` columns leave one choice."""
+    """Return field -> column for missing fields if ``free`` columns allow only one choice."""
     if "text" not in places and ("label" in places or "label" not in request.needs):
         alike = len({re.sub("[12ab]$", "", name) for name in texts.values()}) == 1
         if len(texts) == 1 or (len(texts) == 2 and (alike or "pair" in request.needs)):
