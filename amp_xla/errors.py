@@ -18,8 +18,8 @@ class SetupOrderError(AmpXlaError, RuntimeError):
 class DataError(AmpXlaError, ValueError):
     """A file, line or value of the data, or pretrained weights, cannot be used.
 
-    The message is ``problem`` and ``advice``, which names flags of training. Commands that lack
-    these flags, such as ``predict``, print ``problem`` only.
+    The message is ``problem``, then ``advice``. The advice names flags of training; commands
+    without these flags, such as ``predict``, print only the problem.
     """
 
     def __init__(self, problem: str, advice: str = "") -> None:

@@ -27,7 +27,7 @@ from amp_xla.training.recipe import FunctionName, Recipe, find_recipe, own_recip
 
 @dataclasses.dataclass(frozen=True)
 class SavedOptions:
-    """The options that choose a checkpoint of a run, and the recipe's code."""
+    """The options for a checkpoint of a run, and for the file of its recipe."""
 
     checkpoint: Optional[str] = None
     """name of a checkpoint in the run folder, e.g. step-00000200; none = the best"""

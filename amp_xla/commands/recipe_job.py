@@ -1,6 +1,6 @@
-"""Build the model that ``inspect``, ``rehearse`` or ``plan`` examines, as for float16 on a GPU.
+"""Build the model that ``inspect``, ``rehearse`` or ``plan`` examines: a recipe's or a script's.
 
-It is the model of a recipe's job, or of a user's script.
+A recipe's model is built for mixed precision with float16, as on a GPU.
 """
 
 from __future__ import annotations

@@ -111,7 +111,7 @@ def rendezvous(address: str, port: int, plan: List[Any]) -> Any:
     """Return the server through which the ranks exchange addresses.
 
     ``plan`` is what ``assign`` returns; ``port`` 0 = any free port. The server is listening, but
-    only the caller can make it handle requests.
+    handles requests only in calls of its ``serve_forever`` or ``handle_request``.
     """
     from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
 

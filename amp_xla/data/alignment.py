@@ -92,12 +92,11 @@ def labelled(
     Args:
       parts: training and dev texts.
       values: for each part, the entities or triples of each text; their ``label`` is a name.
-      preparation: the settings.
-      share: ``train_fraction``, for a message; see ``Labels.ids``.
+      share: ``train_fraction``; used only in the error about unknown labels.
       unit: ``entities`` or ``triples``, for messages.
       find: function that finds the tokens of entities or triples.
-      changes: function (targets of both parts, number of labels) -> the argument ``changes`` of
-        ``Preparation.labelled``.
+      changes: function (targets of both parts, number of labels) -> two functions, which change
+        the training and the dev batches; see ``Preparation.labelled``.
     """
     train, dev = parts
     names, dev_names = ([value.label for text in part for value in text] for part in values)

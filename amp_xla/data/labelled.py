@@ -97,10 +97,9 @@ class Preparation(NamedTuple):
       token_dropout: share of the tokens hidden in training.
       seed: decides the order, the hidden tokens, and which texts ``train_fraction`` takes.
       micro_batch: rows of a micro-batch, and so the maximum number of windows of a text.
-      windows: in a resumed run, the rows of a batch, and the rows of a group of windows; None = a
-        new run.
-      few_lengths: function of batches in few lengths -> True if XLA is on and needs few lengths; if
-        it returns False, batches have up to ``options.shapes`` lengths.
+      windows: rows of a batch, and rows of a group of windows, in a resumed run; None = a new run.
+      few_lengths: function (batches of few lengths) -> whether XLA is on and needs few lengths. If
+        not, or if the function is None, batches have up to ``options.shapes`` lengths.
     """
 
     vocabulary: VocabularyOptions
@@ -129,8 +128,8 @@ class Preparation(NamedTuple):
         """Return texts with their batches.
 
         ``parts``, ``encoded``, ``answers`` and ``changes`` each have two elements: for the training
-        texts and for the dev texts. ``answers`` has arrays of labels' numbers. ``changes`` has
-        functions of (batch, epoch, step), which are applied to every batch. The description gets
+        texts and for the dev texts. ``answers`` has the ``label_ids`` of ``Batches``. ``changes``
+        has functions (batch, epoch, step) -> batch, applied to every batch. The description gets
         ``shown``, ``counts`` and ``warnings``; ``shown`` is a line about the first training sample
         (None = its text, second text and label). ``others`` are attributes of ``Labelled``.
         """
@@ -175,7 +174,6 @@ class Preparation(NamedTuple):
     def _batches(
         self, encoded: Sequence[Encoded], answers: Sequence[Any], most: int
     ) -> Tuple[Any, Any]:
-        """Return training and dev batches, in the same shapes."""
         length, size = self.options.max_length, self.options.batch_size
 
         def grouped(rows: Batches) -> Batches:

@@ -34,7 +34,7 @@ class KernelReport(compiler.Kernel):
 class CompiledReport(JsonReport):
     """The result of ``compiled``; ``compiled.json`` has its fields.
 
-    A kernel comes after the kernels whose results it reads.
+    In ``kernels``, each kernel comes after those whose results it reads.
     """
 
     gpu: str
@@ -73,10 +73,10 @@ def compiled(model: Any, gpu: Any, batch: Optional[Sequence[Any]] = None) -> Com
 
 
 def _is_batch_fastest(result: str, batch: int, length: int) -> bool:
-    """Return whether a result is stored as [length, size, batch]: batch is the fastest dimension.
+    """Return whether a result is stored as [length, size, batch], so the batch varies fastest.
 
-    Matrix products transpose such a result. Attention's [batch * heads, length, head size] does
-    not count, even if head size equals batch.
+    Matrix products transpose such a result. A result of attention, [batch * heads, length, head
+    size], does not count, even if its head size is the same number as the batch.
     """
     sizes, order = (re.findall(r"\d+", part) for part in result.split("[")[-1].split("]"))
     fastest, *others = [int(sizes[int(d)]) for d in order if sizes[int(d)] != "1"] or [0]

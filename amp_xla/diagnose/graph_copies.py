@@ -50,7 +50,7 @@ class ValueRange:
         return max(abs(self.low), abs(self.high))
 
     def add(self, values: Any) -> Tuple[()]:
-        """Add the elements of an array; return (): no results for ``tf.numpy_function``."""
+        """Add the elements of an array; return (), because ``tf.numpy_function`` calls this."""
         values = np.asarray(values)
         finite = values[np.isfinite(values)]
         nan = np.count_nonzero(np.isnan(values))
@@ -75,7 +75,7 @@ class ValueRange:
 
 
 class GraphCopies(contextlib.AbstractContextManager):
-    """Copies of a training graph on the CPU, which share the placeholders of ``graph_def``."""
+    """Copies of a training graph on the CPU, which share one set of placeholders."""
 
     def __init__(self, training: TrainingGraph, graph_def: Any) -> None:
         self.training = training
@@ -161,7 +161,7 @@ class GraphCopies(contextlib.AbstractContextManager):
     ) -> List[Any]:
         """Return the values of ``fetches``.
 
-        ``step`` is for dropout masks; ``seed`` is d loss / d loss, which multiplies all gradients.
+        ``step`` decides the dropout masks. ``seed`` is a factor of all gradients.
         """
         values: Dict[str, Any] = dict(zip(self.training.feeds, batch))
         values.update(self.training.constants)
@@ -215,7 +215,7 @@ class PairedReplay(GraphCopies):
     def examine(self, batch: Sequence[Any], step: int, seed: float = 1.0) -> Any:
         """Compare the gradients of ``amp`` and ``check``.
 
-        ``seed`` multiplies all gradients of the backward pass, on top of the loss scale.
+        ``seed`` is a factor of all gradients in the backward pass; the norms are without it.
 
         Returns:
           float64 [gradients, 4]. The columns are the squared norm of the difference (NaN or
@@ -227,7 +227,7 @@ class PairedReplay(GraphCopies):
         return np.array(out).reshape(count, 4) / [seed**2, seed**2, 1.0, 1.0]
 
     def weights(self) -> Dict[str, Any]:
-        """Return the values of ``amp``'s trained variables, by op name."""
+        """Return the values of the trained variables of the copy ``amp``, by op name."""
         return dict(zip(self._reads, self.session.run(list(self._reads.values()))))
 
     def _compare(self, gradient: str) -> Any:

@@ -193,7 +193,7 @@ def _misfits(graph: Mapping[str, Any], origins: NodeOrigins) -> List[Misfit]:
 
 
 def _misfit(values: Any) -> Optional[float]:
-    """Return the largest element that overflows in float16, else the smallest that vanishes."""
+    """Return the largest element that overflows in float16, else the smallest that becomes 0."""
     with np.errstate(over="ignore"):
         rounded = np.float16(values)
     lost = np.isinf(rounded) & np.isfinite(values) | (rounded == 0) & (values != 0)

@@ -80,11 +80,11 @@ class Report(JsonReport):
 
     Attributes:
       batch: placeholder -> shape.
-      nodes: nodes of the rewritten training graph (pruned, constants folded).
-      half_nodes: nodes that compute in half; ``casts`` to half and back are not among them.
+      nodes: number of nodes of the rewritten training graph (pruned, constants folded).
+      half_nodes: number of nodes that compute in half, without the ``casts`` to half and back.
       matmul_flops: FLOPs of all matrix products of one step.
       half_flops_share: share of these FLOPs in half precision, 0 to 1.
-      unmeasured: matrix products of unknown size.
+      unmeasured: names of matrix products of unknown size.
       layers: in the order of the model; ``blockers``: the largest first.
     """
 

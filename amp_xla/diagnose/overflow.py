@@ -49,7 +49,7 @@ class _Replay(NamedTuple):
         return overflows or not values.finite
 
     def may_be_bad(self, tensor: Tensor) -> bool:
-        """Return whether a tensor is bad, or a float without a record, as in a loop."""
+        """Return whether a tensor is bad, or is a float without a record (as in a loop)."""
         if tensor in self.ranges:
             return self.bad(tensor)
         types = nodes.output_types(self.nodes[tensor[0]])[tensor[1] :]
@@ -84,7 +84,10 @@ class _Replay(NamedTuple):
         return inputs
 
     def turns_bad(self, tensor: Tensor, trained: Set[str]) -> bool:
-        """Return whether a tensor's own node makes it bad; ``trained``: nodes that use weights."""
+        """Return whether the node of a bad tensor made it bad, rather than an earlier node.
+
+        ``trained``: names of the nodes that depend on weights.
+        """
         name, values = tensor[0], self.ranges[tensor]
         if nodes.cast_source(name) != name:
             return False  # the node that reads it is reported: its input is beyond float16
@@ -144,7 +147,6 @@ def replay(
     graph = nodes.by_name(original)
 
     def run(rounds: bool) -> _Replay:
-        """Run the graph once, with or without rounding to half, and record its nodes."""
         graph_def = emulate.tensor_cores(original, rounds)
         with GraphCopies(training, graph_def) as copies:
             copies.add("replay", graph_def, "replay")

@@ -31,7 +31,7 @@ def shortest(path: Path) -> str:
 
 
 def in_own_environment() -> bool:
-    """Return whether ``./amp-xla`` has built the environment of this Python."""
+    """Return whether this Python belongs to an environment that ``./amp-xla`` has built."""
     return Path(sys.prefix).parent == ROOT / ".venvs"
 
 

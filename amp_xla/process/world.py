@@ -68,7 +68,7 @@ def stop_with_launcher() -> None:
 
 
 def meet(place: World) -> None:
-    """Wait until all ranks have started; ``hvd.init`` aborts if one is about 30 seconds late.
+    """Wait until all ranks have started, because ``hvd.init`` aborts if one is 30 seconds late.
 
     A host may import TensorFlow from a slow disk. The ranks meet at Horovod's rendezvous server.
     mpirun has no such server, and waits for all ranks itself.
@@ -91,7 +91,7 @@ def meet(place: World) -> None:
 
 
 def announce(place: World) -> None:
-    """Tell the launcher that this rank trains and from now on stops together with the others."""
+    """Tell the launcher that this rank trains: from now on, all ranks agree on when to stop."""
     if place.size > 1 and _address():
         with contextlib.suppress(OSError):  # the launcher was killed
             _status("PUT", TRAINING, place.rank, b"yes")

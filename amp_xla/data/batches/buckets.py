@@ -34,10 +34,14 @@ def filled(sample_ids: np.ndarray, rows: int) -> np.ndarray:
 def laid(grid: np.ndarray, sizes: np.ndarray, length: int) -> Tuple[np.ndarray, ...]:
     """Lay the items of each row end to end in ``length`` places.
 
-    ``grid`` has the numbers of each row's items, int [R, S], -1 = no item. Item n takes
-    ``sizes[n]`` places; the last size is 0, for item -1. Returns three arrays, int [R, length].
-    They say for each place which item is there, which place of the item this is, and which column
-    of ``grid`` the item comes from (-1 after the last item).
+    Args:
+      grid: numbers of each row's items, int [R, S]; -1 = no item.
+      sizes: number of places of each item. One more element, 0, is the size of item -1.
+
+    Returns:
+      Three arrays, int [R, length]. They give, for each place, the item there, the index of the
+      place within the item, and the item's column in ``grid``. After the last item, the column is
+      -1, and the other two have no meaning.
     """
     ends, columns = sizes[grid].cumsum(1), np.arange(length)
     slots = (columns[:, None] >= ends[:, None, :]).sum(2)
@@ -63,8 +67,6 @@ def in_batches(
 
 class Batches:
     """The batches of a corpus, one sample per row; follows ``BatchSource``.
-
-    Samples of a bucket that do not fill a batch join the next longer bucket.
 
     Args:
       encoded: token ids of each sample.
@@ -234,11 +236,9 @@ class PackedBatches(Batches):
     """The packed batches of a corpus, in one shape; follows ``BatchSource``.
 
     Args:
-      encoded: token ids of each sample.
       label_ids: int [samples]; None = no labels.
       lengths: a sequence of one number, the tokens per row; the longest sample must fit.
       batch_size: average number of samples per step, which decides the number of rows.
-      seed: decides the order.
       shuffle: False packs every epoch the same way.
       shape: rows per step and slots per row; None = chosen from the samples.
 
@@ -279,7 +279,9 @@ class PackedBatches(Batches):
 
 
 def shared(packed: np.ndarray, items: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Assign ``items`` to slots of their ``sizes``; ``packed``, from ``pack``, has the slot sizes.
+    """Assign each of ``items`` to a slot of its size.
+
+    ``packed``, a result of ``pack``, has the sizes of the slots; ``sizes`` has those of the items.
 
     Returns:
       The items of each row, int64 [rows, slots]; empty slots, at the end, are -1.

@@ -58,7 +58,10 @@ def sample_count(batch: Batch) -> int:
 
 
 class SharedBatch(NamedTuple):
-    """A batch of all ranks, and the micro-batches of one rank, each with an entry ``SHARE``."""
+    """A batch of all ranks, and the micro-batches of one rank.
+
+    A micro-batch has one more array, ``SHARE``: its share of the weight of the whole batch.
+    """
 
     whole: Batch
     micro_batches: List[Batch]

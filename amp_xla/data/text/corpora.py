@@ -178,7 +178,7 @@ def relations() -> Parts:
 def _heads(node: Any, triples: List[Any]) -> Iterator[Tuple[str, List[Any]]]:
     """Yield (signature, triples) of a definition, then of each inner definition.
 
-    ``triples`` are added to the triples of its signature, such as (class, "defines", function).
+    Its triples are ``triples``, such as (class, "defines", function), and those of its signature.
     """
     if isinstance(node, ast.ClassDef):
         word, verb, names = "class", "extends", [getattr(b, "id", "") for b in node.bases]
@@ -304,7 +304,6 @@ def trees(folder: str) -> Iterator[ast.Module]:
 
 
 def _statements(folder: str) -> Iterator[Any]:
-    """Yield the statements of a folder's .py files, except tests."""
     for tree in trees(folder):
         found: List[Any] = [tree]
         for node in found:  # expressions contain none: skipping them takes half the time

@@ -150,7 +150,7 @@ def _refuse_two_tags(path: str, rows: Sequence[List[str]]) -> None:
 
 
 def split(line: str) -> List[str]:
-    """Return the cells of a line, [] for a blank line; leading spaces are a token."""
+    """Return the cells of a line, [] for a blank line; spaces at the start are one cell."""
     if not line.strip() or "\t" in line:
         return line.split("\t") if line.strip() else []
     first, *others = re.split(" +", line.rstrip())
@@ -158,7 +158,7 @@ def split(line: str) -> List[str]:
 
 
 def _positions(tokens: Sequence[str]) -> str:
-    """Return a warning if most tokens are a character and its place in a word, such as a0 b1."""
+    """Return a warning if most tokens are a character and its position in a word, as a0 b1."""
     numbered = [token for token in tokens if POSITION.fullmatch(token)]
     if 10 * len(numbered) < 9 * len(tokens):
         return ""
@@ -188,13 +188,18 @@ def _from_json(content: Any) -> Tuple[str, List[Entity]]:
 
 
 def _entity(text: str, given: Any) -> Entity:
-    """Return an entity of a text. The words in ``given`` show whether its end is inclusive."""
+    """Return the entity that ``given``, parsed JSON, describes in a text.
+
+    If ``given`` has the entity's words, they decide whether its end is inclusive.
+    """
     shown, values, words = json.dumps(given, ensure_ascii=False)[:60], given, None
     if isinstance(given, dict):
         *values, words = (next((given[k] for k in names if k in given), None) for names in KEYS)
         values[2:] = values[2] if isinstance(values[2], list) else values[2:]  # Label Studio
         if words is None and "end_idx" in given:
-            raise ValueError(f"entity {shown}: its words must show whether end_idx is inclusive")
+            raise ValueError(
+                f'entity {shown}: add "entity", its words; they show whether end_idx is inclusive'
+            )
     if isinstance(values, list) and [type(value) for value in values] == [int, int, str]:
         start, end, label = values
         if words not in (None, text[start:end]):

@@ -158,7 +158,7 @@ class Scale:
 
 
 def many_numbers(names: Sequence[str]) -> Optional[bool]:
-    """Return whether labels are over 20 numbers, or include fractions; None if one is no number."""
+    """Return whether numeric labels have over 20 values, or fractions; None if one is no number."""
     orders = list(map(_order, set(names)))
     if not all(kind == 0 and math.isfinite(number) for kind, number, _ in orders):
         return None

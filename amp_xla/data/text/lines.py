@@ -311,7 +311,7 @@ def refuse_encoding(path: str, data: bytes) -> None:
         )
     if len(begin) > 99 and 20 * (few + zeros) > len(begin):
         raise DataError(
-            f"{called(path)}: the file is no text: {few + zeros} of its first bytes are 0"
+            f"{called(path)}: not text: {few + zeros} of its first {len(begin):,} bytes are 0"
         )
     content = data.rstrip(b"\r\n")
     if b"\r" in content and b"\n" not in content:

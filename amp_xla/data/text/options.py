@@ -45,7 +45,7 @@ class Files:
         raise NotImplementedError
 
     def dataset(self, path: str, run: Optional[Layout] = None) -> Dataset:
-        """Return the texts of a file; ``run``: layout of the training file if another is read."""
+        """Return a file's texts; ``run``: the training file's layout, if this is another file."""
         raise NotImplementedError
 
     def read(self, seed: int, **training: Any) -> Tuple[Dataset, Dataset]:
@@ -75,7 +75,7 @@ class Files:
     def questions(
         self, path: str, lines: List[str], run: Layout, single: bool = False
     ) -> Tuple[List[str], Optional[Layout]]:
-        """Return what ``readers.questions`` returns; ``single``: an input is one text, no pair."""
+        """Return what ``readers.questions`` returns; ``single``: inputs are texts, not pairs."""
         # Without labels, the second texts are the targets.
         one = single or run.pair is None or run.label is None
         fields = ("text",) if one else ("text", "pair")

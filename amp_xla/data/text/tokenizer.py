@@ -122,7 +122,6 @@ class Tokenizer:
     """A WordPiece tokenizer.
 
     Args:
-      rules: rules for splitting a text into words.
       source: file of the vocabulary, for messages.
 
     Attributes:
@@ -234,7 +233,8 @@ class Tokenizer:
         ``pairs`` is None, its sample has one text.
 
         With ``stride``, ``Encoded.fitting`` cuts long samples into windows instead. Each window of
-        a pair has the shorter text, or as much of it as fills half a row, and a part of the longer.
+        a pair has a part of the longer text, and all of the shorter text or as much of it as fills
+        half a row.
         """
         length = sys.maxsize if max_length is None else max_length
         parts, lost = [], []

@@ -195,7 +195,6 @@ def extra(module: str, use: str, packages: Optional[str] = None) -> Any:
     """Import a module of an optional package.
 
     Args:
-      module: name of the module.
       use: feature that needs the module, for the message.
       packages: packages to install; None = the package of the module.
 
@@ -217,8 +216,8 @@ def extra(module: str, use: str, packages: Optional[str] = None) -> Any:
 def read_bytes(path: str, most: Optional[int] = None) -> bytes:
     """Return the decompressed content of a file of at most ``most`` bytes; see ``opened``.
 
-    ``most``: None = a quarter of the memory. With a number, pipes are refused, because the file's
-    folder may come from somebody else.
+    ``most``: None = a quarter of the memory. If a number is given, the folder may be untrusted, so
+    only a regular file is read, no pipe.
     """
     if most is not None and os.path.exists(path) and not os.path.isfile(path):
         raise DataError(f"{path}: not a regular file")

@@ -161,9 +161,9 @@ def tokens(folder: str) -> List[str]:
 def rules(folder: str, warn: bool = False) -> Rules:
     """Return a folder's tokenizer rules; ``tokenizer_config.json`` overrides ``tokenizer.json``.
 
-    A run's checkpoint says which rules it used. Other folders have Google's rules if they have a
-    ``bert_config.json`` and no ``tokenizer.json``, else Hugging Face's. ``warn``: print a warning
-    if the folder's tokenizer would cut Chinese text into words.
+    A run's checkpoint states whose rules it used. In other folders, they are bert4keras' if there
+    is a ``bert_config.json`` and no ``tokenizer.json``, else Hugging Face's. ``warn``: print a
+    warning if the folder's tokenizer would cut Chinese text into words.
     """
     settings_of = json_file(os.path.join(folder, SETTINGS))
     if warn and str(settings_of.get("tokenizer_class", "")).startswith("RoFormer"):
@@ -228,7 +228,6 @@ def warnings(tokens: Sequence[str], unknown: int, total: int) -> str:
     change all ids after it.
 
     Args:
-      tokens: the vocabulary.
       unknown, total: number of [UNK], and of all tokens, in the training texts.
 
     Raises:
