@@ -135,8 +135,8 @@ class Sequences:
 class Generator:
     """Batches of a generator; random numbers are seeded at the start of each epoch.
 
-    A resumed run starts bert4keras' ``DataGenerator.forfit()`` at the epoch to continue, if a pass
-    has ``steps`` batches. It reads every other generator from the first batch on.
+    A resumed run starts bert4keras' ``DataGenerator.forfit()`` at the epoch to continue, if each
+    epoch is one pass over its data. Any other generator is read again from its first batch on.
 
     Attributes:
       read: number of batches yielded so far, including those before a resume.
@@ -176,11 +176,11 @@ class Generator:
                 yield batch
 
     def hashed(self, again: bool) -> str:
-        """Return the hash of all batches read, or of this epoch's if each epoch is a new pass."""
+        """Return the hash of the batches read: of this epoch if ``starts_over()``, else of all."""
         return self._hash
 
     def starts_over(self) -> bool:
-        """Return whether each epoch is exactly one pass of a new bert4keras ``DataGenerator``."""
+        """Return whether this is a new bert4keras ``forfit()`` whose passes are exactly epochs."""
         known = backend.bert4keras("snippets").DataGenerator
         frame, code = self._generator.gi_frame, self._generator.gi_code
         if frame is None or code is not known.forfit.__code__:
@@ -362,9 +362,9 @@ class Feed:
         return batch
 
     def read_ahead(self) -> None:
-        """Start reading the next batch, but not at the end of an epoch, where callbacks come first.
+        """Start reading the next batch, except after an epoch's last one: callbacks run first then.
 
-        In a step, a callback that calls ``train_on_batch`` calls this method a second time.
+        A second call in the same step, which ``train_on_batch`` in a callback causes, does nothing.
         """
         if self._ahead is None and not self._alone and (self._position + 1) % self._steps:
             self._ahead = self._pool.submit(next, self._batches)

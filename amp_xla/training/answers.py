@@ -17,7 +17,8 @@ class Answers(NamedTuple):
     """Answers to lines of text, in the order of the lines: the result of a recipe's ``predict``.
 
     Attributes:
-      rows: the answer to each line; a recipe's ``rank`` adds a field ``score``.
+      rows: per line, the columns to print and the fields of its JSON object. If a recipe's ``rank``
+        returns the answers, a field is ``score``.
       blank: the JSON fields of the answer to a blank line.
     """
 

@@ -20,8 +20,8 @@ class StepResult(NamedTuple):
       finite: False if loss or gradients were not finite; see ``Engine.skips``.
       applied: updates so far, including this one.
       metrics: values in the order of ``Engine.metric_names``.
-      flags: the arguments ``flag`` that the ranks gave to ``Engine.step``, or the sum of these as
-        the only element; () with one rank.
+      flags: each rank's argument ``flag`` of ``Engine.step``, or only their sum, as one element.
+        Empty if there is one rank.
       rank_loss: loss of this rank's samples alone.
     """
 
@@ -83,7 +83,7 @@ class Engine:
         raise NotImplementedError
 
     def first_step_ran(self) -> Optional[Dict[str, Any]]:
-        """Verify the graph of the first step; return the content of ``executed.json``, or None."""
+        """Verify the first step's graph; return the content of ``executed.json``; None = no file."""
         return None
 
     def snapshot(self) -> Mapping[str, np.ndarray]:

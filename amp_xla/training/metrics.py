@@ -24,7 +24,7 @@ class MetricsLog:
 
     A ``train`` line, every ``--log-every`` steps and after the last one, adds:
 
-      samples: number so far; loss, and the recipe's metrics: means since the previous line;
+      samples: number so far; loss and the recipe's metrics: means since the line before;
       learning_rate, loss_scale, gradient_norm: of the last step; applied_steps, skipped_steps:
       updates so far; samples_per_second; the rates of ``Job.rates``, such as
       model_flops_per_second.
@@ -37,7 +37,7 @@ class MetricsLog:
       folder: the run folder.
       after: last step before the run continues. Lines of later steps are removed, because they
         will be written again. A line that a kill has cut off is removed, too.
-      pending: kinds of lines, ``train`` or ``dev``, that will be written again for step ``after``.
+      pending: kinds (``train``, ``dev``) whose lines of step ``after`` are removed as well.
       events: also write TensorBoard's events, which needs TensorFlow.
     """
 

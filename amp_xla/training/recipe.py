@@ -50,7 +50,8 @@ class Recipe:
         imports no TensorFlow.
       exportable: () -> ``Exportable``, for ``amp-xla export``; runs in float32.
       vectors: lines -> float32 [lines, hidden], for ``predict --vectors``.
-      export: folder -> signature, for ``amp-xla export`` if a SavedModel is the only format.
+      export: folder -> text about inputs and outputs, for ``amp-xla export``; writes a SavedModel,
+        without a choice of formats. Replaces ``exportable``.
       join: joins the processes that train together; None = by Horovod.
     """
 
