@@ -33,7 +33,6 @@ def source(model: Any, given: Mapping[str, Any]) -> Any:
     """Return the source of the batches that were passed to ``fit``.
 
     Args:
-      model: the compiled model.
       given: the arguments of ``fit`` or ``fit_generator`` by name.
 
     Raises:
@@ -180,7 +179,7 @@ class Generator:
         return self._hash
 
     def starts_over(self) -> bool:
-        """Return whether this is a new bert4keras ``forfit()`` whose passes are exactly epochs."""
+        """Return whether this is an unread bert4keras ``forfit()`` with one pass per epoch."""
         known = backend.bert4keras("snippets").DataGenerator
         frame, code = self._generator.gi_frame, self._generator.gi_code
         if frame is None or code is not known.forfit.__code__:
@@ -193,7 +192,6 @@ class Arrays:
     """Arrays, from which Keras itself cuts batches; their rows are reordered for each epoch.
 
     Args:
-      model: the compiled model.
       given: the arguments of ``fit`` by name.
     """
 
@@ -273,7 +271,6 @@ class Feed:
 
     Args:
       source: ``Sequences`` or ``Generator``.
-      seed: seed of the run.
       position: position of the first batch to train on.
       skip: number of earlier batches in the epoch of ``position``, which were trained before.
       end: position after the last batch to train on.

@@ -90,7 +90,7 @@ def _flat(value: Any, name: str = "") -> Iterator[Tuple[str, Any]]:
 
 
 def check_names(checkpoint: Optional[Any], model: Any) -> None:
-    """Raise CheckpointError if weights have the checkpoint's names, but with other numbers."""
+    """Raise CheckpointError if weights' names differ from the checkpoint's, but only in numbers."""
     stored = {} if checkpoint is None else checkpoint.tensors()
     if checkpoint is None or not renumbered(stored, model):
         return
@@ -178,7 +178,7 @@ def higher_is_better(name: str) -> bool:
 def known_monitor(
     name: Optional[str], model: Any, given: Mapping[str, Any], run: Any
 ) -> Optional[str]:
-    """Return the monitor as Keras' logs name it; TensorFlow 1.15 has ``acc`` for "accuracy".
+    """Return the monitor's name in Keras' logs, e.g. ``acc`` for "accuracy" on TensorFlow 1.15.
 
     Raises:
       AmpXlaError: the logs of ``fit`` will not have the monitor.

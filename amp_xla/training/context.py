@@ -34,7 +34,6 @@ class RunContext:
 
     Attributes:
       config: the configuration; in a resumed run, ``bert``, if set, is the checkpoint's folder.
-      ranks: the processes that train together.
       micro_batches: number of micro-batches per update and rank.
       precision: precision, XLA mode and loss scale; the method ``share`` replaces the XLA mode
         ``auto`` by ``on`` or ``off``.
@@ -131,7 +130,7 @@ class RunContext:
         return self.precision.choice is not None and self.precision.choice.lengths is not None
 
     def steps(self, batches: Any) -> int:
-        """Return the number of steps in the whole run; if it is new, print the defaults it uses."""
+        """Return the steps of the whole run; if the run is new, print the defaults that it uses."""
         config = self.config
         steps = config.training.epochs * int(batches.steps_per_epoch())
         if self._resume_from is None:
@@ -148,7 +147,7 @@ class RunContext:
         Args:
           steps: updates of the whole run.
           rule: function (learning rate, ``weight_decay``) -> optimizer; None = ``AdamW``.
-          sharded: ``TableShards`` with this rank's rows of tables; learns with the same rate.
+          sharded: ``TableShards`` with this rank's rows of tables; they get the same learning rate.
         """
         from amp_xla.backend import tf
         from amp_xla.precision.agreement import Reduction
@@ -177,7 +176,7 @@ class RunContext:
         )  # fmt: skip
 
     def step(self, *parts: Any, **named: Any) -> Any:
-        """Build a ``TrainStep`` from its arguments; ``learning_rate`` may be left out."""
+        """Build a ``TrainStep``; its ``learning_rate`` is by default the optimizer's."""
         from amp_xla.training.step import TrainStep
 
         return TrainStep(*parts, **{"learning_rate": self._rate, **named})
@@ -202,7 +201,7 @@ class RunContext:
     # -- job ----------------------------------------------------------------------------------
 
     def job(self, *parts: Any, **others: Any) -> Any:
-        """Build a ``Job`` from its arguments; ``resolved`` is set to the context's precision."""
+        """Build a ``Job`` with these arguments; ``resolved`` is set to the context's precision."""
         from amp_xla.training.job import Job
 
         self._choose_xla(None)  # in a recipe that shares no batches

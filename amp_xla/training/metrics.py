@@ -24,10 +24,9 @@ class MetricsLog:
 
     A ``train`` line, every ``--log-every`` steps and after the last one, adds:
 
-      samples: number so far; loss and the recipe's metrics: means since the line before;
-      learning_rate, loss_scale, gradient_norm: of the last step; applied_steps, skipped_steps:
-      updates so far; samples_per_second; the rates of ``Job.rates``, such as
-      model_flops_per_second.
+      loss and the recipe's metrics: means since the previous ``train`` line; learning_rate,
+      loss_scale, gradient_norm: of the last step; samples, applied_steps, skipped_steps: numbers
+      so far; samples_per_second; the rates of ``Job.rates``, such as model_flops_per_second.
 
     A ``dev`` line, after each evaluation, adds the recipe's metrics as ``dev_loss`` and so on.
 

@@ -92,7 +92,7 @@ def precision_options(config: Any, purpose: str) -> PrecisionOptions:
 
     Raises:
       AmpXlaError: the configuration has none, because the recipe does not use the graph rewrite.
-        ``purpose`` begins the message, e.g. ``this measures`` "recipes that have --precision".
+        The message is ``purpose``, e.g. ``this measures``, and "recipes that have --precision ...".
     """
     options: Optional[PrecisionOptions] = getattr(config, "precision_options", None)
     if options is None:

@@ -140,10 +140,10 @@ def _summed(gradient: Any, sharded: bool) -> Any:
 def _sharing(
     inputs: Mapping[str, Any], means: Sequence[Any], micro_batches: int
 ) -> Tuple[Dict[str, Any], Optional[Any], Sequence[Any]]:
-    """Return inputs, loss factor and results of a step on whole batches or on parts of batches.
+    """Return inputs, loss factor and results of a step on whole batches or on parts of them.
 
-    The factor is None for whole batches. The results are ``means``, for a part multiplied by its
-    share of the batch. With several ranks they are sums over ranks, and that of ``FLAG`` follows.
+    The factor is None for whole batches. The results are ``means`` times the part's share of the
+    batch. With several ranks they are summed over ranks, and the sum of ``FLAG`` is the last one.
     """
     ranks = distributed.current()
     if not ranks.several and micro_batches == 1:
