@@ -315,7 +315,7 @@ class Feed:
         """Do nothing, because the batches are in order."""
 
     def arguments(self, given: Mapping[str, Any]) -> Dict[str, Any]:
-        """Return the arguments of ``fit``, changed so that it takes its batches from here."""
+        """Return the arguments of ``fit``, with this feed as its data."""
         self._alone = self._draws or not given["workers"]  # without workers it may use the model
         changes = {"workers": 0, "use_multiprocessing": False, "shuffle": False}
         data = "generator" if "generator" in given else "x"
@@ -334,7 +334,7 @@ class Feed:
             self._position += 1
 
     def compare(self) -> None:
-        """Read the checkpoint's last batch again; warn if its hash differs."""
+        """Read the last batch before the checkpoint again; warn if its hash differs."""
         if self._before is None:
             return
         batch = self._next()

@@ -42,7 +42,7 @@ def with_inner(optimizer: Any) -> List[Any]:
 
 
 def objects(model: Any, step: Any, data: Iterable[Any]) -> List[Any]:
-    """Return the objects with state besides callbacks: data, model, layers, optimizers, ..."""
+    """Return the objects that have state, except callbacks: data, model, layers, optimizers, ..."""
     kinds = (keras.utils.Sequence, types.FunctionType)
     parts = [each for each in (*data, step.whole) if isinstance(each, kinds)]
     return [*parts, model, *layers_of(model).values(), *with_inner(model.optimizer)]

@@ -176,7 +176,7 @@ class Intervals:
 
 @dataclasses.dataclass(frozen=True)
 class LoopOptions(Intervals):
-    """Length, intervals and early stopping of the training loop, which also evaluates at its end.
+    """Length, intervals and early stopping of training, which ends with an evaluation.
 
     Attributes:
       monitor: dev metric that decides which checkpoint is best.
