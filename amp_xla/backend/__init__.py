@@ -203,8 +203,8 @@ def set_graph_rewrite(half_dtype: Optional[str]) -> None:
     """Turn the auto-mixed-precision pass on or off for every session created from now on.
 
     ``half_dtype`` None turns it off. Keras' sessions read the options of TensorFlow's context; a
-    wrapper adds these options to other sessions.
-    The global state makes Keras refuse a half-precision policy while the pass is on.
+    wrapper adds these options to other sessions. TensorFlow also records globally that the pass is
+    on, so that Keras refuses a half-precision policy.
     """
     from tensorflow.python.training.experimental import mixed_precision_global_state as state
 
@@ -251,7 +251,7 @@ def clear_session() -> None:
 
 
 def used() -> bool:
-    """Return True if TensorFlow has read its flags, by creating a session or listing devices."""
+    """Return True if TensorFlow read its flags: a session was created or devices were listed."""
     from tensorflow.python.client import session as client
 
     sessions = client._python_session_create_counter.get_cell().value()

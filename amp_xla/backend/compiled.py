@@ -34,7 +34,7 @@ _folder: Optional[Path] = None
 
 
 def folder(environ: Mapping[str, str], gpu: bool) -> str:
-    """Return the folder of programs for the device and ``environ``'s flags; '' if unusable."""
+    """Return the folder of programs for this device and the flags in ``environ``; '' = unusable."""
     root = Path(environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "amp_xla", "xla")
     tensorflow = importlib.util.find_spec("tensorflow")  # its package may be tensorflow-cpu
     if tensorflow is None or tensorflow.origin is None:

@@ -60,8 +60,8 @@ def compiles() -> bool:
 def configure(**overrides: Any) -> Precision:
     """Apply settings; fields of ``Settings`` that are not None override ``AMP_XLA_*``.
 
-    Does not list devices, because TensorFlow 2 would then read its XLA flags too early. ``half`` is
-    guessed from the driver's files; ``resolve`` corrects it for a GPU without tensor cores.
+    Does not list devices, because TensorFlow 2 would then read its XLA flags too early. So the half
+    precision is guessed from the driver's files; ``resolve`` reads it from the devices.
 
     Raises:
       SettingsError: a name or value is unknown, or contradicts the environment.
@@ -245,9 +245,9 @@ def _guarded(name: str, init: Any) -> Any:
             raise UnsupportedError(
                 f"{name} of bert4keras {version} cannot be trained with {precision.describe()}: "
                 f"it treats only scores below -1e6 as padding, so it needs float32 and an infinity "
-                f"above 1e6; allowed: AMP_XLA_PRECISION=tf32 (or fp32) without AMP_XLA_INFINITY, "
-                f"or bert4keras 0.11.5 (whose metric must be a function on TensorFlow 2: `def "
-                f"accuracy(y_true, y_pred): return CRF.sparse_accuracy(y_true, y_pred)`)"
+                f"above 1e6. Set AMP_XLA_PRECISION=tf32 (or fp32) and remove AMP_XLA_INFINITY; or "
+                f"install bert4keras 0.11.5 and, on TensorFlow 2, replace the CRF's metric by `def "
+                f"accuracy(y_true, y_pred): return CRF.sparse_accuracy(y_true, y_pred)`"
             )
         backend.bert4keras().set_infinity(chosen)  # in float32 not amp's 1e4
         init(self, *args, **kwargs)

@@ -42,7 +42,7 @@ def with_inner(optimizer: Any) -> List[Any]:
 
 
 def objects(model: Any, step: Any, data: Iterable[Any]) -> List[Any]:
-    """Return the objects with state besides callbacks: data, model, layers, optimizers, ..."""
+    """Return the objects that have state, except callbacks: data, model, layers, optimizers, ..."""
     kinds = (keras.utils.Sequence, types.FunctionType)
     parts = [each for each in (*data, step.whole) if isinstance(each, kinds)]
     return [*parts, model, *layers_of(model).values(), *with_inner(model.optimizer)]
@@ -90,7 +90,7 @@ def _flat(value: Any, name: str = "") -> Iterator[Tuple[str, Any]]:
 
 
 def check_names(checkpoint: Optional[Any], model: Any) -> None:
-    """Raise CheckpointError if the weights' names differ from the checkpoint's only in numbers."""
+    """Raise CheckpointError if weights' names differ from the checkpoint's, but only in numbers."""
     stored = {} if checkpoint is None else checkpoint.tensors()
     if checkpoint is None or not renumbered(stored, model):
         return
@@ -127,7 +127,7 @@ def name_changed(before: Mapping[str, Any], now: Mapping[str, Any], when: str) -
 
 
 def name_late(known: int) -> int:
-    """Warn about variables after the first ``known`` ones; return the number of all variables."""
+    """Warn about variables created after the first ``known`` ones; return the number of all."""
     every = [variable.op.name for variable in tf.global_variables()]
     if every[known:]:
         names = f"{', '.join(every[known:][:3])}{' ...' if every[known:][3:] else ''}"
@@ -165,8 +165,8 @@ def name_unfinished(loop: Any, ended: bool) -> None:
         )
     elif left:
         note(
-            f"the last {left} of {count} micro-batches made no update, because accumulate={count} "
-            f"does not divide {state.step} steps; with more epochs they are used"
+            f"the last {left} micro-batches made no update, because {state.step} steps are not a "
+            f"multiple of accumulate={count}; a longer fit that resumes this run uses them"
         )
 
 
@@ -178,7 +178,7 @@ def higher_is_better(name: str) -> bool:
 def known_monitor(
     name: Optional[str], model: Any, given: Mapping[str, Any], run: Any
 ) -> Optional[str]:
-    """Return the monitor as Keras' logs name it; TensorFlow 1.15 has ``acc`` for "accuracy".
+    """Return the monitor's name in Keras' logs, e.g. ``acc`` for "accuracy" on TensorFlow 1.15.
 
     Raises:
       AmpXlaError: the logs of ``fit`` will not have the monitor.
@@ -207,10 +207,10 @@ def choose_monitor(
 
     Args:
       values: validation values of this epoch.
-      missing: result for the epoch before; None before the first epoch.
+      missing: what this function returned after the epoch before; None after the first epoch.
 
     Returns:
-      An error if no epoch had a value ``name`` so far, else an empty text.
+      An error message if no epoch so far had a value ``name``; otherwise an empty text or None.
     """
     if loop.options.monitor in values:
         return ""

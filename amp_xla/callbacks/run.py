@@ -58,8 +58,8 @@ class Run(keras.callbacks.Callback):
       monitor: name of the log value that decides which checkpoint is best; None = ``val_loss``, or
         without it the first ``val_`` value. Lower is better if the name contains loss, error,
         entropy, mae, mse, perplexity or ppl.
-      checkpoint_every: steps between checkpoints, more while one is being written; 0 = after each
-        epoch and every 10 minutes.
+      checkpoint_every: steps between checkpoints; a checkpoint waits until the one before it is on
+        disk. 0 = only after each epoch and every 10 minutes.
       keep: number of newest checkpoints to keep, besides the best one.
       on_nonfinite: what to do at a step that is not finite: ``skip`` it; skip it and ``report`` the
         first operation that was not finite; or ``stop``.

@@ -302,7 +302,7 @@ def _inside(model: Any) -> Optional[Any]:
 
 
 def _rate(optimizer: Any) -> Any:
-    """Return the learning rate of the last step that Keras has counted, a scalar tensor."""
+    """Return the learning rate of the step that has just been applied, a float32 scalar tensor."""
     inner = description.with_inner(optimizer)[-1]
     if "learning_rate" not in getattr(inner, "_hyper", {}):
         return tf.convert_to_tensor(getattr(inner, "learning_rate", math.nan), tf.float32)

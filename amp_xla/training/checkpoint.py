@@ -72,7 +72,9 @@ class Checkpoint:
         self.ranks: Dict[str, int] = self.state["ranks"]
 
     def config(self, kind: Type[T]) -> T:
-        """Return the run's configuration of class ``kind``; ``bert``, if set, is this checkpoint.
+        """Return the run's configuration, an object of class ``kind``.
+
+        If ``bert`` is set, it is replaced by this checkpoint's folder, as by ``pinned``.
 
         Raises:
           CheckpointError: a setting is unknown to ``kind``, or its value is out of range.
@@ -86,8 +88,8 @@ class Checkpoint:
     def settings(self, kind: Type[Any]) -> Dict[str, Any]:
         """Return the run's settings by name.
 
-        Settings in ``kind.REMOVED`` are left out. So are other settings that ``kind`` lacks, if
-        their value was the default.
+        Settings in ``kind.REMOVED`` are left out. So are settings that ``kind`` does not have, if
+        the run used their default.
         """
         values, known = self.identity["config"], settings.fields(kind)
         defaults = {k: v for k, v in self.identity["defaults"].items() if k not in known}

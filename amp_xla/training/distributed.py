@@ -191,9 +191,9 @@ def current() -> Ranks:
 
 
 def join() -> Ranks:
-    """Join the processes that the launcher started; set and return the ``Ranks`` of ``current``.
+    """Join the processes that the launcher started, and return their ``Ranks``.
 
-    Call it after precision and XLA were set.
+    From then on ``current`` returns them, too. Call ``join`` after precision and XLA were set.
 
     Raises:
       AmpXlaError: the launcher's rank is out of range; or Horovod is missing, or has other ranks

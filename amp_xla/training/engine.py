@@ -20,8 +20,8 @@ class StepResult(NamedTuple):
       finite: False if loss or gradients were not finite; see ``Engine.skips``.
       applied: updates so far, including this one.
       metrics: values in the order of ``Engine.metric_names``.
-      flags: the arguments ``flag`` that the ranks gave to ``Engine.step``, or the sum of these as
-        the only element; () with one rank.
+      flags: the values that the ranks passed to ``Engine.step`` as ``flag``. Some engines return
+        only the sum of these. Empty with one rank.
       rank_loss: loss of this rank's samples alone.
     """
 
@@ -50,7 +50,6 @@ class Engine:
 
     Attributes:
       job: batches, evaluation, files, data identity; see ``amp_xla.training.job.Job``.
-      ranks: processes that train together.
       metric_names: names of ``StepResult.metrics``.
       smallest_scale: lower limit of a dynamic loss scale; None for a constant one.
       skips: whether updates that are not finite are skipped; Keras' optimizers apply them.
@@ -83,7 +82,10 @@ class Engine:
         raise NotImplementedError
 
     def first_step_ran(self) -> Optional[Dict[str, Any]]:
-        """Verify the graph of the first step; return the content of ``executed.json``, or None."""
+        """Verify the graph of the first step, and return the content of ``executed.json``.
+
+        None = this engine has no such graph, so the file is not written.
+        """
         return None
 
     def snapshot(self) -> Mapping[str, np.ndarray]:

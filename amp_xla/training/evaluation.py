@@ -162,7 +162,6 @@ def ranking(infer: Infer, batches: Any, samples: int) -> Dict[str, float]:
     Args:
       infer: outputs ``logits`` and ``loss``, both [B].
       batches: ``SlotBatches``, not shuffled.
-      samples: number of samples.
     """
     logits, loss, labels = per_sample(infer, batches, samples, ("logits", "loss", "labels"))
     return {

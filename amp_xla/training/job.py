@@ -104,8 +104,9 @@ class TensorFlowEngine(Engine):
         shapes, xla = len(job.batches.shapes), job.resolved.settings.xla
         if xla not in ("off", "no_lazy") and shapes > MAX_COMPILATIONS:
             note(
-                f"warning: the batches have {shapes} shapes, and XLA stops compiling after "
-                f"{MAX_COMPILATIONS}; use fewer (--shapes, or --packed for one) or --xla no_lazy"
+                f"warning: the batches have {shapes} shapes, but XLA stops compiling after "
+                f"{MAX_COMPILATIONS}; use fewer shapes (--shapes N, or --packed for a single one), "
+                f"or --xla no_lazy"
             )
         if xla != "off" and any(compiled.programs()):
             note(

@@ -92,7 +92,7 @@ def precision_options(config: Any, purpose: str) -> PrecisionOptions:
 
     Raises:
       AmpXlaError: the configuration has none, because the recipe does not use the graph rewrite.
-        The message starts with ``purpose``, e.g. ``this measures``.
+        The message is ``purpose``, e.g. ``this measures``, and "recipes that have --precision ...".
     """
     options: Optional[PrecisionOptions] = getattr(config, "precision_options", None)
     if options is None:
@@ -176,7 +176,7 @@ class Intervals:
 
 @dataclasses.dataclass(frozen=True)
 class LoopOptions(Intervals):
-    """Length, intervals and early stopping of the training loop, which also evaluates at its end.
+    """Length, intervals and early stopping of training, which ends with an evaluation.
 
     Attributes:
       monitor: dev metric that decides which checkpoint is best.

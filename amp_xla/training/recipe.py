@@ -50,7 +50,8 @@ class Recipe:
         imports no TensorFlow.
       exportable: () -> ``Exportable``, for ``amp-xla export``; runs in float32.
       vectors: lines -> float32 [lines, hidden], for ``predict --vectors``.
-      export: folder -> signature, for ``amp-xla export`` if a SavedModel is the only format.
+      export: writes a SavedModel to a folder, and returns a text about its inputs and outputs; for
+        a recipe that ``amp-xla export`` cannot write in another format.
       join: joins the processes that train together; None = by Horovod.
     """
 

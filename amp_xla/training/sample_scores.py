@@ -115,7 +115,10 @@ class LabelScores(SampleScores):
 
     @classmethod
     def of(cls, samples: Samples, names: Sequence[str], answers: Any, *others: Any) -> LabelScores:
-        """Return the scores of ``answers``, which are JSON objects with ``probabilities``."""
+        """Return the scores of ``answers``: JSON objects with the ``probabilities`` of ``names``.
+
+        ``others`` are further fields of a subclass.
+        """
         rows = [[answer["probabilities"][name] for name in names] for answer in answers]
         return cls(samples, names, np.array(rows, np.float64), *others)
 
@@ -170,7 +173,8 @@ class LabelScores(SampleScores):
 class NumberScores(SampleScores):
     """Scores of the predicted numbers ``values``, float64 [N].
 
-    Errors are sorted by the distance of a sample's places among labels and among predictions.
+    A sample has a position among all samples sorted by label, and another one sorted by prediction.
+    Errors are sorted by the difference of these two, the largest first.
     """
 
     values: np.ndarray
@@ -194,8 +198,8 @@ class TextScores(SampleScores):
     """Scores of texts; errors are sorted by the metric, the lowest first.
 
     Attributes:
-      found: predicted texts; the labels are texts, too.
-      each: scores of each text, float64 [N, len(names)]; the last column is the metric.
+      found: the text predicted for each sample; its label is a text, too.
+      each: scores of each sample, float64 [N, scores]; the last score is ``metric``.
     """
 
     found: Sequence[str]
