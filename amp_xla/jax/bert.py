@@ -37,9 +37,9 @@ class Dropout(NamedTuple):
 def dropped(x: jax.Array, dropout: Optional[Dropout], place: int) -> jax.Array:
     """Return ``x`` with a share of its elements set to 0 and the others scaled up.
 
-    A hash of step, ``place`` in the model and element number decides which elements are 0, so the
-    number of processes changes nothing. JAX's generator, Threefry, doubles the time of a step and
-    of its compilation on a CPU.
+    A hash of the step's key, ``place`` (the mask's number in the model) and the element's number
+    decides which elements are 0. So the result does not depend on the number of processes. JAX's
+    generator, Threefry, would double the time of a step and of its compilation on a CPU.
     """
     if dropout is None or not dropout.rate:
         return x

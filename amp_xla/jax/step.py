@@ -1,6 +1,7 @@
 """A training step as one compiled program: cast, scale, differentiate, unscale, check, update.
 
-The loss scale stays on the device, in the state, which is donated to the step that replaces it.
+The state, which includes the loss scale, stays on the devices. The new state reuses the memory of
+the old one, which is donated to the step.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ def training_step(
       optimizer: result of ``adamw``.
       rate: result of ``schedule``.
       policy: dtypes of parameters, computation and output.
-      dropout: rate for activations, rate for attention weights, True = attention by cuDNN.
+      dropout: (rate for activations, rate for attention weights, whether cuDNN computes attention).
       smoothing: label smoothing.
       seed: seed of dropout.
     """

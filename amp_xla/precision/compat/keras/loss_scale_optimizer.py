@@ -43,7 +43,7 @@ class LossScaleOptimizer(optimizer.LossScaleOptimizer):
       TypeError: not a Keras optimizer, or one that scales the loss already; ``dynamic`` is not a
         bool.
       ValueError: the arguments contradict each other, the optimizer is wrapped already, or the
-        strategy in scope cannot scale losses.
+        strategy in scope is not supported.
     """
 
     keeps_keras_name = counts_skipped = True
@@ -88,7 +88,7 @@ class LossScaleOptimizer(optimizer.LossScaleOptimizer):
 
     @property
     def _delegates(self) -> bool:
-        """True from TensorFlow 2.4 on: checkpoints treat Keras' class like its inner optimizer."""
+        """True (from TensorFlow 2.4 on) if checkpoints treat Keras' class like its inner optimizer."""
         return any(c.__name__ == "DelegatingTrackableMixin" for c in type(self).__mro__)
 
     inner_optimizer = property(lambda self: self.inner)
