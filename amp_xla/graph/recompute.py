@@ -128,7 +128,7 @@ class _Layer:
 
 
 def _copy(op: Any, inputs: Sequence[Any], after: Sequence[Any]) -> Any:
-    """Copy an operation; the copy refers to its original, as gradients do."""
+    """Copy an operation; ``_original_op`` of the copy is the original, as in gradients."""
     attributes = {key: op.node_def.attr[key] for key in op.node_def.attr if key != "_class"}
     graph = op.graph
     with tf.control_dependencies(after), tf.device(op.device or None), graph._original_op(op):

@@ -30,7 +30,7 @@ _STATELESS = {
 class TrainingGraph:
     """A training graph, as ``inspect`` and ``rehearse`` need it.
 
-    Tensors and operations are given by an operation's name; a tensor is the first output.
+    Tensors and operations are given by an operation's name; the tensor is its first output.
 
     Attributes:
       graph: tf.Graph.

@@ -68,7 +68,7 @@ def start(model: Classifier, optimizer: optax.GradientTransformation, loss_scale
 def loss_and_accuracy(
     logits: jax.Array, labels: jax.Array, weights: jax.Array, smoothing: float
 ) -> Tuple[jax.Array, jax.Array]:
-    """Return loss and accuracy, float32 scalars, as ``amp_xla.models.losses.classification``.
+    """Return loss and accuracy, float32 scalars, as in ``amp_xla.models.losses.classification``.
 
     Rows of weight 0 have no effect.
     """

@@ -88,7 +88,7 @@ class LossScaleOptimizer(optimizer.LossScaleOptimizer):
 
     @property
     def _delegates(self) -> bool:
-        """True (from TensorFlow 2.4 on) if checkpoints treat Keras' class like its inner optimizer."""
+        """True from TensorFlow 2.4 on: checkpoints treat this class like the inner optimizer."""
         return any(c.__name__ == "DelegatingTrackableMixin" for c in type(self).__mro__)
 
     inner_optimizer = property(lambda self: self.inner)
