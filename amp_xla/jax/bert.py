@@ -100,7 +100,7 @@ def attention(
     query: jax.Array, key: jax.Array, value: jax.Array, allowed: jax.Array,
     dropout: Optional[Dropout], place: int,
 ) -> jax.Array:  # fmt: skip
-    """Compute attention by XLA, [B, L, heads, size]; ``allowed``, bool [B, 1, 1, L]: no padding."""
+    """Compute attention, [B, L, heads, size]; ``allowed``: bool [B, 1, 1, L], False for padding."""
     scores = jnp.einsum("bqhd,bkhd->bhqk", query, key).astype(jnp.float32)
     scores = scores * query.shape[-1] ** -0.5
     weights = jax.nn.softmax(jnp.where(allowed, scores, _FAR)).astype(query.dtype)

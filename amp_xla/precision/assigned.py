@@ -1,8 +1,8 @@
 """Replaces reads of a variable after its assignment by the assigned value, for XLA.
 
 bert4keras' optimizers assign their moments, and then read them to compute new weights. A cluster of
-XLA reads all its variables before it assigns any. So a read after an assignment would need another
-cluster, for each weight: hundreds for BERT-base. The replacement changes results by rounding at
+XLA reads all its variables before it assigns any. So each read after an assignment would need
+another cluster: hundreds for BERT-base. The replacement changes results by rounding at
 most, because TensorFlow may then merge equal terms.
 """
 

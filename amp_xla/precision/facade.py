@@ -167,7 +167,7 @@ class OptimizerFacade(Trackable):
         return self.inner.get_slot(variable, name)
 
     def get_config(self) -> Dict[str, Any]:
-        """Return a description for JSON; leave out functions (``groups``, ...), with a warning."""
+        """Return a configuration for JSON. Leave out functions, e.g. ``groups``, with a warning."""
         left_out = sorted(name for name, value in self._functions.items() if value)
         if left_out:
             warnings.warn(

@@ -99,7 +99,7 @@ class Inner:
                 build(list(variables))
 
     def clip(self, pairs: Pairs) -> Pairs:
-        """Clip unscaled gradients as the optimizer is configured; the caller casts them later."""
+        """Clip unscaled gradients by the optimizer's own limits; the result is not cast yet."""
         clip = getattr(type(self.optimizer), self.clipping, None)  # another replica may apply now
         if clip is not None:
             return list(clip(self.optimizer, pairs))

@@ -306,7 +306,7 @@ def global_norm(
 
 
 def clip(parts: Parts, norm: Any, limit: Optional[float]) -> Parts:
-    """Clip by the global norm, clip as each optimizer is configured, and cast to variables' dtypes.
+    """Clip by the global norm, then by each optimizer's own limits; cast to the variables' dtypes.
 
     Args:
       parts: optimizers and their pairs of (unscaled gradient, variable).

@@ -83,7 +83,7 @@ def variable_of(tensor: Any) -> Any:
 
 
 def dense(gradient: Any) -> Any:
-    """Sum ``IndexedSlices`` with a ``dense_shape`` into a tensor; leave other gradients as is."""
+    """Make ``IndexedSlices`` with a ``dense_shape`` a dense tensor; leave other gradients as is."""
     if not isinstance(gradient, tf.IndexedSlices) or gradient.dense_shape is None:
         return gradient
     return tf.math.unsorted_segment_sum(gradient.values, gradient.indices, gradient.dense_shape[0])
@@ -166,7 +166,7 @@ class Window:
 
     Zeros are assigned to the sums after each window. (bert4keras multiplies them by 0: after one
     infinite micro-batch they are NaN forever.) So checkpoints between windows need not contain
-    them.
+    the sums.
 
     Args:
       steps: micro-batches per update.

@@ -32,7 +32,7 @@ class LossScaleOptimizer(optimizer.LossScaleOptimizer):
       inner_optimizer: a Keras optimizer of the legacy kind, as in TensorFlow 1.15 and bert4keras,
         or of the kind new in TensorFlow 2.11. Keras 3's are refused.
       dynamic: True adapts the scale during training; False keeps ``initial_scale``.
-      initial_scale: the first scale; if ``dynamic``, None = 2**15.
+      initial_scale: the first scale; None, allowed only with ``dynamic``, means 2**15.
       dynamic_growth_steps: finite steps in a row before the scale doubles; 2000 if None.
 
     Attributes:
