@@ -128,7 +128,7 @@ class Lines:
 def parse_line(line: bytes, columns: Columns, values: int, index: int = 0) -> Parsed:
     """Return label, numbers and hashes of a line; an empty label is 0.
 
-    ``values`` is the number of hashes per slot; -1 = no value. ``index``: line number for errors.
+    Each slot gets ``values`` hashes, -1 for missing ones. ``index``: line number for errors.
 
     Raises:
       LineError: there are too many or too few columns, or a number is not finite.
