@@ -102,6 +102,7 @@ def _parts(thing: Any) -> Iterator[Tuple[str, Any, Any]]:
                     yield name, value, functools.partial(object.__setattr__, thing, name)
                 elif not name.startswith("__") or isinstance(value, _FUNCTIONS):
                     yield name, value, functools.partial(setattr, kind, name)
+        # Attributes are set as items of __dict__, because the object may be frozen.
         yield from _items({} if isinstance(thing, type) else getattr(thing, "__dict__", {}))
         if isinstance(thing, (list, tuple)):
             yield "len", len(thing), None
