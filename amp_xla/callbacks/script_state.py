@@ -59,7 +59,8 @@ class ScriptState:
     def silence(self) -> contextlib.ExitStack:
         """Call no callbacks for batches, which were trained before, until the result is closed."""
         silence = contextlib.ExitStack()
-        for attributes in map(vars, self._callbacks):
+        for callback in self._callbacks:
+            attributes: Dict[str, Any] = vars(callback)
             # The hooks of a LambdaCallback are attributes of the object.
             hooks = {hook: attributes[hook] for hook in _BATCH_HOOKS if hook in attributes}
             silence.callback(attributes.update, hooks)
