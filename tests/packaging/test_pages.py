@@ -121,18 +121,20 @@ def ready(tmp_path_factory):
     pairs = [f"{a}\t{b}\t{n % 2}\n" for n, (a, b) in enumerate(zip(texts, reversed(texts)))]
     titles = [f"{text}\t{text[:7]}\n" for text in texts]
     tagged = [text.replace(" ", "\tO\n") + "\tB-letter\n\n" for text in texts]
-    triples = [
-        {"text": text, "spo_list": [{"subject": text[:1], "predicate": "to", "object": text[-1]}]}
+    records = [  # of relations and of reading
+        {"text": text, "spo_list": [{"subject": text[:1], "predicate": "to", "object": text[-1]}],
+         "question": text[:5], "context": text, "answers": [{"text": text[:3], "answer_start": 0}]}
         for text in texts
-    ]
+    ]  # fmt: skip
     clicks = [f"{n % 2}\t{n}\t1\ta{n % 3}\tb\n" for n in range(300)]
     for name, content in {
         "pairs.tsv": pairs, "dev-pairs.tsv": pairs, "new-pairs.tsv": [p[:-3] + "\n" for p in pairs],
         "titles.tsv": titles, "dev-titles.tsv": titles, "train.bio": tagged, "dev.bio": tagged,
-        "train.json": [f"{json.dumps(each)}\n" for each in triples], "clicks.tsv": clicks,
-        "dev.json": [f"{json.dumps(each)}\n" for each in triples], "dev-clicks.tsv": clicks,
+        "train.json": [f"{json.dumps(each)}\n" for each in records], "clicks.tsv": clicks,
+        "dev.json": [f"{json.dumps(each)}\n" for each in records], "dev-clicks.tsv": clicks,
     }.items():  # fmt: skip
         (folder / name).write_text("".join(content))
+    (folder / "questions.txt").write_text("".join(f"{text[:5]}\t{text}\n" for text in texts))
     for name in ("texts.txt", "new_texts.txt"):
         (folder / name).write_text("".join(f"{text}\n" for text in texts))
     (folder / "corpus").mkdir()
