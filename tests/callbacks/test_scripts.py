@@ -11,7 +11,6 @@ from amp_xla.backend import K, keras, tf
 from amp_xla.callbacks import Run
 from amp_xla.commands.predict import SavedOptions
 from amp_xla.errors import AmpXlaError
-from amp_xla.precision.compat.keras import set_policy
 from amp_xla.precision.optimizer import LossScaleOptimizer
 from amp_xla.report import record
 from amp_xla.report.page import render
@@ -162,21 +161,6 @@ def script(server):
         return done.err
 
     return run
-
-
-def test_a_keras_policy_is_no_contradiction_to_the_settings(tmp_path, capfd):
-    """These tests run with AMP_XLA_PRECISION=fp32: the policy replaces the graph rewrite."""
-    K.clear_session()
-    set_policy("mixed_float16")
-    try:
-        hidden = keras.layers.Dense(4, input_shape=(3,))
-        model = keras.models.Sequential([hidden, keras.layers.Dense(1, dtype="float32")])
-        model.compile(LossScaleOptimizer(keras.optimizers.Adam()), "mse")
-        callbacks = [Run(tmp_path / "run")]
-        model.fit(np.ones([8, 3]), np.ones([8, 1]), callbacks=callbacks, verbose=0)
-    finally:
-        set_policy("float32")
-    assert "executed nodes are float16" in capfd.readouterr().err
 
 
 def tensors(folder):
