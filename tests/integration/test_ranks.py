@@ -289,9 +289,10 @@ def test_all_ranks_wait_for_the_last_checkpoint_of_a_stopped_run(place, tmp_path
 
 @pytest.mark.long
 def test_ranks_with_other_data_are_refused(place, tmp_path):
-    old = "identity=data.fingerprints"
-    new = "identity={**data.fingerprints, 'rank': __import__('os').environ['HOROVOD_RANK']}"
+    rank, end = "__import__('os').environ['HOROVOD_RANK']", "    return context.text_job"
+    apart = f"    type(data).fingerprints = {{**data.fingerprints, 'rank': {rank}}}\n{end}"
     text = (ROOT / "recipes" / "classification.py").read_text()
-    (tmp_path / "apart.py").write_text(text.replace(old, new))
+    assert end in text
+    (tmp_path / "apart.py").write_text(text.replace(end, apart))
     said = place.train(2, "apart", *SMALL, recipe=str(tmp_path / "apart.py"), code=2)
     assert "rank 1 on " in said and "data rank: 0 on rank 0, 1 on rank 1" in said
