@@ -89,7 +89,7 @@ def test_it_answers_and_is_exported_whole(job, two, tmp_path):
     assert exported.code == 0 and "written: " in exported.out + exported.err, exported.err
     parsed = [parse_line(line.encode(), Columns(0, 2), 64) for line in lines]
     made = batch_of(parsed, Columns(0, 2), 100_000, 64, np.arange(40), 40)
-    chances = served(tmp_path / "it", numbers=made["numbers"], ids=made["ids"])["probability"]
+    chances = served(tmp_path / "it", made)["probability"]
     for (answer, probability), chance in zip(answers, chances):
         assert float(probability) == pytest.approx(
             chance if answer == "1" else 1 - chance, abs=1e-4
