@@ -56,17 +56,17 @@ def resumed(trained, folder, *kills):
 
 
 class Batches(keras.utils.Sequence):
-    """The samples in batches of ``size``, with their labels flipped or not."""
+    """Samples in batches of ``size``."""
 
-    def __init__(self, size, flip=False):
-        self._size, self._labels = size, 1 - Y if flip else Y
+    def __init__(self, size, x=X, y=Y):
+        self._size, self._x, self._y = size, x, y
 
     def __len__(self):
-        return -(-len(X) // self._size)
+        return -(-len(self._x) // self._size)
 
     def __getitem__(self, index):
         rows = slice(index * self._size, (index + 1) * self._size)
-        return X[rows], self._labels[rows]
+        return self._x[rows], self._y[rows]
 
 
 class Shuffled(Batches):
