@@ -28,7 +28,7 @@ optimizers = backend.bert4keras("optimizers")
 snippets = backend.bert4keras("snippets")
 ROWS = np.random.RandomState(0).randint(1, 30, [44, 8])
 LABELS = (ROWS[:, 1:] == 7).any(1).astype("int32")[:, None]
-EPOCHS, IN_ORDER = 3, Batches(8, ROWS, LABELS)
+EPOCHS, IN_ORDER = 3, Batches(8, (ROWS, LABELS))
 
 
 class Generator(snippets.DataGenerator):
