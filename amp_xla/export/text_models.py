@@ -1,4 +1,4 @@
-"""Export of language models, and what the exports of tasks with an encoder share."""
+"""Export of language models; functions for the exports of all tasks that have an encoder."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from amp_xla.training.checkpoint import Checkpoint
 
 
 def language_model(config: Any, checkpoint: Checkpoint) -> Exportable:
-    """Return a run's language model: that of pretraining, or the UniLM of text generation."""
+    """Return the language model of a run of pretraining or of text generation (a UniLM)."""
     objective = flat(config).get("objective", "unilm")
     vocab_size = Tokenizer.of_folder(str(checkpoint.path)).vocab_size
     length = google.pretrained(str(checkpoint.path)).config["max_position_embeddings"]
@@ -49,7 +49,7 @@ def classifier(
     Args:
       outputs: function from the logits to the outputs by name.
       formula: how to compute the answer, with ``{}`` for the logits.
-      **pooler: attributes of ``Exportable`` that only runs with ``--pooling pooler`` get.
+      **pooler: more attributes of ``Exportable``, used only if the run has ``--pooling pooler``.
     """
     shape = google.pretrained(str(checkpoint.path)).config
     family, pooling = shape["model_type"], flat(config).get("pooling", "mean")

@@ -1,11 +1,12 @@
 """Recomputes transformer layers in the backward pass instead of keeping their activations.
 
     forward, layer i      x ----------------------------------> ... -> y, everything else freed
-    backward, layer i     x / 1 -> copies of the operations -> gradients, by the gradient of y
+    backward, layer i     x / 1 -> copies of the operations -> gradients, from the gradient of y
 
-The backward pass reads a layer's activations from the copies. The 1 is computed from the gradient
-of y. So the copies run no earlier than needed, and neither grappler nor XLA, which drops control
-dependencies, can merge them with the originals.
+The backward pass reads a layer's activations from copies of the layer's operations. The copies read
+x / 1 instead of the layer's input x, and this 1 is computed from the gradient of the output y. So
+the copies run no earlier than needed. Neither grappler nor XLA can merge them with the originals,
+although XLA drops control dependencies.
 
 Chen et al., "Training Deep Nets with Sublinear Memory Cost", arXiv:1604.06174.
 """
@@ -62,7 +63,7 @@ def recompute(loss: Any, gradients: Iterable[Any]) -> None:
 
 
 class _Layer:
-    """The forward operations of one layer, and what the backward pass ``reads`` of them."""
+    """Forward operations of one layer; ``reads``: where the backward pass reads their outputs."""
 
     def __init__(
         self, ops: List[Any], forward: Set[Any], backward: Set[Any], order: Dict[Any, int]
@@ -86,7 +87,10 @@ class _Layer:
         self.reads = sorted(reads, key=lambda read: (order[read[0]], read[1]))
 
     def start(self, above: Collection[Any]) -> Optional[Any]:
-        """Return the first gradient from ``above`` that this layer's backward pass reads."""
+        """Return the first gradient that this layer's backward pass reads from ``above``.
+
+        ``above``: operations of the backward pass of the layer above.
+        """
         for op, _ in self.reads:
             for tensor in op.inputs:
                 if tensor.op in above and tensor.dtype.is_floating:
@@ -94,7 +98,10 @@ class _Layer:
         return None
 
     def copy(self, start: Any) -> None:
-        """Copy the operations that ``reads`` need; the copies run after the tensor ``start``."""
+        """Copy the operations that ``reads`` need, and let ``reads`` use the copies.
+
+        The copies run after the tensor ``start``.
+        """
         targets = [op.inputs[index].op for op, index in self.reads]
         copied = upstream(targets, set(self._ops) - self._kept)
         # Always 1, but no graph optimizer can tell. DivNoNan is on no list of mixed precision, so
@@ -121,7 +128,7 @@ class _Layer:
 
 
 def _copy(op: Any, inputs: Sequence[Any], after: Sequence[Any]) -> Any:
-    """Copy an operation; the copy refers to its original, as gradients do."""
+    """Copy an operation; ``_original_op`` of the copy is the original, as in gradients."""
     attributes = {key: op.node_def.attr[key] for key in op.node_def.attr if key != "_class"}
     graph = op.graph
     with tf.control_dependencies(after), tf.device(op.device or None), graph._original_op(op):

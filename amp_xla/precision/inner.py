@@ -17,13 +17,13 @@ KERAS = ("tensorflow", "tensorflow_core", "tf_keras", "keras")
 
 
 class Inner:
-    """Anything with ``apply_gradients``: a ``tf.train`` optimizer or a wrapper around one.
+    """Interface to a ``tf.train`` optimizer, or to any other object with ``apply_gradients``.
 
     Attributes:
       optimizer: the user's object.
       clipping: name of the Keras method by which the optimizer's ``apply_gradients`` clips.
       aggregation: name of the Keras method that sums gradients over replicas.
-      aggregated: argument that tells ``apply_gradients`` not to sum gradients again.
+      aggregated: keyword arguments that stop ``apply_gradients`` from summing gradients again.
     """
 
     clipping = ""
@@ -50,7 +50,7 @@ class Inner:
 
     @property
     def clips(self) -> Dict[str, float]:
-        """The optimizer's clipping: any of clipnorm, clipvalue, global_clipnorm."""
+        """The clipping limits that the optimizer has: clipnorm, clipvalue, global_clipnorm."""
         values = {name: getattr(self.optimizer, name, None) for name in CLIPS}
         return {name: float(value) for name, value in values.items() if value}
 
@@ -66,7 +66,7 @@ class Inner:
         return list(compute(loss, var_list=variables))
 
     def aggregate(self, pairs: Pairs) -> Pairs:
-        """Sum gradients over replicas or ranks if Keras' ``apply_gradients`` does so."""
+        """Sum gradients over replicas or ranks now, if Keras' ``apply_gradients`` would do so."""
         keras = [c for c in type(self.optimizer).__mro__ if _is_of_keras(c)]
         if not any(self.aggregation in vars(c) for c in keras):
             return pairs
@@ -77,11 +77,11 @@ class Inner:
         return list(getattr(self.optimizer, self.aggregation)(pairs))
 
     def summed(self, pairs: Pairs) -> Pairs:
-        """Make sparse gradients dense if the optimizer is one of bert4keras' and does not clip.
+        """Make sparse gradients dense for bert4keras' optimizers, except those that clip.
 
-        Such an optimizer would make them dense itself, but would first search the distinct rows.
-        Their number differs between batches, and XLA would compile the whole update for each
-        number. To clip, the optimizer needs the rows.
+        These optimizers make them dense themselves, but search for distinct rows first. The number
+        of distinct rows differs between batches, so XLA would compile the whole update again for
+        each number. Optimizers that clip need sparse gradients.
         """
         owner = _owner(self.optimizer, "_resource_apply_sparse")
         if self.clips or owner is None or not owner.__module__.startswith("bert4keras"):
@@ -99,7 +99,7 @@ class Inner:
                 build(list(variables))
 
     def clip(self, pairs: Pairs) -> Pairs:
-        """Clip unscaled gradients as the optimizer is configured; the caller casts them later."""
+        """Clip unscaled gradients by the optimizer's own limits; the result is not cast yet."""
         clip = getattr(type(self.optimizer), self.clipping, None)  # another replica may apply now
         if clip is not None:
             return list(clip(self.optimizer, pairs))
@@ -126,7 +126,7 @@ class Inner:
 
 
 class KerasInner(Inner):
-    """A Keras OptimizerV2, including bert4keras' optimizers."""
+    """Interface to a Keras OptimizerV2, including bert4keras' optimizers."""
 
     clipping = "_transform_gradients"  # 1.15 clips where it computes gradients
     aggregation, aggregated = "_aggregate_gradients", {"experimental_aggregate_gradients": False}
@@ -157,7 +157,7 @@ class KerasInner(Inner):
 
 
 class NewKerasInner(Inner):
-    """The Keras optimizer of TensorFlow 2.11 and later."""
+    """Interface to an optimizer of Keras' newer kind, which exists from TensorFlow 2.11 on."""
 
     clipping = "_clip_gradients"
     aggregation, aggregated = "aggregate_gradients", {"skip_gradients_aggregation": True}
@@ -180,7 +180,7 @@ class NewKerasInner(Inner):
         if unknown:
             raise ValueError(
                 f"{type(self.optimizer).__name__} was built without {', '.join(unknown)}: Keras' "
-                f"optimizers need all variables before the first group is applied; call "
+                f"optimizers need all variables before the first gradients are applied; call "
                 f"build(all variables) on the LossScaleOptimizer once, before the first step"
             )
 
@@ -191,7 +191,7 @@ def inner_of(optimizer: Any) -> Inner:
     Raises:
       TypeError: it is a class, or has no ``apply_gradients``.
       UnsupportedError: it is one of Keras' newer optimizers in graph mode.
-      ValueError: it would scale the loss, or accumulate gradients, a second time.
+      ValueError: it scales the loss or accumulates gradients itself.
     """
     if isinstance(optimizer, type):
         name = optimizer.__name__
@@ -230,7 +230,7 @@ def inner_of(optimizer: Any) -> Inner:
 
 
 def derived(loss: Any, variables: Sequence[Any], tape: Any = None) -> Pairs:
-    """Return pairs (gradient, variable); a gradient is None if the loss ignores the variable."""
+    """Return pairs (gradient, variable); (None, variable) if the loss does not use the variable."""
     if tape is None:
         return list(zip(tf.gradients(loss, list(variables)), variables))
     return list(zip(tape.gradient(loss, list(variables)), variables))

@@ -1,8 +1,8 @@
 """Leaves out updates of layers, such as BatchNormalization's moving averages, in skipped steps.
 
 In a v1 graph, layers create these updates before the optimizer creates its operations, and sessions
-may have run them. So the updates stay unchanged, and the step runs copies of them in a branch of
-its decision.
+may have run them. So the updates stay unchanged, and the step runs copies of them, in a branch
+for applied steps only.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ class Updates(list):
 
     Args:
       operations: operations of the optimizer.
-      gate: gets the updates of layers; returns operations to run instead, skipped with the step.
+      gate: function from the updates of layers to operations that replace them; only applied steps
+        run the replacements.
     """
 
     def __init__(self, operations: Iterable[Any], gate: Callable[[Sequence[Any]], List[Any]]):
@@ -61,7 +62,8 @@ def if_applied(
     Args:
       updates: operations, tensors or pairs (variable, value) of Keras.
       finite: the step's decision, a boolean scalar.
-      pairs: gradients and variables. Operations that gradients depend on are not copied.
+      pairs: gradients and variables. An update that gradients depend on runs in skipped steps, too;
+        a warning names its variables.
       window: of ``accumulate``, or None.
     """
     if not updates:
@@ -100,7 +102,7 @@ def if_applied(
 
 @contextlib.contextmanager
 def apart() -> Iterator[List[Any]]:
-    """Within the block, let operations not wait for updates of layers; yield these updates."""
+    """Let operations created in the block not wait for layers' updates; yield these updates."""
     graph, updates = tf.get_default_graph(), []
     waits = list(graph._current_control_dependencies()) if in_v1_graph() else []
     if waits and graph._get_control_flow_context() is None:
@@ -128,9 +130,9 @@ def _assigned(operations: Iterable[Any]) -> Set[Any]:
 
 
 def _changing(forward: Set[Any]) -> Set[Any]:
-    """Return the operations that are in a branch, or assign, or depend on an assignment.
+    """Return all operations that are in a branch, that assign, or that follow an assignment.
 
-    Operations in ``forward`` that merely depend on an assignment are left out.
+    An operation that only follows an assignment is left out if it is in ``forward``.
     """
     from tensorflow.python.ops import control_flow_util
 

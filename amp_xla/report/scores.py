@@ -1,4 +1,4 @@
-"""Scores of predictions on labelled samples, in training and of ``amp-xla evaluate --file``."""
+"""Scores of predictions on labelled samples, for training and ``amp-xla evaluate --file``."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _BINS = 10
 def bootstrap(
     samples: np.ndarray, score: Callable[[np.ndarray], Dict[str, float]], seed: int
 ) -> Dict[str, Dict[str, float]]:
-    """Return the ``value`` of each score and its 95% interval, from ``low`` to ``high``.
+    """Return score name -> ``value`` on all samples, and ``low``, ``high`` of its 95% interval.
 
-    ``score`` is a function from rows to scores by name; ``samples`` has a row per sample, [N, K].
+    ``samples``, [N, K], has a row per sample. ``score`` returns scores by name for such rows.
     """
     source, total = np.random.RandomState(seed), len(samples)
     drawn = [score(samples[source.randint(total, size=total)]) for _ in range(DRAWS)]
@@ -55,7 +55,10 @@ def per_label(confusion: np.ndarray) -> Dict[str, np.ndarray]:
 
 
 def of_counts(counts: np.ndarray) -> Dict[str, np.ndarray]:
-    """Return ``per_label``'s result from counts: correct, predicted, true, int64 [labels, 3]."""
+    """Return precision, recall, F1 and support of each label, as ``per_label`` does.
+
+    A row of ``counts``, int64 [labels, 3], has the numbers of correct, predicted and true samples.
+    """
     right, found, support = counts.T
     return {
         "precision": _ratio(right, found),
@@ -137,7 +140,8 @@ def best_threshold(labels: np.ndarray, scores: np.ndarray) -> Tuple[float, float
 def mcnemar(first: int, second: int) -> float:
     """Return McNemar's exact two-sided p-value for two runs.
 
-    ``first`` and ``second``: number of samples that only the first or only the second gets right.
+    ``first`` is the number of samples that only the first run gets right, ``second`` the number
+    that only the second run gets right.
     """
     total = first + second
     logs = [
@@ -151,8 +155,8 @@ def calibration(confidence: np.ndarray, right: np.ndarray) -> Tuple[float, List[
     """Return the expected calibration error, and the bins from which it is computed.
 
     ``confidence``: the predicted labels' probabilities, float [N]; ``right``: bool [N].
-    The range of confidences, 0 to 1, has ten equal bins; those with samples are returned. The error
-    is the mean distance between confidence and accuracy in a bin, weighted by its samples.
+    Confidences, 0 to 1, fall into ten equal bins; empty bins are not returned. The error is the
+    mean distance between a bin's mean confidence and its accuracy, weighted by its samples.
     """
     place = np.minimum((confidence * _BINS).astype(int), _BINS - 1)
     bins = [

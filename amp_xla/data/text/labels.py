@@ -35,7 +35,7 @@ class Labels:
 
     @classmethod
     def fit(cls, labels: Sequence[str]) -> Labels:
-        """Return the distinct labels: numbers by value (2 before 10), then text by code point.
+        """Return the distinct labels: numbers by value (2 before 10), then texts by code point.
 
         Raises:
           DataError: there is only one label; or there are many samples, and the number of labels is
@@ -83,7 +83,7 @@ class Labels:
         return hot
 
     def warnings(self, dev_labels: Sequence[str]) -> str:
-        """Return warnings, each after a line break: labels missing in dev, numbers as labels."""
+        """Return warnings, each after a line break: labels without dev texts, suspicious labels."""
         lines = ""
         missing = sorted(set(self.names) - set(dev_labels), key=_order)
         if missing:
@@ -158,7 +158,7 @@ class Scale:
 
 
 def many_numbers(names: Sequence[str]) -> Optional[bool]:
-    """Return whether labels are over 20 numbers, or fractions; None if a label is no number."""
+    """Return whether numeric labels have over 20 values, or fractions; None if one is no number."""
     orders = list(map(_order, set(names)))
     if not all(kind == 0 and math.isfinite(number) for kind, number, _ in orders):
         return None
@@ -166,7 +166,7 @@ def many_numbers(names: Sequence[str]) -> Optional[bool]:
 
 
 def alike(names: Sequence[str]) -> str:
-    """Return a hint if names differ only in case, in invisible characters, or as numbers."""
+    """Return a hint if two names nearly agree, such as "a" and "A", or "1" and "1.0"; else ""."""
     known: Dict[Any, str] = {}
     for name in names:
         text = unicodedata.normalize("NFKC", name).lower()

@@ -36,10 +36,10 @@ class Kernel:
     """A kernel, or a call of a library, in the program that the GPU runs.
 
     Attributes:
-      kind: ``kLoop`` or ``kInput`` (operations fused by XLA; the second also sums or transposes),
-        the function of a library, or the operation if it was not fused.
+      kind: for fused operations, ``kLoop`` or ``kInput`` (which also sums or transposes); for a
+        call of a library, its function; otherwise the operation.
       products: FLOPs of its matrix products.
-      read, written: bytes; if only a part of a tensor is gathered or sliced, that part counts.
+      read, written: bytes; for a gather or a slice, only the part of the tensor that is used.
       model: microseconds by XLA's cost model; 0 for kernels that are no fusions.
       result: the largest result, with its layout, e.g. ``f16[64,384,768]{2,1,0}``.
       operations: the TensorFlow operations that it comes from, separated by blanks.
@@ -66,10 +66,13 @@ class Kernel:
 
 
 def kernels(module: bytes, gpu: Mapping[str, Any]) -> List[Kernel]:
-    """Compile XLA's ``HloModuleProto`` for a GPU; return the kernels, each after its inputs.
+    """Compile XLA's ``HloModuleProto`` for a GPU; return the kernels.
+
+    Each kernel comes after the kernels whose results it reads.
 
     Args:
-      gpu: values of ``target.txtpb``, XLA's description of a GPU.
+      module: the ``HloModuleProto``, serialized.
+      gpu: values for the fields of ``target.txtpb``, XLA's description of a GPU.
 
     Raises:
       UnsupportedError: XLA fails, or cuDNN's attention would compute wrong numbers.
@@ -89,7 +92,7 @@ def kernels(module: bytes, gpu: Mapping[str, Any]) -> List[Kernel]:
 
 
 def program() -> Path:
-    """Return the path of the program; build it if the cache has none for this TensorFlow.
+    """Return the path of the compiled ``gpu_kernels.cc``; build it if it is not in the cache.
 
     Raises:
       UnsupportedError: TensorFlow is not 2.17, or the program cannot be built.

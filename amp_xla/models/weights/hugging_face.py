@@ -89,7 +89,7 @@ def _parts(index: Path) -> List[str]:
 
 
 def spelling(names: Iterable[str], family: str, source: str) -> Callable[[str], str]:
-    """Return a function from Google's name of a tensor to its name in ``names``.
+    """Return a function that translates Google's name of a tensor to its name in ``names``.
 
     Raises:
       DataError: ``names`` do not belong to exactly one model.
@@ -122,7 +122,7 @@ def safetensors(path: Path) -> Tensors:
 
     Raises:
       DataError: the file is damaged or truncated.
-      OSError: it cannot be read.
+      OSError: the file cannot be read.
     """
 
     def read(name: str, dtype: str, shape: Shape) -> np.ndarray:

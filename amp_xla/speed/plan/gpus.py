@@ -14,8 +14,8 @@ class Gpu(NamedTuple):
     """A GPU.
 
     Attributes:
-      half, tf32, float32: dense TFLOP/s; ``half`` is the speed of tensor cores with float32
-        accumulation, on GeForce half the advertised figure; ``tf32`` is None before Ampere.
+      half, tf32, float32: dense TFLOP/s. ``half``: tensor cores with float32 accumulation, which on
+        GeForce have half the advertised speed. ``tf32``: None before Ampere.
       bandwidth: GB/s of the memory; ``memory``: GiB; ``watts``: power limit.
       link: GB/s to another GPU in one direction.
       cores: multiprocessors; ``cache``: MiB of the second-level cache.
@@ -35,7 +35,7 @@ class Gpu(NamedTuple):
     source: str
 
     def described(self) -> Dict[str, Any]:
-        """Return what XLA's compiler needs to compile for this GPU."""
+        """Return the values that ``compiler.kernels`` needs to compile for this GPU."""
         units, threads, shared = _ARCHITECTURES[self.capability]
         major, minor = self.capability.split(".")
         return {
@@ -73,7 +73,7 @@ def chosen(names: str) -> List[Gpu]:
 def named(word: str, flag: str, others: str = "") -> Gpu:
     """Return a GPU by its name.
 
-    ``flag`` and ``others``, further values that this flag allows, are words of the error.
+    The error names ``flag`` and the allowed values: ``others`` and all GPUs.
 
     Raises:
       SettingsError: the name is unknown.

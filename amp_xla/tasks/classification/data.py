@@ -54,7 +54,7 @@ def read(files: TextFiles, preparation: Preparation) -> Labelled:
     if (train.pairs is None) != (dev.pairs is None):
         kinds = ["single texts" if part.pairs is None else "pairs of texts" for part in parts]
         raise DataError(
-            f"{files.train} has {kinds[0]}, {files.dev} has {kinds[1]}; both must have the same"
+            f"{files.train} has {kinds[0]}, {files.dev} has {kinds[1]}; both need the same kind"
         )
     labels, answers, kind, warnings = _targets(files, [part.labels or [] for part in parts])
     tokenizer = preparation.vocabulary.tokenizer(train.all_texts, preparation.bert)
@@ -68,9 +68,10 @@ def read(files: TextFiles, preparation: Preparation) -> Labelled:
 
 
 def _targets(files: Any, given: Sequence[List[str]]) -> Tuple[Any, List[np.ndarray], str, str]:
-    """Return ``Labels`` or ``Scale``; arrays of training and dev labels; a description; warnings.
+    """Return ``Labels`` or ``Scale``; two arrays of labels; a description; and warnings.
 
-    Raises ``DataError`` if labels are many different numbers and no flag says what they mean.
+    ``given`` are the labels of the training texts and of the dev texts. ``DataError`` is raised if
+    they are many different numbers, without --regression, --classes and --multilabel.
     """
     names = sorted(set(given[0]))
     many = many_numbers(names) if files.multilabel is None else None

@@ -1,7 +1,4 @@
-"""Answers to questions: evaluation, prediction, export.
-
-Only functions import TensorFlow.
-"""
+"""Answers to questions: evaluation, prediction, export. TensorFlow is imported in functions."""
 
 from __future__ import annotations
 
@@ -56,7 +53,7 @@ def evaluate(infer: Infer, data: Labelled, threshold: Any, most: int) -> Dict[st
 
 
 def predict(config: Any, checkpoint: Checkpoint, lines: Sequence[str]) -> Answers:
-    """Return answer, score and question of each line, which is ``question<TAB>passage``."""
+    """Return answer, score and question of each line; a line is ``question<TAB>passage``."""
     from amp_xla.backend import K
     from amp_xla.models import dropout, encoders
     from amp_xla.tasks.reading import model
@@ -69,7 +66,7 @@ def predict(config: Any, checkpoint: Checkpoint, lines: Sequence[str]) -> Answer
     if aligned.cut():
         note(
             f"warning: {aligned.cut():,} of {len(lines):,} passages are cut off by --max-length "
-            f"{length}; answers in the rest are not found"
+            f"{length}; answers after the cut are not found"
         )
     with dropout.inference():
         reader = model.reader(config.encoder.transformer(tokenizer.vocab_size, length, False))

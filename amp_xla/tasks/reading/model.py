@@ -1,4 +1,4 @@
-"""BERT's head for questions: scores of each token as the first and the last of the answer; loss."""
+"""Question answering: scores of each token, as first and as last of the answer; the loss."""
 
 from __future__ import annotations
 

@@ -128,6 +128,8 @@ class Lines:
 def parse_line(line: bytes, columns: Columns, values: int, index: int = 0) -> Parsed:
     """Return label, numbers and hashes of a line; an empty label is 0.
 
+    Each slot gets ``values`` hashes, -1 for missing ones. ``index``: line number for errors.
+
     Raises:
       LineError: there are too many or too few columns, or a number is not finite.
     """
@@ -214,7 +216,6 @@ def batch_of(
 
     Args:
       parsed: at least one sample.
-      rows: number of rows of the table.
       values: maximum values per slot.
       sample_ids: int64 [samples].
       size: B, samples per batch.
@@ -239,7 +240,7 @@ def batch_of(
 
 
 def _rows(hashes: np.ndarray, rows: int) -> np.ndarray:
-    """Return table rows for hashes of values; equal values in two slots get different rows."""
+    """Return the table rows for hashes of values; a row depends on the value and on its slot."""
     slot = np.arange(1, hashes.shape[1] + 1, dtype=np.uint64)[None, :, None]
     with np.errstate(over="ignore"):
         mixed = _mixed(hashes.astype(np.uint64) + (slot << np.uint64(32)))
@@ -291,11 +292,11 @@ class SlotFiles:
 
 
 def two_packages() -> Tuple[bytes, bytes]:
-    """Return training lines and dev lines: a label and two slots, made from two docstrings.
+    """Return training lines and dev lines of the built-in task, to tell two packages apart.
 
-    Of the two packages with most docstrings, both docstrings of a line are from one, and the label
-    says from which. The words of a docstring are the values of a slot. Each docstring is the first
-    slot of eight lines. No docstring is both in training lines and in dev lines.
+    The packages are the two with most docstrings; the label is 0 or 1, the package's number. Both
+    slots of a line are docstrings of that package, with words as values. Each docstring is the
+    first slot of eight lines. No docstring is both in training lines and in dev lines.
     """
     parts = []
     common = collections.Counter(corpora.pydoc()[0].labels or []).most_common(2)

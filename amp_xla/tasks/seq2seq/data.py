@@ -53,7 +53,7 @@ def framed(tokenizer: Tokenizer, texts: Sequence[str], length: int) -> List[List
 
 
 def predictions(batch: Batch, *_: int, count: int) -> Batch:
-    """Add to a batch what a ``LanguageModel`` predicts: ``count`` = K positions, their labels.
+    """Add to a batch the arrays for a ``LanguageModel``, with K = ``count`` predictions per row.
 
     ``positions``: int32 [R, K], the positions before the tokens to predict; ``labels``: int32 [R,
     K], the tokens to predict; ``weights``: float32 [R, K], 1 for tokens of targets, else 0.
@@ -81,8 +81,8 @@ def encode(
       kind: "training" or "dev", for the warning.
 
     Returns:
-      The rows; the number of tokens of the longest target, including its [SEP]; and a line break
-      and a warning if texts were cut, else an empty string.
+      The rows; the number of tokens of the longest target, including its [SEP]; and a warning
+      after a line break, or "" if no text was cut.
     """
     cls, sep = tokenizer.cls_id, tokenizer.sep_id
     source_room, target_room = max_source - 2, max_target - 1

@@ -136,8 +136,8 @@ class CachedDecoder:
     def _transform(self, token_ids: Any, segment: int, positions: Any, attend: Attend) -> Any:
         """Build the vectors of tokens, int [B, L] -> float [B, L, hidden].
 
-        ``attend`` takes a layer's number, scaled queries, keys and values. The last three and its
-        result are [B, L, heads, D].
+        ``attend`` takes a layer's number, scaled queries, keys and values, and returns vectors.
+        Queries, keys, values and these vectors are [B, L, heads, D].
         """
         # `layer.call`, because `layer()` would make Keras trace where its input comes from.
         tables = [self._layers[f"Embedding-{n}"].embeddings for n in ("Token", "Segment")]
@@ -197,7 +197,6 @@ def generate(
 def _searched(
     decoder: CachedDecoder, sources: Sequence[List[int]], searches: Sequence[Search]
 ) -> List[List[int]]:
-    """Return the tokens that each search finds for its source."""
     for running in searches:
         next(running)  # each waits for the first probabilities
     ids = np.zeros((decoder.rows, decoder.source), np.int32)

@@ -99,7 +99,7 @@ class Manifest:
 
     @classmethod
     def collect(cls, folder: str, names: List[str]) -> Optional[Manifest]:
-        """Write and return the manifest; None if a unit is not finished."""
+        """Write and return the manifest; return None if a unit of ``names`` is not finished."""
         units = [unit for unit in (finished(folder, name) for name in names) if unit]
         if len(units) < len(names):
             return None
@@ -108,17 +108,17 @@ class Manifest:
             listed = ", ".join(f"{manifest.total(name)} {what}" for name, what in LEFT_OUT.items())
             raise DataError(
                 f"corpus {manifest.settings['corpus']}: no document to train on "
-                f"({manifest.total('documents', 'heldout')} held out; left out: {listed})"
+                f"({manifest.total('documents', 'heldout')} held out; skipped: {listed})"
             )
         write(os.path.join(folder, MANIFEST), json_files.encode({"units": units}))
         return manifest
 
     def total(self, name: str, split: Optional[str] = None) -> int:
-        """Return the sum of a count over all units, or over one split of all units."""
+        """Return the sum over all units of the count ``name``, e.g. ``tokens`` of a split."""
         return sum((unit[split] if split else unit)[name] for unit in self.units)
 
     def complete(self) -> bool:
-        """Return whether all files exist."""
+        """Return whether the files of all units exist."""
         return all(_has_files(self.folder, unit) for unit in self.units)
 
     def tokenizer(self) -> Tokenizer:
@@ -139,7 +139,7 @@ class Manifest:
         return tokenizer
 
     def warnings(self, tokenizer: Tokenizer) -> str:
-        """Return warnings about duplicate and unknown tokens of the vocabulary."""
+        """Return warnings: duplicate tokens in the vocabulary, or too many [UNK] in the text."""
         unknown, tokens = (self.total(name, "train") for name in ("unknown", "tokens"))
         return vocabulary.warnings(tokenizer.tokens, unknown, tokens)
 
@@ -179,7 +179,7 @@ class Sequences:
         return int(self._ends[-1])
 
     def read(self, numbers: Iterable[int]) -> Tuple[np.ndarray, np.ndarray]:
-        """Return the sequences' token ids, int32, and True at word starts, bool: [count, L] each.
+        """Return token ids, int32 [count, L], and bool [count, L], True where a word starts.
 
         Special tokens and padding count as word starts, and so does the token after [CLS].
         """
@@ -235,7 +235,6 @@ def _damaged(path: Path, problem: str) -> DataError:
 
 
 def _settings(folder: str) -> Dict[str, Any]:
-    """Return the checked content of ``settings.json``."""
     path = Path(folder, SETTINGS)
     settings: Dict[str, Any] = json_files.read(path, _SETTINGS, links=True)
     if max(settings["cls_id"], settings["sep_id"]) >= settings["vocab_size"]:
@@ -260,7 +259,7 @@ def claim(folder: str, settings: Dict[str, Any]) -> None:
     """Record the settings of a folder before any unit is written.
 
     Later commands may name the corpus by another path. They may also change ``--on-bad-line``,
-    because ``error`` finishes no unit with a bad line.
+    because with ``error`` a unit with a bad line is never finished.
 
     Raises:
       DataError: the folder has other settings.
