@@ -14,6 +14,7 @@ import shutil
 import pytest
 
 from amp_xla import backend
+from tests.integration import test_export_scripts as example_scripts
 from tests.support import google_folder
 from tests.support.commands import CLI, Commands
 from tests.support.killing import Server
@@ -45,29 +46,10 @@ SMALL = {
     "pretraining": "--steps 20 --global-batch 4 --micro-batch 4 --heldout 8",
     "recommendation": "--epochs 1",
 }
-SCRIPT = """
-import amp_xla.setup
-from bert4keras.backend import keras
-from bert4keras.models import build_transformer_model
-from bert4keras.tokenizers import Tokenizer
-import numpy as np
-folder = "chinese_L-12_H-768_A-12/"
-tokenizer = Tokenizer(folder + "vocab.txt")
-bert = build_transformer_model(folder + "bert_config.json", return_keras_model=False)
-first = keras.layers.Lambda(lambda vectors: vectors[:, 0])(bert.model.output)
-model = keras.models.Model(bert.model.input, keras.layers.Dense(2)(first))
-model.compile(loss="mse", optimizer="sgd")
+NAMES = """
 def build_model():
     return model
-def make_batch():
-    tokens = np.random.RandomState(1).randint(5, 20, (16, 8))
-    return [tokens, 0 * tokens], np.ones((16, 2), "f4")
-"""
-TRAINED = """
-from my_script import make_batch, model
-from amp_xla.callbacks import Run
-model.fit(*make_batch(), callbacks=[Run("runs/mine")], verbose=0)
-model.save_weights("best_model.weights")
+make_batch = tagged
 """
 typed = set()  # a line of several pages is typed once
 
@@ -117,7 +99,6 @@ def ready(tmp_path_factory):
     rows = [f"{text}\t{'even' if n % 2 else 'odd'}\n" for n, text in enumerate(texts)]
     for name in ("train.tsv", "dev.tsv", "test.tsv", "a.tsv", "b.tsv"):
         (folder / name).write_text("".join(rows))
-    (folder / "vocab.txt").write_text("".join(f"{token}\n" for token in google_folder.VOCABULARY))
     pairs = [f"{a}\t{b}\t{n % 2}\n" for n, (a, b) in enumerate(zip(texts, reversed(texts)))]
     titles = [f"{text}\t{text[:7]}\n" for text in texts]
     tagged = [text.replace(" ", "\tO\n") + "\tB-letter\n\n" for text in texts]
@@ -144,9 +125,12 @@ def ready(tmp_path_factory):
     shutil.copytree(str(folder / "corpus"), str(folder / "clean"))
     for name in (BERT, "chinese-macbert-base"):
         google_folder.write(folder / name)
-    (folder / "my_script.py").write_text(SCRIPT)
-    (folder / "trained.py").write_text(TRAINED)
-    run_python("trained.py", cwd=folder, env={"AMP_XLA_PRECISION": "fp32"})
+    example_scripts.write(folder)
+    script = (folder / "tag.py").read_text().replace('"tag"', '"mine"')
+    (folder / "my_script.py").write_text(script + NAMES)
+    run_python("my_script.py", cwd=folder, env={"AMP_XLA_PRECISION": "fp32"})
+    for path in folder.glob("mine.weights*"):
+        path.rename(path.with_name(path.name.replace("mine", "best_model")))
     command = Commands(Server(), folder)
     for line in (
         f"train classification -- --name mine {SMALL['classification']} {SHAPE}",
