@@ -15,15 +15,12 @@ from pathlib import Path
 
 import numpy as np
 from bert4keras.backend import K, keras
-from bert4keras.models import build_transformer_model
 
 from amp_xla.callbacks import Run
 from amp_xla.errors import AmpXlaError
 from amp_xla.precision.optimizer import LossScaleOptimizer
 from amp_xla.process.world import world
-
-CONFIG = {"vocab_size": 30, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
-          "intermediate_size": 32, "hidden_act": "gelu", "max_position_embeddings": 8}  # fmt: skip
+from tests.support import heads
 
 
 class Data(keras.utils.Sequence):
@@ -66,9 +63,7 @@ class Seen(keras.callbacks.Callback):
 def main(folder, stops=False, resume=False):
     K.clear_session()
     folder.mkdir(exist_ok=True)
-    config = folder / f"bert_config-{world().rank}.json"  # another rank may be reading its own
-    config.write_text(json.dumps(CONFIG))
-    bert = build_transformer_model(str(config))
+    bert = heads.encoder(vocab_size=30, hidden_size=16, intermediate_size=32)
     first = keras.layers.Lambda(lambda x: x[:, 0])(bert.output)
     model = keras.models.Model(bert.inputs, keras.layers.Dense(2, activation="softmax")(first))
     random = np.random.RandomState(3 if world().rank == 0 else 4)  # rank 0's weights hold

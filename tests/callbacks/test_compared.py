@@ -50,7 +50,7 @@ def test_a_resume_names_what_differs(ended, model, given, words):
 
 
 @pytest.mark.once
-@pytest.mark.parametrize("changed", [{"size": 2}, {"flip": True}])
+@pytest.mark.parametrize("changed", [{"size": 2}, {"arrays": (X, 1 - Y)}])
 def test_a_sequence_is_compared_by_length_and_first_batch(changed, tmp_path):
     sequence = {"y": None, "batch_size": None, "epochs": 1}
     fit(build(), Run(tmp_path / "run"), x=Batches(4), **sequence)

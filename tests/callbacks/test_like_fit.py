@@ -11,7 +11,7 @@ import pytest
 
 from amp_xla.backend import K, keras, tf
 from amp_xla.callbacks import Run
-from tests.support.small_fit import once
+from tests.support.small_fit import Batches, once
 
 # More combinations: TEST_FITS=200 pytest tests/callbacks/test_like_fit.py
 COUNT = int(os.environ.get("TEST_FITS", 30))
@@ -33,20 +33,6 @@ class Series:
 
     def __getitem__(self, labels):  # labels in reverse order
         return self.values[::-1][labels]
-
-
-class Batches(keras.utils.Sequence):
-    """Batches of arrays, the last one shorter."""
-
-    def __init__(self, arrays, size):
-        self.arrays, self.size = arrays, size
-
-    def __len__(self):
-        return -(-len(tf.nest.flatten(self.arrays)[0]) // self.size)
-
-    def __getitem__(self, index):
-        rows = slice(index * self.size, (index + 1) * self.size)
-        return tuple(tf.nest.map_structure(lambda array: array[rows], self.arrays))
 
 
 def generator(batches):
@@ -117,7 +103,7 @@ def combination(number):
             given["sample_weight"] = sample_weight
     else:
         arrays = [inputs_given, targets] + [sample_weight] * (weighted == "samples")
-        batches = Batches(arrays, size)
+        batches = Batches(size, arrays)
         given.update(x=batches if how == "sequence" else generator(batches), workers=0)
         if how == "generator":
             given["steps_per_epoch"] = draw.choice([len(batches), 2])
@@ -132,7 +118,7 @@ def combination(number):
         tail = [more if outputs > 1 else more[0]] if validation == "weighted" else []
         given["validation_data"] = tuple(valid + tail)
     elif validation in ("sequence", "generator") and how != "arrays":
-        held = Batches(valid, 4)
+        held = Batches(4, valid)
         given["validation_data"] = held if validation == "sequence" else generator(held)
         if validation == "generator":
             given["validation_steps"] = len(held)
@@ -212,7 +198,7 @@ def test_train_on_batch_in_a_callback_loses_no_batch(how, every, tmp_path):
         K.clear_session()
         model = build(random.Random(1), 1, 1)
         array = np.random.RandomState(0)
-        batches = Batches([array.randn(30, 4), array.randn(30, 1)], 4)
+        batches = Batches(4, [array.randn(30, 4), array.randn(30, 1)])
         data = batches if how == "sequence" else generator(batches)
         model.fit(data, steps_per_epoch=8, epochs=2, shuffle=False, verbose=0, workers=0,
                   callbacks=[Trains(every), *added])  # fmt: skip

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import array
 import collections
-import dataclasses
 import logging
 import os
 import pathlib
@@ -21,6 +20,7 @@ import pytest
 from amp_xla.backend import K, keras, tf
 from amp_xla.callbacks import Run
 from amp_xla.training import checkpoint
+from tests.callbacks.test_callbacks_at_the_start import Holder
 from tests.support.running import until
 from tests.support.small_fit import (
     EPOCHS,
@@ -232,20 +232,15 @@ class Views(Batches):
         return self.last, Y[4 * index : 4 * index + 4]
 
 
-@dataclasses.dataclass(frozen=True)
-class Frozen:
-    held: Any
-
-
 @pytest.mark.once
 def test_another_object_in_place_of_one_leaves_that_as_it_is(tmp_path):
     class Keeps(keras.callbacks.Callback):
         def __init__(self, names, last):
             super().__init__()
-            self.names, self.last, self.frozen, self.kept = names, last, Frozen([]), []
+            self.names, self.last, self.frozen, self.kept = names, last, Holder([]), []
 
         def on_epoch_begin(self, epoch, logs=None):
-            self.frozen = Frozen([])
+            self.frozen = Holder([])
 
         def on_train_batch_end(self, batch, logs=None):
             self.frozen.held.append(batch)

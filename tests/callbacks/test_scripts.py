@@ -11,7 +11,6 @@ from amp_xla.backend import K, keras, tf
 from amp_xla.callbacks import Run
 from amp_xla.commands.predict import SavedOptions
 from amp_xla.errors import AmpXlaError
-from amp_xla.precision.compat.keras import set_policy
 from amp_xla.precision.optimizer import LossScaleOptimizer
 from amp_xla.report import record
 from amp_xla.report.page import render
@@ -21,7 +20,7 @@ from tests.support.horovod import on_two_ranks
 from tests.support.killing import repeatable
 from tests.support.precision_training import BERT4KERAS, same
 from tests.support.running import ROOT
-from tests.support.small_fit import KilledAfter, once, resumed, weights
+from tests.support.small_fit import Batches, KilledAfter, once, resumed, weights
 
 pytestmark = pytest.mark.slow
 
@@ -29,16 +28,7 @@ optimizers = backend.bert4keras("optimizers")
 snippets = backend.bert4keras("snippets")
 ROWS = np.random.RandomState(0).randint(1, 30, [44, 8])
 LABELS = (ROWS[:, 1:] == 7).any(1).astype("int32")[:, None]
-EPOCHS, STEPS = 3, 6
-
-
-class InOrder(keras.utils.Sequence):
-    def __len__(self):
-        return STEPS
-
-    def __getitem__(self, index):
-        rows = slice(8 * index, 8 * index + 8)
-        return ROWS[rows], LABELS[rows]
+EPOCHS, IN_ORDER = 3, Batches(8, (ROWS, LABELS))
 
 
 class Generator(snippets.DataGenerator):
@@ -87,7 +77,7 @@ def test_optimizers_and_callbacks_as_in_keras_and_after_a_kill(name, tmp_path):
     def fit(model, others, place="ours"):
         (tmp_path / place).mkdir(exist_ok=True)
         return model.fit(
-            InOrder(), epochs=9, validation_data=InOrder()[1], verbose=0, workers=0,
+            IN_ORDER, epochs=9, validation_data=IN_ORDER[1], verbose=0, workers=0,
             callbacks=[*callbacks(tmp_path / place, name != "factor"), *others],
         ).history  # fmt: skip
 
@@ -116,7 +106,7 @@ def test_bert4keras_accumulation_is_named(tmp_path, capfd):
     base = keras.optimizers.SGD
     accumulating = optimizers.extend_with_gradient_accumulation(base, name="Accumulating")
     model = build(lambda: accumulating(1e-2, grad_accum_steps=3), scaled=False)
-    model.fit(InOrder(), epochs=1, verbose=0, callbacks=[Run(tmp_path / "run")])
+    model.fit(IN_ORDER, epochs=1, verbose=0, callbacks=[Run(tmp_path / "run")])
     said = "two runs differ, and resuming is not exact; use LossScaleOptimizer(..., accumulate=3)"
     assert capfd.readouterr().err.count(said) == 1
 
@@ -162,21 +152,6 @@ def script(server):
         return done.err
 
     return run
-
-
-def test_a_keras_policy_is_no_contradiction_to_the_settings(tmp_path, capfd):
-    """These tests run with AMP_XLA_PRECISION=fp32: the policy replaces the graph rewrite."""
-    K.clear_session()
-    set_policy("mixed_float16")
-    try:
-        hidden = keras.layers.Dense(4, input_shape=(3,))
-        model = keras.models.Sequential([hidden, keras.layers.Dense(1, dtype="float32")])
-        model.compile(LossScaleOptimizer(keras.optimizers.Adam()), "mse")
-        callbacks = [Run(tmp_path / "run")]
-        model.fit(np.ones([8, 3]), np.ones([8, 1]), callbacks=callbacks, verbose=0)
-    finally:
-        set_policy("float32")
-    assert "executed nodes are float16" in capfd.readouterr().err
 
 
 def tensors(folder):

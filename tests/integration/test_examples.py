@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ from amp_xla import backend
 from amp_xla.training import checkpoint
 from tests.support.commands import Commands
 from tests.support.killing import state
-from tests.support.running import ROOT, run_python
+from tests.support.running import ROOT, run_python, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -50,12 +49,12 @@ def test_it_trains_and_is_evaluated(server, script, tmp_path):
     path, out = ROOT / "examples" / f"{script}.py", tmp_path / "out.txt"
     out.touch()
     pid = server.start({"cwd": str(tmp_path), "script": str(path), "out": str(out)})
-    while "epoch 1/" not in out.read_text("utf-8", errors="ignore"):
-        time.sleep(0.05)
+    until(lambda: "epoch 1/" in out.read_text("utf-8", errors="ignore"))
     os.kill(pid, signal.SIGKILL)
     assert server.wait() == -9
     said = out.read_text("utf-8")
     assert "first step ran: " in said and "resuming is not exact" not in said
+    assert script != "keras_policy" or "executed nodes are float16" in said
 
 
 @pytest.mark.parametrize(

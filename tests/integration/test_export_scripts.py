@@ -163,7 +163,7 @@ class Scripts(Commands):
         """Compare a SavedModel's answers with the script's."""
         expected = self.answers(name)
         asked = {"token_ids": expected["ids"], "segment_ids": expected["segments"]}
-        (found,) = served(self.folder / folder, **asked).values()
+        (found,) = served(self.folder / folder, asked).values()
         np.testing.assert_allclose(found, expected["answers"], atol=1e-5)
 
 

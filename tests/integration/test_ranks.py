@@ -4,6 +4,7 @@ Real processes over Gloo, started as `make train NP=2` starts them. RANK_KILLS=2
 kills or stops one, and resumes, that often, at random moments.
 """
 
+import operator
 import os
 import random
 import shutil
@@ -11,7 +12,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 
 import numpy as np
 import psutil
@@ -23,7 +23,7 @@ from amp_xla.training import checkpoint
 from tests.support.commands import CLI, Commands
 from tests.support.horovod import need_horovod
 from tests.support.killing import repeatable
-from tests.support.running import ROOT, Result, environment
+from tests.support.running import ROOT, Result, environment, until
 from tests.tasks.classification.test_recipe import write_corpus
 from tests.tasks.pretraining.test_recipe import prepared
 
@@ -87,8 +87,7 @@ class Place:
         return repeatable(self.run(name, recipe))
 
     def weights(self, name, recipe="classification"):
-        newest = checkpoint.steps(self.run(name, recipe) / "checkpoints")[-1]
-        return checkpoint.Checkpoint(newest).tensors()
+        return checkpoint.find(self.run(name, recipe), "last").tensors()
 
 
 @pytest.fixture(scope="module")
@@ -184,24 +183,20 @@ def rank_processes(launcher):
     return found
 
 
-def begun(process, metrics, lines):
-    """Waits until so many lines are written."""
-    end = time.monotonic() + 120
-    while not metrics.exists() or metrics.read_bytes().count(b"\n") < lines:
+def disturbed(process, run, lines, harm, victim=None):
+    """Harm a rank (None = what started them) once its run has so many lines; wait for all ends."""
+    metrics = run / "metrics.jsonl"
+
+    def written():
         assert process.poll() is None, process.stdout.read().decode()
-        assert time.monotonic() < end
-        time.sleep(0.02)
+        return metrics.exists() and metrics.read_bytes().count(b"\n") >= lines
 
-
-def disturbed(place, name, victim, number, lines):
-    """Trains on three ranks, sends a signal to one of them (None = to what started them)."""
-    process = place.start(3, name, *SMALL, *from_start(place), "--accumulate", "2")
-    begun(process, place.run(name) / "metrics.jsonl", lines)
+    until(written)
     ranks = rank_processes(process.pid)
-    assert sorted(ranks) == [0, 1, 2]
+    assert sorted(ranks) == list(range(len(ranks)))
     everything = psutil.Process(process.pid).children(recursive=True)
-    os.kill(process.pid if victim is None else ranks[victim].pid, number)
-    out = process.communicate(timeout=90)[0].decode()
+    harm(psutil.Process(process.pid) if victim is None else ranks[victim])
+    out = process.communicate(timeout=120)[0].decode()
     _, alive = psutil.wait_procs(everything, timeout=5)
     assert not alive, alive
     return Result(process.returncode, out, "")
@@ -244,7 +239,9 @@ def test_a_rank_that_dies_or_stalls_ends_all_and_the_run_goes_on(
         name = f"{number}-{seed}"
         draw, lines = random.Random(seed), len(place.losses(whole))
         victim, lines = draw.choice([0, 1, 2]), draw.randrange(6, lines - 2)
-        done = disturbed(place, name, victim, getattr(signal, number), lines)
+        process = place.start(3, name, *SMALL, *from_start(place), "--accumulate", "2")
+        harm = operator.methodcaller("send_signal", getattr(signal, number))
+        done = disturbed(process, place.run(name), lines, harm, victim)
         assert done.code == code, done.out
         named = f"error: rank {victim} {cause}"
         assert done.out.count(named) == done.out.count("error: ") == 1, done.out
@@ -256,7 +253,9 @@ def test_a_rank_that_dies_or_stalls_ends_all_and_the_run_goes_on(
 @pytest.mark.long
 @pytest.mark.parametrize(("number", "code"), [("SIGTERM", 143), ("SIGUSR1", 0)])
 def test_a_signal_to_the_starter_is_an_orderly_stop(place, whole, number, code):
-    done = disturbed(place, number, None, getattr(signal, number), 5)
+    process = place.start(3, number, *SMALL, *from_start(place), "--accumulate", "2")
+    harm = operator.methodcaller("send_signal", getattr(signal, number))
+    done = disturbed(process, place.run(number), 5, harm)
     assert done.code == code, done.out
     assert f"stopped by {number} after step" in done.out
     assert "error: " not in done.out
@@ -280,20 +279,20 @@ def test_all_ranks_wait_for_the_last_checkpoint_of_a_stopped_run(place, tmp_path
     (tmp_path / "slow.py").write_text(text.replace("\nif __name__", f"{SLOW_DISK}\nif __name__"))
     flags = [*PRETRAINING, "--steps", "9999", "--evaluate-every", "9999"]
     process = place.start(2, "slow", *flags, recipe=str(tmp_path / "slow.py"), grace=4)
-    begun(process, place.run("slow", "slow") / "metrics.jsonl", 3)
-    process.terminate()
-    out = process.communicate(timeout=120)[0].decode()
-    assert process.returncode == 143, out
-    newest = checkpoint.newest(place.run("slow", "slow") / "checkpoints")
-    assert newest is not None and f"stopped by SIGTERM after step {newest.step};" in out
-    assert record.read(place.run("slow", "slow")).state == "stopped"
+    run = place.run("slow", "slow")
+    done = disturbed(process, run, 3, psutil.Process.terminate)
+    assert done.code == 143, done.out
+    newest = checkpoint.newest(run / "checkpoints")
+    assert newest is not None and f"stopped by SIGTERM after step {newest.step};" in done.out
+    assert record.read(run).state == "stopped"
 
 
 @pytest.mark.long
 def test_ranks_with_other_data_are_refused(place, tmp_path):
-    old = "identity=data.fingerprints"
-    new = "identity={**data.fingerprints, 'rank': __import__('os').environ['HOROVOD_RANK']}"
+    rank, end = "__import__('os').environ['HOROVOD_RANK']", "    return context.text_job"
+    apart = f"    type(data).fingerprints = {{**data.fingerprints, 'rank': {rank}}}\n{end}"
     text = (ROOT / "recipes" / "classification.py").read_text()
-    (tmp_path / "apart.py").write_text(text.replace(old, new))
+    assert end in text
+    (tmp_path / "apart.py").write_text(text.replace(end, apart))
     said = place.train(2, "apart", *SMALL, recipe=str(tmp_path / "apart.py"), code=2)
     assert "rank 1 on " in said and "data rank: 0 on rank 0, 1 on rank 1" in said

@@ -25,6 +25,7 @@ from amp_xla.training.recipe import own_recipes
 from tests.integration.test_fuzz import LIMITS, SECRET, signed_again
 from tests.support import google_folder
 from tests.support.commands import PREDICT, RECIPE, VERIFY, Commands, bytes_of
+from tests.support.google_folder import without
 from tests.tasks.classification.test_recipe import WORDS, write_corpus
 
 TINY = (
@@ -72,14 +73,6 @@ def answers(command):
     return (command.folder / "answers.txt").read_text()
 
 
-def remove(*names):
-    def removed(run):
-        for name in names:
-            shutil.rmtree(str(run / name)) if (run / name).is_dir() else (run / name).unlink()
-
-    return removed
-
-
 def damaged(run):
     for path in checkpoint.steps(run / "checkpoints"):
         data = (path / checkpoint.TENSORS).read_bytes()
@@ -97,7 +90,7 @@ REFUSED = {
                            ["setting batch_size: 16 in the checkpoint, 8 now"]),
     "smaller micro-batches": (None, (*RESUMED, "--batch-size", "8", "--accumulate", "3"),
                               "train.tsv", ["setting accumulate: ", "setting batch_size: 16 in"]),
-    "no checkpoints": (remove("checkpoints"), RESUMED, "train.tsv",
+    "no checkpoints": (without("checkpoints"), RESUMED, "train.tsv",
                        ["restore its checkpoints", "config.json", "delete the folder"]),
     "all damaged": (damaged, RESUMED, "train.tsv", ["tensors.safetensors", "no whole"]),
     "a run already": (None, MINE, "train.tsv", ["already holds a run", "--resume"]),
@@ -193,7 +186,7 @@ def changed(run):
 COPIES = ("labels.json", "vocab.txt", "config.json", "run.json", "bert_config.json")
 
 
-@pytest.mark.parametrize("change", [changed, remove(*COPIES)])
+@pytest.mark.parametrize("change", [changed, without(*COPIES)])
 def test_copies_decide_nothing_and_are_repaired(command, change):
     run = command.folder / RUN
     first = {name: (run / name).read_bytes() for name in COPIES}

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from scripts.environment.uv import uv
-from tests.packaging.test_wheel import source
+from tests.packaging.test_container_install import source
 from tests.support.running import ROOT, shell_environment
 from tests.support.snippets import blocks
 

@@ -14,6 +14,7 @@ import shutil
 import pytest
 
 from amp_xla import backend
+from tests.integration import test_export_scripts as example_scripts
 from tests.support import google_folder
 from tests.support.commands import CLI, Commands
 from tests.support.killing import Server
@@ -35,6 +36,7 @@ LINE = re.compile(r"^ {4}(\S.*)$", re.MULTILINE)
 COMMAND = re.compile(
     r"^([A-Z_]+=\S+ )*(make|\./amp-xla|amp-xla|pip|srun|sbatch|docker|kubectl)\b|^scripts/"
 )
+BERT = "chinese_L-12_H-768_A-12"
 SHAPE = "--layers 1 --hidden 64 --vocab-size 40"
 TEXTS = "--max-length 24 --shapes 1 --epochs 1"
 SMALL = {
@@ -44,29 +46,10 @@ SMALL = {
     "pretraining": "--steps 20 --global-batch 4 --micro-batch 4 --heldout 8",
     "recommendation": "--epochs 1",
 }
-SCRIPT = """
-import amp_xla.setup
-from bert4keras.backend import keras
-from bert4keras.models import build_transformer_model
-from bert4keras.tokenizers import Tokenizer
-import numpy as np
-folder = "chinese_L-12_H-768_A-12/"
-tokenizer = Tokenizer(folder + "vocab.txt")
-bert = build_transformer_model(folder + "bert_config.json", return_keras_model=False)
-first = keras.layers.Lambda(lambda vectors: vectors[:, 0])(bert.model.output)
-model = keras.models.Model(bert.model.input, keras.layers.Dense(2)(first))
-model.compile(loss="mse", optimizer="sgd")
+NAMES = """
 def build_model():
     return model
-def make_batch():
-    tokens = np.random.RandomState(1).randint(5, 20, (16, 8))
-    return [tokens, 0 * tokens], np.ones((16, 2), "f4")
-"""
-TRAINED = """
-from my_script import make_batch, model
-from amp_xla.callbacks import Run
-model.fit(*make_batch(), callbacks=[Run("runs/mine")], verbose=0)
-model.save_weights("best_model.weights")
+make_batch = tagged
 """
 typed = set()  # a line of several pages is typed once
 
@@ -95,9 +78,9 @@ def argv(line):
         small = f"{SMALL['classification']} {SHAPE}".split()
         return [command, *rest[:at], *own.get(command, "").split(), "--", *rest[at + 1 :], *small]
     recipe = values.get("RECIPE", "classification")
-    flags = shlex.split(values.get("ARGS", "").strip('"'))
+    flags = shlex.split(values.get("ARGS", "").strip('"').replace("FOLDER", BERT))
     if "--resume" not in flags:
-        flags += SMALL[recipe].split()
+        flags += SMALL[recipe].split() + ["--stride", "12"] * ("--stride" in flags)
         if recipe == "pretraining" and "--data" not in flags:
             flags += ["--data", "data/ready"]
         if recipe == "pretraining":
@@ -116,22 +99,23 @@ def ready(tmp_path_factory):
     rows = [f"{text}\t{'even' if n % 2 else 'odd'}\n" for n, text in enumerate(texts)]
     for name in ("train.tsv", "dev.tsv", "test.tsv", "a.tsv", "b.tsv"):
         (folder / name).write_text("".join(rows))
-    (folder / "vocab.txt").write_text("".join(f"{token}\n" for token in google_folder.VOCABULARY))
     pairs = [f"{a}\t{b}\t{n % 2}\n" for n, (a, b) in enumerate(zip(texts, reversed(texts)))]
     titles = [f"{text}\t{text[:7]}\n" for text in texts]
     tagged = [text.replace(" ", "\tO\n") + "\tB-letter\n\n" for text in texts]
-    triples = [
-        {"text": text, "spo_list": [{"subject": text[:1], "predicate": "to", "object": text[-1]}]}
+    records = [  # of relations and of reading
+        {"text": text, "spo_list": [{"subject": text[:1], "predicate": "to", "object": text[-1]}],
+         "question": text[:5], "context": text, "answers": [{"text": text[:3], "answer_start": 0}]}
         for text in texts
-    ]
+    ]  # fmt: skip
     clicks = [f"{n % 2}\t{n}\t1\ta{n % 3}\tb\n" for n in range(300)]
     for name, content in {
         "pairs.tsv": pairs, "dev-pairs.tsv": pairs, "new-pairs.tsv": [p[:-3] + "\n" for p in pairs],
         "titles.tsv": titles, "dev-titles.tsv": titles, "train.bio": tagged, "dev.bio": tagged,
-        "train.json": [f"{json.dumps(each)}\n" for each in triples], "clicks.tsv": clicks,
-        "dev.json": [f"{json.dumps(each)}\n" for each in triples], "dev-clicks.tsv": clicks,
+        "train.json": [f"{json.dumps(each)}\n" for each in records], "clicks.tsv": clicks,
+        "dev.json": [f"{json.dumps(each)}\n" for each in records], "dev-clicks.tsv": clicks,
     }.items():  # fmt: skip
         (folder / name).write_text("".join(content))
+    (folder / "questions.txt").write_text("".join(f"{text[:5]}\t{text}\n" for text in texts))
     for name in ("texts.txt", "new_texts.txt"):
         (folder / name).write_text("".join(f"{text}\n" for text in texts))
     (folder / "corpus").mkdir()
@@ -139,11 +123,14 @@ def ready(tmp_path_factory):
         documents = (" ".join(texts[n % 64 :] + texts[: n % 7]) for n in range(300))
         corpus.writelines(json.dumps({"text": text}) + "\n" for text in documents)
     shutil.copytree(str(folder / "corpus"), str(folder / "clean"))
-    for name in ("chinese_L-12_H-768_A-12", "chinese-macbert-base"):
+    for name in (BERT, "chinese-macbert-base"):
         google_folder.write(folder / name)
-    (folder / "my_script.py").write_text(SCRIPT)
-    (folder / "trained.py").write_text(TRAINED)
-    run_python("trained.py", cwd=folder, env={"AMP_XLA_PRECISION": "fp32"})
+    example_scripts.write(folder)
+    script = (folder / "tag.py").read_text().replace('"tag"', '"mine"')
+    (folder / "my_script.py").write_text(script + NAMES)
+    run_python("my_script.py", cwd=folder, env={"AMP_XLA_PRECISION": "fp32"})
+    for path in folder.glob("mine.weights*"):
+        path.rename(path.with_name(path.name.replace("mine", "best_model")))
     command = Commands(Server(), folder)
     for line in (
         f"train classification -- --name mine {SMALL['classification']} {SHAPE}",

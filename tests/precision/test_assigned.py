@@ -104,5 +104,6 @@ def test_a_script_is_a_few_programs_that_are_compiled_once(tmp_path):
     assert clusters <= 5, (
         "before, a model of two layers had 150, and each weight added two or three"
     )
+    assert ("executed nodes are " in done.err) == (backend.half_dtype()[0] is not None)
     programs = re.findall(r"step (\d): .*, (\d+) programs", done.out)
     assert [step for step, _ in programs] == list("01234") and len({n for _, n in programs}) == 1

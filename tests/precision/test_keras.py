@@ -17,6 +17,7 @@ from amp_xla.precision.compat.keras import (
 )
 from amp_xla.precision.compat.sok import LossScaleOptimizer as SokOptimizer
 from amp_xla.precision.optimizer import LossScaleOptimizer
+from tests.support import heads
 from tests.support.precision_training import same
 from tests.support.small_fit import Batches
 from tests.support.snippets import blocks, run
@@ -26,20 +27,6 @@ from tests.support.snippets import blocks, run
 def float32_afterwards(cleared):
     yield
     set_policy("float32")
-
-
-RNG = np.random.RandomState(0)
-TOKENS = [RNG.randint(1, 50, (32, 8)), np.zeros((32, 8), int)]
-
-
-def encoder():
-    """Return a one-layer bert4keras model."""
-    built = backend.bert4keras("models").BERT(
-        vocab_size=50, hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
-        intermediate_size=32, max_position=16, hidden_act="gelu", dropout_rate=0.0,
-    )  # fmt: skip
-    built.build()
-    return built.model
 
 
 @pytest.mark.parametrize("text, name", [("c=f16", "mixed_float16"), ("f16", "float16")])
@@ -77,12 +64,13 @@ def test_rules_reach_bert4keras_layers(request):
         before = source.K.infinity()
         source.K.set_infinity(1e4)  # its own, 1e12, is past float16
         request.addfinalizer(lambda: source.K.set_infinity(before))
-    model = encoder()
+    model = heads.encoder()
     mixed = with_rules(model, PolicyRules("mixed_float16", [("Norm", "float32")]))
     dtypes = {layer.name: K.dtype(layer.output) for layer in mixed.layers}
     assert dtypes["Transformer-0-FeedForward"] == "float16"
     assert dtypes["Transformer-0-FeedForward-Norm"] == "float32"
-    np.testing.assert_allclose(mixed.predict(TOKENS), model.predict(TOKENS), atol=2e-2)
+    answers = [each.predict(heads.tokens()) for each in (mixed, model)]
+    np.testing.assert_allclose(*answers, atol=2e-2)
     assert same(model.get_weights(), mixed.get_weights())
 
 
@@ -208,7 +196,7 @@ def test_recurrent_layers_train_by_their_last_output(name):
     last, outputs = (layer(keras.layers.Masking()(x)) for layer in both)
     model = keras.models.Model(x, keras.layers.Dense(1)(last))
     model.compile(LossScaleOptimizer(keras.optimizers.SGD(0.1), 1000), "mse")
-    values = RNG.randn(6, 5, 3)
+    values = np.random.RandomState(0).randn(6, 5, 3)
     losses = [model.train_on_batch(values, np.ones([6, 1])) for _ in range(5)]
     assert losses[4] < losses[0]
     both[1].set_weights(both[0].get_weights())

@@ -9,6 +9,7 @@ from amp_xla.precision import DynamicLossScale
 from amp_xla.precision.compat import keras as keras_names
 from amp_xla.precision.compat.keras import CUSTOM_OBJECTS
 from amp_xla.precision.optimizer import LossScaleOptimizer
+from tests.support import heads
 from tests.support.precision_training import BERT4KERAS
 
 pytestmark = [
@@ -98,12 +99,7 @@ def test_every_way_back(tmp_path, name):
 @pytest.mark.parametrize("way", ["model.h5", pytest.param("folder", marks=pytest.mark.once)])
 def test_a_bert_comes_back(tmp_path, way):
     """With gelu, and with attention dropout, for which bert4keras creates a layer at each call."""
-    build = backend.bert4keras("models").build_transformer_model
-    model = build(
-        model="bert", with_mlm=True, vocab_size=20, hidden_size=16, num_hidden_layers=1,
-        num_attention_heads=2, intermediate_size=32, max_position=16, hidden_act="gelu",
-        dropout_rate=0.1, attention_dropout_rate=0.1,
-    )  # fmt: skip
+    model = heads.encoder(with_mlm=True, dropout_rate=0.1, attention_dropout_rate=0.1)
     model.compile(LossScaleOptimizer(keras.optimizers.Adam(0.01), 1000), "mse")
     batch = [np.ones([2, 8]), np.zeros([2, 8])]
     before = model.predict(batch)

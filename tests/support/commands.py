@@ -76,14 +76,14 @@ class Commands:
         return copy
 
 
-def served(folder, **arrays):
-    """Return what a SavedModel computes."""
+def served(folder, batch):
+    """Return what a SavedModel computes from the arrays of a batch that it reads."""
     from amp_xla.backend import tf
 
     with tf.Session(graph=tf.Graph()) as session:
         loaded = tf.saved_model.load(session, ["serve"], str(folder))
         signature = loaded.signature_def["serving_default"]
-        feed = {signature.inputs[name].name: array for name, array in arrays.items()}
+        feed = {tensor.name: batch[name] for name, tensor in signature.inputs.items()}
         outputs = {name: output.name for name, output in signature.outputs.items()}
         return session.run(outputs, feed)
 

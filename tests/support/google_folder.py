@@ -1,6 +1,7 @@
 """A tiny BERT in Google's format, to be damaged."""
 
 import json
+import shutil
 
 import numpy as np
 
@@ -87,6 +88,12 @@ def cut(name, keep):
     return change
 
 
-def without(name):
-    """Return a change of a folder: a file is missing."""
-    return lambda folder: (folder / name).unlink()
+def without(*names):
+    """Return a change of a folder: files or folders are missing."""
+
+    def change(folder):
+        for name in names:
+            path = folder / name
+            shutil.rmtree(str(path)) if path.is_dir() else path.unlink()
+
+    return change

@@ -1,4 +1,4 @@
-"""Small run folders, with files as training writes them."""
+"""Small run folders and checkpoints, with files as training writes them, without TensorFlow."""
 
 import dataclasses
 import json
@@ -8,7 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from amp_xla.commands import evaluate
+from amp_xla.training import checkpoint
 from amp_xla.training.sample_scores import LabelScores, NumberScores, Samples
+from amp_xla.training.state import LoopState
 
 STEPS = 200
 
@@ -93,3 +95,27 @@ def diverged(folder):
 
 def _json(path, value):
     path.write_text(json.dumps(value))
+
+
+def state(step):
+    """Return the state of a checkpoint."""
+    parts = ("data", "assets", "config", "settings", "versions", "defaults")
+    return {
+        "recipe": "r",
+        "loop": dataclasses.asdict(LoopState(step=step)),
+        "identity": {part: {} for part in parts},
+        "ranks": {"size": 1, "first_size": 1, "micro_batches": 1},
+    }
+
+
+def tensors(step):
+    """Return tensors that differ from step to step."""
+    weight = np.arange(12, dtype=np.float32).reshape(3, 4) + step
+    return {"weight": weight, "count": np.array(step, np.int64), "slot": np.ones(5)}
+
+
+def checkpointed(folder, step):
+    """Write a checkpoint and return its path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    files = {"vocab.txt": b"[PAD]\n"}
+    return checkpoint.write(folder, tensors(step), state(step), files)

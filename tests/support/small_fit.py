@@ -56,17 +56,17 @@ def resumed(trained, folder, *kills):
 
 
 class Batches(keras.utils.Sequence):
-    """The samples in batches of ``size``, with their labels flipped or not."""
+    """Rows of all ``arrays``, of any structure, in batches of ``size``; the last one is shorter."""
 
-    def __init__(self, size, flip=False):
-        self._size, self._labels = size, 1 - Y if flip else Y
+    def __init__(self, size, arrays=(X, Y)):
+        self._size, self._arrays = size, arrays
 
     def __len__(self):
-        return -(-len(X) // self._size)
+        return -(-len(tf.nest.flatten(self._arrays)[0]) // self._size)
 
     def __getitem__(self, index):
         rows = slice(index * self._size, (index + 1) * self._size)
-        return X[rows], self._labels[rows]
+        return tuple(tf.nest.map_structure(lambda array: array[rows], self._arrays))
 
 
 class Shuffled(Batches):

@@ -20,7 +20,7 @@ from amp_xla.training import checkpoint
 from amp_xla.training.checkpoint import CheckpointError
 from amp_xla.training.manifest import manifest_of, read_manifest
 from amp_xla.training.state import LoopState
-from tests.support import checkpoints as runs
+from tests.support import run_folders as runs
 
 pytestmark = pytest.mark.once
 
@@ -33,8 +33,8 @@ def names(folder):
 
 def test_every_damage_to_every_file_is_named_and_survived(tmp_path, capsys):
     folder = tmp_path / "run" / "checkpoints"
-    runs.write(folder, 1)
-    path = runs.write(folder, 2)
+    runs.checkpointed(folder, 1)
+    path = runs.checkpointed(folder, 2)
     files = sorted(path.iterdir())
     assert [f.name for f in files] == [
         "manifest.json", "state.json", "tensors.safetensors", "vocab.txt",
@@ -77,7 +77,7 @@ def test_what_cannot_be_read_is_no_damage(tmp_path, monkeypatch, name, code):
     run, real = tmp_path / "run", (os.open, os.listdir)
     folder = run / "checkpoints"
     for step in (1, 2):
-        runs.write(folder, step)
+        runs.checkpointed(folder, step)
 
     def failing(call, path, *arguments, **named):
         if str(path).endswith(str(folder / SECOND / name if name in FILES else folder)):
@@ -102,7 +102,7 @@ def test_files_have_the_mode_of_the_umask(tmp_path):
     for mask in (0o002, 0o027, 0o077):
         old = os.umask(mask)
         try:
-            path = runs.write(tmp_path / str(mask), 1)
+            path = runs.checkpointed(tmp_path / str(mask), 1)
         finally:
             os.umask(old)
         modes = {file.name: file.stat().st_mode & 0o777 for file in path.iterdir()}
@@ -111,7 +111,7 @@ def test_files_have_the_mode_of_the_umask(tmp_path):
 
 
 def test_what_is_no_file_of_the_folder_or_has_another_size_is_not_read(tmp_path):
-    path = runs.write(tmp_path / "checkpoints", 1)
+    path = runs.checkpointed(tmp_path / "checkpoints", 1)
     manifest, tensors = path / "manifest.json", path / "tensors.safetensors"
     files, whole = read_manifest(path), manifest.read_bytes()
     for name in ("../state.json", "/etc/hostname"):
@@ -131,9 +131,9 @@ def test_what_is_no_file_of_the_folder_or_has_another_size_is_not_read(tmp_path)
 
 
 def test_damaged_checkpoints_are_set_aside(tmp_path):
-    runs.write(tmp_path, 1)
+    runs.checkpointed(tmp_path, 1)
     for _ in range(2):  # the second one finds the name of the first
-        runs.write(tmp_path, 2)
+        runs.checkpointed(tmp_path, 2)
         (tmp_path / SECOND / "state.json").write_text("{}")
         checkpoint.set_aside_damaged(checkpoint.newest(tmp_path))
     assert sorted(os.listdir(str(tmp_path))) == [f"damaged-{SECOND}", f"damaged-{SECOND}+", FIRST]
@@ -161,12 +161,12 @@ def test_the_newest_and_the_best_are_kept(tmp_path, values, best):
         checkpoint.prune(tmp_path, keep=1)
     kept = sorted({4} | ({best} if best else set()))
     assert names(tmp_path) == [f"step-{step:08d}" for step in kept]
-    runs.write(tmp_path, 4)
+    runs.checkpointed(tmp_path, 4)
     assert names(tmp_path)[-1] == "step-00000004.1"
 
 
 def test_nothing_that_is_not_finite_is_written(tmp_path):
-    runs.write(tmp_path, 1)
+    runs.checkpointed(tmp_path, 1)
     tensors = {**runs.tensors(2), "slot": np.array([0.0, np.nan])}
     with pytest.raises(CheckpointError, match=f"slot is not finite, so {SECOND} was not written"):
         checkpoint.write(tmp_path, tensors, runs.state(2), {})
@@ -182,8 +182,8 @@ def test_nothing_that_is_not_finite_is_written(tmp_path):
     ],
 )
 def test_what_cannot_be_found_is_one_clear_line(tmp_path, run, name, words):
-    runs.write(tmp_path / "run" / "checkpoints", 1)
-    (runs.write(tmp_path / "run" / "checkpoints", 2) / "state.json").write_text("")
+    runs.checkpointed(tmp_path / "run" / "checkpoints", 1)
+    (runs.checkpointed(tmp_path / "run" / "checkpoints", 2) / "state.json").write_text("")
     with pytest.raises(CheckpointError, match=words):
         checkpoint.find(tmp_path / run, name)
 

@@ -102,17 +102,6 @@ def test_vectors_are_those_that_the_layer_of_labels_gets(trained, command):
         (command.folder / "lines.txt").write_text("\n \n")
 
 
-@pytest.mark.slow
-def test_xla_runs_in_clusters_when_asked_for(command):
-    words = ("--epochs", "1", "--shapes", "1", "--name", "xla", "--xla", "on")
-    command.done(RECIPE, *DATA, *words)
-    run = command.folder / "runs" / "classification" / "xla"
-    executed = json.loads((run / "executed.json").read_text())
-    assert executed["clusters"] > 0
-    # The nodes are counted although XLA hides them.
-    assert (executed["half_nodes"] > 0) == (backend.half_dtype()[0] is not None)
-
-
 TRICKS = (
     "--warm-start runs/classification/good --epochs 1 --learning-rate 1e-3 --fgm 1 --r-drop 4 "
     "--ema 0.9 --layer-decay 0.9 --freeze 0 --class-weights balanced --accumulate 2 "

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from amp_xla import backend
+from amp_xla.data.batches.buckets import Batches
 from amp_xla.data.labelled import BatchOptions, Preparation
 from amp_xla.data.text.options import VocabularyOptions
 from amp_xla.data.text.tokenizer import Tokenizer
@@ -18,6 +19,7 @@ from amp_xla.models import losses
 from amp_xla.tasks.classification.data import MultiLabelTextFiles, read
 from tests.support.commands import CLI, RECIPE, served
 from tests.tasks.classification.test_recipe import TINY
+from tests.tasks.similarity.test_recipe import write
 
 VALUES = {"bad": -3.0, "poor": -1.5, "fine": 1.0, "good": 2.5, "great": 4.0, "the": 0.0, "a": 0.0}
 DATA = (*TINY, "--train", "train.tsv", "--dev", "dev.tsv", "--regression")
@@ -32,10 +34,6 @@ def samples(count, seed, digits=2):
         number = round(1_000_050 + 10 * sum(map(VALUES.get, words)) / len(words), digits)
         made.append((" ".join(words), number))
     return made
-
-
-def write(path, rows):
-    path.write_text("".join(f"{text}\t{number}\n" for text, number in rows))
 
 
 @pytest.fixture(scope="module")
@@ -90,10 +88,8 @@ def test_exports_answer_with_the_same_numbers(trained, command):
     lines = [text for text, _ in samples(5, 9)]
     (command.folder / "five.txt").write_text("\n".join(lines))
     encoded = Tokenizer.of_folder(str(command.folder / "saved")).encode(lines)
-    ids = np.zeros((5, 24), np.int32)
-    for i, size in enumerate(encoded.lengths):
-        ids[i, :size] = encoded.token_ids[encoded.offsets[i] : encoded.offsets[i + 1]]
-    found = served(command.folder / "saved", token_ids=ids, segment_ids=0 * ids)["score"]
+    (batch,) = Batches(encoded, None, [24], len(lines), shuffle=False).epoch(0)
+    found = served(command.folder / "saved", batch)["score"]
     expected = [each["score"] - 1e6 for each in command.answers(trained, "five.txt")]
     np.testing.assert_allclose(found - 1e6, expected, rtol=2e-2)  # predict: in half precision
 

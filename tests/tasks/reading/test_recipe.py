@@ -7,14 +7,13 @@ import operator
 import random
 import re
 
-import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from amp_xla.data.batches.buckets import Batches
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.tasks.reading import data, scores
 from tests.support.commands import CLI, served
-from tests.support.encoded import ids_of
 
 RECIPE = "recipes.reading"
 TINY = (
@@ -140,12 +139,8 @@ def test_exports_answer_as_predict(trained, command):
     command.done(CLI, "export", str(trained), "--to", "saved")
     tokenizer = Tokenizer.of_folder(str(command.folder / "saved"))
     aligned = data.encode(*zip(*lines), tokenizer, 96)
-    ids, segments = np.zeros((2, len(lines), int(aligned.encoded.lengths.max())), np.int32)
-    for i, pair in enumerate(ids_of(aligned.encoded, n) for n in range(len(lines))):
-        ids[i, : len(pair[0])], segments[i, : len(pair[1])] = pair
-    batch = {"token_ids": ids, "segment_ids": segments}
-    values = served(command.folder / "saved", **batch)["scores"]
-    batch["sample_ids"] = np.arange(len(values))
+    (batch,) = Batches(aligned.encoded, None, [96], len(lines), shuffle=False).epoch(0)
+    values = served(command.folder / "saved", batch)["scores"]
     first, last, *_ = scores.decode(values, batch, 8)
     found = [aligned.words(i, *span) for i, span in enumerate(zip(first[:, 0], last[:, 0]))]
     same = sum(map(operator.eq, found, expected))  # predict computes in half precision

@@ -1,8 +1,6 @@
 """A job with a table over ranks: equal on any number of ranks; kill, resume, prediction, export."""
 
-import os
 import shutil
-import signal
 
 import numpy as np
 import psutil
@@ -11,7 +9,7 @@ import safetensors.numpy
 
 from amp_xla.tasks.recommendation.data import Columns, batch_of, parse_line, two_packages
 from amp_xla.training import checkpoint
-from tests.integration.test_ranks import Place, begun, rank_processes
+from tests.integration.test_ranks import Place, alike, disturbed
 from tests.support.commands import PREDICT, served
 from tests.support.horovod import need_horovod
 
@@ -40,11 +38,10 @@ class Job(Place):
         return whole
 
     def same(self, one, other):
-        for x, y in zip(self.values(one), self.values(other)):
-            assert y.pop("kind") == x.pop("kind")
-            assert y == pytest.approx(x, rel=2e-5, abs=1e-6)
-            assert abs(x.get("loss", 0) - y.get("loss", 0)) <= 1e-6
-        assert len(self.values(one)) == len(self.values(other)) > 90
+        alike(self.values(one), self.values(other), 2e-5)
+        losses = [[x.get("loss", 0) for x in self.values(name)] for name in (one, other)]
+        np.testing.assert_allclose(*losses, rtol=0, atol=1e-6)
+        assert len(losses[0]) > 90
         for part in ("table", "table.m", "table.v"):
             found, wanted = self.table(other, part), self.table(one, part)
             assert np.linalg.norm(found - wanted) <= 1e-4 * np.linalg.norm(wanted), part
@@ -92,7 +89,7 @@ def test_it_answers_and_is_exported_whole(job, two, tmp_path):
     assert exported.code == 0 and "written: " in exported.out + exported.err, exported.err
     parsed = [parse_line(line.encode(), Columns(0, 2), 64) for line in lines]
     made = batch_of(parsed, Columns(0, 2), 100_000, 64, np.arange(40), 40)
-    chances = served(tmp_path / "it", numbers=made["numbers"], ids=made["ids"])["probability"]
+    chances = served(tmp_path / "it", made)["probability"]
     for (answer, probability), chance in zip(answers, chances):
         assert float(probability) == pytest.approx(
             chance if answer == "1" else 1 - chance, abs=1e-4
@@ -102,14 +99,9 @@ def test_it_answers_and_is_exported_whole(job, two, tmp_path):
 @pytest.mark.long
 def test_a_killed_rank_stops_all_and_other_numbers_of_ranks_go_on(job, two):
     process = job.start(2, "killed", *FLAGS, recipe=RECIPE)
-    begun(process, job.run("killed", RECIPE) / "metrics.jsonl", 50)
-    everything = psutil.Process(process.pid).children(recursive=True)
-    os.kill(rank_processes(process.pid)[1].pid, signal.SIGKILL)
-    out = process.communicate(timeout=60)[0].decode()
-    assert process.returncode == 128 + signal.SIGKILL, out
-    assert out.count("error: ") == 1 and "rank 1" in out, out
-    _, alive = psutil.wait_procs(everything, timeout=5)
-    assert not alive, alive
+    done = disturbed(process, job.run("killed", RECIPE), 50, psutil.Process.kill, 1)
+    assert done.code == 137, done.out
+    assert done.out.count("error: ") == 1 and "rank 1" in done.out, done.out
     assert not checkpoint.problems(job.newest("killed"))
     shutil.copytree(str(job.run("killed", RECIPE)), str(job.run("as-two", RECIPE)), symlinks=True)
     job.train_on(0, "killed", "--resume")
@@ -123,12 +115,12 @@ def test_a_killed_rank_stops_all_and_other_numbers_of_ranks_go_on(job, two):
 @pytest.mark.long
 def test_a_rank_that_cannot_write_its_rows_ends_all_with_one_word(job, tmp_path):
     """The second rank cannot write a file of its rows, as on a full disk."""
-    flags = [*FLAGS, "--rows", "3000000"]
-    process = job.start(2, "full", *flags, recipe=RECIPE)
-    begun(process, job.run("full", RECIPE) / "metrics.jsonl", 1)
-    rank = rank_processes(process.pid)[1]
-    rank.rlimit(psutil.RLIMIT_FSIZE, (1 << 20, 1 << 20))  # no file larger than 1 MiB
-    out = process.communicate(timeout=60)[0].decode()
-    assert process.returncode != 0, out
-    assert "cannot write the tables of a checkpoint: rank 1" in out, out
+
+    def fill(rank):
+        rank.rlimit(psutil.RLIMIT_FSIZE, (1 << 20, 1 << 20))  # no file larger than 1 MiB
+
+    process = job.start(2, "full", *FLAGS, "--rows", "3000000", recipe=RECIPE)
+    done = disturbed(process, job.run("full", RECIPE), 1, fill, 1)
+    assert done.code != 0, done.out
+    assert "cannot write the tables of a checkpoint: rank 1" in done.out, done.out
     assert not list((job.run("full", RECIPE) / "checkpoints").glob("step-*"))

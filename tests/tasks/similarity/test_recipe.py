@@ -2,15 +2,10 @@
 
 import json
 import random
-import re
 
 import numpy as np
 import pytest
 
-from amp_xla.data.labelled import BatchOptions, Preparation
-from amp_xla.data.text.options import VocabularyOptions
-from amp_xla.errors import DataError
-from amp_xla.tasks.similarity.data import PairFiles, read
 from tests.support.commands import PREDICT
 from tests.support.killing import metrics, state
 from tests.tasks.classification.test_recipe import WORDS
@@ -131,10 +126,6 @@ BAD = [
 
 @pytest.mark.once
 @pytest.mark.parametrize("method, content, message", BAD)
-def test_bad_files_are_refused(tmp_path, method, content, message):
-    (tmp_path / "bad.tsv").write_text(content)
-    (tmp_path / "dev.tsv").write_text("a\tb\t1\nc\td\t0\n")
-    files = PairFiles(train=str(tmp_path / "bad.tsv"), dev=str(tmp_path / "dev.tsv"))
-    how = Preparation(VocabularyOptions(), BatchOptions(), None, 0.0, 1)
-    with pytest.raises(DataError, match=re.escape(message)):
-        read(method, files, how)
+def test_bad_files_are_refused(command, method, content, message):
+    (command.folder / "bad.tsv").write_text(content)
+    assert message in command(RECIPE, *DATA, "--method", method, "--train", "bad.tsv").error
