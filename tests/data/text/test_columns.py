@@ -33,6 +33,7 @@ def rows(kinds, count=12, separator="\t"):
         "s": lambda i, j: "very good" if i % 2 else "not so good",
         "d": lambda i, j: f"{i + 1}/3/2023 9:{i:02d} PM",
         "p": lambda i, j: f"{i},50 €",
+        "z": lambda i, j: f"-{i},25",
         "f": lambda i, j: f"2023-03-0{i % 4} 12:00:00",
     }
     table = ([cell[k](i, j) for j, k in enumerate(kinds)] for i in range(count))
@@ -91,6 +92,7 @@ def test_no_header_is_a_sample(file, number, end):
     ("a.tsv", "it", {}, None), ("a.tsv", "ct", {}, None), ("a.tsv", "ttt", {}, None),
     ("a.tsv", "cl", {}, "columns: text = 0, label = 1 (no header)"),
     ("a.tsv", "dtl", {}, "columns: text = 1, label = 2 (no header); 0 unused"),
+    ("a.tsv", "itz", {}, "columns: text = 1, label = 2 (no header); 0 unused"),
     ("a.tsv", "tlp", {}, "columns: text = 0, label = 1 (no header); 2 unused"),
     ("a.tsv", "ftl", {}, None), ("a.tsv", "pt", {}, None), ("a.tsv", "dl", {}, "columns: text = 0"),
     ("a.tsv", "tsl", {}, None), ("a.csv", "tsn", {}, None), ("a.csv", "st", {}, None),

@@ -21,6 +21,7 @@ from tests.tasks.classification.test_recipe import TINY
 
 VALUES = {"bad": -3.0, "poor": -1.5, "fine": 1.0, "good": 2.5, "great": 4.0, "the": 0.0, "a": 0.0}
 DATA = (*TINY, "--train", "train.tsv", "--dev", "dev.tsv", "--regression")
+HOW = Preparation(VocabularyOptions(), BatchOptions(), None, 0.0, 1)
 LONG = ("--epochs", "6", "--pooling", "pooler")
 
 
@@ -110,13 +111,37 @@ def test_exports_answer_with_the_same_numbers(trained, command):
 def test_numbers_are_asked_about_or_said(tmp_path, digits, flags, said):
     write(tmp_path / "train.tsv", samples(80, 3, digits) * 2)
     files = MultiLabelTextFiles(*[str(tmp_path / "train.tsv")] * 2, **flags)
-    how = Preparation(VocabularyOptions(), BatchOptions(), None, 0.0, 1)
-    assert said in read(files, how).description
+    assert said in read(files, HOW).description
     if flags == {"classes": True}:
         with pytest.raises(
             DataError, match="training data: the labels .* --classes to predict one of"
         ):
-            read(dataclasses.replace(files, classes=False), how)
+            read(dataclasses.replace(files, classes=False), HOW)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("labels", [
+    "1,5|2,5", "0,2|2,4|4,0", "1.5|1,5|2", "1 000,5|20", "1.000,5|2", "-0,25|1", "３，５|1",
+    "50%|25 %", "−2|2", "1\u00a0000|2",
+])  # fmt: skip
+def test_numbers_in_other_forms_are_no_classes(tmp_path, labels):
+    write(tmp_path / "a.tsv", [(f"text {i}", x) for i, x in enumerate(9 * labels.split("|"))])
+    files, form = [str(tmp_path / "a.tsv")] * 2, "a point before decimals"
+    for flags, said in (
+        ({}, f"--regression to .*{form}.* --classes"),
+        ({"regression": True}, form),
+    ):
+        with pytest.raises(DataError, match=said) as error:
+            read(MultiLabelTextFiles(*files, **flags), HOW)
+        assert "without --regression" not in str(error.value)
+    read(MultiLabelTextFiles(*files, classes=True), HOW)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("labels", ["1-3|4-6", "1.2.3|1.2.4", "10:30|7:15", "1,5|2,5 EUR", "1/2|2"])
+def test_codes_and_ranges_are_classes(tmp_path, labels):
+    write(tmp_path / "a.tsv", [(f"text {i}", x) for i, x in enumerate(9 * labels.split("|"))])
+    assert "labels" in read(MultiLabelTextFiles(*[str(tmp_path / "a.tsv")] * 2), HOW).description
 
 
 @pytest.mark.once
