@@ -123,25 +123,17 @@ def test_numbers_are_asked_about_or_said(tmp_path, digits, flags, said):
 @pytest.mark.parametrize("labels", [
     "1,5|2,5", "0,2|2,4|4,0", "1.5|1,5|2", "1 000,5|20", "1.000,5|2", "-0,25|1", "３，５|1",
     "50%|25 %", "−2|2", "1\u00a0000|2",
+    "1-3|4-6 as classes", "1.2.3|1.2.4 as classes", "10:30|7:15 as classes", "1/2|2 as classes",
 ])  # fmt: skip
 def test_numbers_in_other_forms_are_no_classes(tmp_path, labels):
+    labels, _, classes = labels.partition(" as ")
     write(tmp_path / "a.tsv", [(f"text {i}", x) for i, x in enumerate(9 * labels.split("|"))])
-    files, form = [str(tmp_path / "a.tsv")] * 2, "a point before decimals"
-    for flags, said in (
-        ({}, f"--regression to .*{form}.* --classes"),
-        ({"regression": True}, form),
-    ):
-        with pytest.raises(DataError, match=said) as error:
-            read(MultiLabelTextFiles(*files, **flags), HOW)
-        assert "without --regression" not in str(error.value)
-    read(MultiLabelTextFiles(*files, classes=True), HOW)
-
-
-@pytest.mark.once
-@pytest.mark.parametrize("labels", ["1-3|4-6", "1.2.3|1.2.4", "10:30|7:15", "1,5|2,5 EUR", "1/2|2"])
-def test_codes_and_ranges_are_classes(tmp_path, labels):
-    write(tmp_path / "a.tsv", [(f"text {i}", x) for i, x in enumerate(9 * labels.split("|"))])
-    assert "labels" in read(MultiLabelTextFiles(*[str(tmp_path / "a.tsv")] * 2), HOW).description
+    files = MultiLabelTextFiles(*[str(tmp_path / "a.tsv")] * 2, classes=not classes)
+    assert " labels; vocabulary" in read(files, HOW).description
+    for number in () if classes else (True, False):
+        with pytest.raises(DataError, match="a point before decimals") as error:
+            read(dataclasses.replace(files, classes=False, regression=number), HOW)
+        assert number != ("--regression to" in str(error.value))
 
 
 @pytest.mark.once
