@@ -38,7 +38,8 @@ class Request(NamedTuple):
       header: ``yes``, ``no``; None = the first line shows whether it is a header.
       needs: names of ``Fields`` that the file must have.
       known: names of fields that are recognized without a flag.
-      ask: raise an error if the first line may be a header; False = read that line as a sample.
+      ask: raise an error if the first line may be a header; False = read that line as a sample, and
+        name no flags in errors about another file than the training file.
     """
 
     fields: Fields = Fields()
@@ -58,9 +59,15 @@ def decide(table: Table, request: Request, run: Optional[Layout] = None) -> Layo
 
     Raises:
       DataError: a field is missing, the file can be read in two ways, two columns have one name, or
-        two flags name one column.
+        two flags name one column. With ``run``, the error names the run's columns.
     """
-    layout = _decided(table, request, run)
+    try:
+        layout = _decided(table, request, run)
+    except DataError as error:
+        if run is None:
+            raise
+        problem = f"{error.problem}; the run has: {run}"
+        raise DataError(problem, error.advice * request.ask) from None
     used = [layout.columns[i] for i in layout.places.values()]
     for name in used:
         if layout.columns.count(name) > 1:

@@ -256,10 +256,7 @@ def questions(
         raise DataError(str(table.bad[0]._replace(path=called(path))))
     if not table.rows:
         return ([] if table.format == "json" else lines), None
-    try:
-        layout = decide(table, Request(needs=fields, known=known, ask=False), run)
-    except DataError as error:
-        raise DataError(f"{error.problem}; the run has: {run}") from None
+    layout = decide(table, Request(needs=fields, known=known, ask=False), run)
     quoted = table.format == run.format == "quoted" and not run.header
     is_plain = len(layout.columns) == len(fields) and not (layout.named or quoted)
     is_plain &= table.format != "comma"

@@ -305,10 +305,19 @@ def test_the_dev_file_is_read_as_the_training_file(file):
     assert data.description.startswith(
         "columns: text = 1, label = 2 (no header); 0 unused\nsample: text = "
     )
-    for wrong in (rows("lt"), rows("t"), rows("tlt"), "a text\t\n" + rows("tl"), "id\ttext\tx\n"):
-        with pytest.raises(DataError, match="; the run has: columns: text = 0") as error:
-            TextFiles().examples(file("x.tsv", wrong), read(file("a.tsv", rows("tl"))).layout)
+    columns, run = "; the run has: columns: text = 0", read(file("a.tsv", rows("tl"))).layout
+    for wrong, said in (
+        (rows("lt"), columns), (rows("t"), columns), (rows("tlt"), columns),
+        ("id\ttext\tx\n", "below its header$"), ("a text\t\n" + rows("tl"), "label is empty$"),
+        (rows("tl") + "a\n", "1 column, not 2$"), (None, "no such file [^;]*$"),
+        (b"\x1f\x8b\x08damaged", "[^;]*$"), ("a\0" * 99, "UTF-16|first bytes are 0$"),
+    ):  # fmt: skip
+        path = "missing.tsv" if wrong is None else file("x.tsv", wrong)
+        with pytest.raises(DataError, match=said) as error:
+            TextFiles().examples(path, run)
         assert " --" not in str(error.value)  # flags of training
+    with pytest.raises(DataError, match=f"{columns}.* --text-field"):
+        prepared(file, rows("tl"), rows("lt"))
     with pytest.raises(DataError, match="has single texts, .*dev.tsv has pairs of texts"):
         prepared(file, rows("tl"), rows("ttl"))
     with pytest.raises(DataError, match="never seen in training: 'goal'"):
