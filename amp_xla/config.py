@@ -116,8 +116,8 @@ class Field(NamedTuple):
         """Return which of ``int`` and ``float`` the field accepts; () for text and choices."""
         return tuple(kind for kind in (int, float) if kind in self.kinds)
 
-    def problem(self, value: Any) -> Optional[str]:
-        """Return what is wrong with a value, or None."""
+    def problem(self, value: Any, words: Sequence[str] = ()) -> Optional[str]:
+        """Return what is wrong with a value, or None; ``words``: the command line."""
         if value is None and type(None) in self.kinds:
             return None
         numbers = self.numbers()
@@ -128,6 +128,7 @@ class Field(NamedTuple):
             limits = self.range or Range()
             fits = value in limits and (float in numbers or isinstance(value, int))
             allowed = str(limits) if float in numbers else f"a whole number, {limits}"
+            allowed += ", and finite" * (value == limits.at_most == limits.below)
         else:
             # Tuples are lists in JSON.
             origins = [get_origin(kind) or kind for kind in self.kinds]
@@ -137,6 +138,12 @@ class Field(NamedTuple):
         if fits:
             return None
         text = repr(value)
+        for word, following in zip(words, [*words[1:], ""]):
+            name, equals, typed = word.partition("=")
+            if name.replace("_", "-") == self.flag and isinstance(value, float):
+                text = typed if equals else following
+                rounded = value in (0.0, math.inf, -math.inf) and re.search("[1-9]", text)
+                text += f" ({value:g})" if rounded else ""  # 1e400, 1e-400
         text = text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
         return f"{text}: allowed is {allowed}"
 
@@ -187,10 +194,10 @@ def changed(config: T, **values: Any) -> T:
     return dataclasses.replace(cast(Any, config), **new)
 
 
-def _check(config: Type[Any], values: Mapping[str, Any]) -> None:
+def _check(config: Type[Any], values: Mapping[str, Any], words: Sequence[str] = ()) -> None:
     known = fields(config)
     for name, value in values.items():
-        problem = known[name].problem(value) if name in known else None
+        problem = known[name].problem(value, words) if name in known else None
         if problem:
             raise SettingsError(f"{known[name].flag} {problem}")
 
@@ -228,7 +235,7 @@ def parse(
                 values = typed.defaults()
             default = changed(config(), **values)
     parsed = _parse(config, words, prog, default)
-    _check(config, flat(parsed))
+    _check(config, flat(parsed), words)
     return parsed
 
 
@@ -255,6 +262,8 @@ _ADVICE = re.compile(r" ?(?:For full helptext, (?:see|run) .*|Error parsing \S+:
 _WORDS = (
     (re.compile(r"invalid literal for int\(\) with base 10: (.*?)(?= Argument helptext)"),
      r"\1 is not a whole number"),
+    (re.compile(r"Exceeds the limit .*? value has (\d+) digits; .*?(?= Argument helptext)"),
+     r"a number of \1 digits is not allowed"),
     (re.compile(r"could not convert string to float: (.*?)(?= Argument helptext)"),
      r"\1 is not a number"),
     (re.compile(r" (?:Perhaps you meant|Arguments similar to [^:]*):"), "; did you mean"),

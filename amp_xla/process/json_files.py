@@ -7,6 +7,7 @@ only, and each field is checked before it is used. ``read`` reads all such files
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any, List, Mapping, NamedTuple, Optional
 
@@ -51,7 +52,7 @@ def decode(data: bytes, kind: Kind = dict) -> Any:
       ValueError: the value is of another kind, nested too deep, or a number beyond float's range.
     """
     try:
-        value = json.loads(data.decode("utf-8-sig"), parse_int=_whole_number)
+        value = json.loads(data.decode("utf-8-sig"), parse_int=_whole_number, parse_float=_float)
     except RecursionError:
         raise ValueError("JSON nested too deep") from None
     if not _fits(value, kind):
@@ -125,3 +126,10 @@ def _whole_number(digits: str) -> float:
     if len(digits) > 308:
         raise ValueError(f"a number of {len(digits)} digits")
     return int(digits) if len(digits) < 20 else float(digits)
+
+
+def _float(text: str) -> float:
+    number = float(text)
+    if abs(number) == math.inf or (number == 0 and text.strip("-0.").lower()[:1] not in ("", "e")):
+        raise ValueError(f"{text[:40]} is beyond the range of numbers")
+    return number

@@ -9,7 +9,7 @@ import pytest
 
 from amp_xla.commands import cli
 from amp_xla.config import fields, flat
-from amp_xla.errors import SettingsError
+from amp_xla.errors import AmpXlaError, SettingsError
 from amp_xla.process import json_files
 from amp_xla.process.exits import exit_code
 from amp_xla.training import checkpoint
@@ -44,7 +44,8 @@ WRONG = {
     "recipes.classification": [
         "--dropout 1", "--dropout nan", "--dropout -0.1", "--hidden 200", "--seed -1",
         "--learning-rate inf", "--train-fraction 0", "--batch-size 1e9", "--max-length 1",
-        f"--batch-size {'9' * 400}", f"--learning-rate {'9' * 400}",
+        f"--batch-size {'9' * 400}", f"--learning-rate {'9' * 400}", f"--seed {'9' * 5000}",
+        "--weight-decay 1e400", "--learning-rate 1e-400",
     ],
     "recipes.pretraining": ["--steps 0", "--mask-rate 0.6", "--average 1", "--global-batch 0"],
     "recipes.reading": ["--label-smoothing 0.1", "--r-drop 1", "--stride 383"],
@@ -102,6 +103,11 @@ def test_settings_of_another_run_are_defaults_and_flags_win(recipe, words, tmp_p
     other = importlib.import_module("recipes.tagging").recipe
     with pytest.raises(SettingsError, match="--like .*config.json: recipes.tagging has no setting"):
         other.parse(["--like", str(tmp_path)])
+    for value in ("1e400", "-1e400", "1e-400", "9" * 400):
+        (tmp_path / "config.json").write_text(f'{{"run": {{}}, "learning_rate": {value}}}')
+        problem = f"{value} is beyond the range|a number of 400 digits"
+        with pytest.raises(AmpXlaError, match=f"config.json: ({problem})"):
+            known.parse(["--like", str(tmp_path)])
     with pytest.raises(SettingsError, match="--like nowhere: .*No such file"):
         known.parse(["--like", "nowhere"])
 

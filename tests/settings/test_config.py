@@ -27,6 +27,8 @@ class Group:
     """a count"""
     mode: Optional[Literal["a", "b-c"]] = None
     """a mode"""
+    peak_rate: Annotated[float, within(above=0)] = 1.0
+    """peak"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,8 +54,13 @@ class Config:
 
 
 @pytest.mark.parametrize("words, message", [
-    ("--rate 1", "--rate 1.0: allowed is 0 to below 1"),
+    ("--rate 1", "--rate 1: allowed is 0 to below 1"),
     ("--rate=-inf", "--rate -inf: allowed is 0 to below 1"),
+    ("--peak-rate 1e400", "--peak-rate 1e400 (inf): allowed is above 0, and finite"),
+    ("--peak_rate=1e-400", "--peak-rate 1e-400 (0): allowed is above 0"),
+    ("--peak-rate 2 --peak-rate 0", "--peak-rate 0: allowed is above 0"),
+    ("--rate NaN", "--rate NaN: allowed is 0 to below 1"),
+    ("--peak-rate " + "9" * 400, f"--peak-rate {'9' * 40}...: allowed is above 0, and finite"),
     ("--count 0", "--count 0: allowed is a whole number, 1 or more"),
     ("--count " + "9" * 400, f"--count {'9' * 40}...: allowed is a whole number, 1 or more"),
     ("--steps 0", "--steps 0: allowed is a whole number, above 0 to 1,000,000"),
