@@ -12,9 +12,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import io
+import itertools
 import math
 import re
 import sys
+import types
 from typing import (
     Any,
     Callable,
@@ -42,6 +44,7 @@ T = TypeVar("T")
 MAY_CHANGE = "may change on resume"
 _LARGEST_INTEGER = 2**63 - 1
 _SHOWN_CHARACTERS = 40
+_UNIONS = (Union, getattr(types, "UnionType", Union))  # Optional[int], int | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,7 +113,7 @@ class Field(NamedTuple):
     @property
     def kinds(self) -> Tuple[Any, ...]:
         """The types that the field accepts; several if it is a ``Union`` or ``Optional``."""
-        return get_args(self.kind) if get_origin(self.kind) is Union else (self.kind,)
+        return get_args(self.kind) if get_origin(self.kind) in _UNIONS else (self.kind,)
 
     def numbers(self) -> Tuple[type, ...]:
         """Return which of ``int`` and ``float`` the field accepts; () for text and choices."""
@@ -128,13 +131,20 @@ class Field(NamedTuple):
             limits = self.range or Range()
             fits = value in limits and (float in numbers or isinstance(value, int))
             allowed = str(limits) if float in numbers else f"a whole number, {limits}"
-            allowed += ", and finite" * (value == limits.at_most == limits.below)
+            allowed += ", and finite" * bool(self.range and value == limits.at_most == limits.below)
         else:
-            # Tuples are lists in JSON.
+            # Tuples are lists in JSON. A text is a ``Sequence`` of letters, but no list.
             origins = [get_origin(kind) or kind for kind in self.kinds]
-            kinds = tuple(list if kind is tuple else kind for kind in origins)
+            lists = [kind is tuple or isinstance([], kind) for kind in origins]
+            kinds = tuple(list if each else kind for kind, each in zip(origins, lists))
             allowed = " or ".join(json_files.NAMES.get(kind, kind.__name__) for kind in kinds)
             fits = isinstance(list(value) if isinstance(value, tuple) else value, kinds)
+            for kind in itertools.compress(self.kinds, lists):
+                element = {*get_args(kind)} - {...}
+                if isinstance(value, (list, tuple)) and element in ({str}, {bool}, {int}, {float}):
+                    each = self._replace(kind=element.pop())
+                    problem = next(filter(None, map(each.problem, value)), None)
+                    return problem and f"element {problem}"
         if fits:
             return None
         text = repr(value)
@@ -149,20 +159,30 @@ class Field(NamedTuple):
 
 
 def fields(config: Any) -> Dict[str, Field]:
-    """Return all fields of a configuration class by name, including its option groups' fields."""
+    """Return all fields of a configuration class by name, including its option groups' fields.
+
+    Raises:
+      SettingsError: two fields, or a field and a group, have one flag.
+    """
     result: Dict[str, Field] = {}
+    places = {"--help": "all commands"}
     hints = get_type_hints(config, include_extras=True)
     for field in dataclasses.fields(config):
         kind: Any = hints[field.name]
         metadata: Tuple[Any, ...] = getattr(kind, "__metadata__", ())
         kind = get_args(kind)[0] if metadata else kind
-        if dataclasses.is_dataclass(kind):
-            result.update(fields(kind))
-            continue
         help_hints = [getattr(item, "help_behavior_hint", None) for item in metadata]
         ranges = [hint for hint in help_hints if isinstance(hint, Range)]
         may_change = any(item is MAY_CHANGE for item in metadata)
-        result[field.name] = Field(field.name, kind, ranges[0] if ranges else None, may_change)
+        own = Field(field.name, kind, ranges[0] if ranges else None, may_change)
+        group = fields(kind) if dataclasses.is_dataclass(kind) else {}
+        for each in (own, *group.values()):
+            place = f"{config.__name__}.{field.name}{f'.{each.name}' * (each is not own)}"
+            for flag in (each.flag, f"--no-{each.flag[2:]}")[: 1 + (each.kind is bool)]:
+                if flag in places:
+                    raise SettingsError(f"{place} has the flag {flag} of {places[flag]}; rename it")
+                places[flag] = place
+        result.update(group or {own.name: own})
     return result
 
 
@@ -228,6 +248,7 @@ def parse(
     help_words = [word for word in words if word in ("-h", "--help")]
     default = None
     if stored is not None or hasattr(config, "defaults"):
+        _check(config, flat(config()))  # before the defaults become flags
         with contextlib.suppress(*([SettingsError] if help_words else [])):
             typed: Any = _parse(config, [word for word in words if word not in help_words], prog)
             values = {} if stored is None else stored(typed)

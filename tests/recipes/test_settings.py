@@ -1,5 +1,6 @@
 """The flags of recipes and commands: the frozen list, what may change on resume, wrong values."""
 
+import dataclasses
 import importlib
 import re
 import sys
@@ -110,6 +111,14 @@ def test_settings_of_another_run_are_defaults_and_flags_win(recipe, words, tmp_p
             known.parse(["--like", str(tmp_path)])
     with pytest.raises(SettingsError, match="--like nowhere: .*No such file"):
         known.parse(["--like", "nowhere"])
+
+
+@pytest.mark.parametrize("name", ["runtime", "python"])
+def test_a_setting_named_like_a_flag_of_the_launcher(name):
+    known = importlib.import_module("recipes.classification").recipe
+    own = dataclasses.make_dataclass("Own", [(name, str, "")], bases=(known.config,), frozen=True)
+    with pytest.raises(SettingsError, match=f"setting {name}: ./amp-xla has the flag --{name}"):
+        dataclasses.replace(known, config=own).parse([])
 
 
 def test_a_run_of_jax_needs_jax(tmp_path, monkeypatch, capsys):

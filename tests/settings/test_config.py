@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import re
-from typing import List, Optional, Tuple
+from typing import Dict, Iterable, List, Optional, Sequence, Tuple
 
 import pytest
 from typing_extensions import Annotated, Literal
@@ -90,13 +90,48 @@ def test_the_command_line_is_flat_and_the_help_shows_the_ranges(capsys):
     assert (new.group.rate, new.steps, new.group.count) == (0.75, 5, None)
     with pytest.raises(SettingsError, match="no setting bogus"):
         changed(Config(), bogus=1)
-    with pytest.raises(SettingsError, match="--names 'b': allowed is a list"):
-        changed(Config(), names="b")
     with pytest.raises(SettingsError, match="--rate 2"):
         changed(Config(), rate=2)
     with pytest.raises(SettingsError, match="--mode 'c': allowed is a, b"):  # from a file
         changed(Config(), mode="c")
     assert changed(Config(), mode="b-c").group.mode == "b-c"
+
+
+def config_of(*settings):
+    """Return a dataclass of settings: name, type, default."""
+    kind = dataclasses.make_dataclass("Own", settings, frozen=True)
+    kind.__doc__, kind.__module__ = "Try settings.", __name__
+    return kind
+
+
+@pytest.mark.parametrize("kind, value, allowed", [
+    *((kind, value, "a list") for kind in (List[str], Sequence[str], Tuple[str, ...], Iterable[str])
+      for value in ("abc", 5, {"a": 1})),
+    (Optional[Sequence[str]], "abc", "a list or null"), (Sequence[str], ["a", 5], "text"),
+    (List[float], [1, float("nan")], "any finite number"),
+    (Sequence[int], [True], "a whole number"), (str, ["abc"], "text"), (str, {"a": 1}, "text"),
+    (Dict[str, int], ["a"], "an object"),
+])  # fmt: skip
+def test_a_text_is_no_list_of_letters(kind, value, allowed):
+    own = config_of(("words", kind, dataclasses.field(default_factory=lambda: value)))
+    for read in (lambda: changed(own(), words=value), lambda: parse(own, [], stored=lambda _: {})):
+        with pytest.raises(SettingsError, match=f"^--words .*: allowed is {allowed}"):
+            read()
+
+
+@pytest.mark.parametrize("settings, message", [
+    ([("rate", int, 1), ("group", Group, Group())], "group.rate has the flag --rate of Own.rate"),
+    ([("a", Group, Group()), ("b", Group, Group())], "b.rate has the flag --rate of Own.a.rate"),
+    ([("run", Run, Run()), ("name", int, 1)], "name has the flag --name of Own.run.name"),
+    ([("name", Run, Run())], "name.name has the flag --name of Own.name"),
+    ([("help", int, 1)], "help has the flag --help of all commands"),
+    ([("fast", bool, True), ("no_fast", int, 1)], "no_fast has the flag --no-fast of Own.fast"),
+    ([("no_fast", int, 1), ("fast", bool, True)], "fast has the flag --no-fast of Own.no_fast"),
+])  # fmt: skip
+def test_two_settings_with_one_flag_are_named(settings, message):
+    for words in ([], ["--help"]):
+        with pytest.raises(SettingsError, match=f"^Own.{message}; rename it$"):
+            parse(config_of(*settings), words, "try", lambda _: {})
 
 
 CONFIGS = sorted(
