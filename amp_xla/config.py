@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import io
-import itertools
 import math
 import re
 import sys
@@ -135,25 +134,21 @@ class Field(NamedTuple):
         else:
             # Tuples are lists in JSON. A text is a ``Sequence`` of letters, but no list.
             origins = [get_origin(kind) or kind for kind in self.kinds]
-            lists = [kind is tuple or isinstance([], kind) for kind in origins]
-            kinds = tuple(list if each else kind for kind, each in zip(origins, lists))
+            kinds = tuple(list if k is tuple or isinstance([], k) else k for k in origins)
             allowed = " or ".join(json_files.NAMES.get(kind, kind.__name__) for kind in kinds)
-            fits = isinstance(list(value) if isinstance(value, tuple) else value, kinds)
-            for kind in itertools.compress(self.kinds, lists):
-                element = {*get_args(kind)} - {...}
-                if isinstance(value, (list, tuple)) and element in ({str}, {bool}, {int}, {float}):
-                    each = self._replace(kind=element.pop())
-                    problem = next(filter(None, map(each.problem, value)), None)
-                    return problem and f"element {problem}"
+            value = list(value) if isinstance(value, tuple) else value
+            fits = isinstance(value, kinds)
+            elements = {x for kind in self.kinds for x in get_args(kind)} - {...}
+            if fits and isinstance(value, list) and elements in ({str}, {bool}, {int}, {float}):
+                problems = map(self._replace(kind=elements.pop()).problem, value)
+                return next((f"element {problem}" for problem in problems if problem), None)
         if fits:
             return None
         text = repr(value)
-        for word, following in zip(words, [*words[1:], ""]):
-            name, equals, typed = word.partition("=")
-            if name.replace("_", "-") == self.flag and isinstance(value, float):
-                text = typed if equals else following
-                rounded = value in (0.0, math.inf, -math.inf) and re.search("[1-9]", text)
-                text += f" ({value:g})" if rounded else ""  # 1e400, 1e-400
+        typed = re.findall(f"{self.flag.replace('-', '[-_]')}[ =](\\S+)", " ".join(words))
+        if typed and isinstance(value, float):
+            rounded = value in (0.0, math.inf, -math.inf) and re.search("[1-9]", typed[-1])
+            text = typed[-1] + (f" ({value:g})" if rounded else "")  # 1e400, 1e-400
         text = text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
         return f"{text}: allowed is {allowed}"
 
