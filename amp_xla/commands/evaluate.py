@@ -51,6 +51,8 @@ def main(argv: List[str]) -> int:
     runs, file = folders_of(config.run), config.file
     if file is None:
         raise AmpXlaError("give --file: labelled samples in the format of the training file")
+    for run in runs:
+        _folder(run, file)
     every = [_scores(run, file, config.saved) for run in runs]
     if len({one.columns for one in every}) > 1:
         raise AmpXlaError(
@@ -142,20 +144,26 @@ def result_of(one: SampleScores, every: Sequence[SampleScores], seed: int) -> Di
 
 def write(one: SampleScores, result: Dict[str, Any], errors: int) -> None:
     """Write ``result.json`` and ``errors.tsv`` into the run folder; update its report."""
-    run, name = one.samples.run, Path(one.samples.file).name
-    name = "".join(c if c.isalnum() or c in "-_." else "_" for c in name).strip(".")
-    folder = run / record.EVALUATIONS / (name or "file")
+    run, folder = one.samples.run, _folder(one.samples.run, one.samples.file)
     head = "\t".join(one.columns)
     rows = ["\t".join(map(_cell, error.values())) for error in one.errors(errors)]
     try:
-        regular.not_linked(folder.parent).mkdir(exist_ok=True)
-        regular.not_linked(folder).mkdir(exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         durable.replace(folder / "result.json", json_files.encode(result))
         durable.replace(folder / "errors.tsv", "\n".join([head, *rows, ""]).encode("utf-8"))
         page.write_run(run)
     except OSError as error:
         raise AmpXlaError(f"cannot write {folder}: {error.strerror}") from error
     note(f"written: {folder}/result.json, errors.tsv; {run}/{page.REPORT}")
+
+
+def _folder(run: Path, file: str) -> Path:
+    """Return the folder for the results of a file; raise OSError if it cannot be written."""
+    name = "".join(c if c.isalnum() or c in "-_." else "_" for c in Path(file).name).strip(".")
+    folder = run / record.EVALUATIONS / (name or "file")
+    for path in (run, folder.parent, folder):
+        regular.refuse_unwritable(path if path is run else regular.not_linked(path))
+    return folder
 
 
 def _cell(value: Any) -> str:
