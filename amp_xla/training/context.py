@@ -69,6 +69,12 @@ class RunContext:
         elif not backend.gpus():  # a recipe may build its model before it shares batches
             self._choose_xla(None)
 
+    def __getattr__(self, name: str) -> Any:
+        first = {"_rate": "optimizer before step", "_defaults": "preparation before steps"}
+        if name in first:
+            raise AmpXlaError(f"build must call context.{first[name]}")
+        raise AttributeError(name)
+
     @property
     def reads_weights(self) -> bool:
         """True if weights are read from ``--bert``; False if they come from a checkpoint."""
@@ -175,7 +181,9 @@ class RunContext:
         """Build a ``TrainStep`` of: inputs, loss, optimizer, variables, metrics, sharded tables."""
         from amp_xla.training.step import TrainStep
 
-        return TrainStep(*parts, **{"learning_rate": self._rate, **named})
+        if "learning_rate" not in named:
+            named["learning_rate"] = self._rate
+        return TrainStep(*parts, **named)
 
     def text_step(
         self, model: Any, inputs: Mapping[str, Any], objective: Any, batches: Any, **how: Any
