@@ -147,13 +147,10 @@ def write(one: SampleScores, result: Dict[str, Any], errors: int) -> None:
     run, folder = one.samples.run, _folder(one.samples.run, one.samples.file)
     head = "\t".join(one.columns)
     rows = ["\t".join(map(_cell, error.values())) for error in one.errors(errors)]
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        durable.replace(folder / "result.json", json_files.encode(result))
-        durable.replace(folder / "errors.tsv", "\n".join([head, *rows, ""]).encode("utf-8"))
-        page.write_run(run)
-    except OSError as error:
-        raise AmpXlaError(f"cannot write {folder}: {error.strerror}") from error
+    folder.mkdir(parents=True, exist_ok=True)
+    durable.replace(folder / "result.json", json_files.encode(result))
+    durable.replace(folder / "errors.tsv", "\n".join([head, *rows, ""]).encode("utf-8"))
+    page.write_run(run)
     note(f"written: {folder}/result.json, errors.tsv; {run}/{page.REPORT}")
 
 

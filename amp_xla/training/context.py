@@ -41,6 +41,8 @@ class RunContext:
 
     def __init__(self, config: Any, resume_from: Optional[Checkpoint] = None) -> None:
         self._resume_from = resume_from
+        self._defaults: Any = None
+        self._rate: Any = None
         self.config = config if resume_from is None else resume_from.pinned(config)
         self.ranks = distributed.current()
         self.micro_batches = self.ranks.micro_batches(getattr(config, "accumulate", 1))
@@ -68,12 +70,6 @@ class RunContext:
             self.precision = configuring.choose_xla(choice)
         elif not backend.gpus():  # a recipe may build its model before it shares batches
             self._choose_xla(None)
-
-    def __getattr__(self, name: str) -> Any:
-        first = {"_rate": "optimizer before step", "_defaults": "preparation before steps"}
-        if name in first:
-            raise AmpXlaError(f"build must call context.{first[name]}")
-        raise AttributeError(name)
 
     @property
     def reads_weights(self) -> bool:
@@ -136,7 +132,8 @@ class RunContext:
         config = self.config
         steps = config.training.epochs * int(batches.steps_per_epoch())
         if self._resume_from is None:
-            note(fine_tuning.describe(flat(config), self._defaults, steps))
+            defaults = self._defaults or config.defaults()
+            note(fine_tuning.describe(flat(config), defaults, steps))
         return steps
 
     # -- update -------------------------------------------------------------------------------
@@ -181,9 +178,9 @@ class RunContext:
         """Build a ``TrainStep`` of: inputs, loss, optimizer, variables, metrics, sharded tables."""
         from amp_xla.training.step import TrainStep
 
-        if "learning_rate" not in named:
-            named["learning_rate"] = self._rate
-        return TrainStep(*parts, **named)
+        if self._rate is None and "learning_rate" not in named:
+            raise AmpXlaError("build must call context.optimizer before context.step")
+        return TrainStep(*parts, **{"learning_rate": self._rate, **named})
 
     def text_step(
         self, model: Any, inputs: Mapping[str, Any], objective: Any, batches: Any, **how: Any

@@ -23,10 +23,6 @@ LACKS = {
     "generate": "predict RUN --beams 2", "fill": "fill RUN --text [MASK]",
     "scored": "evaluate RUN --file reviews.tsv", "exportable": "export RUN",
 }  # fmt: skip
-OWN_PREPARATION = (
-    "__import__('amp_xla.data.labelled').data.labelled.Preparation("
-    "config.vocabulary, config.batches, None, 0.0, 1)"
-)
 MISTAKES = [  # a part of the recipe, what somebody wrote in its place, the error
     ("return context.text_job", "context.text_job", "build must return a job, .*; found: None"),
     (
@@ -42,7 +38,6 @@ MISTAKES = [  # a part of the recipe, what somebody wrote in its place, the erro
     ("return {'pearson'", "{'pearson'", "evaluate must return numbers by name; found: None"),
     ("pearson(values, labels),", "values,", "evaluate must return .*; found: {'pearson': array"),
     ("context.text_step(model,", "context.step(", "build must call context.optimizer before step"),
-    ("context.preparation()", OWN_PREPARATION, "build must call context.preparation before steps"),
 ]
 PLACES = ["stars.py", "my own/script.py", "topics.py", "classification"]
 

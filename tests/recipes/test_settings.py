@@ -106,19 +106,13 @@ def test_settings_of_another_run_are_defaults_and_flags_win(recipe, words, tmp_p
         other.parse(["--like", str(tmp_path)])
     for value in ("1e400", "-1e400", "1e-400", "9" * 400):
         (tmp_path / "config.json").write_text(f'{{"run": {{}}, "learning_rate": {value}}}')
-        problem = f"{value} is beyond the range|a number of 400 digits"
-        with pytest.raises(AmpXlaError, match=f"config.json: ({problem})"):
+        with pytest.raises(AmpXlaError, match=f"{value} is beyond|a number of 400 digits"):
             known.parse(["--like", str(tmp_path)])
+    own = dataclasses.make_dataclass("Own", [("runtime", str, "")], bases=(known.config,), frozen=1)
+    with pytest.raises(SettingsError, match="setting runtime: ./amp-xla has the flag --runtime"):
+        dataclasses.replace(known, config=own).parse([])
     with pytest.raises(SettingsError, match="--like nowhere: .*No such file"):
         known.parse(["--like", "nowhere"])
-
-
-@pytest.mark.parametrize("name", ["runtime", "python"])
-def test_a_setting_named_like_a_flag_of_the_launcher(name):
-    known = importlib.import_module("recipes.classification").recipe
-    own = dataclasses.make_dataclass("Own", [(name, str, "")], bases=(known.config,), frozen=True)
-    with pytest.raises(SettingsError, match=f"setting {name}: ./amp-xla has the flag --{name}"):
-        dataclasses.replace(known, config=own).parse([])
 
 
 def test_a_run_of_jax_needs_jax(tmp_path, monkeypatch, capsys):

@@ -64,10 +64,8 @@ def decide(table: Table, request: Request, run: Optional[Layout] = None) -> Layo
     try:
         layout = _decided(table, request, run)
     except DataError as error:
-        if run is None:
-            raise
-        problem = f"{error.problem}; the run has: {run}"
-        raise DataError(problem, error.advice * request.ask) from None
+        known = "" if run is None else f"; the run has: {run}"
+        raise DataError(error.problem + known, error.advice * request.ask) from None
     used = [layout.columns[i] for i in layout.places.values()]
     for name in used:
         if layout.columns.count(name) > 1:
