@@ -154,11 +154,7 @@ class Field(NamedTuple):
 
 
 def fields(config: Any) -> Dict[str, Field]:
-    """Return all fields of a configuration class by name, including its option groups' fields.
-
-    Raises:
-      SettingsError: two fields, or a field and a group, have one flag.
-    """
+    """Return all fields of a configuration class by name, including its option groups' fields."""
     result: Dict[str, Field] = {}
     places = {"--help": "all commands"}
     hints = get_type_hints(config, include_extras=True)
@@ -278,8 +274,6 @@ _ADVICE = re.compile(r" ?(?:For full helptext, (?:see|run) .*|Error parsing \S+:
 _WORDS = (
     (re.compile(r"invalid literal for int\(\) with base 10: (.*?)(?= Argument helptext)"),
      r"\1 is not a whole number"),
-    (re.compile(r"Exceeds the limit .*? value has (\d+) digits; .*?(?= Argument helptext)"),
-     r"a number of \1 digits is not allowed"),
     (re.compile(r"could not convert string to float: (.*?)(?= Argument helptext)"),
      r"\1 is not a number"),
     (re.compile(r" (?:Perhaps you meant|Arguments similar to [^:]*):"), "; did you mean"),

@@ -41,7 +41,6 @@ class RunContext:
 
     def __init__(self, config: Any, resume_from: Optional[Checkpoint] = None) -> None:
         self._resume_from = resume_from
-        self._defaults: Any = None
         self._rate: Any = None
         self.config = config if resume_from is None else resume_from.pinned(config)
         self.ranks = distributed.current()
@@ -132,7 +131,7 @@ class RunContext:
         config = self.config
         steps = config.training.epochs * int(batches.steps_per_epoch())
         if self._resume_from is None:
-            defaults = self._defaults or config.defaults()
+            defaults = vars(self).get("_defaults") or config.defaults()
             note(fine_tuning.describe(flat(config), defaults, steps))
         return steps
 

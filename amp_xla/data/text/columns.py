@@ -38,8 +38,7 @@ class Request(NamedTuple):
       header: ``yes``, ``no``; None = the first line shows whether it is a header.
       needs: names of ``Fields`` that the file must have.
       known: names of fields that are recognized without a flag.
-      ask: raise an error if the first line may be a header; False = read that line as a sample, and
-        name no flags in errors about another file than the training file.
+      ask: raise an error if the first line may be a header; False = read that line as a sample.
     """
 
     fields: Fields = Fields()

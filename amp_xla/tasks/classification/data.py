@@ -124,10 +124,7 @@ def class_weights(spec: Optional[str], labels: Labels, ids: np.ndarray) -> Optio
     weights = dict.fromkeys(labels.names, 1.0)
     for pair in spec.split(","):
         name, _, number = pair.rpartition("=")
-        try:
-            weight = float(number)
-        except ValueError:
-            weight = math.nan
+        weight = as_number(number)
         if name not in weights or not 0.0 < weight < math.inf:
             raise SettingsError(
                 f"--class-weights: found {pair[:60]!r}; allowed: balanced, or labels with weights "
