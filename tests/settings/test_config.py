@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import re
-from typing import Dict, List, Optional, Sequence, Tuple
+from typing import List, Optional, Sequence, Tuple
 
 import pytest
 from typing_extensions import Annotated, Literal
@@ -102,7 +102,6 @@ def test_the_command_line_is_flat_and_the_help_shows_the_ranges(capsys):
     ([("words", Optional[Sequence[str]], "abc")], "--words 'abc': allowed is a list or null"),
     ([("words", Sequence[str], ["a", 5])], "--words element 5: allowed is text"),
     ([("words", str, ["abc"])], r"--words \['abc'\]: allowed is text"),
-    ([("words", Dict[str, int], ["a"])], r"--words \['a'\]: allowed is an object"),
     ([("rate", int, 1), ("b", Group, Group())], "Own.b.rate has the flag --rate of Own.rate; "),
     ([("a", Group, Group()), ("b", Group, Group())], "Own.b.rate .* --rate of Own.a.rate; rename"),
     ([("name", Run, Run())], "Own.name.name has the flag --name of Own.name; rename it"),

@@ -1,14 +1,12 @@
 """Ranks without Horovod; tests/integration/test_ranks.py joins real ones."""
 
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from amp_xla.errors import AmpXlaError
-from amp_xla.precision.agreement import _check_name, start_horovod
-from amp_xla.process import checkout
+from amp_xla.precision.agreement import _check_name
 from amp_xla.process.world import World
 from amp_xla.training.distributed import Ranks
 
@@ -22,18 +20,6 @@ def test_a_host_whose_name_no_other_host_can_reach_is_refused(monkeypatch):
     with pytest.raises(AmpXlaError, match="rank 1 on node7 resolves .* 127.0.1.1.*/etc/hosts"):
         _check_name(rank, FAR)
     _check_name(rank, {**FAR, "HOROVOD_CROSS_SIZE": "1"})  # ranks on one host use this address
-
-
-def test_ranks_without_horovod(monkeypatch):
-    monkeypatch.setitem(sys.modules, "horovod.tensorflow", None)
-    for prefix, script, way in (
-        (".venvs/tf2-cuda", "none", "scripts/build_horovod.sh tf2 builds"),
-        ("none", "none", "have it: make docker-train BASE_IMAGE="), ("no", "amp-xla", "docker run"),
-    ):  # fmt: skip
-        monkeypatch.setattr("sys.prefix", str(checkout.ROOT / prefix))
-        monkeypatch.setattr(checkout, "_SCRIPT", checkout.ROOT / script)
-        with pytest.raises(AmpXlaError, match=f"2 ranks were started, and Horovod .*{way}"):
-            start_horovod(World(0, 2))
 
 
 def test_ranks_exchange_while_one_of_them_works():
