@@ -15,7 +15,6 @@ import io
 import math
 import re
 import sys
-import types
 from typing import (
     Any,
     Callable,
@@ -28,7 +27,6 @@ from typing import (
     Tuple,
     Type,
     TypeVar,
-    Union,
     cast,
 )
 
@@ -43,7 +41,6 @@ T = TypeVar("T")
 MAY_CHANGE = "may change on resume"
 _LARGEST_INTEGER = 2**63 - 1
 _SHOWN_CHARACTERS = 40
-_UNIONS = (Union, getattr(types, "UnionType", Union))  # Optional[int], int | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,8 +108,8 @@ class Field(NamedTuple):
 
     @property
     def kinds(self) -> Tuple[Any, ...]:
-        """The types that the field accepts; several if it is a ``Union`` or ``Optional``."""
-        return get_args(self.kind) if get_origin(self.kind) in _UNIONS else (self.kind,)
+        """The types that the field accepts; several if it is a ``Union``, ``int | None``, too."""
+        return get_args(self.kind) if "Union" in str(get_origin(self.kind)) else (self.kind,)
 
     def numbers(self) -> Tuple[type, ...]:
         """Return which of ``int`` and ``float`` the field accepts; () for text and choices."""
@@ -136,12 +133,7 @@ class Field(NamedTuple):
             origins = [get_origin(kind) or kind for kind in self.kinds]
             kinds = tuple(list if k is tuple or isinstance([], k) else k for k in origins)
             allowed = " or ".join(json_files.NAMES.get(kind, kind.__name__) for kind in kinds)
-            value = list(value) if isinstance(value, tuple) else value
-            fits = isinstance(value, kinds)
-            elements = {x for kind in self.kinds for x in get_args(kind)} - {...}
-            if fits and isinstance(value, list) and elements in ({str}, {bool}, {int}, {float}):
-                problems = map(self._replace(kind=elements.pop()).problem, value)
-                return next((f"element {problem}" for problem in problems if problem), None)
+            fits = isinstance(list(value) if isinstance(value, tuple) else value, kinds)
         if fits:
             return None
         text = repr(value)

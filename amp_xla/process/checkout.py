@@ -75,8 +75,9 @@ def container(image: str) -> str:
 def horovod_from() -> str:
     """Return the words that say how to get Horovod."""
     if in_own_environment():  # tf1, tf2 or tf2-cuda
-        script = shortest(ROOT / "scripts" / "build_horovod.sh")
-        return f"{script} {Path(sys.prefix).name[:3]} builds it"
+        return (
+            f"{shortest(ROOT / 'scripts/build_horovod.sh')} {Path(sys.prefix).name[:3]} builds it"
+        )
     return f"NVIDIA's containers have it: {container(TF2_IMAGE)}"
 
 

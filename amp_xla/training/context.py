@@ -41,7 +41,6 @@ class RunContext:
 
     def __init__(self, config: Any, resume_from: Optional[Checkpoint] = None) -> None:
         self._resume_from = resume_from
-        self._rate: Any = None
         self.config = config if resume_from is None else resume_from.pinned(config)
         self.ranks = distributed.current()
         self.micro_batches = self.ranks.micro_batches(getattr(config, "accumulate", 1))
@@ -177,9 +176,10 @@ class RunContext:
         """Build a ``TrainStep`` of: inputs, loss, optimizer, variables, metrics, sharded tables."""
         from amp_xla.training.step import TrainStep
 
-        if self._rate is None and "learning_rate" not in named:
+        rate = named.pop("learning_rate", vars(self).get("_rate"))
+        if rate is None:
             raise AmpXlaError("build must call context.optimizer before context.step")
-        return TrainStep(*parts, **{"learning_rate": self._rate, **named})
+        return TrainStep(*parts, learning_rate=rate, **named)
 
     def text_step(
         self, model: Any, inputs: Mapping[str, Any], objective: Any, batches: Any, **how: Any

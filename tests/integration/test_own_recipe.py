@@ -29,7 +29,7 @@ MISTAKES = [  # a part of the recipe, what somebody wrote in its place, the erro
     ("['weights']), {}", "['weights']), {'error': squares}", "error of .* number; found: shape .N"),
     ("return {'pearson'", "{'pearson'", "evaluate must return numbers by name; found: None"),
     ("pearson(values, labels),", "values,", "evaluate must return .*; found: {'pearson': array"),
-    ("context.text_step(model,", "context.step(", "build must call context.optimizer before step"),
+    ("context.text_step(model,", "context.step(", "build must call context.optimizer before"),
 ]
 PLACES = ["stars.py", "my own/script.py", "topics.py", "classification"]
 

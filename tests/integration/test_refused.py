@@ -357,12 +357,11 @@ def test_a_folder_of_weights_is_refused_before_texts_are_read(command, tmp_path)
     ("inspect", ("--recipe", "classification", "--out", "new.txt"), "new.txt: Not a directory"),
     ("inspect", (), "runs/classification/inspect: Not a directory"),
     ("plan", (), "runs/classification/plan: Not a directory"),
-    ("rehearse", (), "runs/classification/rehearse: Not a directory"),
     ("prepare", ("--corpus", "train.tsv", "--out", "new.txt/out"), "new.txt: Not a directory"),
     ("evaluate", ("--run", str(RUN), "--file", "dev.tsv"), f"{RUN}/evaluation: Not a directory"),
 ])  # fmt: skip
 def test_a_place_that_cannot_be_written_is_refused_first(command, name, words, problem):
-    for taken in ("mine/evaluation", "inspect", "plan", "rehearse"):
+    for taken in ("mine/evaluation", "inspect", "plan"):
         (command.folder / RUN.parent / taken).touch()
     before = bytes_of(command.folder)
     result = command(CLI, name, *words)

@@ -45,8 +45,7 @@ WRONG = {
     "recipes.classification": [
         "--dropout 1", "--dropout nan", "--dropout -0.1", "--hidden 200", "--seed -1",
         "--learning-rate inf", "--train-fraction 0", "--batch-size 1e9", "--max-length 1",
-        f"--batch-size {'9' * 400}", f"--learning-rate {'9' * 400}",
-        "--weight-decay 1e400", "--learning-rate 1e-400",
+        f"--batch-size {'9' * 400}", "--weight-decay 1e400", "--learning-rate 1e-400",
     ],
     "recipes.pretraining": ["--steps 0", "--mask-rate 0.6", "--average 1", "--global-batch 0"],
     "recipes.reading": ["--label-smoothing 0.1", "--r-drop 1", "--stride 383"],

@@ -28,7 +28,6 @@ class Group:
     mode: Optional[Literal["a", "b-c"]] = None
     """a mode"""
     peak_rate: Annotated[float, within(above=0)] = 1.0
-    """peak"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,7 +57,6 @@ class Config:
     ("--rate=-inf", "--rate -inf: allowed is 0 to below 1"),
     ("--peak-rate 1e400", "--peak-rate 1e400 (inf): allowed is above 0, and finite"),
     ("--peak_rate=1e-400", "--peak-rate 1e-400 (0): allowed is above 0"),
-    ("--peak-rate 2 --peak-rate NaN", "--peak-rate NaN: allowed is above 0"),
     ("--peak-rate " + "9" * 400, f"--peak-rate {'9' * 40}...: allowed is above 0, and finite"),
     ("--count 0", "--count 0: allowed is a whole number, 1 or more"),
     ("--count " + "9" * 400, f"--count {'9' * 40}...: allowed is a whole number, 1 or more"),
@@ -100,7 +98,6 @@ def test_the_command_line_is_flat_and_the_help_shows_the_ranges(capsys):
     *(([("words", kind, value)], "--words .*: allowed is a list$")
       for kind in (List[str], Sequence[str], Tuple[str, ...]) for value in ("abc", 5, {"a": 1})),
     ([("words", Optional[Sequence[str]], "abc")], "--words 'abc': allowed is a list or null"),
-    ([("words", Sequence[str], ["a", 5])], "--words element 5: allowed is text"),
     ([("words", str, ["abc"])], r"--words \['abc'\]: allowed is text"),
     ([("rate", int, 1), ("b", Group, Group())], "Own.b.rate has the flag --rate of Own.rate; "),
     ([("a", Group, Group()), ("b", Group, Group())], "Own.b.rate .* --rate of Own.a.rate; rename"),
@@ -109,8 +106,7 @@ def test_the_command_line_is_flat_and_the_help_shows_the_ranges(capsys):
     ([("no_a", int, 1), ("a", bool, True)], "Own.a has the flag --no-a of Own.no_a; rename it"),
 ])  # fmt: skip
 def test_settings_of_an_own_recipe_that_cannot_be_are_one_line(settings, problem):
-    defaults = [dataclasses.field(default_factory=lambda x=each[2]: x) for each in settings]
-    named = [(*each[:2], default) for each, default in zip(settings, defaults)]
+    named = [(n, k, dataclasses.field(default_factory=lambda x=x: x)) for n, k, x in settings]
     own = dataclasses.make_dataclass("Own", named, frozen=True)
     for words in ([], ["--help"]):
         with pytest.raises(SettingsError, match=f"^{problem}"):

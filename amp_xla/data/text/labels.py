@@ -163,8 +163,7 @@ def many_numbers(names: Sequence[str]) -> Optional[bool]:
     """Return whether labels are over 20 numbers, or fractions; None if a label is no number."""
     if not all(map(is_number, names)):
         return None
-    # In other forms, such as 1,5, they count as fractions: NaN is not 0.
-    return len(set(names)) > MANY_NUMBERS or any(as_number(name) % 1 for name in names)
+    return len(set(names)) > MANY_NUMBERS or any(as_number(name) % 1 for name in names)  # or NaN
 
 
 def alike(names: Sequence[str]) -> str:

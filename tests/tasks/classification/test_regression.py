@@ -126,9 +126,8 @@ def test_numbers_in_other_forms_are_no_classes(tmp_path, labels):
     files = MultiLabelTextFiles(*[str(tmp_path / "a.tsv")] * 2, classes=not classes)
     assert " labels; vocabulary" in read(files, HOW).description
     for number in () if classes else (True, False):
-        with pytest.raises(DataError, match="a point before decimals") as error:
+        with pytest.raises(DataError, match="a point before decimals"):
             read(dataclasses.replace(files, classes=False, regression=number), HOW)
-        assert number != ("--regression to" in str(error.value))
 
 
 @pytest.mark.once
