@@ -74,7 +74,7 @@ class Range:
         return f"up to {high}" if self.at_most < math.inf else "any finite number"
 
     def __call__(self, default: str) -> str:
-        """Return the range and the default, which end a flag's help text."""
+        """Return the end of a flag's help text: the range and the default."""
         return f"({self}; default: {default})"
 
 
@@ -280,7 +280,7 @@ _WORDS = (
 
 
 def _one_line(box: str) -> str:
-    """Return the text of tyro's error message without the frames around it."""
+    """Return tyro's error message in one line and in plain words, without the frame around it."""
     lines = [line.strip("│ ") for line in box.splitlines() if line.startswith("│")]
     text = _ADVICE.sub("", " ".join(line for line in lines if line.strip("─")))
     for pattern, words in _WORDS:

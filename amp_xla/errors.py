@@ -18,7 +18,8 @@ class SetupOrderError(AmpXlaError, RuntimeError):
 class DataError(AmpXlaError, ValueError):
     """A file, line or value of the data, or pretrained weights, cannot be used.
 
-    ``advice`` names flags of training, which commands such as ``predict`` lack.
+    The message is ``problem``, then ``advice``. The advice names flags of training; commands
+    without these flags, such as ``predict``, print only the problem.
     """
 
     def __init__(self, problem: str, advice: str = "") -> None:

@@ -187,8 +187,8 @@ def summary(residuals: np.ndarray) -> str:
     """Return count, median and tails in one line."""
     e = relative(residuals)
     return (
-        f"{len(e)} rows, median {np.median(e):.1%}, {np.mean(e <= 0.2):.0%} within 20%, "
-        f"{np.mean(e <= 0.25):.0%} within 25%"
+        f"{len(e)} rows, median error {np.median(e):.1%}, {np.mean(e <= 0.2):.0%} of rows within "
+        f"20%, {np.mean(e <= 0.25):.0%} within 25%"
     )
 
 
@@ -251,15 +251,19 @@ def page(
     in_fit = errors(rows, dict(constants))
     tensorflow = np.array([row.tensorflow for row in rows])
     apex = np.array([row.program == "apex" for row in rows])
-    lines = ["## Residuals", ""]
+    lines = ["## Errors of forecast speeds", "",
+             "Each row was forecast by constants that were fitted without the rows of its GPU.",
+             ""]  # fmt: skip
     for name, mask in (("TensorFlow", tensorflow), ("PyTorch, Lambda's scripts (apex)", apex),
                        ("PyTorch, autocast", ~tensorflow & ~apex)):  # fmt: skip
-        lines.append(f"- {name}, each GPU left out in turn: {summary(residuals[mask])};"
-                     f" in the fit: median {np.median(relative(in_fit[mask])):.1%}.")  # fmt: skip
-    for what, text in (("precision", "amp / fp32 or tf32"), ("xla", "XLA on / off")):
+        lines.append(f"- {name}: {summary(residuals[mask])}; with constants fitted to all rows: "
+                     f"median error {np.median(relative(in_fit[mask])):.1%}.")  # fmt: skip
+    for what, text in (("precision", "amp compared with fp32 or TF32"),
+                       ("xla", "XLA on compared with off")):  # fmt: skip
         number, order, near = factors(rows, residuals, what)
-        lines.append(f"- {text}: {number} pairs of rows, {order:.0%} in the right order, "
-                     f"{near:.0%} of the factors within 20%.")  # fmt: skip
+        lines.append(f"- {text}: {number} pairs of rows. In {order:.0%} of the pairs the forecast "
+                     f"names the faster one; in {near:.0%} the forecast speed-up is within 20% of "
+                     f"the measured one.")  # fmt: skip
     lines += [f"- {contradictions(rows)}", "", grouped(rows, residuals, by_gpu), ""]
     chosen = [i for i, row in enumerate(rows) if row.tensorflow]
     some, errs = [rows[i] for i in chosen], residuals[chosen]
@@ -269,7 +273,7 @@ def page(
         lambda row: (row.program, f"{row.mode.gpus} GPUs"),
     ):
         lines += [grouped(some, errs, key), ""]
-    lines += ["## Memory", "", memory_lines(), "", "## Forecast beside measurement", ""]
+    lines += ["## Memory", "", memory_lines(), "", "## Forecasts compared with measurements", ""]
     lines += [beside(recorded, recorded_errors)]
     return "\n".join(lines)
 
@@ -287,8 +291,8 @@ def contradictions(rows: Sequence[Row]) -> str:
                 ratios.append(max(speeds) / min(speeds) - 1)
     return (
         f"{len(ratios)} pairs of published rows of the same script, model, GPU and precision, most "
-        f"of them with other batches and containers, differ by {np.median(ratios):.0%} in the "
-        f"median, {max(ratios):.0%} at most."
+        f"of them with different batches and containers, differ in speed by "
+        f"{np.median(ratios):.0%} in the median, and by {max(ratios):.0%} at most."
     )
 
 
@@ -302,7 +306,7 @@ def memory_lines() -> str:
         [verdict, str(counts[verdict, True]), str(counts[verdict, False])]
         for verdict in ("fits", "close", "does not fit")
     ]
-    return markdown(("forecast", "fitted", "ran out of memory"), body)
+    return markdown(("forecast", "batches that fit", "batches that ran out of memory"), body)
 
 
 def beside(recorded: Sequence[Row], recorded_errors: np.ndarray) -> str:
@@ -315,7 +319,8 @@ def beside(recorded: Sequence[Row], recorded_errors: np.ndarray) -> str:
          f"{math.expm1(d):+.0%}"]
         for row, d in zip(recorded, recorded_errors)
     ]  # fmt: skip
-    head = ("GPU", "model", "length", "batch", "mode", "measured ms", "forecast ms", "speed")
+    head = ("GPU", "model", "length", "batch", "mode", "measured ms", "forecast ms",
+            "error of speed")  # fmt: skip
     return markdown(head, body)
 
 

@@ -2,8 +2,9 @@
 
     make train RECIPE=similarity
 
-trains a small BERT from scratch by CoSENT: are two docstrings from the same package of Python's
-library? The runs below have accuracy 0.6797 and 0.7315, with the threshold chosen on the dev pairs.
+trains a small BERT from scratch by CoSENT to tell whether two docstrings are from the same package
+of Python's library. The runs below have accuracy 0.6797 and 0.7315, with the threshold chosen on
+the dev pairs.
 TensorFlow 1.15.5: dev Spearman 0.4156, seed 1, 2.2 minutes; AMD EPYC with AVX-512 BF16, 2 cores,
 load 3; 2026-11-26. Seeds 2 and 3: 0.4433, 0.4283.
 TensorFlow 2.17.1: dev Spearman 0.4889, seed 1, 1.4 minutes; AMD EPYC with AVX-512 BF16, 2 cores,

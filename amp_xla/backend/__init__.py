@@ -53,7 +53,8 @@ def tensorflow() -> Any:
 
 
 def installed() -> str:
-    """Return ``tf1`` or ``tf2`` without importing TensorFlow: 1.15 needs Python 3.8 or older."""
+    """Guess ``tf1`` or ``tf2`` without importing TensorFlow, from Python's version and tf_keras."""
+    # TensorFlow 1.15 needs Python 3.8 or older.
     return "tf2" if sys.version_info >= (3, 9) or importlib.util.find_spec("tf_keras") else "tf1"
 
 
@@ -107,7 +108,7 @@ def _call_as_written(*libraries: str) -> None:
 
 
 def _legacy_keras(raw: Any) -> Dict[str, Any]:
-    """Make ``import keras`` and ``tf.keras`` mean Keras 2 with TensorFlow 1's session calls."""
+    """Use tf-keras as ``keras``, repaired for graph mode; return ``tf``, ``keras`` and ``K``."""
     try:
         import tf_keras
         from tf_keras.src import backend as source
@@ -170,7 +171,7 @@ def bert4keras(name: str = "backend") -> Any:
 
 
 def bert4keras_version() -> Tuple[int, ...]:
-    """Return e.g. (0, 11, 3)."""
+    """Return bert4keras' version, e.g. (0, 11, 3)."""
     _prepare()
     return tuple(int(part) for part in importlib.import_module("bert4keras").__version__.split("."))
 
@@ -202,8 +203,8 @@ def set_graph_rewrite(half_dtype: Optional[str]) -> None:
     """Turn the auto-mixed-precision pass on or off for every session created from now on.
 
     ``half_dtype`` None turns it off. Keras' sessions read the options of TensorFlow's context; a
-    wrapper adds these options to other sessions.
-    The global state makes Keras refuse a half-precision policy while the pass is on.
+    wrapper adds these options to other sessions. TensorFlow also records globally that the pass is
+    on, so that Keras refuses a half-precision policy.
     """
     from tensorflow.python.training.experimental import mixed_precision_global_state as state
 
@@ -250,7 +251,7 @@ def clear_session() -> None:
 
 
 def used() -> bool:
-    """Return True if TensorFlow has read its flags: it has made a session or listed devices."""
+    """Return True if TensorFlow read its flags: a session was created or devices were listed."""
     from tensorflow.python.client import session as client
 
     sessions = client._python_session_create_counter.get_cell().value()
@@ -263,14 +264,14 @@ def _physical_gpus() -> Tuple[Any, ...]:
 
 
 def hide_gpus() -> None:
-    """Hide GPUs from new sessions; once 1.15 has listed them, CUDA_VISIBLE_DEVICES is too late."""
+    """Hide GPUs from new sessions, also on 1.15 after it has read CUDA_VISIBLE_DEVICES."""
     if _physical_gpus():
         tensorflow().config.experimental.set_visible_devices([], "GPU")
         _physical_gpus.cache_clear()
 
 
 def use_gpu(number: int) -> None:
-    """Make only GPU ``number``, this process' rank on its host, visible to this process.
+    """Make only GPU ``number``, the local rank of this process, visible to this process.
 
     Raises:
       UnsupportedError: this host has fewer GPUs than ranks.
@@ -279,7 +280,7 @@ def use_gpu(number: int) -> None:
     if number >= len(seen):
         raise UnsupportedError(
             f"rank {number} of this host has no GPU: TensorFlow sees {len(seen)} here; start as "
-            f"many ranks per host as it has GPUs (NP=auto)"
+            f"many ranks on each host as the host has GPUs (NP=auto)"
         )
     config = tensorflow().config.experimental
     config.set_visible_devices([seen[number]], "GPU")
@@ -288,7 +289,7 @@ def use_gpu(number: int) -> None:
 
 
 def gpus() -> List[str]:
-    """Return the names of the GPUs that TensorFlow sees, without initializing one."""
+    """Return the names of the GPUs that TensorFlow sees, without initializing these GPUs."""
     return [device.name for device in _physical_gpus()]
 
 

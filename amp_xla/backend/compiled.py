@@ -1,8 +1,8 @@
 """Programs that XLA compiled, which TensorFlow 2 keeps in a folder for the next start.
 
-TensorFlow checks that a program fits the graph, but a damaged file is an error or a crash. So each
-file gets a checksum after the first step and at the end; at the start, files are deleted whose
-checksum is missing or wrong.
+TensorFlow checks that a program fits the graph, but a damaged file causes an error or a crash. So
+each file gets a checksum after the first step and at the end. At the start, files with a missing or
+wrong checksum are deleted.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _folder: Optional[Path] = None
 
 
 def folder(environ: Mapping[str, str], gpu: bool) -> str:
-    """Return the folder of programs for this device and these flags; '' if it is unusable."""
+    """Return the folder of programs for this device and the flags in ``environ``; '' = unusable."""
     root = Path(environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "amp_xla", "xla")
     tensorflow = importlib.util.find_spec("tensorflow")  # its package may be tensorflow-cpu
     if tensorflow is None or tensorflow.origin is None:

@@ -3,7 +3,7 @@
 Raises an error if the settings come too late for TensorFlow, or if TensorFlow does not see the
 driver's GPU.
 
-``amp_xla.setup`` is the public face of this module: importing it configures and prints one line.
+Users import ``amp_xla.setup``, which calls this module and prints the settings in one line.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _xla_failed = False  # where ``auto`` had turned it on
 
 
 def current() -> Precision:
-    """Return the precision in force; call ``configure`` first if nothing was configured yet."""
+    """Return the precision in force; configure it from ``AMP_XLA_*`` if it was not configured."""
     return _current or configure()
 
 
@@ -60,12 +60,12 @@ def compiles() -> bool:
 def configure(**overrides: Any) -> Precision:
     """Apply settings; fields of ``Settings`` that are not None override ``AMP_XLA_*``.
 
-    Does not list devices, because TensorFlow 2 would then read its XLA flags too early. ``half`` is
-    guessed from the driver's files; ``resolve`` corrects it for a GPU without tensor cores.
+    Does not list devices, because TensorFlow 2 would then read its XLA flags too early. So the half
+    precision is guessed from the driver's files; ``resolve`` reads it from the devices.
 
     Raises:
       SettingsError: a name or value is unknown, or contradicts the environment.
-      SetupOrderError: TensorFlow has already read its switches; the message names the import that
+      SetupOrderError: TensorFlow has already read its flags; the message names the import that
         came too early.
       UnsupportedError: this TensorFlow does not support a setting, e.g. ``lite`` on stock 1.15.
     """
@@ -95,7 +95,10 @@ def configure(**overrides: Any) -> Precision:
 
 
 def resolve(**overrides: Any) -> Precision:
-    """Apply settings as ``configure`` does, and list the devices; later changes are refused."""
+    """Apply settings as ``configure`` does; return them as they apply to this machine's devices.
+
+    This initializes the devices, so later changes of settings are refused.
+    """
     global _current
     _current = _apply(Precision.of(configure(**overrides).settings, *backend.half_dtype()))
     return _current
@@ -204,7 +207,7 @@ def _culprit() -> str:
 
 @functools.lru_cache(maxsize=None)
 def _warn_of_tapes() -> None:
-    """Warn of a script's GradientTape in graph mode: an eager loop around it trains nothing."""
+    """Warn if a script uses GradientTape in graph mode, where an eager loop trains nothing."""
     from tensorflow.python.framework import ops
 
     tape, libraries = backend.tensorflow().GradientTape, ("tensorflow", "tf_keras", "amp_xla")
@@ -241,10 +244,10 @@ def _guarded(name: str, init: Any) -> Any:
             version = ".".join(map(str, backend.bert4keras_version()))
             raise UnsupportedError(
                 f"{name} of bert4keras {version} cannot be trained with {precision.describe()}: "
-                f"it takes only scores below -1e6 for padding, so it needs float32 and an infinity "
-                f"above 1e6; allowed: AMP_XLA_PRECISION=tf32 (or fp32) without AMP_XLA_INFINITY, "
-                f"or bert4keras 0.11.5 (whose metric must be a function on TensorFlow 2: `def "
-                f"accuracy(y_true, y_pred): return CRF.sparse_accuracy(y_true, y_pred)`)"
+                f"it treats only scores below -1e6 as padding, so it needs float32 and an infinity "
+                f"above 1e6. Set AMP_XLA_PRECISION=tf32 (or fp32) and remove AMP_XLA_INFINITY; or "
+                f"install bert4keras 0.11.5 and, on TensorFlow 2, replace the CRF's metric by `def "
+                f"accuracy(y_true, y_pred): return CRF.sparse_accuracy(y_true, y_pred)`"
             )
         backend.bert4keras().set_infinity(chosen)  # in float32 not amp's 1e4
         init(self, *args, **kwargs)

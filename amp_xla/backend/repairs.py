@@ -47,9 +47,10 @@ def _keep_graph_layers() -> None:
 
 
 def _write_outputs_once(*backends: Any) -> None:
-    """Let recurrent layers that return their last output train with TensorFlow 1's control flow.
+    """Make recurrent layers trainable that return only their last output.
 
-    tf-keras writes the output of each step into the same place: an error in this control flow.
+    For these, tf-keras writes the outputs of all steps to one index, which is an error in
+    TensorFlow 1's control flow. The repair gives each output an index.
     """
     original = backends[0].rnn
 

@@ -33,7 +33,6 @@ def source(model: Any, given: Mapping[str, Any]) -> Any:
     """Return the source of the batches that were passed to ``fit``.
 
     Args:
-      model: the compiled model.
       given: the arguments of ``fit`` or ``fit_generator`` by name.
 
     Raises:
@@ -135,8 +134,8 @@ class Sequences:
 class Generator:
     """Batches of a generator; random numbers are seeded at the start of each epoch.
 
-    A resumed run starts bert4keras' ``DataGenerator.forfit()`` at the epoch to continue, if a pass
-    has ``steps`` batches. It reads every other generator from the first batch on.
+    A resumed run starts bert4keras' ``DataGenerator.forfit()`` at the epoch to continue, if each
+    epoch is one pass over its data. Any other generator is read again from its first batch on.
 
     Attributes:
       read: number of batches yielded so far, including those before a resume.
@@ -176,11 +175,11 @@ class Generator:
                 yield batch
 
     def hashed(self, again: bool) -> str:
-        """Return the hash of all batches that were read."""
+        """Return the hash of the batches read: of this epoch if ``starts_over()``, else of all."""
         return self._hash
 
     def starts_over(self) -> bool:
-        """Return whether each epoch is exactly one pass of a new bert4keras ``DataGenerator``."""
+        """Return whether this is an unread bert4keras ``forfit()`` with one pass per epoch."""
         known = backend.bert4keras("snippets").DataGenerator
         frame, code = self._generator.gi_frame, self._generator.gi_code
         if frame is None or code is not known.forfit.__code__:
@@ -193,7 +192,6 @@ class Arrays:
     """Arrays, from which Keras itself cuts batches; their rows are reordered for each epoch.
 
     Args:
-      model: the compiled model.
       given: the arguments of ``fit`` by name.
     """
 
@@ -216,8 +214,8 @@ class Arrays:
         rows = len(self._arrays[0])
         self._samples = int(rows * (1.0 - held_out))
         if not self._samples:
-            part = f", validation_split={split}: none are left to train on" if rows else ""
-            raise DataError(f"fit got {rows} samples{part}")
+            part = f", all for validation (validation_split={split})" if rows else ""
+            raise DataError(f"fit got {rows} samples{part}; at least 1 is needed to train on")
         self.steps = -(-self._samples // size)
         self._fed = self._arrays
         if self._shuffle:
@@ -273,11 +271,10 @@ class Feed:
 
     Args:
       source: ``Sequences`` or ``Generator``.
-      seed: seed of the run.
       position: position of the first batch to train on.
       skip: number of earlier batches in the epoch of ``position``, which were trained before.
       end: position after the last batch to train on.
-      before: ``state`` of the checkpoint from which the run continues.
+      before: result of ``state`` in the checkpoint from which the run continues, or empty.
     """
 
     def __init__(
@@ -303,7 +300,10 @@ class Feed:
             self._example = self._keep(next(self._batches))
 
     def state(self, ended: bool) -> Dict[str, Any]:
-        """Return the last batch's hash; if the epoch has ``ended``, read the batch again for it."""
+        """Return the last batch's hash, and whether the next batch has been read ahead.
+
+        If the epoch has ``ended``, the last batch of a ``Sequence`` is read again for the hash.
+        """
         return {"batch": self._source.hashed(ended), "ahead": self._ahead is not None}
 
     def sample_weights(self, model: Any, class_weight: Any) -> Any:
@@ -315,7 +315,7 @@ class Feed:
         """Do nothing, because the batches are in order."""
 
     def arguments(self, given: Mapping[str, Any]) -> Dict[str, Any]:
-        """Return the arguments of ``fit``, changed so that it takes its batches from here."""
+        """Return the arguments of ``fit``, with this feed as its data."""
         self._alone = self._draws or not given["workers"]  # without workers it may use the model
         changes = {"workers": 0, "use_multiprocessing": False, "shuffle": False}
         data = "generator" if "generator" in given else "x"
@@ -334,7 +334,7 @@ class Feed:
             self._position += 1
 
     def compare(self) -> None:
-        """Read the checkpoint's last batch again; warn if its hash differs."""
+        """Read the last batch before the checkpoint again; warn if its hash differs."""
         if self._before is None:
             return
         batch = self._next()
@@ -359,9 +359,9 @@ class Feed:
         return batch
 
     def read_ahead(self) -> None:
-        """Start reading the next batch, but not at the end of an epoch, where callbacks come first.
+        """Start reading the next batch, except after an epoch's last one: callbacks run first then.
 
-        In a step, a callback that calls ``train_on_batch`` calls this method a second time.
+        A second call in the same step, which ``train_on_batch`` in a callback causes, does nothing.
         """
         if self._ahead is None and not self._alone and (self._position + 1) % self._steps:
             self._ahead = self._pool.submit(next, self._batches)

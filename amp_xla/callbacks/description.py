@@ -1,4 +1,4 @@
-"""Descriptions of model and data, compared on resume; warnings of ``Run``; its monitor."""
+"""Descriptions of model and data, compared on resume; warnings of ``Run``; its monitored value."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def with_inner(optimizer: Any) -> List[Any]:
 
 
 def objects(model: Any, step: Any, data: Iterable[Any]) -> List[Any]:
-    """Return the objects with state besides callbacks: data, model, layers, optimizers, ..."""
+    """Return the objects that have state, except callbacks: data, model, layers, optimizers, ..."""
     kinds = (keras.utils.Sequence, types.FunctionType)
     parts = [each for each in (*data, step.whole) if isinstance(each, kinds)]
     return [*parts, model, *layers_of(model).values(), *with_inner(model.optimizer)]
@@ -90,7 +90,7 @@ def _flat(value: Any, name: str = "") -> Iterator[Tuple[str, Any]]:
 
 
 def check_names(checkpoint: Optional[Any], model: Any) -> None:
-    """Raise CheckpointError if weights have the checkpoint's names but with other numbers."""
+    """Raise CheckpointError if weights' names differ from the checkpoint's, but only in numbers."""
     stored = {} if checkpoint is None else checkpoint.tensors()
     if checkpoint is None or not renumbered(stored, model):
         return
@@ -104,9 +104,9 @@ def check_names(checkpoint: Optional[Any], model: Any) -> None:
 
 
 def renumbered(stored: Iterable[str], model: Any) -> bool:
-    """Return whether the names of a model's weights are those in ``stored`` with other numbers.
+    """Return whether the names of a model's weights differ from ``stored`` only in numbers.
 
-    TensorFlow and Keras number the names of models that one process builds.
+    TensorFlow and Keras add numbers to repeated names, e.g. if a process builds several models.
     """
     names = {weight.op.name for weight in model.weights}
     missing = Counter(map(_plain, names)) - Counter(map(_plain, stored))
@@ -140,7 +140,7 @@ def name_late(known: int) -> int:
 
 
 def name_emptied(callbacks: Iterable[Any]) -> None:
-    """Print the files that a callback will empty on resume."""
+    """Warn about files that callbacks will empty on resume."""
     for each in callbacks:
         if isinstance(each, keras.callbacks.CSVLogger) and not each.append:
             note(f"warning: CSVLogger without append=True empties {each.filename} on resume")
@@ -165,8 +165,8 @@ def name_unfinished(loop: Any, ended: bool) -> None:
         )
     elif left:
         note(
-            f"the last {left} of {count} micro-batches made no update, because accumulate={count} "
-            f"does not divide {state.step} steps; with more epochs they are used"
+            f"the last {left} micro-batches made no update, because {state.step} steps are not a "
+            f"multiple of accumulate={count}; a longer fit that resumes this run uses them"
         )
 
 
@@ -178,7 +178,7 @@ def higher_is_better(name: str) -> bool:
 def known_monitor(
     name: Optional[str], model: Any, given: Mapping[str, Any], run: Any
 ) -> Optional[str]:
-    """Return the monitor as Keras' logs name it; TensorFlow 1.15 has ``acc`` for "accuracy".
+    """Return the monitor's name in Keras' logs, e.g. ``acc`` for "accuracy" on TensorFlow 1.15.
 
     Raises:
       AmpXlaError: the logs of ``fit`` will not have the monitor.
@@ -203,7 +203,15 @@ def known_monitor(
 def choose_monitor(
     loop: Any, name: Optional[str], values: Mapping[str, float], missing: Optional[str]
 ) -> Optional[str]:
-    """If ``name`` is None, monitor the first value; return an error if no log has ``name``."""
+    """Choose the value that ``loop`` monitors: ``name`` or, if that is None, the first value.
+
+    Args:
+      values: validation values of this epoch.
+      missing: what this function returned after the epoch before; None after the first epoch.
+
+    Returns:
+      An error message if no epoch so far had a value ``name``; otherwise an empty text or None.
+    """
     if loop.options.monitor in values:
         return ""
     if name is None:

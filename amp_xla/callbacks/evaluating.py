@@ -1,4 +1,4 @@
-"""Signals during validation and the other callbacks."""
+"""Handling of signals that arrive during validation or in other callbacks."""
 
 from __future__ import annotations
 

@@ -58,8 +58,8 @@ class Run(keras.callbacks.Callback):
       monitor: name of the log value that decides which checkpoint is best; None = ``val_loss``, or
         without it the first ``val_`` value. Lower is better if the name contains loss, error,
         entropy, mae, mse, perplexity or ppl.
-      checkpoint_every: steps between checkpoints, more while one is being written; 0 = after each
-        epoch and every 10 minutes.
+      checkpoint_every: steps between checkpoints; a checkpoint waits until the one before it is on
+        disk. 0 = only after each epoch and every 10 minutes.
       keep: number of newest checkpoints to keep, besides the best one.
       on_nonfinite: what to do at a step that is not finite: ``skip`` it; skip it and ``report`` the
         first operation that was not finite; or ``stop``.
@@ -67,8 +67,8 @@ class Run(keras.callbacks.Callback):
       force_resume: resume even if settings or versions differ.
 
     Raises:
-      AmpXlaError: the folder already has a run and ``resume`` is False, or it cannot be used; an
-        argument is out of range.
+      AmpXlaError: the folder already has a run and ``resume`` is False; the folder cannot be used;
+        or an argument is out of range.
     """
 
     def __init__(
@@ -284,7 +284,7 @@ class Run(keras.callbacks.Callback):
             random_states.set_random_state(self._mine["random"])
 
     def _after_batch(self, logs: Mapping[str, Any]) -> None:
-        """Log the step; evaluate, save and stop if due. Called after all other callbacks."""
+        """Log the step; save and stop if due. Called after all other callbacks."""
         step, loop = self._step, self._loop
         if step.skip:
             step.skip -= 1
@@ -311,7 +311,7 @@ class Run(keras.callbacks.Callback):
         self._before.take()
 
     def on_test_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Let a signal stop Keras' validation."""
+        """Stop Keras' validation after a signal."""
         if self.in_fit:
             self._before.check()
 

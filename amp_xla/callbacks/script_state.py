@@ -91,7 +91,7 @@ class ScriptState:
         }
 
     def restore(self, last: bool = True) -> None:
-        """Restore the checkpoint's values; all others become those at the start of ``fit``.
+        """Restore the checkpoint's values; reset all other values to those at the start of ``fit``.
 
         A list that data and a callback share stays one object. If the script had assigned a new
         object, the old one keeps its content, because it may be a view of the data.
@@ -194,7 +194,7 @@ class ScriptState:
         Args:
           first: the value when ``fit`` began. A number, a path, or a tuple of numbers or paths is
             state only if another one has replaced it.
-          depth: how many containers are searched for state.
+          depth: how many levels of containers are searched for state.
         """
         roots = self._roots.values()
         metrics = [metric for root in roots for metric in getattr(root, "metrics", None) or ()]

@@ -67,8 +67,8 @@ class FitStep:
 
     Attributes:
       number: number of the current step.
-      skip: number of next batches to skip, because they were trained before the resume.
-      whole: the model's train function: Keras', or a function of the script around it.
+      skip: number of batches still to skip, because they were trained before the resume.
+      whole: the model's own train function: Keras', or a function of the script that wraps it.
     """
 
     def __init__(
@@ -120,7 +120,8 @@ class FitStep:
         """Let the optimizer average gradients over ranks.
 
         Raises:
-          AmpXlaError: the optimizer is not a ``LossScaleOptimizer``.
+          AmpXlaError: the optimizer is not a ``LossScaleOptimizer``, or the train function was
+            built before, without averages.
         """
         if not self._ranks.several:
             return
@@ -286,7 +287,7 @@ class FitStep:
 
 
 def _inside(model: Any) -> Optional[Any]:
-    """Return Keras' train function, even if adversarial training has wrapped it in a function."""
+    """Return Keras' train function, even if a function wraps it; None if it is not found."""
     function = model.train_function
     if hasattr(function, "updates_op"):
         return function
@@ -301,7 +302,7 @@ def _inside(model: Any) -> Optional[Any]:
 
 
 def _rate(optimizer: Any) -> Any:
-    """Return the learning rate of the last step that Keras has counted, a scalar tensor."""
+    """Return the learning rate of the step that has just been applied, a float32 scalar tensor."""
     inner = description.with_inner(optimizer)[-1]
     if "learning_rate" not in getattr(inner, "_hyper", {}):
         return tf.convert_to_tensor(getattr(inner, "learning_rate", math.nan), tf.float32)

@@ -56,7 +56,7 @@ def usage(program: str) -> str:
 
 
 def unknown_command(name: str, more: Tuple[str, ...] = ()) -> str:
-    """Return the error message for an unknown command; ``more``: commands of the launcher."""
+    """Return the message for an unknown command; ``more``: commands that only the launcher has."""
     names = (*COMMANDS, *more)
     close = difflib.get_close_matches(name, names, 1)
     hint = f"did you mean {close[0]}?" if close else f"allowed: {', '.join(names)}"

@@ -1,4 +1,4 @@
-"""``amp-xla <command>``: dispatch to the command's module, which is imported only then."""
+"""``amp-xla <command>``: import the module of this command, and no other command; run it."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def _run(words: Sequence[str]) -> int:
 def with_flags(words: Sequence[str], names: Sequence[str]) -> List[str]:
     """Turn leading values into flags: ``RUN FILE`` -> ``--run RUN --file FILE``.
 
-    A command whose only value is RUN takes several runs; commas join them. The value ``-`` is
-    standard input.
+    If ``names`` is only ``run``, several runs may be given: commas join them to one value. A word
+    ``-`` is a value, too: it means standard input.
 
     Raises:
       AmpXlaError: there are more values than ``names``.

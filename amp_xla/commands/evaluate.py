@@ -74,7 +74,7 @@ def main(argv: List[str]) -> int:
 
 
 def folders_of(names: str) -> List[Path]:
-    """Return the folders in ``--run``, which commas separate.
+    """Split ``names``, the value of ``--run``, at its commas; return the folders.
 
     Raises:
       AmpXlaError: there is none, or one does not exist.
@@ -111,7 +111,10 @@ def _scores(run: Path, file: str, saved: SavedOptions) -> SampleScores:
 def _predicted(
     run: Path, texts: List[str], saved: SavedOptions, checkpoint: Checkpoint, as_json: bool
 ) -> List[Dict[str, Any]]:
-    """Return the output of ``amp-xla predict --json``, in the runtime of the run if possible."""
+    """Predict the texts with ``amp-xla predict --json``; return its JSON objects, one per text.
+
+    If possible, the command runs in the runtime that trained the run.
+    """
     program = [sys.executable, "-m", "amp_xla"]
     if in_own_environment():
         program = [str(ROOT / "amp-xla")]  # it chooses the runtime that trained the run
@@ -129,7 +132,7 @@ def _predicted(
 
 
 def result_of(one: SampleScores, every: Sequence[SampleScores], seed: int) -> Dict[str, Any]:
-    """Return the content of ``result.json`` for one run."""
+    """Return the content of ``result.json`` for one run, compared with all other runs."""
     against = [one.against(other, seed) for other in every if other is not one]
     samples = one.samples
     return {
@@ -141,7 +144,7 @@ def result_of(one: SampleScores, every: Sequence[SampleScores], seed: int) -> Di
 
 
 def write(one: SampleScores, result: Dict[str, Any], errors: int) -> None:
-    """Write ``result.json`` and ``errors.tsv`` into the run folder; update its report."""
+    """Write ``result.json``, ``errors.tsv`` (at most ``errors`` rows) and the run's report."""
     run, folder = one.samples.run, _folder(one.samples.run, one.samples.file)
     head = "\t".join(one.columns)
     rows = ["\t".join(map(_cell, error.values())) for error in one.errors(errors)]
@@ -187,7 +190,7 @@ def _text(result: Dict[str, Any]) -> Iterator[str]:
 
 
 def _verdict(name: str, against: Dict[str, Any]) -> str:
-    """Return whether a run is better than another, by the difference in the score ``name``."""
+    """Return as text whether a run is better or worse than another, by the score ``name``."""
     p = against.get("p", 0.0)  # without McNemar's test, the interval alone decides
     points, low, high = (100 * against[name][key] for key in ("value", "low", "high"))
     interval = f"{name} {points:+.1f} points, 95%: {low:+.1f} to {high:+.1f}"

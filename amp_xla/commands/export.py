@@ -55,7 +55,7 @@ class Config:
     saved: SavedOptions = SavedOptions()
 
     def folder(self, parent: str, plain: bool = False) -> Path:
-        """Return ``--to``, or the default folder: ``export-FORMAT``, or ``export`` if ``plain``."""
+        """Return ``--to``, or else ``export-FORMAT`` (``export`` if ``plain``) in ``parent``."""
         if self.dtype == "int8" and self.format != "onnx":
             raise AmpXlaError(f"--dtype int8 excludes --format {self.format}; allowed: onnx")
         dtype = "" if self.dtype == "fp32" else f"-{self.dtype}"
@@ -100,7 +100,7 @@ def main(argv: List[str]) -> int:
 def _write(
     config: Config, folder: Path, model: Any, saved: Any, source: str, dev: Any = None
 ) -> int:  # fmt: skip
-    """Write the model of a recipe, or of a script (``saved`` is None); compare it with the run."""
+    """Write a model and compare its outputs with the run's; ``saved`` is None for a script."""
     from amp_xla.export.model import compare
 
     writer = importlib.import_module(f"amp_xla.export.{WRITERS[config.format]}")
@@ -173,7 +173,7 @@ def _dev_texts(config: Config, saved: Checkpoint, recipe: Recipe) -> Any:
 
 
 def _saved_model(recipe: Recipe, saved: Any, folder: Path) -> str:
-    """Write a SavedModel and its card; return its signature."""
+    """Write a SavedModel and a model card; return the signature of the SavedModel."""
     signature = str(recipe.call("export", saved, folder))
     from amp_xla.export.saved_model import LOAD
 
@@ -213,7 +213,7 @@ def all_or_nothing(folder: Path, write: Callable[[Path], Any]) -> Any:
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[bool]:
-    """Lock a folder and yield True; False if another process or the file system prevents it."""
+    """Lock a folder and yield True; yield False if it cannot be locked."""
     descriptor = os.open(str(folder), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         locked = False

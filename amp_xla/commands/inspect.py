@@ -29,7 +29,7 @@ class Config:
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
-    """Inspect a recipe, print the tables and write amp.json."""
+    """Inspect a recipe or script; print the tables; write amp.json or compiled.json."""
     own_words, words = split_words(argv)
     config = parse(Config, own_words, "amp-xla inspect RECIPE")
     gpu = None if config.compiled is None else named(config.compiled, "--compiled")

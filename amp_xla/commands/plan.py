@@ -46,7 +46,7 @@ class Config:
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
-    """Forecast, print and write plan.json."""
+    """Forecast; print the result and write it to plan.json."""
     own_words, words = split_words(argv)
     config = parse(Config, own_words, "amp-xla plan RECIPE")
     gpus = chosen(config.gpu)
@@ -106,7 +106,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
 
 
 def _compiling(subject: SubjectOptions, words: Sequence[str], gpu: str, folder: Path) -> Any:
-    """Start ``inspect --compiled``, which builds the model for XLA, in another process."""
+    """Start ``inspect --compiled`` in a new process, which builds the model again with XLA on."""
     command = [sys.executable, "-m", "amp_xla", "inspect", subject.recipe, "--compiled", gpu]
     command += [] if subject.batch is None else ["--batch", subject.batch]
     return subprocess.Popen(

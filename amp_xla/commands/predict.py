@@ -27,7 +27,7 @@ from amp_xla.training.recipe import FunctionName, Recipe, find_recipe, own_recip
 
 @dataclasses.dataclass(frozen=True)
 class SavedOptions:
-    """The options that choose a checkpoint of a run, and the recipe's code."""
+    """The options for a checkpoint of a run, and for the file of its recipe."""
 
     checkpoint: Optional[str] = None
     """name of a checkpoint in the run folder, e.g. step-00000200; none = the best"""
@@ -35,7 +35,7 @@ class SavedOptions:
     """path of the recipe's file, if you wrote it; none = the recipe of the run"""
 
     def load(self, run: str) -> Tuple[Checkpoint, Recipe]:
-        """Return the checkpoint and its recipe; raise AmpXlaError if another recipe trained it."""
+        """Return checkpoint and recipe; raise AmpXlaError if this recipe did not train the run."""
         saved = find(Path(run), self.checkpoint)
         if saved.of_script:
             raise AmpXlaError(f"{run}: {OF_A_SCRIPT}")
@@ -46,7 +46,7 @@ class SavedOptions:
 
 
 def files_of(saved: Checkpoint, recipe: Recipe) -> Tuple[Any, Optional[Layout]]:
-    """Return a run's file options, and its training file's layout or None if it was not saved."""
+    """Return a run's file options, and the layout of its training file (None if not saved)."""
     path = saved.path / LAYOUT
     layout = Layout.load(str(path)) if path.is_file() else None
     return vars(saved.config(recipe.config)).get("files"), layout
@@ -122,7 +122,7 @@ def main(argv: List[str]) -> int:
 
 
 def _inputs(saved: Checkpoint, recipe: Recipe, config: Config) -> List[str]:
-    """Return an input per line, read as in the training file; a line with no input gives ""."""
+    """Return an input per line, parsed like the training file; "" for a line without input."""
     path, lines = config.file or "-", lines_of(config.file)
     if not (saved.path / LAYOUT).is_file():  # a run of an older version
         warn(path, lines)

@@ -121,7 +121,7 @@ class Rank:
 
     @property
     def code(self) -> Optional[int]:
-        """The exit code as in a shell (128 + the signal's number); None while it runs."""
+        """The exit code as in a shell (128 + the signal's number); None while the rank runs."""
         code = self._process.poll()
         if code is not None and not self.ended:
             self.ended = time.monotonic()
@@ -140,7 +140,7 @@ class Rank:
                 os.killpg(self._process.pid, number)
 
     def why(self) -> str:
-        """Return why the rank ended: error line, signal, or exit code and last line."""
+        """Return why the rank ended: its error line, a signal, or exit code and last output."""
         error = self.last("error: ")
         if error:
             return error[len("error: ") :].rstrip()
@@ -152,7 +152,7 @@ class Rank:
         return f"ended with exit code {code}" + (f": {last[:300]}" if last else "")
 
     def last(self, start: str) -> str:
-        """Return the rank's last line that begins with ``start`` and is not blank, or ''."""
+        """Return the last output line that begins with ``start`` and is not blank; '' if none."""
         if self._output is None:  # rank 0 writes to the terminal
             return ""
         end = self._output.seek(0, os.SEEK_END)
@@ -166,7 +166,7 @@ _STOPPED = {getattr(signal, name): code for name, code in EXIT_CODES.items()}
 
 
 class Launcher:
-    """The ranks of a run, ``count`` processes of ``command``."""
+    """The ranks of a run: ``count`` processes, each of which runs ``command``."""
 
     _received: Optional[Tuple[int, float]] = None  # the first signal, and when it came
 
@@ -227,7 +227,10 @@ class Launcher:
         return self._verdict(silent)
 
     def _time_is_up(self) -> bool:
-        """Return whether the ranks that are still running must be killed."""
+        """Return whether the ranks that are still running must be killed.
+
+        If a signal has stopped one rank while others still start, forward it to all ranks.
+        """
         now, starting = time.monotonic(), self._received is None and self._are_starting()
         ended = [rank for rank in self.ranks if rank.code is not None]
         if starting:

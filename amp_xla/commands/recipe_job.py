@@ -1,6 +1,6 @@
-"""Build the model that ``inspect``, ``rehearse`` or ``plan`` examines, as for float16 on a GPU.
+"""Build the model that ``inspect``, ``rehearse`` or ``plan`` examines: a recipe's or a script's.
 
-It is the model of a recipe's job, or of a user's script.
+A recipe's model is built for mixed precision with float16, as on a GPU.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Subject(NamedTuple):
     """The model to examine: a compiled Keras model, or a recipe's job.
 
     Attributes:
-      batches: None if the script returns no batch and ``--batch`` is not given.
+      batches: iterator of batches; None if a script returns no batch and ``--batch`` is not given.
       settings: the recipe's settings by name; empty for a script.
       auto: what ``--xla auto`` would choose on a GPU; None if ``--xla`` is not auto.
     """
@@ -107,7 +107,7 @@ class SubjectOptions:
         return subject
 
     def write(self, command: str, name: str, report: Any) -> None:
-        """Print a report, and write it as JSON to a file of the command's folder."""
+        """Print a report, and write it as JSON to the file ``name`` in the command's folder."""
         path = self._folder(command) / name
         path.parent.mkdir(parents=True, exist_ok=True)
         durable.replace(path, json.dumps(report.to_json(), indent=1).encode() + b"\n")
@@ -120,7 +120,7 @@ def open_recipe(recipe: str, words: Sequence[str], steps: int = 0, gpus: int = 1
     ``--xla auto`` is decided for ``steps`` and ``gpus``; 0 steps = as many as in the recipe.
 
     Raises:
-      AmpXlaError: the recipe does not exist, or the flags ``words`` set a precision except amp.
+      AmpXlaError: the recipe does not exist, or a flag in ``words`` sets another precision.
     """
     found = find_recipe(recipe)
     config = found.parse(words)
@@ -139,7 +139,7 @@ def open_recipe(recipe: str, words: Sequence[str], steps: int = 0, gpus: int = 1
         work = work_of(config, whole(job.batches), gpus)
         work = work and work._replace(steps=steps or work.steps)
         choice = auto.choose(work, auto.TENSOR_CORES, backend.kind())
-        note(f"--xla auto, the default, would choose on a GPU: {choice}")
+        note(f"with a GPU, --xla auto (the default) would choose: {choice}")
     return Subject(job, feeds(job), flat(config), choice)
 
 
@@ -151,7 +151,7 @@ def _require_amp(name: str, precision: Optional[str]) -> None:
 
 
 def feeds(job: Any) -> Iterator[List[Any]]:
-    """Return training batches, epoch after epoch, as arrays in the order of the placeholders."""
+    """Return an endless iterator of micro-batches: lists of arrays in placeholder order."""
     epochs = (job.batches.epoch(number, start=0) for number in itertools.count())
     parts = (part for epoch in epochs for batch in epoch for part in micro_batches(batch))
     return (job.step.arrays(part, number) for number, part in enumerate(parts))
@@ -168,7 +168,7 @@ def longest(batches: Optional[Iterator[Any]]) -> Tuple[Optional[Sequence[Any]], 
 
 
 def _size(batch: Any) -> int:
-    """Return the number of elements of the first array that is not empty."""
+    """Return the number of elements of a batch's first array that is not empty."""
     parts = list(batch.values()) if isinstance(batch, dict) else batch
     if not isinstance(parts, (list, tuple)):
         return int(np.size(parts))
@@ -179,8 +179,8 @@ def open_script(script: ScriptFunction, words: Sequence[str], batch: Optional[st
     """Import a script and build its model.
 
     Args:
-      script: its ``name`` is a compiled Keras model, or a function that returns model or
-        (model, batch).
+      script: its ``name`` is that of a compiled Keras model, or of a function that returns model
+        or (model, batch).
       words: ``sys.argv[1:]`` for the script.
       batch: name of an object in the script: a batch as for ``fit``, several batches, or a function
         that returns one of these.
@@ -212,7 +212,7 @@ def open_script(script: ScriptFunction, words: Sequence[str], batch: Optional[st
 
 
 def _value(module: Any, script: ScriptFunction) -> Any:
-    """Return the value of a name in a module; call it if it is a function."""
+    """Return the object called ``script.name`` in a module; of a function, return the result."""
     if not hasattr(module, script.name):
         names = [name for name in vars(module) if not name.startswith("_")]
         close = difflib.get_close_matches(script.name, names, 1)

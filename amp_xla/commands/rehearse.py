@@ -29,7 +29,7 @@ class Config:
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
-    """Rehearse, print the tables and write the record; return 1 if a number was not finite."""
+    """Rehearse; print the tables; write rehearsal.json; return 1 if a number was not finite."""
     own_words, words = split_words(argv)
     config = parse(Config, own_words, "amp-xla rehearse RECIPE")
     model, batches, *_ = config.subject.open("rehearse", words)

@@ -25,7 +25,7 @@ _PORTS = range(16384, 32768)
 class Task(NamedTuple):
     """A task of a Slurm step: number ``local`` on the node with index ``node``.
 
-    ``slots``: numbers of tasks on each of ``nodes``. ``port``: port of the rendezvous server.
+    ``slots``: number of tasks of each node in ``nodes``. ``port``: port of the rendezvous server.
     """
 
     nodes: List[str]
@@ -99,7 +99,7 @@ def counts(tasks: str) -> List[int]:
 
 
 def assign(hosts: str) -> List[Any]:
-    """Return Horovod's slot of each rank on ``hosts``, e.g. ``a:2,b:2``."""
+    """Return Horovod's slots, one per rank; ``hosts`` is written as in ``a:2,b:2``."""
     from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
 
     parsed = parse_hosts(hosts)
@@ -108,9 +108,10 @@ def assign(hosts: str) -> List[Any]:
 
 
 def rendezvous(address: str, port: int, plan: List[Any]) -> Any:
-    """Return the server through which the ranks of ``assign`` exchange addresses.
+    """Return the server through which the ranks exchange addresses.
 
-    The server listens already, on any free port if ``port`` is 0. The caller handles requests.
+    ``plan`` is what ``assign`` returns; ``port`` 0 = any free port. The server is listening, but
+    handles requests only in calls of its ``serve_forever`` or ``handle_request``.
     """
     from horovod.runner.http.http_server import RendezvousHandler, RendezvousHTTPServer
 
@@ -151,7 +152,7 @@ def variables(slot: Any, address: str, interface: str, port: int) -> Dict[str, s
 
 
 def join(environ: Mapping[str, str]) -> Dict[str, str]:
-    """Start the rendezvous server or wait for it; return Horovod's variables for this rank."""
+    """Start the rendezvous server or wait for it; return this rank's environment variables."""
     task = read(environ)
     address, interface = "127.0.0.1", "lo"
     if len(task.nodes) > 1:

@@ -46,8 +46,9 @@ class AlignedTexts(NamedTuple):
     def span(self, text: int, start: int, end: int) -> Tuple[int, int, str]:
         """Return the first and last token of characters ``start`` to ``end``, and a problem.
 
-        Tokens are numbers; [CLS] is token 0. The problem is "" if the tokens have exactly these
-        characters. If the tokens are cut off or do not exist, the first is greater than the last.
+        A token is given by its index; [CLS] is token 0. The problem is "" if the tokens are exactly
+        these characters. If the text has no such tokens, or they are cut off, the first index is
+        greater than the last.
         """
         starts, ends = self.starts[text], self.ends[text]
         first, last = bisect.bisect_right(ends, start), bisect.bisect_left(starts, end) - 1
@@ -63,7 +64,8 @@ class AlignedTexts(NamedTuple):
     def entities(self, text: int, spans: Sequence[Any], names: Sequence[str]) -> List[Entity]:
         """Return the entities of text number ``text``, sorted by their positions.
 
-        ``spans`` has (first token, last token, label) of each; a label is an index into ``names``.
+        ``spans`` has (first token, last token, label) of each entity; the label is an index into
+        ``names``.
         """
         starts, ends = self.starts[text], self.ends[text]
         return sorted(
@@ -90,12 +92,11 @@ def labelled(
     Args:
       parts: training and dev texts.
       values: for each part, the entities or triples of each text; their ``label`` is a name.
-      preparation: the settings.
-      share: ``train_fraction``, for a message; see ``Labels.ids``.
+      share: ``train_fraction``; used only in the error about unknown labels.
       unit: ``entities`` or ``triples``, for messages.
       find: function that finds the tokens of entities or triples.
-      changes: function (targets of both parts, number of labels) -> argument of
-        ``Preparation.labelled``.
+      changes: function (targets of both parts, number of labels) -> two functions, which change
+        the training and the dev batches; see ``Preparation.labelled``.
     """
     train, dev = parts
     names, dev_names = ([value.label for text in part for value in text] for part in values)
@@ -129,7 +130,7 @@ def labelled(
 
 
 def warning(missed: Dict[str, List[str]], total: int, unit: str) -> str:
-    """Return a line break and a warning about labels that cannot be found, or an empty text."""
+    """Return a line break and a warning about ``missed`` (reason -> words); "" if it is empty."""
     reasons = "; ".join(f"{len(w):,} {why}, such as {w[0]!r}" for why, w in missed.items())
     return reasons and (
         f"\nwarning: {sum(map(len, missed.values())):,} of {total:,} {unit} cannot be found and "

@@ -58,7 +58,7 @@ class Labelled(NamedTuple):
     """Training and dev texts, and their batches.
 
     Attributes:
-      labels: ``Labels`` of the training texts, or the ``Scale`` of pairs; None without labels.
+      labels: ``Labels``, or a ``Scale`` if labels are numbers to predict; None without labels.
       batches, dev_batches: both in the same shapes; only ``batches`` have token dropout.
       description: text to print when a run starts, with warnings.
       ids: label of each training text, int [texts]; multi-label: 0 or 1, [texts, labels].
@@ -97,9 +97,9 @@ class Preparation(NamedTuple):
       token_dropout: share of the tokens hidden in training.
       seed: decides the order, the hidden tokens, and which texts ``train_fraction`` takes.
       micro_batch: rows of a micro-batch, and so the maximum number of windows of a text.
-      windows: in a resumed run, the rows of a batch, and the rows of a group of windows; None = a
-        new run.
-      few_lengths: function of batches in few lengths -> True if XLA is on and needs so few.
+      windows: rows of a batch, and rows of a group of windows, in a resumed run; None = a new run.
+      few_lengths: function (batches of few lengths) -> whether XLA is on and needs few lengths. If
+        not, or if the function is None, batches have up to ``options.shapes`` lengths.
     """
 
     vocabulary: VocabularyOptions
@@ -128,10 +128,10 @@ class Preparation(NamedTuple):
         """Return texts with their batches.
 
         ``parts``, ``encoded``, ``answers`` and ``changes`` each have two elements: for the training
-        texts and for the dev texts. ``answers`` has arrays of labels' numbers. ``changes`` has
-        functions of (batch, epoch, step), which are applied to every batch. ``shown``, a line about
-        the first training sample (None = its text, second text and label), ``counts`` and
-        ``warnings`` are for the description. ``others`` are attributes of ``Labelled``.
+        texts and for the dev texts. ``answers`` has the ``label_ids`` of ``Batches``. ``changes``
+        has functions (batch, epoch, step) -> batch, applied to every batch. The description gets
+        ``shown``, ``counts`` and ``warnings``; ``shown`` is a line about the first training sample
+        (None = its text, second text and label). ``others`` are attributes of ``Labelled``.
         """
         train, dev = parts
         most = self._most_windows(encoded, parts)
@@ -152,7 +152,7 @@ class Preparation(NamedTuple):
         )  # fmt: skip
 
     def _most_windows(self, encoded: Sequence[Encoded], parts: Sequence[Dataset]) -> int:
-        """Return how many windows a text has at most, 0 without windows; raise if too many."""
+        """Return the maximum number of windows of a text (0 = none); raise if it is too large."""
         most, limit = 0, self.micro_batch
         group = self.windows[1] if self.windows else 0
         if group > limit:
@@ -174,7 +174,6 @@ class Preparation(NamedTuple):
     def _batches(
         self, encoded: Sequence[Encoded], answers: Sequence[Any], most: int
     ) -> Tuple[Any, Any]:
-        """Return training and dev batches, in the same shapes."""
         length, size = self.options.max_length, self.options.batch_size
 
         def grouped(rows: Batches) -> Batches:
@@ -222,7 +221,7 @@ def _columns(train: Dataset, dev: Dataset) -> str:
 
 
 def _repeated(train: Dataset, dev: Dataset) -> str:
-    """Return a warning if dev texts are training texts, too; empty if none is."""
+    """Return a warning if some dev texts are also training texts; empty if none is."""
 
     def samples(data: Dataset) -> Iterator[Tuple[Any, str]]:
         *texts, answers = data.fields.values()  # without labels, the second texts are targets

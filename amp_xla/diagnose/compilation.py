@@ -26,13 +26,16 @@ class KernelReport(compiler.Kernel):
 
     @property
     def what(self) -> str:
-        """Return what tables call the kernel: a library's function, or the kind of XLA's fusion."""
+        """Return the kernel's name in tables: a library's function, or the kind of XLA's fusion."""
         return self.kind if self.library else _FUSED.get(self.kind, f"not fused: {self.kind}")
 
 
 @dataclasses.dataclass(frozen=True)
 class CompiledReport(JsonReport):
-    """The result of ``compiled``; ``compiled.json`` has its fields. A kernel follows its inputs."""
+    """The result of ``compiled``; ``compiled.json`` has its fields.
+
+    In ``kernels``, each kernel comes after those whose results it reads.
+    """
 
     gpu: str
     batch: Mapping[str, Sequence[int]]
@@ -70,9 +73,10 @@ def compiled(model: Any, gpu: Any, batch: Optional[Sequence[Any]] = None) -> Com
 
 
 def _is_batch_fastest(result: str, batch: int, length: int) -> bool:
-    """Return whether a result is [length, size, batch] in memory, so that products transpose it.
+    """Return whether a result is stored as [length, size, batch], so the batch varies fastest.
 
-    False for attention's [batch * heads, length, head size], even if head size equals batch.
+    Matrix products transpose such a result. A result of attention, [batch * heads, length, head
+    size], does not count, even if its head size is the same number as the batch.
     """
     sizes, order = (re.findall(r"\d+", part) for part in result.split("[")[-1].split("]"))
     fastest, *others = [int(sizes[int(d)]) for d in order if sizes[int(d)] != "1"] or [0]
@@ -96,7 +100,7 @@ def _head(report: CompiledReport) -> str:
 
 
 def _figures(kernels: Sequence[KernelReport]) -> Tuple[str, str, str]:
-    """Return the number of kernels, the bytes that they move, and their milliseconds."""
+    """Return as text the number of kernels, the bytes that they move, and their milliseconds."""
     seconds = sum(k.seconds for k in kernels)
     return str(len(kernels)), f"{si(sum(k.moved for k in kernels))}B", f"{seconds * 1e3:.2f}"
 

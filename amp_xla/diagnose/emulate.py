@@ -30,11 +30,11 @@ SUFFIX = "/rounded_to_half"
 
 
 def tensor_cores(graph_def: Any, rounds: bool = True) -> Any:
-    """Return a float32 GraphDef with the results of a half graph on tensor cores.
+    """Return a float32 GraphDef that computes what a half graph computes on tensor cores.
 
     Nodes keep their names. If a result must be rounded, its consumers read the node
-    ``<name>/rounded_to_half`` (``<name>/rounded_to_half_1`` for output 1, ...). Without
-    ``rounds``, results are those of the same graph in float32.
+    ``<name>/rounded_to_half`` (``<name>/rounded_to_half_1`` for output 1, ...). If
+    ``rounds`` is False, nothing is rounded: the results are those of the graph in float32.
     """
     result = tf.GraphDef()
     result.library.CopyFrom(graph_def.library)
@@ -56,7 +56,7 @@ def tensor_cores(graph_def: Any, rounds: bool = True) -> Any:
 
 
 def rounded(graph_def: Any) -> Set[str]:
-    """Return the nodes of a graph from ``tensor_cores`` whose output 0 is rounded to half."""
+    """Return the names of nodes whose output 0 ``tensor_cores`` rounds to half in this graph."""
     names = {node.name for node in graph_def.node}
     return {name for name in names if name + SUFFIX in names}
 
@@ -72,8 +72,8 @@ def _compute_in_float32(
 ) -> None:
     """Turn a half node into a float32 one; append to ``new`` the nodes that round its outputs.
 
-    ``types``: types of its outputs, empty = do not round. ``moved``: (node, output) -> node that
-    rounds this output; the new nodes are added.
+    ``types``: types of the node's outputs; empty = do not round. ``moved``: dictionary to extend,
+    (node, output) -> name of the node that rounds this output.
     """
     for attr in node.attr.values():
         if attr.type == HALF:

@@ -43,8 +43,8 @@ class Finding(JsonReport):
       phase: ``forward`` or ``backward``.
       half: whether the node computes in half.
       output: the node's result before rounding to half.
-      source: the line of code that made the node, or the forward operation of a gradient; empty if
-        unknown.
+      source: the line of code that made the node or, for a gradient, its forward operation; empty
+        if unknown.
       problem: one sentence about the cause.
       float32_too: float32 fails on this batch too, so mixed precision is not the cause.
       float32_loss, half_loss: losses of the two replays.
@@ -94,7 +94,8 @@ def remedies(
 
     Args:
       layer: Keras layer of the reported node, or None.
-      constant: the largest constant that leads to the node's result, before rounding; 0 = none.
+      constant: the largest constant, before rounding, from which the node's result is computed;
+        0 = none.
       lists: op lists of the pass; None if it did not run.
     """
     scaled = finding.phase == "backward" and finding.loss_scale > 1.0

@@ -28,7 +28,7 @@ class ValueRange:
     """The range of a tensor's values, over all times that it was computed.
 
     ``low`` and ``high`` are the smallest and largest finite element, 0 if there are none. The other
-    fields count elements; ``vanishing`` counts elements that are zero in float16 only.
+    fields count elements; ``vanishing`` counts elements that only float16 makes zero.
     """
 
     low: float = 0.0
@@ -50,7 +50,7 @@ class ValueRange:
         return max(abs(self.low), abs(self.high))
 
     def add(self, values: Any) -> Tuple[()]:
-        """Add the elements of an array; return nothing, as ``tf.numpy_function`` needs it."""
+        """Add the elements of an array; return (), because ``tf.numpy_function`` calls this."""
         values = np.asarray(values)
         finite = values[np.isfinite(values)]
         nan = np.count_nonzero(np.isnan(values))
@@ -75,7 +75,7 @@ class ValueRange:
 
 
 class GraphCopies(contextlib.AbstractContextManager):
-    """Copies of a training graph on the CPU, which share the placeholders of ``graph_def``."""
+    """Copies of a training graph on the CPU, which share one set of placeholders."""
 
     def __init__(self, training: TrainingGraph, graph_def: Any) -> None:
         self.training = training
@@ -117,10 +117,10 @@ class GraphCopies(contextlib.AbstractContextManager):
     def record(
         self, copy: str, graph_def: Any, names: Collection[str]
     ) -> Tuple[List[Any], Dict[Tensor, ValueRange]]:
-        """Record the float32 outputs of the named nodes of a copy, except nodes in v1 while loops.
+        """Add operations that record the float32 outputs of the nodes that ``names`` lists.
 
-        Return the operations that record when they are run, and the records. The records of nodes
-        that never run (a branch that is not taken) stay empty.
+        Return these operations, which record each time they are run, and the records. Nodes in v1
+        while loops have no record; nodes in a branch that is never taken have an empty one.
         """
         operations, records = [], {}
         with self.graph.as_default():
@@ -137,9 +137,9 @@ class GraphCopies(contextlib.AbstractContextManager):
         return operations, records
 
     def load(self, prefix: str, values: Mapping[str, Any]) -> None:
-        """Assign ``values``, op name -> array, to the variables of a copy; call ``add`` before.
+        """Assign ``values`` (op name -> array) to the variables of a copy that ``add`` imported.
 
-        Variables without a value were never initialized, so training does not read them.
+        Variables that ``values`` lacks were never initialized, so training does not read them.
         """
         assigns, feed = [], {}
         with self.graph.as_default():
@@ -161,7 +161,7 @@ class GraphCopies(contextlib.AbstractContextManager):
     ) -> List[Any]:
         """Return the values of ``fetches``.
 
-        ``step`` is for dropout masks; ``seed`` is d loss / d loss, which multiplies all gradients.
+        ``step`` decides the dropout masks. ``seed`` is a factor of all gradients.
         """
         values: Dict[str, Any] = dict(zip(self.training.feeds, batch))
         values.update(self.training.constants)
@@ -215,7 +215,7 @@ class PairedReplay(GraphCopies):
     def examine(self, batch: Sequence[Any], step: int, seed: float = 1.0) -> Any:
         """Compare the gradients of ``amp`` and ``check``.
 
-        ``seed`` multiplies all gradients of the backward pass, on top of the loss scale.
+        ``seed`` is a factor of all gradients in the backward pass; the norms are without it.
 
         Returns:
           float64 [gradients, 4]. The columns are the squared norm of the difference (NaN or
@@ -227,7 +227,7 @@ class PairedReplay(GraphCopies):
         return np.array(out).reshape(count, 4) / [seed**2, seed**2, 1.0, 1.0]
 
     def weights(self) -> Dict[str, Any]:
-        """Return the values of ``amp``'s trained variables, by op name."""
+        """Return the values of the trained variables of the copy ``amp``, by op name."""
         return dict(zip(self._reads, self.session.run(list(self._reads.values()))))
 
     def _compare(self, gradient: str) -> Any:

@@ -38,7 +38,7 @@ def inspect(model: Any, batch: Optional[Sequence[Any]] = None) -> Report:
         FLOPs and bytes are computed for their shapes; None = 32 rows of 128 tokens.
 
     Raises:
-      PassFailedError: the pass failed, was skipped or converted nothing; with its reason.
+      PassFailedError: the pass failed, was skipped or converted nothing; the message says why.
       UnsupportedError: the model is not compiled.
     """
     training = training_graph.view(model)
@@ -193,7 +193,7 @@ def _misfits(graph: Mapping[str, Any], origins: NodeOrigins) -> List[Misfit]:
 
 
 def _misfit(values: Any) -> Optional[float]:
-    """Return the largest element that overflows in float16, or else the smallest that vanishes."""
+    """Return the largest element that overflows in float16, else the smallest that becomes 0."""
     with np.errstate(over="ignore"):
         rounded = np.float16(values)
     lost = np.isinf(rounded) & np.isfinite(values) | (rounded == 0) & (values != 0)

@@ -22,8 +22,8 @@ class LayerReport:
     """One Keras layer in the forward and backward pass (the update is never half).
 
     Attributes:
-      matmul, softmax, other: number of half nodes and of all nodes in the forward pass, e.g.
-        ``5/6``; ``-`` if there are none.
+      matmul, softmax, other: nodes of this kind in the forward pass: ``5/6`` if 5 of 6 are half
+        nodes, ``-`` if there are none.
       backward: the same for matrix products of the backward pass.
       float32_bytes: bytes of the results that stay in float32, both passes.
       blocked_by: the op that keeps most bytes in float32 in the forward pass; if none does, in the
@@ -80,11 +80,11 @@ class Report(JsonReport):
 
     Attributes:
       batch: placeholder -> shape.
-      nodes: nodes of the rewritten training graph (pruned, constants folded).
-      half_nodes: nodes that compute in half, without ``casts`` to half and back.
+      nodes: number of nodes of the rewritten training graph (pruned, constants folded).
+      half_nodes: number of nodes that compute in half, without the ``casts`` to half and back.
       matmul_flops: FLOPs of all matrix products of one step.
       half_flops_share: share of these FLOPs in half precision, 0 to 1.
-      unmeasured: matrix products of unknown size.
+      unmeasured: names of matrix products of unknown size.
       layers: in the order of the model; ``blockers``: the largest first.
     """
 

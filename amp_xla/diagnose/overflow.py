@@ -41,7 +41,7 @@ class _Replay(NamedTuple):
     scale: float
 
     def bad(self, tensor: Tensor) -> bool:
-        """Return whether a tensor is not finite when it is read."""
+        """Return whether a tensor is not finite, or rounding to half makes it infinite."""
         values = self.ranges.get(tensor)
         if values is None or not values.size:
             return False
@@ -49,18 +49,18 @@ class _Replay(NamedTuple):
         return overflows or not values.finite
 
     def may_be_bad(self, tensor: Tensor) -> bool:
-        """Return whether a tensor is bad, or a float that was not recorded, as in a loop."""
+        """Return whether a tensor is bad, or is a float without a record (as in a loop)."""
         if tensor in self.ranges:
             return self.bad(tensor)
         types = nodes.output_types(self.nodes[tensor[0]])[tensor[1] :]
         return not types or types[0] not in nodes.INTEGERS
 
     def bad_ends(self) -> List[Tensor]:
-        """Return the loss and the gradients that are not finite."""
+        """Return the bad tensors among the loss and the gradients."""
         return [tensor for tensor in self.ends if self.bad(tensor)]
 
     def bad_ancestors(self) -> Set[Tensor]:
-        """Return the bad tensors among loss and gradients, and the bad tensors before them."""
+        """Return ``bad_ends`` and the bad tensors from which they are computed."""
 
         def sources(tensor: Tensor) -> List[Tensor]:
             inputs = map(nodes.parse_input, self.nodes[tensor[0]].input)
@@ -70,7 +70,7 @@ class _Replay(NamedTuple):
         return {t for t in nodes.closure(self.bad_ends(), sources) if self.bad(t)}
 
     def inputs(self, node: Any) -> List[Input]:
-        """Return the recorded inputs of a node, before the pass' casts."""
+        """Return the recorded inputs of a node, before the casts that the pass inserted."""
         inputs = []
         for text in node.input:
             tensor, to_half = nodes.parse_input(text), False
@@ -84,7 +84,10 @@ class _Replay(NamedTuple):
         return inputs
 
     def turns_bad(self, tensor: Tensor, trained: Set[str]) -> bool:
-        """Return whether a node turns good tensors bad; ``trained``: nodes that use weights."""
+        """Return whether the node of a bad tensor made it bad, rather than an earlier node.
+
+        ``trained``: names of the nodes that depend on weights.
+        """
         name, values = tensor[0], self.ranges[tensor]
         if nodes.cast_source(name) != name:
             return False  # the node that reads it is reported: its input is beyond float16
@@ -144,7 +147,6 @@ def replay(
     graph = nodes.by_name(original)
 
     def run(rounds: bool) -> _Replay:
-        """Run the graph once, with or without rounding to half, and record its nodes."""
         graph_def = emulate.tensor_cores(original, rounds)
         with GraphCopies(training, graph_def) as copies:
             copies.add("replay", graph_def, "replay")

@@ -57,14 +57,14 @@ class LayerHealth:
     Attributes:
       largest_activation: the largest number that the forward pass rounds to half, divided by 65504;
         above 1 it overflows.
-      activations_lost: share of these numbers that half precision makes zero.
+      activations_lost: share of the non-zero numbers that this rounding makes zero.
       largest_gradient: as ``largest_activation``, in the backward pass at the current loss scale.
       backward_lost: as ``activations_lost``, in the backward pass.
       gradient_error: error of its weights' gradients in the worst step: the norm of the difference
         between mixed precision and float32, divided by the norm in float32.
-      gradients_lost: share of its weights' gradients that are zero in mixed precision but not in
-        float32.
-      gradients_lost_then: the same at the suggested loss scale.
+      gradients_lost: share of its weights' non-zero float32 gradients that are zero in mixed
+        precision, in the worst step.
+      gradients_lost_then: this share at the suggested loss scale, in the last examined step.
     """
 
     layer: str
@@ -187,7 +187,7 @@ def rehearse(
 
 
 def _by_layer(replay: PairedReplay, origins: NodeOrigins) -> Dict[str, LayerHealth]:
-    """Return layer -> health, with the fields for activations and the backward pass."""
+    """Return layer -> health; only the fields on activations and the backward pass are set."""
     layers: Dict[str, LayerHealth] = {}
     records: Dict[Origin, List[ValueRange]] = {}
     for (name, _), record in replay.records.items():
@@ -204,7 +204,7 @@ def _by_layer(replay: PairedReplay, origins: NodeOrigins) -> Dict[str, LayerHeal
 
 
 def _errors(rows: Any) -> Tuple[float, float]:
-    """Return relative error and lost share of all gradients in ``rows``, from ``examine``."""
+    """Return relative error and share of lost elements, given the ``rows`` of ``examine``."""
     error, norm, elements, lost = rows.sum(0)
     relative = math.sqrt(error / norm) if norm else 0.0
     return math.inf if math.isnan(relative) else relative, lost / max(elements, 1.0)

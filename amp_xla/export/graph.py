@@ -23,7 +23,7 @@ _LARGE = 1024  # elements; smaller constants stay float32
 
 
 class Parts(NamedTuple):
-    """A model in the graph under construction.
+    """A model built in TensorFlow's current graph.
 
     Attributes:
       outputs, answers: tensors by name; see ``model.comparable`` and ``Exportable``.
@@ -72,8 +72,8 @@ def with_weights(
     """Return the model that ``build`` builds, as an ``Exportable``.
 
     Args:
-      build: function that builds the model: with its trained weights if the argument is None,
-        else with the weights in that folder, as for ``--bert``.
+      build: function (folder) that builds the model, with the weights in a folder as for
+        ``--bert``, or with its trained weights if the folder is None.
       config, tokenizer, length, **others: as in ``Exportable``.
     """
     parts = _built(build, None)
@@ -146,7 +146,7 @@ def serving(parts: Parts, half: bool) -> Serving:
 
 
 def _in_half(frozen: Any) -> Dict[str, Any]:
-    """Remove large float32 constants from a graph; return casts that replace them, by name."""
+    """Replace large float32 constants: remove them, return name -> cast of a float16 constant."""
     casts = {}
     for node in [node for node in frozen.node if node.op == "Const"]:
         value = tf.make_ndarray(node.attr["value"].tensor)

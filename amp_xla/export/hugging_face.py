@@ -79,7 +79,7 @@ def describe(model: Exportable, folder: Path) -> List[str]:
 
 
 def kind_of(tensors: Collection[str]) -> str:
-    """Return the suffix of transformers' class for an encoder with the heads in ``tensors``."""
+    """Return the suffix of transformers' class, e.g. ``ForMaskedLM``, for heads in ``tensors``."""
     masked = "cls/predictions/output_bias" in tensors
     next_sentence = "cls/seq_relationship/output_bias" in tensors
     if "discriminator_predictions/dense/bias" in tensors or (masked and next_sentence):

@@ -74,7 +74,7 @@ class Exportable:
     files: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
 
     def write_files(self, folder: Path) -> None:
-        """Write vocabulary, tokenizer settings and labels, as in a checkpoint; and ``answers``."""
+        """Write vocabulary, tokenizer settings and labels, as in a checkpoint, and answers.json."""
         for name, content in (self.tokenizer.assets if self.tokenizer else {}).items():
             (folder / name).write_bytes(content)
         if self.labels:
@@ -83,7 +83,7 @@ class Exportable:
             (folder / ANSWERS).write_bytes(json_files.encode(self.answers))
 
     def samples(self) -> Tuple[np.ndarray, ...]:
-        """Return ``inputs``, or token ids and segment ids of random tokens, int32 [8, L]."""
+        """Return ``inputs``; if None, token ids and segment ids of random texts, int32 [8, L]."""
         if self.inputs is not None:
             return self.inputs
         length, segments = min(self.length, 48), self.config.get("type_vocab_size", 2)
@@ -124,7 +124,7 @@ def compare(expected: np.ndarray, answers: np.ndarray, dtype: str) -> float:
 
 
 def comparable(outputs: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Return a model's output for the comparison; logits and scores become probabilities."""
+    """Return a model's outputs as one array to compare; logits and scores become probabilities."""
     if "probabilities" in outputs:
         return outputs["probabilities"]
     if len(outputs) > 1:
@@ -137,7 +137,7 @@ def comparable(outputs: Mapping[str, np.ndarray]) -> np.ndarray:
 
 
 def stored(values: Mapping[str, np.ndarray], dtype: str) -> Dict[str, np.ndarray]:
-    """Return the arrays ``values`` in the dtype ``fp32`` or ``fp16`` of an export's files."""
+    """Return arrays in the dtype of an export's files: ``fp32`` or ``fp16``."""
     kind = {"fp32": np.float32, "fp16": np.float16}[dtype]
     return {name: np.ascontiguousarray(value, kind) for name, value in values.items()}
 

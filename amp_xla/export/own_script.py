@@ -1,4 +1,4 @@
-"""Models of users' scripts for export: bert4keras' encoder in them, and the layers after it."""
+"""Export of models in users' scripts: bert4keras' encoder, and the layers after it."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def tokenizer_in(module: Any) -> Optional[Tokenizer]:
 
 
 def load(model: Any, weights: str, built: Sequence[Any], module: Any) -> None:
-    """Load a model's weights: a file of ``save_weights``, or a checkpoint of bert4keras or a run.
+    """Load a model's weights from a file of ``save_weights``, a bert4keras or a run's checkpoint.
 
     Args:
       weights: path of the file or folder.
@@ -119,7 +119,7 @@ def load(model: Any, weights: str, built: Sequence[Any], module: Any) -> None:
 
 
 def _other_numbers(trained: Set[str], model: Any, module: Any) -> str:
-    """Return the end of a message that names the trained model of the script."""
+    """Return why names of weights differ from training, and what helps: the end of an error."""
     script, names = Path(module.__file__).name, [weight.op.name for weight in model.weights]
     models = {key: x for key, x in vars(module).items() if isinstance(x, keras.models.Model)}
     whole = [
@@ -132,7 +132,7 @@ def _other_numbers(trained: Set[str], model: Any, module: Any) -> str:
 
 
 def _unmapped(model: Any, built: Sequence[Any]) -> List[str]:
-    """Return the names of weights outside the transformers ``built``, as bert4keras saves them."""
+    """Return the names of weights that bert4keras' checkpoints of ``built`` do not hold."""
     held = {id(v) for transformer in built for v in encoders.variables(transformer).values()}
     names = (weight.name for weight in model.weights if id(weight) not in held)
     return [name for name in names if "Relative-Position" not in name]  # constants
@@ -151,7 +151,7 @@ def exportable(
       bert: whether the format stores only the encoder, and describes other layers by a formula.
 
     Raises:
-      AmpXlaError: the model does not fit the format, or its inputs cannot be drawn.
+      AmpXlaError: the model does not fit the format, or no random inputs can be drawn for it.
     """
     mine = [t for t in built if {id(w) for w in t.model.weights} <= {id(w) for w in model.weights}]
     outputs = dict(zip((re.sub(r"[^\w.-]", "_", n) for n in model.output_names), model.outputs))
@@ -291,7 +291,7 @@ def _formula(tensor: Any, transformer: Any, hidden: Any, head: Dict[str, Any]) -
 
 
 def _is_first(tensor: Any, inputs: Any, transformer: Any) -> bool:
-    """Return whether ``tensor`` is the first token of each text in ``inputs``."""
+    """Return whether ``tensor`` holds the first token's vector of each text in ``inputs``."""
     fed = dict(zip(transformer.inputs, _samples(transformer.model, None, [transformer])))
     taken, given = backend.session().run([tensor, inputs], fed)
     return given.ndim == 3 and np.array_equal(taken, given[:, 0])

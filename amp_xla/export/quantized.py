@@ -66,7 +66,7 @@ def quantize(model: Exportable, folder: Path, dev: Dataset, accept: bool) -> str
 def _compared(model: Exportable, files: List[Path], dev: Dataset) -> Dict[str, Any]:
     """Run the models in ``files``, float32 and int8; return the content of ``export.json``.
 
-    The agreement is, for classes, the share of equal ones; for sets of labels and for spans, the
+    The agreement is, for classes, the share that is equal; for sets of labels and for spans, the
     mean F1; for vectors, the mean cosine; for similarities, 1 minus the mean difference.
     """
     runs = [onnx_model.load(path.parent, path.name) for path in files]

@@ -1,4 +1,4 @@
-"""Export of language models, and what the exports of tasks with an encoder share."""
+"""Export of language models; functions for the exports of all tasks that have an encoder."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from amp_xla.training.checkpoint import Checkpoint
 
 
 def language_model(config: Any, checkpoint: Checkpoint) -> Exportable:
-    """Return a run's language model: that of pretraining, or the UniLM of text generation."""
+    """Return the language model of a run of pretraining or of text generation (a UniLM)."""
     objective = flat(config).get("objective", "unilm")
     vocab_size = Tokenizer.of_folder(str(checkpoint.path)).vocab_size
     length = google.pretrained(str(checkpoint.path)).config["max_position_embeddings"]

@@ -71,7 +71,7 @@ def verify(counts: ExecutedGraph, precision: str, half_dtype: Any, why: str, xla
 
     Args:
       counts: counts of the first training step.
-      precision, xla: as in ``Settings``; ``auto`` allows both.
+      precision, xla: as in ``Settings``; with ``xla`` = ``auto``, any number of clusters is right.
       half_dtype, why: this machine's type of half precision (None = it has none); the reason.
 
     Raises:

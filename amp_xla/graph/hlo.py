@@ -45,8 +45,8 @@ def of_step(training: TrainingGraph, feeds: Mapping[str, Sequence[int]]) -> byte
 def module(graph: Any, fetches: Sequence[str], feeds: Mapping[str, Sequence[int]]) -> bytes:
     """Return the ``HloModuleProto`` of a GraphDef; the call changes the GraphDef.
 
-    Placeholders that are not in ``feeds`` are scalars. XLA translates for a CPU here, which needs
-    no GPU for the variables; ``graph.compiler`` runs the GPU passes later.
+    Placeholders that are not in ``feeds`` are scalars. Here XLA translates for a CPU, because
+    variables on a GPU would need a GPU; ``graph.compiler`` runs the GPU passes later.
     """
     from tensorflow.python.eager import context
     from tensorflow.python.eager.polymorphic_function import compiler_ir

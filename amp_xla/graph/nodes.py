@@ -26,7 +26,7 @@ def parse_input(text: str) -> Tuple[str, int]:
 
 
 def cast_source(name: str) -> str:
-    """Return the node that an inserted cast converts; return names of other nodes unchanged."""
+    """Return the name of the node that an inserted cast converts; other names are unchanged."""
     return _CAST_SUFFIX.sub("", name)
 
 
@@ -46,7 +46,7 @@ def has_type(node: Any, dtype: int) -> bool:
 
 
 def half_nodes(graph_def: Any) -> Set[str]:
-    """Return the names of the half nodes, casts not counted."""
+    """Return the names of all float16 nodes except casts."""
     return {n.name for n in graph_def.node if n.op != "Cast" and is_half(n)}
 
 
@@ -107,7 +107,7 @@ def downstream(operations: Iterable[Any], within: Collection[Any]) -> Set[Any]:
 
 
 def ancestors(nodes: Mapping[str, Any], starts: Iterable[str]) -> Set[str]:
-    """Return the names of all nodes whose data reaches ``starts``."""
+    """Return ``starts`` and the names of all nodes that they depend on by data."""
     return closure(starts, lambda n: [s for s, i in map(parse_input, nodes[n].input) if i >= 0])
 
 
@@ -123,7 +123,7 @@ def consumers(nodes: Mapping[str, Any]) -> Dict[str, List[str]]:
 
 
 def inside_loops(nodes: Mapping[str, Any]) -> Set[str]:
-    """Return the nodes between Enter and Exit of v1 while loops, which cannot be fetched."""
+    """Return the names of the nodes inside v1 while loops. A session cannot fetch these nodes."""
     readers = consumers(nodes)
     entries = [name for name, node in nodes.items() if node.op in ("Enter", "LoopCond")]
     reached = closure(entries, lambda name: [] if nodes[name].op == "Exit" else readers[name])

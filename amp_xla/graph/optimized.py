@@ -41,7 +41,10 @@ def passed(
     fetches: Sequence[str],
     gpu: Optional[Mapping[str, str]] = None,
 ) -> Any:
-    """Return the GraphDef after ``passes`` for a CPU or, in one iteration, for the GPU ``gpu``."""
+    """Return the GraphDef after grappler's ``passes`` for a CPU; with ``gpu``, for that GPU.
+
+    For a GPU, grappler runs the passes in a single iteration.
+    """
     config = tf.ConfigProto()
     options = config.graph_options.rewrite_options
     options.optimizers.extend(passes)

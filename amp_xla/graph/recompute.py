@@ -62,7 +62,7 @@ def recompute(loss: Any, gradients: Iterable[Any]) -> None:
 
 
 class _Layer:
-    """The forward operations of one layer, and what the backward pass ``reads`` of them."""
+    """Forward operations of one layer; ``reads``: where the backward pass reads their outputs."""
 
     def __init__(
         self, ops: List[Any], forward: Set[Any], backward: Set[Any], order: Dict[Any, int]
@@ -86,7 +86,10 @@ class _Layer:
         self.reads = sorted(reads, key=lambda read: (order[read[0]], read[1]))
 
     def start(self, above: Collection[Any]) -> Optional[Any]:
-        """Return the first gradient from ``above`` that this layer's backward pass reads."""
+        """Return the first gradient that this layer's backward pass reads from ``above``.
+
+        ``above``: operations of the backward pass of the layer above.
+        """
         for op, _ in self.reads:
             for tensor in op.inputs:
                 if tensor.op in above and tensor.dtype.is_floating:
@@ -94,7 +97,10 @@ class _Layer:
         return None
 
     def copy(self, start: Any) -> None:
-        """Copy the operations that ``reads`` need; the copies run after the tensor ``start``."""
+        """Copy the operations that ``reads`` need, and let ``reads`` use the copies.
+
+        The copies run after the tensor ``start``.
+        """
         targets = [op.inputs[index].op for op, index in self.reads]
         copied = upstream(targets, set(self._ops) - self._kept)
         # Always 1, but no graph optimizer can tell. DivNoNan is on no list of mixed precision, so

@@ -49,7 +49,7 @@ def _shape(proto: Any) -> Shape:
 
 
 def _with_known_inputs(graph_def: Any, placeholders: Mapping[str, Sequence[int]]) -> Any:
-    """Give each placeholder a default value of its shape.
+    """Return a copy of the graph in which each placeholder has a default value of its shape.
 
     Shape inference ignores the shape of a placeholder without a default value. A constant in place
     of the placeholder would not do: all nodes that depend on it would be folded.
@@ -104,5 +104,5 @@ def _flops(node: Any, left: Sequence[int], right: Sequence[int], product: Sequen
 
 
 def float32_bytes(shapes: Sequence[Shape]) -> int:
-    """Return the bytes of float32 tensors; unknown shapes count as 0."""
+    """Return how many bytes float32 tensors of these shapes need; an unknown shape counts as 0."""
     return sum(4 * int(np.prod(s, dtype=np.int64)) for s in shapes if s is not None)

@@ -105,8 +105,9 @@ class TrainingGraph:
         """Return the GraphDef that computes ``fetches``, by default with repeatable random numbers.
 
         Stateful random operations become functions of their name and the step fed to
-        ``DROPOUT_STEP``, so that two copies draw the same dropout masks. The seed of the backward
-        pass becomes the placeholder ``GRADIENT_SEED``, which scales all gradients.
+        ``DROPOUT_STEP``, so that two copies draw the same dropout masks. The gradient with which
+        the backward pass starts (1, of the loss by itself) becomes the placeholder
+        ``GRADIENT_SEED``, which scales all gradients.
         """
         # Leaves out everything that the fetches do not need, such as evaluation graphs.
         graph_def = tf.graph_util.extract_sub_graph(self.graph.as_graph_def(), list(fetches))
@@ -233,7 +234,7 @@ def _target_shapes(model: Any) -> Dict[str, List[Optional[int]]]:
 
 
 def _dense_name(gradient: Any) -> str:
-    """Add an Identity to a gradient's values, and return its name.
+    """Add an Identity that reads a gradient's values; return the Identity's name.
 
     The pass does not convert fetched nodes. So the Identity is fetched, not the node that computes
     the gradient.

@@ -102,8 +102,8 @@ def _run_worker(folder: Path) -> str:
 def _lists_of_nvidia() -> Dict[str, str]:
     """Return environment variables that make stock TensorFlow 1.15's pass use NVIDIA's lists.
 
-    An op that the user's own variables move to another list stays there. In NVIDIA's lists
-    Softmax, LogSoftmax, Log and Log1p are gray instead of black, and Einsum is white. Source:
+    If the user's own environment variables put an op on another list, it stays there. In NVIDIA's
+    lists Softmax, LogSoftmax, Log and Log1p are gray instead of black, and Einsum is white. Source:
     ``auto_mixed_precision_lists.h`` of NVIDIA/tensorflow, branch r1.15.5+nv23.03.
     """
     if backend.kind() != "tf1" or backend.is_fork():

@@ -171,7 +171,7 @@ class Bert:
     def __call__(
         self, token_ids: jax.Array, segment_ids: jax.Array, dropout: Optional[Dropout] = None
     ) -> jax.Array:
-        """Return the vectors. Dropout mask 1 is for the embeddings; each layer has three more."""
+        """Return the token vectors. Dropout masks: 1 for the embeddings, then three per layer."""
         x = self.tokens[token_ids] + self.segments[segment_ids]
         x = self.norm(x + self.positions[: token_ids.shape[1]])
         x = dropped(x, dropout, 1)
@@ -183,7 +183,7 @@ class Bert:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Classifier:
-    """Mean of the token vectors without padding, dropout, one linear layer."""
+    """Classifier: mean of the vectors of non-padding tokens, then dropout, then a linear layer."""
 
     bert: Bert
     logits: Dense

@@ -20,10 +20,10 @@ from amp_xla.training import distributed
 
 
 class Ranks(distributed.Ranks):
-    """JAX's processes. Each builds whole batches, so their number does not change the samples."""
+    """JAX's processes. Each builds whole batches, so any number of them has the same samples."""
 
     def exchange(self, mine: bytes) -> List[bytes]:
-        """Return the JSON texts of all processes, in order; all processes must call this method."""
+        """Return the JSON texts of all processes in rank order; all must call this method."""
         longest = int(np.max(multihost_utils.process_allgather(np.array([len(mine)]))))
         padded = np.frombuffer(mine.ljust(longest), np.uint8)
         return [bytes(row) for row in np.asarray(multihost_utils.process_allgather(padded))]
@@ -31,7 +31,7 @@ class Ranks(distributed.Ranks):
 
 @functools.lru_cache(maxsize=None)
 def join() -> Ranks:
-    """Connect to the other processes, if there are any; further calls do nothing.
+    """Connect to the other processes, if there are any; further calls only return the ``Ranks``.
 
     Each process is started with ``JAX_COORDINATOR_ADDRESS`` (host:port of the first process),
     ``JAX_NUM_PROCESSES`` and ``JAX_PROCESS_ID``.

@@ -88,7 +88,7 @@ def training_step(
 ) -> Any:
     """Build a function (``State``, batch) -> (``State``, ``StepResult``), compiled per shape.
 
-    The state is donated.
+    The state that is passed in is donated, so it cannot be used again.
 
     Args:
       optimizer: result of ``adamw``.

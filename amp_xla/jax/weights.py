@@ -44,7 +44,7 @@ def load(model: Bert, folder: str) -> Bert:
 
 
 def named(model: Bert) -> Dict[str, Any]:
-    """Return the arrays of a model by Google's names."""
+    """Return the model's arrays: variable name in Google's checkpoints -> array."""
     embeddings = "bert/embeddings"
     arrays = {
         f"{embeddings}/word_embeddings": model.tokens,

@@ -256,7 +256,7 @@ def _layers() -> Sequence[Any]:
 
 
 def _joined(layers: Sequence[Any], x: Any) -> Any:
-    """Build the outputs [N, units] of Keras' ``Dense`` layers side by side, by one product."""
+    """Build the outputs of Keras' ``Dense`` layers, joined to [N, all units], by one matmul."""
     for layer in layers:
         if not layer.built:
             with tf.name_scope(layer.name):  # as Keras names the variables
@@ -269,7 +269,7 @@ def _joined(layers: Sequence[Any], x: Any) -> Any:
 
 
 def _bias(mask: Optional[Any], bias: Optional[Any]) -> Optional[Any]:
-    """Combine bert4keras' key mask [B, M] and its bias (or mask) of pairs into one bias.
+    """Combine bert4keras' key mask [B, M] and its bias (or mask) of (query, key) pairs into one.
 
     ``bias`` is float or bool and broadcasts to [B, heads, L, M] or [B, L, M].
     """

@@ -40,7 +40,8 @@ def install(seed: int, hashed: Optional[bool] = None) -> Any:
     """Prepare the current graph for training with stateless dropout masks.
 
     Args:
-      hashed: take masks from the hash, not from TensorFlow's generator; None = if XLA is on.
+      seed: seed of the run.
+      hashed: compute masks by the hash, not by TensorFlow's generator; None = if XLA is on.
 
     Returns:
       int64 scalar placeholder for the number of the micro-batch.
@@ -76,14 +77,14 @@ def inference() -> Iterator[None]:
 
 
 def without(model: Any, inputs: Optional[Any] = None) -> Any:
-    """Build the output of a model in inference mode; without ``inputs``, from its own inputs."""
+    """Build a model's output in inference mode; ``inputs``: None = the model's own inputs."""
     with inference():
         return model(model.inputs if inputs is None else inputs)
 
 
 @functools.lru_cache(maxsize=None)
 def make_repeatable() -> None:
-    """Make ``keras.layers.Dropout`` draw stateless masks, in Keras' training phase."""
+    """Make ``keras.layers.Dropout`` use stateless masks, still in the training phase only."""
 
     # Keras inspects the names of the arguments.
     def call(self: Any, inputs: Any, training: Any = None) -> Any:

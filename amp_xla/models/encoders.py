@@ -127,7 +127,7 @@ def tensors(transformer: Any) -> Dict[str, Shape]:
 
 
 def values(transformer: Any, vocab_size: int) -> Dict[str, np.ndarray]:
-    """Return a bert4keras model's weights by Google's names, without padding of the vocabulary."""
+    """Return a bert4keras model's weights by Google's names, without the vocabulary's padding."""
     named = variables(transformer)
     arrays = dict(zip(named, K.batch_get_value(list(named.values()))))
     for name in VOCABULARY & set(arrays):
@@ -207,7 +207,7 @@ def inputs_of(
     """Return the placeholders of training by name: a model's inputs, labels and weights.
 
     Args:
-      model: as for ``named_inputs``.
+      model: a Keras model, as for ``named_inputs``.
       labels, weights: shapes of these two placeholders; the weights are float32.
       kind: dtype of the labels; None = int32.
     """
@@ -233,7 +233,7 @@ def mean_over_tokens(pair: Any, mask: Any = None) -> Any:
 
 
 def pointer(kind: str, heads: int, name: str, spans: bool = True, bias: float = 0.0) -> Any:
-    """Return bert4keras' pointer layer; it adds a bias as mask, as ONNX and half precision need.
+    """Return bert4keras' pointer layer; its mask is added to scores, for ONNX and half precision.
 
     Args:
       kind: ``GlobalPointer`` or ``EfficientGlobalPointer``.

@@ -28,7 +28,7 @@ RATES = ((768, 2e-5, 2e-5, 5e-5), (0, 1e-4, 3e-4, 3e-4))
 
 
 def defaults(bert: Optional[str], texts: int) -> Dict[str, Any]:
-    """Return a classifier's defaults with ``--bert``; ``texts``: number of texts, 0 = unknown."""
+    """Return option -> default with ``--bert``; ``texts``: number of texts, 0 = unknown."""
     if bert is None or _is_short_run(bert):
         return {}
     small, large = BATCH_SIZES
@@ -75,7 +75,7 @@ def describe(config: Mapping[str, Any], replaced: Mapping[str, Any], steps: int)
 
 
 def _rates(bert: str) -> Tuple[float, float, float, float]:
-    """Return the row of ``RATES`` for a folder's weights; the first row if no size is known."""
+    """Return a folder's row of ``RATES``; the first row if the size of its weights is unknown."""
     width = _width(bert)
     return next(row for row in RATES if width >= row[0]) if width else RATES[0]
 

@@ -32,7 +32,7 @@ _CONFIG = Path(__file__).with_suffix(".json")
 
 @dataclasses.dataclass
 class Batch:
-    """Rows, and tokens per row, of a graph's training batches; number and size of heads."""
+    """Shape (rows, tokens per row) of a graph's training batches; number and size of heads."""
 
     rows: int
     length: int
@@ -72,7 +72,7 @@ def attention(query: Any, key: Any, value: Any, mask: Any, batch: Batch) -> Any:
 
     Args:
       query, key, value: floats [B, L, heads, D]; ``query`` is already divided by sqrt(D).
-      mask: bool [B, L], False for padding at the end of a row; bert4keras masks no first token.
+      mask: bool [B, L], False for padding at the end of a row; the first token is always True.
       batch: B and L; this function sets its ``heads`` and ``size``.
     """
     batch.heads, batch.size = query.shape.as_list()[2:]
@@ -164,7 +164,7 @@ def verify(precision: Precision, plain: Callable[..., Any]) -> None:
 
 
 def _errors(batch: Batch, plain: Callable[..., Any]) -> List[float]:
-    """Return the largest errors of output and gradients, each relative to its largest number."""
+    """Return, for output and gradients, the largest error divided by the largest number."""
     random, shape = np.random.RandomState(1), (2, batch.length, batch.heads, batch.size)
     arrays = [random.standard_normal(shape).astype(np.float16) for _ in range(4)]
     with backend.session().graph.as_default():

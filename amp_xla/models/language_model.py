@@ -132,7 +132,9 @@ class LanguageModel:
         return scores + (bias + fill)
 
     def head(self, inputs: Dict[str, Any], vectors: Any, smoothing: float = 0.0) -> Dict[str, Any]:
-        """Build ``loss`` and ``hits`` (1 = right) per position, times its weight, float32 [B * K].
+        """Build loss and hits (1 = right, 0 = wrong) of each position, float32 [B * K].
+
+        Both are multiplied by the position's weight.
 
         Args:
           inputs: ``positions``, ``labels`` int32 [B, K]; ``weights`` float32 [B, K].
@@ -155,7 +157,7 @@ class LanguageModel:
         return loss, {"accuracy": losses.weighted_mean(out["hits"], weights)}
 
     def _fit_rows(self, values: Any) -> Any:
-        """Drop rows after the vocabulary, and append zeros up to ``padded`` rows."""
+        """Keep the vocabulary's rows, and append rows of zeros until there are ``padded`` rows."""
         values = values[: self.vocab_size]
         missing = self.padded - len(values)
         return np.concatenate([values, np.zeros((missing,) + values.shape[1:], values.dtype)])

@@ -65,7 +65,10 @@ def divergence(first: Any, second: Any) -> Any:
 
 
 def divergence_of_several(first: Any, second: Any) -> Any:
-    """Return the sum over labels of ``divergence`` between two classes: label present, absent."""
+    """Build the sum of ``divergence`` over labels, float [..., labels] -> float32 [...].
+
+    Each label has two classes: present, with its logit, and absent, with the logit 0.
+    """
     first, second = (tf.cast(x, tf.float32) for x in (first, second))
     return tf.reduce_sum((tf.sigmoid(first) - tf.sigmoid(second)) * (first - second), -1)
 

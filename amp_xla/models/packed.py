@@ -34,10 +34,10 @@ def pooled(encoder_model: Any, slots: int, first: bool = False) -> Any:
 
 
 def _shares(numbers: Any, most: Any, dtype: Any) -> Any:
-    """Return weights for the mean over a number's places in a row: int [R, L] -> [R, most, L].
+    """Return weights for the mean over the places of a number: int [R, L] -> [R, most, L].
 
-    The weights of each number from 0 to ``most`` - 1 have sum 1. If a number does not occur, its
-    weights are 0, because 0 / 0 would make the step not finite.
+    For each number n below ``most``, the places of a row that hold n get equal weights of sum 1,
+    the others 0. If no place holds n, all are 0, because 0 / 0 would make the step not finite.
     """
     member = tf.equal(tf.cast(numbers, tf.int32)[:, None, :], tf.range(most)[None, :, None])
     share = tf.cast(member, dtype)

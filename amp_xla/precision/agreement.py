@@ -32,10 +32,13 @@ GROUP_BYTES = 32 << 20
 
 
 def start_horovod(place: World) -> Any:
-    """Initialize Horovod among the ranks of a launcher, choose this rank's GPU; return Horovod.
+    """Initialize Horovod for the ranks that a launcher started; return Horovod's module.
+
+    Choose this rank's GPU, unless a script has initialized Horovod and chosen a GPU itself.
 
     Raises:
-      AmpXlaError: Horovod is missing, or its ranks differ from the launcher's.
+      AmpXlaError: Horovod is missing, its ranks differ from the launcher's, or other hosts cannot
+        reach this host by its name.
     """
     _check_name(place, os.environ)
     try:
@@ -62,10 +65,10 @@ def start_horovod(place: World) -> Any:
 
 
 def _check_name(place: World, environ: Mapping[str, str]) -> None:
-    """Refuse to run on several hosts if this host's name resolves to the loopback address.
+    """Raise AmpXlaError if there are several hosts and this one's name has a loopback address.
 
     Gloo listens on the address of the host's name, so other hosts would wait for minutes. Debian's
-    installer writes such a name into /etc/hosts.
+    installer gives the name such an address, 127.0.1.1, in /etc/hosts.
     """
     several = int(environ.get("HOROVOD_CROSS_SIZE") or 1) > 1
     if not several or environ.get("HOROVOD_GLOO_RENDEZVOUS_ADDR", "127.").startswith("127."):
@@ -83,7 +86,11 @@ def _check_name(place: World, environ: Mapping[str, str]) -> None:
 
 
 def choose(agreement: Union[Agreement, str, None]) -> Optional[Agreement]:
-    """Return a function or None unchanged; ``auto`` is Horovod's agreement, None for one rank.
+    """Return the agreement function, or None if each rank decides alone.
+
+    Args:
+      agreement: a function or None, which is returned unchanged; or ``auto``: Horovod's agreement
+        if Horovod has several ranks, else None.
 
     Raises:
       ValueError: a string other than ``auto``.
@@ -103,7 +110,7 @@ def joined() -> Optional[Any]:
 
 
 def horovod(hvd: Optional[Any] = None) -> Agreement:
-    """Return the agreement of all Horovod ranks.
+    """Return an agreement function for all Horovod ranks, with the attribute ``total``.
 
     Args:
       hvd: ``horovod.tensorflow``, initialized; None imports it.
@@ -120,7 +127,7 @@ def horovod(hvd: Optional[Any] = None) -> Agreement:
 
 
 def horovod_mean(hvd: Optional[Any] = None) -> Callable[[Any], Any]:
-    """Return a function for ``reduce=``: mean over Horovod ranks; sparse gradients are gathered."""
+    """Return a function for ``reduce=``: dense or sparse gradient -> its mean over ranks."""
     module = hvd or importlib.import_module("horovod.tensorflow")
     return lambda gradient: module.allreduce(gradient, op=module.Average)
 
@@ -163,7 +170,10 @@ def replicas_agree(finite: Any) -> Any:
 
 
 def check_strategy() -> None:
-    """Raise ValueError in a strategy that would unscale gradients a wrong number of times."""
+    """Raise ValueError if the current ``tf.distribute`` strategy is not one of ``SUPPORTED``.
+
+    Under another strategy, gradients would be unscaled a wrong number of times.
+    """
     if not tf.distribute.has_strategy():
         return
     strategy = type(tf.distribute.get_strategy())
@@ -177,10 +187,10 @@ def check_strategy() -> None:
 def in_all_replicas(
     function: Callable[..., Any], gradients: Sequence[Any], scalars: Sequence[Any]
 ) -> Any:
-    """Call ``function(each_replica, scalars)`` once; in a strategy, once for all of its replicas.
+    """Return ``function(each_replica, scalars)``, called once for all replicas of a strategy.
 
     Optimizers call ``merge_call``, which TensorFlow forbids in a branch inside a replica. So one
-    branch is built for all replicas, and each replica applies its gradients in it, as in Keras.
+    branch is built for all replicas, as in Keras. Inside it each replica applies its gradients.
 
     Args:
       function: builds the branch; ``each_replica(apply)`` inside it runs ``apply(gradients)``
@@ -246,7 +256,7 @@ class Reduction:
             return [sums[i] for i in range(len(gradients))]
 
     def _sum(self, gradients: List[Any], scale: Any) -> List[Any]:
-        """Sum tensors in one message, so that the order of additions is fixed."""
+        """Sum each tensor over ranks; one message for all of them fixes the order of additions."""
         half = self._compression == "fp16"
         if half:
             gradients = [tf.cast(gradient * scale, tf.float16) for gradient in gradients]
@@ -254,7 +264,7 @@ class Reduction:
         return [tf.cast(total, tf.float32) / scale if half else total for total in sums]
 
     def _name(self) -> str:
-        """Return a new name; Horovod's own names are not unique within functions of branches."""
+        """Return a unique name; Horovod's default names can repeat in functions of branches."""
         self._named += 1
         return f"amp_xla_reduction_{self._named}"
 
@@ -286,7 +296,10 @@ def over_ranks(
 
 
 def _groups(order: Sequence[int], gradients: Sequence[Any]) -> List[List[int]]:
-    """Split ``order`` into groups of at most ``GROUP_BYTES``; a larger gradient is alone."""
+    """Split the gradient indices in ``order`` into groups of at most ``GROUP_BYTES``.
+
+    A gradient that is larger has a group to itself.
+    """
     groups: List[List[int]] = []
     size = 0
     for i in order:

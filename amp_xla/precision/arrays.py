@@ -1,6 +1,6 @@
-"""Handles dtypes, arrays and trees of NumPy, JAX and TensorFlow without importing the last two.
+"""Handles dtypes, arrays and trees of NumPy, JAX and TensorFlow; imports only NumPy.
 
-If an object of a framework is passed, the framework is taken from ``sys.modules``.
+JAX and TensorFlow are taken from ``sys.modules``, if a caller passes their objects.
 """
 
 from __future__ import annotations
@@ -30,10 +30,13 @@ _half: Optional[str] = None
 
 
 def canonical(dtype: Any) -> str:
-    """Return ``float16``, ``bfloat16``, ``float32`` or ``float64`` for any dtype or name.
+    """Return the name ``float16``, ``bfloat16``, ``float32`` or ``float64`` of a dtype.
+
+    Args:
+      dtype: a spelling in ``NAMES``, ``half``, or a dtype of NumPy, JAX or TensorFlow.
 
     Raises:
-      ValueError: anything else; the message lists what is allowed.
+      ValueError: it is not one of these four dtypes; the message lists the allowed names.
     """
     if isinstance(dtype, str):
         name = dtype.strip()
@@ -47,16 +50,16 @@ def canonical(dtype: Any) -> str:
             if name in SPELLINGS:
                 return name
     raise ValueError(
-        f"Unknown dtype {dtype!r}; allowed: half, " + ", ".join(NAMES) + ", or such a dtype of "
-        "NumPy, JAX or TensorFlow"
+        f"Unknown dtype {dtype!r}; allowed: half, " + ", ".join(NAMES) + ", or one of these "
+        "dtypes of NumPy, JAX or TensorFlow"
     )
 
 
 def scalar_type(name: str) -> Any:
-    """Return the NumPy scalar type of a dtype, which every framework accepts.
+    """Return the NumPy scalar type for a dtype's name; every framework accepts this type.
 
     For bfloat16 it is the type of ``ml_dtypes``. Without that package it is TensorFlow's type if
-    TensorFlow is imported, or else the name.
+    TensorFlow is imported, else the name itself.
     """
     if name != "bfloat16":
         return getattr(np, name)
@@ -70,7 +73,7 @@ def scalar_type(name: str) -> Any:
 def half_dtype() -> Any:
     """Return this machine's half-precision dtype, a scalar type: bfloat16 on a TPU, else float16.
 
-    ``set_half_dtype`` overrides it. If JAX is imported, this call starts its devices.
+    ``set_half_dtype`` overrides it. If JAX is imported, this call starts JAX's devices.
     """
     if _half is not None:
         return scalar_type(_half)
@@ -119,7 +122,7 @@ def family(x: Any) -> str:
 
 
 def namespace(*values: Any) -> Any:
-    """Return functions with NumPy's names that work on all the values."""
+    """Return an object with the functions of the values' framework under NumPy's names."""
     families = {family(value) for value in values}
     if "tensorflow" in families:
         tf = sys.modules["tensorflow"]
@@ -136,7 +139,7 @@ def namespace(*values: Any) -> Any:
 
 
 def dtype_name(x: Any) -> Optional[str]:
-    """Return ``float16``, ``int32``, ...; None for objects without dtype (Python scalars, None)."""
+    """Return the name of a value's dtype, e.g. ``int32``; None if it has none (Python scalars)."""
     dtype = getattr(x, "dtype", None)
     if dtype is None:
         return None
@@ -162,7 +165,7 @@ def is_sparse(x: Any) -> bool:
 
 
 def cast(x: Any, dtype: str) -> Any:
-    """Cast ``x`` to a dtype by name; return ``x`` itself if it already has this dtype."""
+    """Cast ``x`` to the dtype with this name; return ``x`` itself if it already has this dtype."""
     if dtype_name(x) == dtype:
         return x
     if family(x) == "tensorflow":
@@ -171,7 +174,7 @@ def cast(x: Any, dtype: str) -> Any:
 
 
 def widen(x: Any) -> Any:
-    """Return half precision as float32; everything else as it is."""
+    """Cast a half-precision value to float32; return any other value unchanged."""
     return cast(x, "float32") if dtype_name(x) in HALF else x
 
 
@@ -181,7 +184,7 @@ def cast_like(scalar: Any, like: Any) -> Any:
 
 
 def scalar(x: Any, dtype: str) -> Any:
-    """Return ``x`` as a scalar of the named dtype, in its framework; not weakly typed in JAX."""
+    """Return ``x`` as a scalar of the named dtype; a Python number becomes a NumPy scalar."""
     return getattr(np, dtype)(x) if family(x) == "numpy" else cast(x, dtype)
 
 
@@ -204,7 +207,7 @@ def map_floats(function: Callable[[Any], Any], tree: T, python_floats: bool = Fa
 
 
 def map_with_path(leaf: Callable[[str, Any], Any], tree: Any, path: str = "") -> Any:
-    """Apply ``leaf(path, value)`` to each leaf of a tree; a path is its keys joined by slashes."""
+    """Return a tree with ``leaf(path, value)`` in place of each leaf; path: e.g. ``norm/scale``."""
     if tree is None or is_sparse(tree) or hasattr(tree, "dtype"):
         return leaf(path, tree)
     if isinstance(tree, dict):

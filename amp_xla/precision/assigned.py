@@ -1,9 +1,8 @@
-"""Lets operations that read a variable after its assignment use the assigned value, for XLA.
+"""Replaces reads of a variable after its assignment by the assigned value, for XLA.
 
 bert4keras' optimizers assign their moments, and then read them to compute new weights. A cluster of
 XLA reads its variables before it assigns any, so each weight would need further clusters: hundreds
-for BERT-base. Results change by rounding at most, if TensorFlow afterwards computes equal
-terms once.
+for BERT-base. Results can differ by rounding only, because TensorFlow may then merge equal terms.
 """
 
 from __future__ import annotations
@@ -84,13 +83,13 @@ def forwarded(build: Callable[[], List[Any]]) -> List[Any]:
 
 
 def _wait(op: Any, operations: List[Any]) -> None:
-    """Replace the control inputs of ``op``, on which it waits, by ``operations``."""
+    """Let ``op`` wait for ``operations`` instead of its previous control inputs."""
     op._remove_all_control_inputs()
     op._add_control_inputs(list(dict.fromkeys(operations)))
 
 
 def _replace(tensor: Any, value: Any) -> None:
-    """Let all operations that use ``tensor`` use ``value``."""
+    """Let all operations that read ``tensor`` read ``value`` instead."""
     for user in list(tensor.consumers()):
         for i, each in enumerate(user.inputs):
             if each is tensor:

@@ -61,7 +61,8 @@ def own_class(optimizer: Any) -> type:
 def keras_of(optimizer: Any) -> Optional[Any]:
     """Return the Keras of an optimizer: ``tf.keras`` or ``tf_keras``; None for other optimizers.
 
-    Keras 3 counts as None: its ``fit`` uses other methods, so only custom loops can wrap it.
+    Optimizers of Keras 3 also give None: Keras 3's ``fit`` calls other methods, so a wrapped
+    optimizer works in custom training loops only.
     """
     roots = [c.__module__.partition(".")[0] for c in type(optimizer).__mro__]
     if "tf_keras" in roots:
@@ -166,7 +167,7 @@ class OptimizerFacade(Trackable):
         return self.inner.get_slot(variable, name)
 
     def get_config(self) -> Dict[str, Any]:
-        """Return a description for JSON; warn of functions (groups, ...), which it leaves out."""
+        """Return a description for JSON; leave out functions (``groups``, ...), with a warning."""
         left_out = sorted(name for name, value in self._functions.items() if value)
         if left_out:
             warnings.warn(

@@ -17,13 +17,13 @@ KERAS = ("tensorflow", "tensorflow_core", "tf_keras", "keras")
 
 
 class Inner:
-    """Anything with ``apply_gradients``: a ``tf.train`` optimizer or a wrapper around one.
+    """Interface to a ``tf.train`` optimizer, or to any other object with ``apply_gradients``.
 
     Attributes:
       optimizer: the user's object.
       clipping: name of the Keras method by which the optimizer's ``apply_gradients`` clips.
       aggregation: name of the Keras method that sums gradients over replicas.
-      aggregated: argument that tells ``apply_gradients`` not to sum gradients again.
+      aggregated: keyword argument with which ``apply_gradients`` does not sum gradients again.
     """
 
     clipping = ""
@@ -50,7 +50,7 @@ class Inner:
 
     @property
     def clips(self) -> Dict[str, float]:
-        """The optimizer's clipping: any of clipnorm, clipvalue, global_clipnorm."""
+        """The clipping limits that the optimizer has: clipnorm, clipvalue, global_clipnorm."""
         values = {name: getattr(self.optimizer, name, None) for name in CLIPS}
         return {name: float(value) for name, value in values.items() if value}
 
@@ -79,9 +79,9 @@ class Inner:
     def summed(self, pairs: Pairs) -> Pairs:
         """Make sparse gradients dense if the optimizer is one of bert4keras' and does not clip.
 
-        Such an optimizer would make them dense itself, but would first search the distinct rows.
-        Their number differs between batches, and XLA would compile the whole update for each
-        number. To clip, the optimizer needs the rows.
+        Such an optimizer makes them dense itself, but only after a search for distinct rows. The
+        number of distinct rows differs between batches, so XLA would compile the whole update for
+        each number. An optimizer that clips needs sparse gradients.
         """
         owner = _owner(self.optimizer, "_resource_apply_sparse")
         if self.clips or owner is None or not owner.__module__.startswith("bert4keras"):
@@ -126,7 +126,7 @@ class Inner:
 
 
 class KerasInner(Inner):
-    """A Keras OptimizerV2, including bert4keras' optimizers."""
+    """Interface to a Keras OptimizerV2, including bert4keras' optimizers."""
 
     clipping = "_transform_gradients"  # 1.15 clips where it computes gradients
     aggregation, aggregated = "_aggregate_gradients", {"experimental_aggregate_gradients": False}
@@ -157,7 +157,7 @@ class KerasInner(Inner):
 
 
 class NewKerasInner(Inner):
-    """The Keras optimizer of TensorFlow 2.11 and later."""
+    """Interface to an optimizer of Keras' newer kind, which exists from TensorFlow 2.11 on."""
 
     clipping = "_clip_gradients"
     aggregation, aggregated = "aggregate_gradients", {"skip_gradients_aggregation": True}
@@ -180,7 +180,7 @@ class NewKerasInner(Inner):
         if unknown:
             raise ValueError(
                 f"{type(self.optimizer).__name__} was built without {', '.join(unknown)}: Keras' "
-                f"optimizers need all variables before the first group is applied; call "
+                f"optimizers need all variables before the first gradients are applied; call "
                 f"build(all variables) on the LossScaleOptimizer once, before the first step"
             )
 
@@ -191,7 +191,7 @@ def inner_of(optimizer: Any) -> Inner:
     Raises:
       TypeError: it is a class, or has no ``apply_gradients``.
       UnsupportedError: it is one of Keras' newer optimizers in graph mode.
-      ValueError: it would scale the loss, or accumulate gradients, a second time.
+      ValueError: it scales the loss or accumulates gradients itself.
     """
     if isinstance(optimizer, type):
         name = optimizer.__name__
@@ -230,7 +230,7 @@ def inner_of(optimizer: Any) -> Inner:
 
 
 def derived(loss: Any, variables: Sequence[Any], tape: Any = None) -> Pairs:
-    """Return pairs (gradient, variable); a gradient is None if the loss ignores the variable."""
+    """Return pairs (gradient, variable); (None, variable) if the loss does not use the variable."""
     if tape is None:
         return list(zip(tf.gradients(loss, list(variables)), variables))
     return list(zip(tape.gradient(loss, list(variables)), variables))

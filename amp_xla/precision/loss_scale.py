@@ -81,7 +81,7 @@ class _LossScale:
 
 @dataclasses.dataclass(frozen=True)
 class NoOpLossScale(_LossScale):
-    """No scaling: every method returns its argument."""
+    """No scaling: ``scale`` and ``unscale`` return their argument unchanged."""
 
     kind = "none"
 
@@ -192,9 +192,11 @@ LossScale = Union[NoOpLossScale, StaticLossScale, DynamicLossScale]
 
 
 def from_spec(spec: Any) -> Any:
-    """Return a loss scale from its ``spec()``, a number, ``"dynamic"``, None or a loss scale.
+    """Return the loss scale that ``spec`` describes.
 
-    TensorFlow's ``FixedLossScale`` and ``DynamicLossScale`` count as loss scales.
+    Args:
+      spec: a loss scale (also TensorFlow's ``FixedLossScale`` and ``DynamicLossScale``), the result
+        of its method ``spec()``, a number, ``"dynamic"``, or None for no scaling.
 
     Raises:
       ValueError: ``spec`` is none of these.
@@ -272,6 +274,6 @@ def whole_number(name: str, value: Any, least: int, unit: str) -> int:
 def check_scale(
     name: str, value: Any, low: float = SMALLEST_SCALE, high: float = LARGEST_SCALE
 ) -> None:
-    """Raise ValueError for a number outside [low, high]; tensors and JAX's arrays pass."""
+    """Raise ValueError for a number outside [low, high]; do not check tensors or JAX's arrays."""
     if isinstance(value, (int, float, np.generic)) and not low <= float(value) <= high:
         raise ValueError(f"{name} is {float(value)}; allowed: {low} to {high}")

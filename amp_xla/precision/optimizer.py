@@ -41,7 +41,7 @@ Group = Tuple[Callable[[Any], bool], Any]
 
 
 class LossScaleOptimizer(OptimizerFacade):
-    """An optimizer with loss scaling, which skips steps that are not finite and counts them.
+    """An optimizer with loss scaling. It skips and counts steps with a non-finite gradient.
 
     Args:
       inner: a ``tf.train`` optimizer, a Keras optimizer (OptimizerV2, bert4keras', the newer
@@ -52,17 +52,18 @@ class LossScaleOptimizer(OptimizerFacade):
         ``apply_gradients`` if a step has several). ``inner`` clips afterwards.
       groups: pairs (predicate, optimizer). A variable belongs to the first group whose predicate is
         true for it, or to ``inner`` if there is none. All groups share one decision.
-      agreement: function that maps this rank's boolean scalar "all finite" to that of all ranks;
-        see ``amp_xla.precision.agreement``. None: each rank decides alone. ``auto``: Horovod's if
-        it has several ranks, or else None. Replicas of a ``tf.distribute`` strategy always agree.
+      agreement: function that gets a boolean scalar, true if this rank's gradients are finite, and
+        returns one that is true if those of all ranks are; see ``amp_xla.precision.agreement``.
+        None: each rank decides alone. ``auto``: Horovod's agreement if Horovod has several ranks,
+        else None. Replicas of a ``tf.distribute`` strategy always agree.
       reduce: function from a gradient to its mean over ranks, or a ``Reduction``; for ``minimize``
         and ``compute_gradients``. None if ``inner`` reduces or there is one rank.
       model_parallel: predicate that is true for a variable that exists on this rank alone. Its
         gradient counts in the decision and is not reduced.
       accumulate: micro-batches per update. Each ``minimize`` or ``apply_gradients`` adds one; the
         last one of a window reduces the mean gradient over ranks, checks it and updates. The loss
-        scale is constant within a window. Recipes save between windows; a checkpoint of a script's
-        ``Run`` within a window contains its sums.
+        scale is constant within a window. Recipes save between windows. The ``Run`` of a script
+        may save within a window; its checkpoint then contains the sums of this window.
       recompute: compute bert4keras' transformer layers again in the backward pass, in v1 graphs;
         see ``amp_xla.graph.recompute``.
       warn_after: number of successive skipped steps at the minimum scale before a warning; 0 turns
@@ -76,10 +77,10 @@ class LossScaleOptimizer(OptimizerFacade):
       skipped_steps: int64 variable, steps skipped for a non-finite gradient.
       gradients_finite: decision of the last step built, a boolean scalar; a tensor in a graph.
       gradients: pairs (unscaled gradient, variable) of the last step built in a v1 graph.
-      window: the sums of ``accumulate``, or None.
+      window: ``Window`` with the sums of ``accumulate``; None if ``accumulate`` is 1.
       gradient_norm: float32 scalar, global L2 norm after unscaling and before clipping, of the
-        last step built in a v1 graph. With model-parallel variables it is a sum over ranks, so
-        either all ranks must fetch it or none.
+        last step built in a v1 graph. With model-parallel variables it includes a sum over
+        ranks, so either all ranks must fetch it or none.
 
     Raises:
       TypeError: ``inner`` is not an optimizer.
@@ -155,7 +156,7 @@ class LossScaleOptimizer(OptimizerFacade):
         return object.__new__(facade.concrete(cls, inner_of(inner)))
 
     def _track(self) -> None:
-        """Name the objects that checkpoints hold."""
+        """Register the objects that checkpoints hold, each with a name."""
         self._optimizer = self.inner  # Keras' own methods look for it under this name
         self._trackable = tf.Module()  # some base classes track this instead of self
         children = {f"group_{i}": inner.optimizer for i, (_, inner) in enumerate(self._groups[:-1])}
@@ -169,7 +170,7 @@ class LossScaleOptimizer(OptimizerFacade):
 
     @property
     def loss_scale(self) -> Any:
-        """The current scale: a float32 scalar tensor; in a v1 graph, the one of this step."""
+        """The current scale, a float32 scalar tensor; in a v1 graph, always the same tensor."""
         return self._steps.loss_scale
 
     @property
@@ -186,7 +187,8 @@ class LossScaleOptimizer(OptimizerFacade):
         """Return the loss to differentiate, ``loss * loss_scale`` in float32; this starts a step.
 
         Args:
-          loss: a floating tensor, or a function without arguments that returns one.
+          loss: a floating tensor, or a function without arguments that returns one; the result is
+            of the same kind.
         """
         if callable(loss):
             return lambda: self.get_scaled_loss(loss())
@@ -264,7 +266,7 @@ class LossScaleOptimizer(OptimizerFacade):
         name: Optional[str] = None,
         experimental_aggregate_gradients: bool = True,
     ) -> Any:
-        """Apply unscaled gradients if the step is finite; count and adjust the scale, once.
+        """Apply unscaled gradients if all are finite. Once per step, count it and adjust the scale.
 
         Args:
           grads_and_vars: pairs; None gradients are dropped.

@@ -22,7 +22,7 @@ KEYS = ("p", "params", "c", "compute", "o", "output")  # the first letter says w
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Policy:
-    """A triple of dtypes, with casts of floating leaves of any tree.
+    """Three dtypes, and methods that cast the floating leaves of a tree to one of them.
 
     Attributes:
       param_dtype: dtype of variables, the master weights.
@@ -59,11 +59,11 @@ class Policy:
         return _cast(tree, self.names[0])
 
     def cast_to_compute(self, tree: T) -> T:
-        """Cast like ``cast_to_param``, to the compute dtype."""
+        """Cast like ``cast_to_param``, but to the compute dtype."""
         return _cast(tree, self.names[1])
 
     def cast_to_output(self, tree: T) -> T:
-        """Cast like ``cast_to_param``, to the output dtype."""
+        """Cast like ``cast_to_param``, but to the output dtype."""
         return _cast(tree, self.names[2])
 
     def with_output_dtype(self, output_dtype: Any) -> Policy:
@@ -88,7 +88,7 @@ def _cast(tree: T, dtype: str) -> T:
 def get_policy(name: Any) -> Policy:
     """Return the policy that a string describes; a ``Policy`` is returned unchanged.
 
-    The grammar, with spaces anywhere between words:
+    The grammar (spaces between words are ignored):
 
     - ``c=f16``: keys are ``p``/``params``, ``c``/``compute``, ``o``/``output``. By default params
       are float32, compute equals params, and output equals compute.
@@ -133,7 +133,7 @@ def cast_to_half(tree: T) -> T:
 
 
 def full_precision(function: Callable[..., Any], output_dtype: Any = None) -> Callable[..., Any]:
-    """Return a function or layer that computes in float32.
+    """Return a function that calls ``function`` with floating arguments cast to float32.
 
     Args:
       function: any callable on arrays or tensors, e.g. a softmax.
@@ -174,10 +174,10 @@ class PolicyRules:
         object.__setattr__(self, "rules", rules)
 
     def policy_for(self, name: str) -> Policy:
-        """Return the policy of the layer or parameter of this name."""
+        """Return the policy for a layer or parameter with this name."""
         matching = (p for pattern, p in self.rules if re.search(pattern, name, re.IGNORECASE))
         return next(matching, self.default)
 
     def cast_to_compute(self, tree: Any) -> Any:
-        """Cast each leaf of nested dicts by the rule for its path, e.g. ``encoder/norm/scale``."""
+        """Cast each leaf of a tree by the policy for its path, e.g. ``encoder/norm/scale``."""
         return arrays.map_with_path(lambda path, x: self.policy_for(path).cast_to_compute(x), tree)

@@ -1,4 +1,4 @@
-"""A training step in TensorFlow: scaled, unscaled, checked once; clipped and applied, or skipped.
+"""A training step in TensorFlow: scale, unscale, check once; then clip and apply, or skip.
 
 All groups of variables in a step share one decision and one adjustment of the loss scale.
 """
@@ -31,21 +31,21 @@ Norm = Callable[[], Any]
 
 @dataclasses.dataclass(eq=False)
 class Step:
-    """A step under construction: Python objects only, nothing in the graph.
+    """State of a step while its operations are being built.
 
     Attributes:
       scale: the float32 scale of the whole step.
       scaled: whether a loss of this step was scaled.
       unscaled: gradients that were unscaled.
-      tested: gradients that ``tests`` or ``finite`` covers.
+      tested: gradients whose test is in ``tests`` or already in ``finite``.
       tests: boolean scalars that ``finite`` does not include yet.
       finite: boolean scalar, whether all gradients are finite; None before the first group is
         applied.
       variables: variables applied so far.
       norm: function that builds the global norm of the last group applied.
       applied: operations of the groups applied so far, in order; empty eagerly.
-      shared: optimizer -> pairs (variable, value before the first group), for its variables that
-        each ``apply_gradients`` advances, such as ``iterations``.
+      shared: optimizer -> pairs (variable, value before the first group) of the optimizer's
+        variables that each ``apply_gradients`` call advances, such as ``iterations``.
     """
 
     scale: Any
@@ -60,7 +60,7 @@ class Step:
     shared: Dict[Any, List[Tuple[Any, Any]]] = dataclasses.field(default_factory=dict)
 
     def test(self, gradients: Sequence[Any]) -> None:
-        """Let the decision whether to skip the step also test these gradients, each once."""
+        """Add a test of these gradients, each once, to the decision whether to skip the step."""
         known = {id(g) for g in self.tested}
         untested = [g for g in gradients if id(g) not in known]
         if untested:
@@ -70,7 +70,7 @@ class Step:
 
 @dataclasses.dataclass(eq=False)
 class Steps:
-    """The step under construction of each graph and replica; scales, unscales and applies it.
+    """Steps that are being built, one per graph and replica, and the methods that build them.
 
     Attributes:
       state: variables of the loss scale.
@@ -91,7 +91,7 @@ class Steps:
 
     @property
     def loss_scale(self) -> Any:
-        """float32 scalar tensor; in a v1 graph, the whole step uses the same tensor."""
+        """The loss scale, a float32 scalar tensor; in a v1 graph, always the same tensor."""
         if not in_v1_graph():
             return self.state.loss_scale
         scales = self._stored("_amp_xla_scales")
@@ -127,7 +127,7 @@ class Steps:
         return self.current()
 
     def of(self, variables: Sequence[Any]) -> Step:
-        """Return the step that applies ``variables`` next; each step applies them once."""
+        """Return the current step; if it has already applied one of ``variables``, a new step."""
         applied = {id(v) for v in self.current().variables}
         if any(id(v) in applied for v in variables):
             self.close()
@@ -158,8 +158,8 @@ class Steps:
         if step.finite is not None and step.scaled:
             raise RuntimeError(
                 "get_unscaled_gradients was called after apply_gradients in the same step: the "
-                "first group was checked without these gradients. Unscale every group first, then "
-                "apply; or start the next step with get_scaled_loss"
+                "gradients applied first were checked without these. Unscale all gradients first, "
+                "then apply; or start the next step with get_scaled_loss"
             )
         done = {id(g) for g in step.unscaled if g is not None}
         if step.finite is None and any(id(g) in done for g in tf.nest.flatten(list(grads))):
@@ -178,8 +178,8 @@ class Steps:
     ) -> Any:
         """Apply the gradients of one group of variables if the step is finite.
 
-        The first group of a step decides for all groups. A later group alone is skipped if its
-        gradients became non-finite after they were unscaled.
+        The first group of a step decides for all groups. If gradients of a later group became
+        non-finite after they were unscaled, only this group is skipped.
 
         Args:
           step: the step under construction; this call sets its ``finite``, ``norm``, ``applied``.
@@ -253,7 +253,7 @@ class Steps:
         return operation
 
     def _decide(self, step: Step, parts: Parts, norm: Norm) -> None:
-        """Set ``finite``: whether all ``tests`` hold, on all ranks and replicas."""
+        """Set ``step.finite`` to whether all ``step.tests`` are true on all ranks and replicas."""
         if self.global_clipnorm is not None or any("global_clipnorm" in i.clips for i, _ in parts):
             # Finite gradients can have an infinite norm, and clipping by it makes NaN.
             step.tests.append(tf.is_finite(norm()))
@@ -288,7 +288,7 @@ def global_norm(
     Args:
       grads: unscaled gradients.
       local: for each gradient, whether its variable exists on this rank alone.
-      total: sums a float32 scalar over ranks, so that all of them get one norm.
+      total: function that sums a float32 scalar over ranks, so that all ranks get the same norm.
     """
 
     @functools.lru_cache(maxsize=None)
@@ -339,7 +339,7 @@ class Monitor:
 
     Args:
       spec: the loss scale.
-      patience: skipped steps in a row, at the minimum, before it warns.
+      patience: skipped steps in a row at the minimum scale before the warning.
 
     Attributes:
       layer: name of a weight of a layer that updates variables in its forward pass, or empty.
@@ -351,7 +351,7 @@ class Monitor:
         self.layer = ""
 
     def __call__(self, scale: Any, applied_steps: Any) -> Any:
-        """Count a skipped step."""
+        """Count a skipped step, and warn if necessary."""
         if self._applied != applied_steps:  # a step that was applied ends the streak
             self._applied, self._streak = int(applied_steps), 0
         self._count += 1
@@ -360,7 +360,8 @@ class Monitor:
         if self._count == 1 and self.layer:
             self._warn(
                 f"a skipped step in eager code: the layer of {self.layer} has updated its moving "
-                f"averages in the forward pass; fit in graph mode (import amp_xla.setup) undoes it"
+                f"averages in the forward pass; in graph mode (import amp_xla.setup), fit updates "
+                f"them in applied steps only"
             )
         if self._minimum is None and self._count in (1, 10, 100, 1000, 10000):
             advice = 'lower the scale or use loss_scale="dynamic"'
@@ -383,7 +384,7 @@ class Monitor:
 
 
 def _after(operations: List[Any], later: Callable[[], List[Any]]) -> Any:
-    """Run ``later`` after ``operations``; return a tensor True, as each branch must."""
+    """Run ``later`` after ``operations``; return a True tensor, as ``tf.cond`` branches must."""
     with tf.control_dependencies([op for op in operations if op is not None]):
         last = later()
     with tf.control_dependencies([op for op in operations + last if op is not None]):

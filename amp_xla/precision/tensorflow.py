@@ -65,7 +65,7 @@ def nan_gradient_if_not_finite(loss: Any) -> Any:
 
 
 def as_tensor(gradient: Any) -> Any:
-    """Return a gradient, as float32 if it has Python numbers or half precision."""
+    """Return a gradient; convert Python numbers and half precision to float32."""
     parts = tf.nest.flatten(gradient)
     if parts and all(isinstance(part, (int, float)) for part in parts):
         return tf.convert_to_tensor(gradient, tf.float32)
@@ -74,7 +74,7 @@ def as_tensor(gradient: Any) -> Any:
 
 
 def variable_of(tensor: Any) -> Any:
-    """Return the operation of a handle's or reference's variable, also in a branch or a loop."""
+    """Return the operation of a handle's or reference's variable, outside of branches and loops."""
     while tensor.op.type.endswith(("Switch", "Enter")) or (  # RefSwitch, too
         tensor.op.type == "Identity" and tensor.dtype == tf.resource
     ):
@@ -83,7 +83,7 @@ def variable_of(tensor: Any) -> Any:
 
 
 def dense(gradient: Any) -> Any:
-    """Return ``IndexedSlices`` as a dense gradient, equal rows summed; others unchanged."""
+    """Make ``IndexedSlices`` dense: sum rows with the same index; return others unchanged."""
     if not isinstance(gradient, tf.IndexedSlices) or gradient.dense_shape is None:
         return gradient
     return tf.math.unsorted_segment_sum(gradient.values, gradient.indices, gradient.dense_shape[0])
@@ -131,7 +131,7 @@ class LossScaleVariables(tf.Module):
         return self.scale_variable.read_value()
 
     def at(self, scale: Any) -> Any:
-        """Return a ``StaticLossScale`` of a tensor, or ``NoOpLossScale`` if nothing is scaled."""
+        """Return a loss scale of value ``scale``, or ``NoOpLossScale`` if nothing is scaled."""
         no_scaling = isinstance(self.spec, loss_scale.NoOpLossScale)
         return self.spec if no_scaling else loss_scale.StaticLossScale(scale)
 
@@ -162,8 +162,8 @@ class Window:
 
     A window of micro-batches is one step, with one finite check. It updates the variables that got
     a gradient in any of its micro-batches. Zeros are assigned to the sums after each window.
-    (bert4keras multiplies by 0: after one infinite micro-batch its sums are NaN forever.) So sums
-    are zero between updates, and checkpoints do not contain them. Sparse gradients are summed in
+    (bert4keras multiplies by 0: after one infinite micro-batch its sums are NaN forever.) Between
+    windows the sums are zero, and checkpoints do not contain them. Sparse gradients are summed in
     dense variables. A window that is skipped restores the variables given to ``keep``.
 
     Args:
@@ -186,7 +186,7 @@ class Window:
 
     @property
     def state_variables(self) -> List[Any]:
-        """The counts (int64), sums and copies built so far: all zero between updates."""
+        """The counts (int64), sums and copies built so far: all zero between windows."""
         return [self.micro_step, self._copied, *self._runs, *self._arrays]
 
     @property
@@ -203,15 +203,17 @@ class Window:
             self._rebuild()
 
     def add(self, pairs: Pairs, at_end: Callable[[Pairs], Any]) -> Any:
-        """Add unscaled gradients of a micro-batch; ``at_end`` gets the means of a window.
+        """Add the gradients of a micro-batch to the sums; call ``at_end`` if it is a window's last.
 
         Args:
-          pairs: gradients and variables.
-          at_end: function from pairs (mean gradient, variable) to (finite, norm), called by the
-            last micro-batch of a window. For the others, ``add`` returns (True, 0).
+          pairs: unscaled gradients and variables.
+          at_end: function from pairs (mean gradient, variable) to (finite, norm).
+
+        Returns:
+          The result of ``at_end``, or (True, 0) if the micro-batch is not the last of a window.
 
         Raises:
-          ValueError: a ``tf.function`` that was traced before cannot update a new variable.
+          ValueError: a variable is new, and a ``tf.function`` that was traced earlier lacks it.
         """
         variables = [v for _, v in pairs]
         kind = tuple(sorted(map(id, variables)))
@@ -235,7 +237,10 @@ class Window:
         return result
 
     def _rebuild(self) -> None:
-        """Give operations that were built earlier new inputs, which cover new variables, too."""
+        """Build the operations of each micro-batch again, so that they cover new variables.
+
+        The results that were returned earlier are redirected to the new operations.
+        """
         for build, results in self._built:
             for old, replacement in zip(results, build()):
                 old.op._update_input(0, replacement)
@@ -320,7 +325,7 @@ def _add(total: Any, gradient: Any) -> Any:
 
 
 def _assign(condition: Any, pairs: Pairs) -> List[Any]:
-    """Assign the second variable of each pair to the first, if the condition is true."""
+    """If the condition is true, assign to each pair's first variable the value of its second."""
     if not pairs:
         return []
 

@@ -1,8 +1,8 @@
 """Leaves out updates of layers, such as BatchNormalization's moving averages, in skipped steps.
 
 In a v1 graph, layers create these updates before the optimizer creates its operations, and sessions
-may have run them. So the updates stay unchanged, and the step runs copies of them in a branch of
-its decision.
+may have run them. So the updates stay unchanged, and the step runs copies of them, in a branch
+for applied steps only.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ class Updates(list):
 
     Args:
       operations: operations of the optimizer.
-      gate: gets the updates of layers; returns operations to run instead, skipped with the step.
+      gate: function from the updates of layers to operations that replace them; only applied steps
+        run the replacements.
     """
 
     def __init__(self, operations: Iterable[Any], gate: Callable[[Sequence[Any]], List[Any]]):
@@ -100,7 +101,7 @@ def if_applied(
 
 @contextlib.contextmanager
 def apart() -> Iterator[List[Any]]:
-    """Within the block, let operations not wait for updates of layers; yield these updates."""
+    """Within the block, remove control dependencies on updates of layers; yield these updates."""
     graph, updates = tf.get_default_graph(), []
     waits = list(graph._current_control_dependencies()) if in_v1_graph() else []
     if waits and graph._get_control_flow_context() is None:

@@ -18,7 +18,7 @@ TF2_IMAGE = "nvcr.io/nvidia/tensorflow:25.02-tf2-py3"
 
 
 def checkout() -> Optional[str]:
-    """Return the path of the running checkout, as typed here; None for an installed package."""
+    """Return the path of this checkout, quoted for a shell; None for an installed package."""
     runs = (ROOT / "Makefile").is_file() and not _SCRIPT.is_file()
     return shortest(ROOT) if runs else None
 
@@ -31,7 +31,7 @@ def shortest(path: Path) -> str:
 
 
 def in_own_environment() -> bool:
-    """Return whether ``./amp-xla`` has built the environment of this Python."""
+    """Return whether this Python belongs to an environment that ``./amp-xla`` has built."""
     return Path(sys.prefix).parent == ROOT / ".venvs"
 
 
@@ -46,7 +46,7 @@ def program() -> str:
 
 
 def as_typed(text: str) -> str:
-    """Return a message with its ``amp-xla``, ``make`` and ``pip`` commands as typed here."""
+    """Return a message with its ``amp-xla``, ``make`` and ``pip`` commands changed to work here."""
     folder = checkout()
     if folder not in (None, "."):
         text = re.sub(r"\bmake (?=env|docker-|train\b)", lambda _: f"make -C {folder} ", text)

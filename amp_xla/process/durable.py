@@ -1,7 +1,7 @@
 """File operations that survive a kill or a power cut: complete, or as if never started.
 
-Each operation is one call of this module's ``os``, so that a test can stop the process before and
-after it.
+They change files through this module's ``os``, so that a test can stop the process before and after
+each call.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ TEMPORARY = ".tmp-"
 
 
 def sha256(file: Union[Path, BinaryIO]) -> str:
-    """Return the SHA-256 of a file's content in hexadecimal; the file may be open."""
+    """Return the SHA-256 of a file's content in hexadecimal; ``file``: a path or an open file."""
     if isinstance(file, Path):
         with open(str(file), "rb") as opened:
             return sha256(opened)
@@ -41,7 +41,7 @@ def sync(path: Path) -> None:
 def own(path: Path) -> None:
     """Set a file's mode to what the umask allows; wait until the file is on the disk.
 
-    Needed for files of safetensors, which only their owner can read.
+    Needed because safetensors writes files that only their owner can read.
     """
     mask = os.umask(0o077)  # there is no other way to read it
     os.umask(mask)

@@ -29,9 +29,9 @@ _USER_ERRORS = frozenset(
 def guard() -> None:
     """Let SIGINT and SIGUSR1 end the process during the imports, when there is nothing to clean up.
 
-    Python would raise KeyboardInterrupt, which the import of an extension module may swallow, and
-    SIGUSR1 would give another exit code than 0. The launcher starts ranks with SIGINT blocked;
-    this call unblocks it.
+    Without this call, SIGINT raises KeyboardInterrupt, which the import of an extension module may
+    swallow, and the exit code after SIGUSR1 is not 0. The launcher starts ranks with SIGINT
+    blocked; this call unblocks it.
     """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -36,7 +36,7 @@ Kind = Any  # a type, ``Whole``, or [str] for a list of texts; in fields also a 
 
 
 def encode(value: Any) -> bytes:
-    """Return the content of a JSON file."""
+    """Return a value as the content of a JSON file."""
     text = json.dumps(value, ensure_ascii=False, indent=1)
     # Bytes that are not UTF-8, such as of the working folder's name, and halves of surrogate pairs
     # become JSON's escapes.
@@ -57,7 +57,7 @@ def decode(data: bytes, kind: Kind = dict) -> Any:
     except RecursionError:
         raise ValueError("JSON nested too deep") from None
     if not _fits(value, kind):
-        raise ValueError(f"{NAMES[type(value)]}; {_words(kind)} in JSON is needed")
+        raise ValueError(f"the JSON value is {NAMES[type(value)]}; needed: {_words(kind)}")
     level: List[Any] = [value]
     for _ in range(_DEEPEST):
         groups = (v.values() if isinstance(v, dict) else v for v in level)
@@ -96,7 +96,7 @@ def read(
 
 
 def require(values: Mapping[str, Any], kinds: Mapping[str, Kind], prefix: str = "") -> None:
-    """Raise ValueError if a field of ``values`` is missing or not of its kind in ``kinds``."""
+    """Raise ValueError if ``values`` lacks a field of ``kinds``, or has one of another kind."""
     for name, allowed in kinds.items():
         if name not in values:
             raise ValueError(f"{prefix}{name} is missing")

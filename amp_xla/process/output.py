@@ -19,9 +19,9 @@ _CONTROLS = re.compile(
 
 
 def printable(text: Any, allowed: str = "") -> str:
-    r"""Return text from files and folders with control characters escaped, e.g. ``\x1b``.
+    r"""Return text with control characters escaped, e.g. as ``\x1b``, except those in ``allowed``.
 
-    Characters in ``allowed`` stay. Terminals obey escape sequences; a line break splits a line.
+    Text from files could otherwise send commands to the terminal, or start a new line.
     """
     return "".join(
         c
@@ -69,14 +69,14 @@ def flush() -> None:
 
 
 def require() -> None:
-    """Raise AmpXlaError if standard output is closed, before answers are computed for it."""
+    """Raise AmpXlaError if standard output is closed; call this before computing answers."""
     if "stdout" in CLOSED:
         raise AmpXlaError("standard output is closed, so the answers cannot be printed")
 
 
 @contextlib.contextmanager
 def messages() -> Iterator[None]:
-    """Run a block that prints to standard error; ignore errors, e.g. of an ended terminal."""
+    """Run a block that prints to standard error; ignore errors, e.g. of a closed terminal."""
     try:
         yield
     except BrokenPipeError:

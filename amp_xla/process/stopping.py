@@ -33,7 +33,7 @@ class Stopped(KeyboardInterrupt):
 
 
 class Interrupted(SystemExit, KeyboardInterrupt):
-    """SIGINT stopped a script: a KeyboardInterrupt, or an exit code if nobody catches it."""
+    """SIGINT stopped a script. It is a KeyboardInterrupt; if not caught, it sets the exit code."""
 
 
 def interactive() -> bool:
@@ -163,7 +163,7 @@ class SignalWatch:
 
 
 def _forget_in_child() -> None:
-    """Restore the usual handlers in a forked process: a pool ends its workers by SIGTERM."""
+    """Restore the usual handlers in a forked process, as a pool ends its workers by SIGTERM."""
     for number in _NUMBERS:
         if isinstance(getattr(signal.getsignal(number), "__self__", None), SignalWatch):
             usual = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
@@ -188,7 +188,7 @@ os.register_at_fork(before=_hold, after_in_parent=_release, after_in_child=_rele
 
 @contextlib.contextmanager
 def temporary_folder(prefix: str, parent: Optional[str] = None) -> Iterator[Path]:
-    """Create a folder; delete it after the block, also if a signal ends the process before."""
+    """Create a folder; delete it at the end of the block, or when a signal ends the process."""
     name = tempfile.mkdtemp(prefix=prefix, dir=parent)
     _temporary.add(name)
     try:

@@ -55,7 +55,7 @@ def world() -> World:
 
 
 def stop_with_launcher() -> None:
-    """Send this process SIGTERM when its launcher has ended, which closes standard input."""
+    """Send this process SIGTERM if standard input closes, because its launcher has ended."""
     if not os.environ.get(ENDS_WITH_STDIN):
         return
 
@@ -68,13 +68,13 @@ def stop_with_launcher() -> None:
 
 
 def meet(place: World) -> None:
-    """Wait until all ranks have started; ``hvd.init`` aborts if one is about 30 seconds late.
+    """Wait until all ranks have started, because ``hvd.init`` aborts if one is 30 seconds late.
 
     A host may import TensorFlow from a slow disk. The ranks meet at Horovod's rendezvous server.
     mpirun has no such server, and waits for all ranks itself.
 
     Raises:
-      AmpXlaError: a rank has not started, or the server has ended.
+      AmpXlaError: a rank has not started in time, or the server has ended.
     """
     if not _address():
         return
@@ -91,7 +91,7 @@ def meet(place: World) -> None:
 
 
 def announce(place: World) -> None:
-    """Tell the launcher that this rank trains and from now on stops together with the others."""
+    """Tell the launcher that this rank trains: from now on, all ranks agree on when to stop."""
     if place.size > 1 and _address():
         with contextlib.suppress(OSError):  # the launcher was killed
             _status("PUT", TRAINING, place.rank, b"yes")

@@ -127,7 +127,7 @@ def figure(
 
     Args:
       summary: description of the curves for screen readers.
-      marks: (run, skipped steps) pairs.
+      marks: pairs of a run's index and its skipped steps.
       log: whether the y axis may be logarithmic.
       steps: end of the x axis, the same for all figures of a page.
     """
@@ -182,7 +182,7 @@ def _path(x: np.ndarray, y: np.ndarray, steps: bool = False) -> str:
 
 
 def _dots(x: np.ndarray, y: np.ndarray) -> str:
-    """Return a path of lines of length 0, which are dots, because line ends are drawn round."""
+    """Return a path of lines of length 0; they look like dots, because line ends are round."""
     if len(x) > 60:
         return ""
     return "".join(f"M{a:.1f} {b:.1f}h0" for a, b in zip(x * _SIZE, y * _SIZE))

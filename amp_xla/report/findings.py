@@ -114,7 +114,7 @@ def _precision(run: Record) -> Tuple[str, str, str]:
 
 
 def words(field: str) -> str:
-    """Return the name of a logged field for readers: ``dev_macro_f1`` -> ``dev macro F1``."""
+    """Return the readable name of a logged field: ``dev_macro_f1`` -> ``dev macro F1``."""
     return field.replace("_", " ").replace("f1", "F1")
 
 

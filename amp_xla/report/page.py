@@ -36,7 +36,7 @@ def write_run(run: Path) -> None:
 
 
 def render(runs: Sequence[Record]) -> str:
-    """Return the page of one run, or of several overlaid."""
+    """Return the page of one run, or of several runs in the same figures."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(str(_TEMPLATES)), autoescape=True,
         undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True,

@@ -37,8 +37,8 @@ class Record:
 
     Attributes:
       name: name on the page, unique among the page's runs.
-      config: ``config.json`` without the options ``run``.
-      process: ``run.json``.
+      config: content of ``config.json``, without its field ``run``.
+      process: content of ``run.json``.
       state: ``running``, ``done``, ``stopped``, ``failed``, ``killed`` or ``empty``.
       train, dev: field of ``metrics.jsonl`` -> float64 [lines]; NaN for lines without the field.
       evaluations: results of ``amp-xla evaluate`` by the name of their folder.

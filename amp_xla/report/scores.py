@@ -1,4 +1,4 @@
-"""Scores of predictions on labelled samples, in training and of ``amp-xla evaluate --file``."""
+"""Scores of predictions on labelled samples, for training and ``amp-xla evaluate --file``."""
 
 from __future__ import annotations
 
@@ -55,7 +55,10 @@ def per_label(confusion: np.ndarray) -> Dict[str, np.ndarray]:
 
 
 def of_counts(counts: np.ndarray) -> Dict[str, np.ndarray]:
-    """Return ``per_label``'s result from counts: correct, predicted, true, int64 [labels, 3]."""
+    """Return precision, recall, F1 and support of each label, as ``per_label`` does.
+
+    A row of ``counts``, int64 [labels, 3], has the numbers of correct, predicted and true samples.
+    """
     right, found, support = counts.T
     return {
         "precision": _ratio(right, found),
@@ -137,7 +140,8 @@ def best_threshold(labels: np.ndarray, scores: np.ndarray) -> Tuple[float, float
 def mcnemar(first: int, second: int) -> float:
     """Return McNemar's exact two-sided p-value for two runs.
 
-    ``first`` and ``second``: number of samples that only the first or only the second gets right.
+    ``first`` is the number of samples that only the first run gets right, ``second`` the number
+    that only the second run gets right.
     """
     total = first + second
     logs = [

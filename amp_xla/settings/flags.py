@@ -53,7 +53,7 @@ def environment(
     tf2: bool = False,
     cache: str = "",
 ) -> Dict[str, str]:
-    """Return the variables to set for ``settings``, by name.
+    """Return the environment variables to set for ``settings``, by name.
 
     Args:
       gpu: False adds the flag that XLA needs on a CPU.

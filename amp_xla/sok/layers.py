@@ -37,7 +37,7 @@ class _Embedding(tf.keras.layers.Layer):
 
     @property
     def embedding_variable(self) -> Any:
-        """Return the rows of this rank, float32 [rows of this rank, width]."""
+        """Return the variable with this rank's rows of the table, float32 [rows, width]."""
         if not self.built:
             self.build(None)
         return self._table
@@ -64,12 +64,15 @@ class _Embedding(tf.keras.layers.Layer):
         super().build(input_shape)
 
     def _computed(self, vectors: Any) -> Any:
-        """Cast to the compute dtype, or to float32 if it is an integer dtype (TensorFlow 1.15)."""
+        """Cast to the compute dtype; if that is an integer dtype (TensorFlow 1.15), to float32."""
         dtype = tf.as_dtype(getattr(self, "_compute_dtype", None) or tf.float32)
         return tf.cast(vectors, dtype if dtype.is_floating else tf.float32)
 
     def _vectors(self, keys: Any, slots: Any) -> Any:
-        """Return vectors [N, width] of int keys [N]; an error names the ``slots``, int64 [N]."""
+        """Return the vectors, float32 [N, width], of the ids ``keys``, int [N].
+
+        ``slots``, int64 [N], has the slot of each id, for the message if an id is out of range.
+        """
         ids = tf.cast(keys, tf.int64)
         known = tf.logical_and(ids >= 0, ids < self.rows.height)
         wrong_slots, wrong_ids = (tf.boolean_mask(x, ~known) for x in (slots, ids))
@@ -82,7 +85,7 @@ class _Embedding(tf.keras.layers.Layer):
 
 
 class DistributedEmbedding(_Embedding):
-    """Lookup of the vectors of each slot's ids; combines them into one vector per slot.
+    """Layer that looks up the vectors of each slot's ids and combines them into one per slot.
 
     Args:
       combiner: ``sum`` or ``mean`` over the ids of a slot; an empty slot gives zeros.
@@ -93,7 +96,8 @@ class DistributedEmbedding(_Embedding):
         ids, of any integer dtype. Ids are row numbers, so hash the values first.
       embedding_initializer: initializer of this rank's rows; None = uniform, with values that
         do not depend on the number of ranks.
-      vocabulary_size: number of rows of the whole table, if not a multiple of the number of ranks.
+      vocabulary_size: number of rows of the whole table; None = ``max_vocabulary_size_per_gpu``
+        times the number of ranks.
       seed: seed of the initial values.
       average_gradients: average gradients over ranks. Set it to False if each rank's loss is its
         share of the mean over the whole batch, as in this project's training loop.
@@ -135,7 +139,7 @@ class DistributedEmbedding(_Embedding):
 
 
 class All2AllDenseEmbedding(_Embedding):
-    """Lookup of a fixed number of ids per slot, one vector per id.
+    """Layer that looks up one vector per id, for a fixed number of ids per slot.
 
     Args:
       nnz_per_slot: number of ids per slot; the other arguments are ``DistributedEmbedding``'s.

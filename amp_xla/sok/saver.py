@@ -61,7 +61,10 @@ def _assign(variable: Any, function: Callable[..., Any], *inputs: Any) -> Any:
 
 
 def write_rows(folder: Path, name: str, tensors: Mapping[str, Any]) -> None:
-    """Write tensors with this rank's rows to a file in ``folder``; wait until it is on disk."""
+    """Write tensors with this rank's rows to a file in ``folder``; wait until it is on disk.
+
+    Rank 0 also deletes older files of this name that another number of ranks wrote.
+    """
     rank, size = ranks.place()
     path = folder / f"{name}-{rank}-of-{size}.safetensors"
     temporary = folder / f"{durable.TEMPORARY}{path.name}"
@@ -83,8 +86,8 @@ def read_rows(folder: Path, name: str, tensor: str, rows: table.Rows) -> Any:
     if len(files) != 1:
         counts = ", ".join(map(str, sorted(files))) or "none"
         raise AmpXlaError(
-            f"{folder} needs files {name}-RANK-of-RANKS.safetensors with the same RANKS; found "
-            f"RANKS: {counts}"
+            f"{folder} needs files {name}-RANK-of-RANKS.safetensors with one value of RANKS; "
+            f"found: {counts}"
         )
     ((count, paths),) = files.items()
     missing = [f"{name}-{n}-of-{count}.safetensors" for n in range(count) if n not in paths]
@@ -152,7 +155,7 @@ class TableShards:
         write_rows(folder, _FILES, tensors)
 
     def read(self, folder: Path, weights_only: bool = False) -> None:
-        """Read this rank's rows from files of any number of ranks; see ``read_rows``."""
+        """Read the rank's rows of tables and, unless ``weights_only``, slots; see ``read_rows``."""
         session = backend.session()
         for name, variable, rows in self._parts():
             if weights_only and not self.holds(variable):

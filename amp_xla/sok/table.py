@@ -52,7 +52,7 @@ class Rows:
 
 
 def rows(variable: Any) -> Rows:
-    """Return the ``Rows`` of a variable: which rows of the table it has."""
+    """Return the ``Rows`` of a table's variable; raise AmpXlaError for other variables."""
     if not is_table(variable):
         raise AmpXlaError(f"{variable.name} is not a table of amp_xla.sok's layers")
     table_rows: Rows = variable._amp_xla_rows
@@ -60,7 +60,7 @@ def rows(variable: Any) -> Rows:
 
 
 def is_table(variable: Any) -> bool:
-    """Return True for the variable of a layer of this package."""
+    """Return True if ``variable`` is the table of a layer of this package."""
     return hasattr(variable, "_amp_xla_rows")
 
 

@@ -52,7 +52,7 @@ class Machine:
         return out
 
     def ladder(self) -> List[Tuple[str, str]]:
-        """Return this machine's pairs (precision, XLA mode), starting with those without XLA."""
+        """Return the pairs (precision, XLA mode) that this machine supports, XLA off first."""
         absent = self.absent
         return [
             (precision, xla)
@@ -62,7 +62,7 @@ class Machine:
         ]
 
     def describe(self) -> str:
-        """Return the description in one line."""
+        """Return a description of the machine in one line."""
         where = f"driver {self.driver}" if self.gpu else f"{self.cores} cores"
         return (
             f"{self.device}, {where}, {self.memory_gib:.0f} GiB; TensorFlow {self.tensorflow}, "

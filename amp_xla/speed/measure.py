@@ -119,7 +119,7 @@ class ChildEnded(Exception):
 
 
 def ended(code: int, errors: bytes) -> ChildEnded:
-    """Return why a process ended without a result, from its exit code and standard error."""
+    """Return the exception for a process that ended without a result, with status and reason."""
     text = errors.decode("utf-8", "replace")
     last = "".join(text.strip().splitlines()[-1:])[:200]
     out_of_memory = _OUT_OF_MEMORY.search(text)

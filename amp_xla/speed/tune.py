@@ -96,9 +96,9 @@ def recommend(outcomes: Sequence[Outcome]) -> Tuple[Optional[Outcome], str]:
     """Return the outcome to train with, and a sentence that gives the reason.
 
     Two outcomes differ only if their difference is larger than the spread of the rounds of both. If
-    the fastest differs from all others, it is recommended. Else the first of those that do not
-    differ from it is the choice, because it is the simplest. Nothing is recommended (None) if this
-    choice is the first of all finite outcomes, or if no outcome is finite.
+    the fastest differs from all others, it is recommended. If not, the first one that does not
+    differ from the fastest is recommended, because it is the simplest. But if this is the first of
+    all finite outcomes, or no outcome is finite, None is returned: nothing is recommended.
     """
     finite = [o for o in outcomes if o.status == "ok" and o.loss is not None]
     if not finite:

@@ -1,1 +1,1 @@
-"""One package per task, with all that only this task needs; a task imports no other task."""
+"""One package per task, with the code for this task only; a task imports no other task."""

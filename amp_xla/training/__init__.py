@@ -1,1 +1,1 @@
-"""The training loop, its step, checkpoints, metrics and run folder; recipes by name."""
+"""The training loop, its step, checkpoints, metrics and run folder; import of recipes."""

@@ -17,7 +17,8 @@ class Answers(NamedTuple):
     """Answers to lines of text, in the order of the lines: the result of a recipe's ``predict``.
 
     Attributes:
-      rows: the answer to each line; a recipe's ``rank`` adds a field ``score``.
+      rows: (columns to print, fields of a JSON object) for each line. Answers of a recipe's
+        ``rank`` must have the field ``score``.
       blank: the JSON fields of the answer to a blank line.
     """
 
@@ -34,8 +35,6 @@ def label_answers(
     """Return the predicted labels of each line, with the probabilities of all labels.
 
     Args:
-      lines: the lines to answer.
-      labels: names of the labels.
       probabilities: probability of each label, float [lines, labels].
       separator: None = predict the most probable label; a text = predict all labels with a
         probability above 0.5, and join them by this text.
@@ -54,7 +53,7 @@ def label_answers(
 
 
 def checked(predicted: Any, lines: Sequence[str]) -> Answers:
-    """Return ``predicted``, if a recipe's ``predict`` gave one answer to each of ``lines``.
+    """Check the result of a recipe's ``predict`` for ``lines``, and return it.
 
     Raises:
       AmpXlaError: ``predicted`` is not ``Answers``, has too few or too many rows, or has a NaN.

@@ -48,8 +48,8 @@ class Checkpoint:
       state: content of ``state.json``.
       loop: position of the run.
       of_script: True if a script's ``fit`` wrote it, not a recipe.
-      ranks: ``size`` and ``first_size``, the number of ranks at this checkpoint and at the start of
-        the run; ``micro_batches``, their number per update and rank.
+      ranks: three numbers by name: ``size``, ranks at this checkpoint; ``first_size``, ranks at the
+        start of the run; ``micro_batches``, micro-batches per update and rank.
       run: the run folder.
 
     Raises:
@@ -72,7 +72,9 @@ class Checkpoint:
         self.ranks: Dict[str, int] = self.state["ranks"]
 
     def config(self, kind: Type[T]) -> T:
-        """Return the configuration of the run, with ``bert`` set to this checkpoint.
+        """Return the run's configuration, an object of class ``kind``.
+
+        If ``bert`` is set, it is replaced by this checkpoint's folder, as by ``pinned``.
 
         Raises:
           CheckpointError: a setting is unknown to ``kind``, or its value is out of range.
@@ -84,7 +86,11 @@ class Checkpoint:
         return self.pinned(config)
 
     def settings(self, kind: Type[Any]) -> Dict[str, Any]:
-        """Return the run's settings, except those unknown to ``kind`` that had their default."""
+        """Return the run's settings by name.
+
+        Settings in ``kind.REMOVED`` are left out. So are settings that ``kind`` does not have, if
+        the run used their default.
+        """
         values, known = self.identity["config"], settings.fields(kind)
         defaults = {k: v for k, v in self.identity["defaults"].items() if k not in known}
         for name in getattr(kind, "REMOVED", {}):
@@ -119,7 +125,7 @@ class Checkpoint:
 
     @property
     def architecture(self) -> Optional[str]:
-        """Folder with ``bert_config.json``; None if the recipe writes none."""
+        """This checkpoint's folder if it has a ``bert_config.json``, else None."""
         return str(self.path) if (self.path / ARCHITECTURE).is_file() else None
 
     def file(self, name: str) -> str:
@@ -234,7 +240,7 @@ def folder_of(run: Path) -> Path:
 
 
 def runs_in(folder: Path) -> List[str]:
-    """Return the names of the runs in ``folder`` that have readable checkpoints."""
+    """Return the names of the runs in ``folder`` that have a checkpoint, damaged or not."""
     names = []
     for each in sorted(folder.iterdir()) if folder.is_dir() else []:
         with contextlib.suppress(OSError):  # another user's run, or its checkpoints are a link
@@ -244,7 +250,7 @@ def runs_in(folder: Path) -> List[str]:
 
 
 def steps(folder: Path) -> List[Path]:
-    """Return the checkpoints in ``folder``, oldest first, including damaged ones."""
+    """Return the paths of the checkpoints in ``folder``, damaged ones included, oldest first."""
     names: List[str] = []
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
         names = os.listdir(str(folder))  # without permission glob would find nothing
@@ -254,14 +260,14 @@ def steps(folder: Path) -> List[Path]:
 
 
 def newest(folder: Path, good: bool = False) -> Optional[Checkpoint]:
-    """Return the newest whole checkpoint; print a line about each damaged one that is newer.
+    """Return the newest whole checkpoint, or None; print a line about each newer, damaged one.
 
     Args:
       folder: the folder ``checkpoints`` of a run.
       good: ignore checkpoints written right after a skipped update.
 
     Raises:
-      CheckpointError: all checkpoints are damaged.
+      CheckpointError: all checkpoints are damaged, and ``good`` is False.
     """
     paths = steps(folder)
     damaged = []
@@ -277,13 +283,13 @@ def newest(folder: Path, good: bool = False) -> Optional[Checkpoint]:
     if paths and not good:
         raise CheckpointError(
             f"{folder} has no whole checkpoint left ({'; '.join(damaged)}); start a new run, or "
-            f"restore one from a backup"
+            f"restore a checkpoint from a backup"
         )
     return None
 
 
 def best(folder: Path) -> Optional[Path]:
-    """Return the checkpoint with the best monitored value; None before the first evaluation.
+    """Return the path of the checkpoint with the best monitored value; None if there is none.
 
     The step of the best checkpoint is read from the newest ``state.json`` that is not damaged.
     """
@@ -295,7 +301,7 @@ def best(folder: Path) -> Optional[Path]:
 
 
 def readable(folder: Path) -> Optional[Checkpoint]:
-    """Return the newest checkpoint whose ``state.json`` is not damaged."""
+    """Return the newest checkpoint whose ``state.json`` is not damaged; None if there is none."""
     paths = (path for path in reversed(steps(folder)) if not problems(path, [STATE]))
     return next(map(Checkpoint, paths), None)
 
@@ -309,7 +315,7 @@ def find(run: Path, name: Optional[str] = None) -> Checkpoint:
         if none is marked as best.
 
     Raises:
-      CheckpointError: it does not exist or is damaged; the message lists undamaged ones.
+      CheckpointError: the checkpoint is missing or damaged; the message lists undamaged ones.
     """
     if not run.is_dir():
         raise CheckpointError(f"{run} is not a folder; `amp-xla runs` lists the runs")

@@ -25,7 +25,8 @@ from amp_xla.training.state import WINDOW_ROWS, XLA_LENGTHS
 class RunContext:
     """Settings and building blocks of one training job.
 
-    Sets precision, seeds and dropout masks, except for JAX recipes (without ``PrecisionOptions``).
+    Sets precision, seeds and dropout masks if the configuration has ``PrecisionOptions``. Without
+    these, as in JAX recipes, the attributes ``precision`` and ``step_input`` are missing.
 
     Args:
       config: the recipe's configuration.
@@ -33,9 +34,9 @@ class RunContext:
 
     Attributes:
       config: the configuration; in a resumed run, ``bert``, if set, is the checkpoint's folder.
-      ranks: the processes that train together.
       micro_batches: number of micro-batches per update and rank.
-      precision: precision, XLA mode and loss scale; ``share`` turns XLA's ``auto`` into on or off.
+      precision: precision, XLA mode and loss scale; the method ``share`` replaces the XLA mode
+        ``auto`` by ``on`` or ``off``.
       step_input: placeholder of the micro-batch's number, which decides the dropout masks.
     """
 
@@ -77,7 +78,10 @@ class RunContext:
     # -- texts --------------------------------------------------------------------------------
 
     def preparation(self, packed: bool = False) -> Preparation:
-        """Return the settings for batches of texts; a batch has all micro-batches of an update."""
+        """Return the settings that turn texts into batches, one batch per update.
+
+        ``packed``: whether a row has several texts.
+        """
         config = self.config
         if self._resume_from is None:
             self._defaults = config.defaults()  # counts the texts, which are read next
@@ -94,7 +98,7 @@ class RunContext:
         )  # fmt: skip
 
     def shared(self, data: Labelled) -> Labelled:
-        """Print a description of the texts; return them with this rank's part of the batches."""
+        """Print ``data.description``; return ``data`` with only this rank's rows in each batch."""
         note(data.description)
         batches, dev_batches = map(self.share, (data.batches, data.dev_batches))
         return data._replace(batches=batches, dev_batches=dev_batches)
@@ -126,7 +130,7 @@ class RunContext:
         return self.precision.choice is not None and self.precision.choice.lengths is not None
 
     def steps(self, batches: Any) -> int:
-        """Return the number of steps in the whole run; print the defaults of a new run."""
+        """Return the steps of the whole run; if the run is new, print the defaults that it uses."""
         config = self.config
         steps = config.training.epochs * int(batches.steps_per_epoch())
         if self._resume_from is None:
@@ -144,7 +148,7 @@ class RunContext:
         Args:
           steps: updates of the whole run.
           rule: function (learning rate, ``weight_decay``) -> optimizer; None = ``AdamW``.
-          sharded: ``TableShards`` of which this rank has some rows, with the same learning rate.
+          sharded: ``TableShards`` with this rank's rows of tables; they get the same learning rate.
         """
         from amp_xla.backend import tf
         from amp_xla.precision.agreement import Reduction
@@ -173,7 +177,7 @@ class RunContext:
         )  # fmt: skip
 
     def step(self, *parts: Any, **named: Any) -> Any:
-        """Build a ``TrainStep`` of: inputs, loss, optimizer, variables, metrics, sharded tables."""
+        """Build a ``TrainStep``; its ``learning_rate`` is by default the optimizer's."""
         from amp_xla.training.step import TrainStep
 
         rate = named.pop("learning_rate", vars(self).get("_rate"))
@@ -201,7 +205,7 @@ class RunContext:
     # -- job ----------------------------------------------------------------------------------
 
     def job(self, *parts: Any, **others: Any) -> Any:
-        """Return a ``Job`` of: model, step, batches, evaluate, assets, identity; others by name."""
+        """Build a ``Job`` with these arguments; ``resolved`` is set to the context's precision."""
         from amp_xla.training.job import Job
 
         self._choose_xla(None)  # in a recipe that shares no batches
@@ -227,9 +231,9 @@ class RunContext:
 
 
 def work_of(config: Any, batches: Any, ranks: int = 1) -> Optional[auto.Work]:
-    """Return the ``Work`` of a run on one GPU; None if the size of its encoder is unknown.
+    """Return the numbers by which ``--xla auto`` decides; None if the encoder's size is unknown.
 
-    ``batches`` have the rows of all ranks.
+    ``batches`` have the rows of all ranks. The tokens in the result are those of one GPU.
     """
     encoder: Any = getattr(config, "encoder", None)
     if not dataclasses.is_dataclass(encoder):
@@ -260,7 +264,9 @@ def build_job(
     context = RunContext(config, resume_from)
     job = build(context.config, context)
     if not hasattr(job, "batches"):
-        raise AmpXlaError(f"build must return a job, of context.job or text_job; found: {job!r}")
+        raise AmpXlaError(
+            f"build must return a job, made by context.job or context.text_job; found: {job!r}"
+        )
     return job
 
 

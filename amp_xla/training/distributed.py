@@ -76,7 +76,8 @@ class Ranks:
     def micro_batches(self, accumulate: int) -> int:
         """Return the number of micro-batches per update and rank.
 
-        A run resumed on fewer ranks has more micro-batches, so that each keeps its size.
+        ``accumulate`` is this number at the start of the run. A run resumed on fewer ranks has more
+        micro-batches per rank, so that no micro-batch is larger than before.
         """
         return -(-accumulate * self.first_size // self.world.size)
 
@@ -100,7 +101,7 @@ class Ranks:
         return [json.loads(text.decode()) for text in texts]
 
     def from_first(self, compute: Callable[[], T]) -> T:
-        """Return the JSON-able result of ``compute``, which runs on rank 0 only."""
+        """Return, on all ranks, the JSON-able result of ``compute``, which runs on rank 0 only."""
         return cast(T, self.all_do(lambda: compute() if self.first else None)[0])
 
     def all_do(self, work: Callable[[], T]) -> List[T]:
@@ -166,7 +167,7 @@ class Ranks:
         """Compare hashes of arrays that must be the same on each rank.
 
         Raises:
-          RanksDiffer: names the first array that differs, and the ranks.
+          RanksDiffer: an array differs; the message has its name and the ranks.
         """
         if not self.several:
             return
@@ -190,12 +191,13 @@ def current() -> Ranks:
 
 
 def join() -> Ranks:
-    """Join the processes that the launcher started; return the ``Ranks``, also for ``current``.
+    """Join the processes that the launcher started, and return their ``Ranks``.
 
-    Call it after precision and XLA were set.
+    From then on ``current`` returns them, too. Call ``join`` after precision and XLA were set.
 
     Raises:
-      AmpXlaError: Horovod is missing, or its ranks differ from the launcher's.
+      AmpXlaError: the launcher's rank is out of range; or Horovod is missing, or has other ranks
+        than the launcher.
     """
     global _current
     place, hvd = world(), _current.hvd

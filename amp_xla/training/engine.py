@@ -17,11 +17,11 @@ class StepResult(NamedTuple):
     Attributes:
       loss: unscaled.
       loss_scale: loss scale during the step.
-      finite: False if the update was skipped.
+      finite: False if loss or gradients were not finite; see ``Engine.skips``.
       applied: updates so far, including this one.
       metrics: values in the order of ``Engine.metric_names``.
-      flags: the arguments ``flag`` that the ranks gave to ``Engine.step``, or the sum of these as
-        the only element; () with one rank.
+      flags: the values that the ranks passed to ``Engine.step`` as ``flag``. Some engines return
+        only the sum of these. Empty with one rank.
       rank_loss: loss of this rank's samples alone.
     """
 
@@ -36,7 +36,7 @@ class StepResult(NamedTuple):
     rank_loss: float = 0.0
 
     def then(self, later: StepResult) -> StepResult:
-        """Return this result plus ``later``, that of the next micro-batch of the same batch."""
+        """Combine this result with ``later``, the result of the batch's next micro-batch."""
         return later._replace(
             loss=self.loss + later.loss,
             finite=self.finite and later.finite,
@@ -50,7 +50,6 @@ class Engine:
 
     Attributes:
       job: batches, evaluation, files, data identity; see ``amp_xla.training.job.Job``.
-      ranks: processes that train together.
       metric_names: names of ``StepResult.metrics``.
       smallest_scale: lower limit of a dynamic loss scale; None for a constant one.
       skips: whether updates that are not finite are skipped; Keras' optimizers apply them.
@@ -83,7 +82,10 @@ class Engine:
         raise NotImplementedError
 
     def first_step_ran(self) -> Optional[Dict[str, Any]]:
-        """Verify the graph of the first step; return the content of ``executed.json``."""
+        """Verify the graph of the first step, and return the content of ``executed.json``.
+
+        None = this engine has no such graph, so the file is not written.
+        """
         return None
 
     def snapshot(self) -> Mapping[str, np.ndarray]:
@@ -91,18 +93,18 @@ class Engine:
         raise NotImplementedError
 
     def write_shards(self, folder: Path) -> Optional[Path]:
-        """Write this rank's rows of sharded tables into a new folder inside ``folder``; return it.
+        """Write this rank's rows of sharded tables to a new subfolder of ``folder``; return it.
 
         All ranks call it. Rank 0 then moves the files into its checkpoint. Without sharded tables,
         nothing is written and the result is None.
 
         Raises:
-          CheckpointError: a rank could not write (raised on all ranks); the folder was removed.
+          CheckpointError: a rank could not write (raised on all ranks); the subfolder was removed.
         """
         return None
 
     def restore(self, checkpoint: Checkpoint, weights_only: bool = False) -> None:
-        """Set all tensors, or the model's weights, from a checkpoint; all ranks call it.
+        """Set all tensors, or only the model's weights, from a checkpoint; all ranks call it.
 
         Raises:
           AmpXlaError: the checkpoint has other tensors, or tensors of another dtype or shape.
@@ -129,13 +131,13 @@ def shape_of(array: Any) -> str:
 def fitting(
     checkpoint: Checkpoint, shapes: Mapping[str, str], exactly: bool = True, slot: str = ""
 ) -> Dict[str, np.ndarray]:
-    """Return a checkpoint's tensors for variables, by name.
+    """Return a checkpoint's tensors, by name, for the variables in ``shapes``.
 
     Args:
       shapes: name -> dtype and shape, as ``shape_of`` returns them.
       exactly: whether further tensors in the checkpoint are an error.
-      slot: name of an optimizer slot. Where the checkpoint has this slot of a variable, its tensor
-        is returned in place of the variable's; '' = nowhere.
+      slot: name of an optimizer slot. If the checkpoint has this slot of a variable, the slot's
+        tensor is returned in place of the variable's; '' = no slot.
 
     Raises:
       CheckpointError: a tensor is missing, unknown or of another dtype or shape.

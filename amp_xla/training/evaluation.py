@@ -29,7 +29,7 @@ Evaluation = Callable[[], Dict[str, float]]
 
 
 def shards(batches: Any) -> Iterator[Any]:
-    """Yield the part of ``batches`` that this rank evaluates."""
+    """Yield the micro-batches of ``batches`` that this rank evaluates."""
     for batch in batches.epoch(0):
         distributed.current().ask()
         yield from micro_batches(batch)
@@ -81,8 +81,8 @@ def in_order(encoded: Encoded, length: int, rows: int, infer: Callable[[Batch], 
 def vectors(config: Any, checkpoint: Checkpoint, lines: Sequence[str]) -> np.ndarray:
     """Return the encoder's vector of each line, float32 [lines, hidden].
 
-    A line is a text or a pair. The vectors of its tokens are pooled as the run's ``--pooling``
-    says; if the recipe has no such flag, by the mean.
+    A line is a text, or two texts with a tab between them. The vectors of a line's tokens are
+    pooled as the run's ``--pooling`` says, or by their mean if the recipe has no such flag.
     """
     return of_lines(config, checkpoint, lines, 0, lambda pooled: pooled)
 
@@ -94,8 +94,8 @@ def of_lines(
     """Return an output of a run's classifier for each line.
 
     A line is a text, or two texts with a tab between them. ``output`` is a function from the
-    logits, float32 [B, classes], to a tensor [B, ...]. If ``classes`` is 0, it gets the encoder's
-    vectors, float32 [B, hidden], in place of logits.
+    logits, float32 [B, classes], to a tensor [B, ...]. If ``classes`` is 0, the function gets the
+    encoder's vectors, float32 [B, hidden], in place of logits.
     """
     from amp_xla.backend import keras
     from amp_xla.models import dropout, encoders, packed
@@ -123,7 +123,8 @@ def of_lines(
 def classification(infer: Infer, batches: Any, classes: int) -> Dict[str, float]:
     """Return accuracy, macro-F1 and mean loss.
 
-    ``infer`` outputs ``logits`` [B, classes] and ``loss`` [B]; packed rows have [B, S, ...].
+    ``infer`` outputs ``logits`` [B, classes] and ``loss`` [B], or for packed rows
+    [B, S, classes] and [B, S].
     """
 
     def count(batch: Batch, out: Mapping[str, Any]) -> Any:
@@ -161,7 +162,6 @@ def ranking(infer: Infer, batches: Any, samples: int) -> Dict[str, float]:
     Args:
       infer: outputs ``logits`` and ``loss``, both [B].
       batches: ``SlotBatches``, not shuffled.
-      samples: number of samples.
     """
     logits, loss, labels = per_sample(infer, batches, samples, ("logits", "loss", "labels"))
     return {

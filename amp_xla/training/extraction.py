@@ -56,8 +56,9 @@ def evaluate(
       infer: function batch -> model outputs, with ``loss`` per text or summed over the batch.
       data: the dev texts; ``unpack`` reads their labels.
       decode: finds entities or triples in the model outputs.
-      more: function (batch, outputs, found, gold of each row) -> further sums over the batch, by
-        name, whose means are returned as well; None = no further sums.
+      more: further metrics, as a function of batch, model outputs, and each row's predicted and
+        true entities or triples. It returns name -> sum over the batch; ``evaluate`` adds the
+        means to its result. None = no further metrics.
     """
     names, gold = data.labels.names, list(map(unpack, data.dev.labels or []))
     keys: List[str] = []
@@ -86,12 +87,12 @@ def predict(
     decode: Decode,
     fields: Callable[[List[Any]], Dict[str, Any]],
 ) -> Answers:
-    """Return what a run's checkpoint finds in each text: a column per entity or triple.
+    """Return the entities or triples found in each text; each is a column of the text's answer.
 
     Args:
       unit: ``entities`` or ``triples``, for a warning.
       build: function (Keras model of the encoder, number of labels) -> model, outputs by name.
-      fields: function that returns the JSON fields of what was found in a text.
+      fields: function from the entities or triples of a text to the answer's JSON fields.
     """
     from amp_xla.models import dropout, encoders
     from amp_xla.training.step import Inference, restore_weights
@@ -138,9 +139,10 @@ class ExtractionScores(SampleScores):
     def scorer(
         cls, checkpoint: Checkpoint, samples: Samples, unpack: Unpack, read: Callable[[Any], Any]
     ) -> Scorer:
-        """Check the labels of samples; return the function that scores the answers to them.
+        """Check the labels of ``samples``; return the function that scores the answers.
 
-        ``unpack`` reads entities or triples from a label, ``read`` from an answer's JSON object.
+        ``unpack`` reads entities or triples from a label; ``read`` reads them from an answer's JSON
+        object.
         """
         names = Labels.load(checkpoint.file("labels.json")).names
         gold = list(map(unpack, samples.wanted))
@@ -148,7 +150,7 @@ class ExtractionScores(SampleScores):
         return lambda answers: cls(samples, names, gold, list(map(read, answers)))
 
     def rows(self) -> np.ndarray:
-        """Return the numbers of correct, predicted and true units per text, int64 [texts, 3]."""
+        """Count correct, predicted and true entities or triples per text: int64 [texts, 3]."""
         pairs = zip(self.found, self.gold)
         return np.array([counted([found], [gold], self.names).sum(0) for found, gold in pairs])
 

@@ -70,7 +70,7 @@ class Job:
 
     @property
     def variables(self) -> List[Any]:
-        """Variables of each rank: weights, optimizer slots, counters, loss scale."""
+        """All variables except sharded tables: weights, optimizer slots, counters, loss scale."""
         return self.common(tf.global_variables())
 
     def common(self, variables: Sequence[Any]) -> List[Any]:
@@ -104,8 +104,9 @@ class TensorFlowEngine(Engine):
         shapes, xla = len(job.batches.shapes), job.resolved.settings.xla
         if xla not in ("off", "no_lazy") and shapes > MAX_COMPILATIONS:
             note(
-                f"warning: the batches have {shapes} shapes, and XLA stops compiling after "
-                f"{MAX_COMPILATIONS}; use fewer (--shapes, or --packed for one) or --xla no_lazy"
+                f"warning: the batches have {shapes} shapes, but XLA stops compiling after "
+                f"{MAX_COMPILATIONS}; use fewer shapes (--shapes N, or --packed for a single one), "
+                f"or --xla no_lazy"
             )
         if xla != "off" and any(compiled.programs()):
             note(
@@ -170,7 +171,10 @@ class TensorFlowEngine(Engine):
         return result
 
     def remember(self, feed: Mapping[str, Any], number: int, part: int) -> None:
-        """Remember a micro-batch for ``diagnose``; its number ``part`` determines dropout masks."""
+        """Remember a micro-batch of step ``number`` for ``diagnose``.
+
+        ``part`` is the number that determines the micro-batch's dropout masks.
+        """
         self.last_batch, self._micro_batch = (number, feed), part
 
     def first_step_ran(self) -> Optional[Dict[str, Any]]:
@@ -270,7 +274,7 @@ _RANDOM_OPS = frozenset(
 
 
 def unrepeatable(fetch: Any) -> List[str]:
-    """Return the names of operations under ``fetch`` whose random numbers cannot be repeated.
+    """Return the names of ``fetch``'s operations whose random numbers cannot be repeated.
 
     TensorFlow keeps the state of these numbers inside the kernel, so a resumed run draws other
     numbers. This project's dropout is not among these operations.
@@ -283,7 +287,7 @@ def unrepeatable(fetch: Any) -> List[str]:
 
 
 def seed_everything(seed: int) -> None:
-    """Seed Python, NumPy, TensorFlow's graph and, if it has one, Keras' generator."""
+    """Seed Python, NumPy, TensorFlow's graph and Keras' generator, if Keras has one."""
     os.environ.setdefault("PYTHONHASHSEED", str(seed))  # for worker processes
     random.seed(seed)
     np.random.seed(seed % 2**32)

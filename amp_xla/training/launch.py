@@ -82,7 +82,7 @@ def main(recipe: Recipe, argv: Optional[Sequence[str]] = None) -> int:
 
 
 def run_program(recipe: Recipe) -> None:
-    """Train the recipe of the file that was started as a program, and exit."""
+    """Train ``recipe``, whose file was started as a program, and exit."""
     sys.exit(exit_code(main, recipe))
 
 
@@ -111,7 +111,7 @@ def _refuse_misspelt(run: RunFolder) -> None:
 
 
 def newest(run: RunFolder, ranks: Ranks) -> Optional[Checkpoint]:
-    """Return the checkpoint to continue from, the same one on each rank."""
+    """Return the checkpoint to continue from, the same one on each rank; None if there is none."""
     name = ranks.from_first(lambda: getattr(run.newest(), "path", Path()).name)
     if ranks.first or not name:
         return run.newest()
@@ -125,7 +125,7 @@ def newest(run: RunFolder, ranks: Ranks) -> Optional[Checkpoint]:
 
 
 def prepare(loop: Loop, resume_from: Optional[Checkpoint] = None) -> Loop:
-    """Return a new loop, ready to train a new run or to continue from a checkpoint.
+    """Prepare ``loop`` to train a new run or to continue from a checkpoint; return the loop.
 
     Raises:
       AmpXlaError: the checkpoint does not fit (then nothing was written), or writing fails.

@@ -80,7 +80,7 @@ class Loop:
         Raises:
           Stopped: a signal arrived; a checkpoint was written first.
           CheckpointError: a checkpoint could not be written; older ones are unchanged.
-          TrainingDiverged: loss or gradients stayed non-finite.
+          TrainingDiverged: loss or gradients were not finite; see ``nonfinite``.
           NothingConvertedError, UnsupportedError: AMP or XLA did not take effect.
         """
         with self.running(watch):
@@ -90,7 +90,10 @@ class Loop:
 
     @contextlib.contextmanager
     def running(self, watch: SignalWatch) -> Iterator[None]:
-        """Write log, status and report around the block; tell in its errors how to continue."""
+        """Write log, status and report while the ``with`` block trains.
+
+        Errors raised in the block get a line that says how to continue the run.
+        """
         state = self.state
         announce(self.engine.ranks.world)
         with recorded(self):
@@ -127,7 +130,7 @@ class Loop:
 
     @property
     def over(self) -> bool:
-        """True after the last step and its evaluation."""
+        """True if no step and no evaluation is left, also after early stopping."""
         state, options = self.state, self.options
         early = bool(options.patience) and state.stale >= options.patience
         return not state.evaluate_due and (early or state.epoch >= options.epochs)
@@ -191,8 +194,8 @@ class Loop:
     def between(self, watch: SignalWatch, flags: Sequence[float] = ()) -> None:
         """Evaluate, save and stop between two steps, if due.
 
-        Several ranks ask each other only if one of ``flags``, the last ``StepResult.flags``, is
-        set. Otherwise nothing is due.
+        ``flags`` are those of the last ``StepResult``. If there are several ranks and no flag is
+        set, no rank has to save or to stop, so the ranks do not exchange their signals.
         """
         state, several = self.state, self.engine.ranks.several
         stop, due = (False, False) if several and not any(flags) else self._agree(watch)
@@ -273,7 +276,7 @@ class Loop:
         return bool(signals), votes[0][1]
 
     def evaluate(self, watch: SignalWatch) -> bool:
-        """Evaluate and save; return False if a signal interrupted the evaluation: it stays due."""
+        """Evaluate and save; return False if a signal interrupts this: the evaluation stays due."""
         state, options, job = self.state, self.options, self.engine.job
         began = time.monotonic()
         try:

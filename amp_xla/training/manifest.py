@@ -19,7 +19,7 @@ class CheckpointError(AmpXlaError):
 
 
 def _is_whole(path: Path, entry: Any) -> bool:
-    """Return whether a file has an entry's size and SHA-256; without this size, it is not read."""
+    """Return whether a file has an entry's size and SHA-256; a file of another size is not read."""
     with regular.opened(path) as file:
         size = os.fstat(file.fileno()).st_size
         same_size = isinstance(entry, dict) and entry.get("bytes") == size
@@ -27,7 +27,7 @@ def _is_whole(path: Path, entry: Any) -> bool:
 
 
 def manifest_of(name: str, files: Mapping[str, Any]) -> bytes:
-    """Return the manifest of the checkpoint ``name``; its last field: SHA-256 of the others."""
+    """Return the manifest of the checkpoint ``name``; its last field is the SHA-256 of the rest."""
     listed = {"checkpoint": name, "files": files}
     digest = hashlib.sha256(json_files.encode(listed)).hexdigest()
     return json_files.encode({**listed, "sha256": digest})
@@ -67,7 +67,8 @@ def read_manifest(path: Path) -> Dict[str, Any]:
 def problems(path: Path, only: Sequence[str] = ()) -> List[str]:
     """Return what is wrong with a checkpoint, one line per file; empty if it is whole.
 
-    The whole content is read. Links and files that are not in the manifest count as damage.
+    The whole content is read. A link counts as damage, and so does a file that is not in the
+    manifest.
 
     Args:
       only: names of the files to check; empty = all.

@@ -24,10 +24,9 @@ class MetricsLog:
 
     A ``train`` line, every ``--log-every`` steps and after the last one, adds:
 
-      samples: number so far; loss, and the recipe's metrics: means since the previous line;
-      learning_rate, loss_scale, gradient_norm: of the last step; applied_steps, skipped_steps:
-      updates so far; samples_per_second; the rates of ``Job.rates``, such as
-      model_flops_per_second.
+      loss and the recipe's metrics: means since the previous ``train`` line; learning_rate,
+      loss_scale, gradient_norm: of the last step; samples, applied_steps, skipped_steps: numbers
+      so far; samples_per_second; the rates of ``Job.rates``, such as model_flops_per_second.
 
     A ``dev`` line, after each evaluation, adds the recipe's metrics as ``dev_loss`` and so on.
 
@@ -37,7 +36,7 @@ class MetricsLog:
       folder: the run folder.
       after: last step before the run continues. Lines of later steps are removed, because they
         will be written again. A line that a kill has cut off is removed, too.
-      pending: kinds of lines, ``train`` or ``dev``, that will be written again for step ``after``.
+      pending: kinds (``train``, ``dev``) whose lines of step ``after`` are removed as well.
       events: also write TensorBoard's events, which needs TensorFlow.
     """
 

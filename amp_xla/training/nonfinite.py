@@ -22,11 +22,11 @@ from amp_xla.training.engine import StepResult
 
 
 class TrainingDiverged(AmpXlaError):
-    """Loss or gradients stayed non-finite, even after a roll-back."""
+    """Loss or gradients were not finite, and training cannot continue."""
 
 
 def handle(loop: Any, result: StepResult) -> None:
-    """Handle a step that is not finite: report, roll back, or stop by TrainingDiverged."""
+    """Handle a step that is not finite: report it, roll back, or raise TrainingDiverged."""
     state, smallest, policy = loop.state, loop.engine.smallest_scale, loop.run_options.on_nonfinite
     what = f"step {state.step - 1}: loss {result.loss:g} at loss scale {result.loss_scale:g}"
     skips = loop.engine.skips

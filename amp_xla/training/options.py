@@ -61,8 +61,8 @@ class PrecisionOptions:
     precision: Optional[Literal["fp32", "tf32", "amp"]] = None
     """precision; none = environment variable AMP_XLA_PRECISION, or amp if that is not set"""
     xla: Annotated[Optional[Literal["auto", "off", "on", "no_lazy", "lite"]], MAY_CHANGE] = None
-    """XLA mode; none = environment variable AMP_XLA_XLA, or auto if that is not set: on if there is
-    a GPU and the run is long enough for compiling to pay"""
+    """XLA mode; none = environment variable AMP_XLA_XLA, or auto if that is not set; auto = on if
+    there is a GPU and the run is long enough for compiling to pay"""
     loss_scale: Optional[str] = None
     """loss scale: a number (1 = off) or dynamic; none = environment variable AMP_XLA_LOSS_SCALE, or
     if that is not set, 1000 in float16 and 1 otherwise"""
@@ -91,8 +91,8 @@ def precision_options(config: Any, purpose: str) -> PrecisionOptions:
     """Return the ``PrecisionOptions`` of a recipe's configuration.
 
     Raises:
-      AmpXlaError: it has none: this recipe does not get its precision from the graph rewrite. The
-        message starts with ``purpose``, e.g. ``this measures``.
+      AmpXlaError: the configuration has none, because the recipe does not use the graph rewrite.
+        The message is ``purpose``, e.g. ``this measures``, and "recipes that have --precision ...".
     """
     options: Optional[PrecisionOptions] = getattr(config, "precision_options", None)
     if options is None:
@@ -135,7 +135,7 @@ class UpdateOptions:
 
 @dataclasses.dataclass(frozen=True)
 class MemoryOptions:
-    """Memory for activations."""
+    """Options that save memory for activations."""
 
     recompute: Annotated[bool, MAY_CHANGE] = False
     """gradient checkpointing: recompute layers in the backward pass; less memory, slower steps"""
@@ -176,7 +176,7 @@ class Intervals:
 
 @dataclasses.dataclass(frozen=True)
 class LoopOptions(Intervals):
-    """Length, intervals and early stopping of the training loop, which also evaluates at its end.
+    """Length, intervals and early stopping of training, which ends with an evaluation.
 
     Attributes:
       monitor: dev metric that decides which checkpoint is best.

@@ -32,7 +32,7 @@ Function = Optional[Callable[..., Any]]
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """A training job and the functions that use its runs; the object ``recipe`` of a file.
+    """A training job and the functions that use its runs. A recipe's file names it ``recipe``.
 
     The functions get the configuration of the run and its checkpoint, then the arguments below.
     They import TensorFlow when they are called, after the precision was set; see ``lazy``.
@@ -48,9 +48,10 @@ class Recipe:
       fill: texts, number of predictions -> ``Filling``s of each text, for ``amp-xla fill``.
       scored: ``Samples`` -> ``Scorer``, for ``amp-xla evaluate``; gets no configuration, and
         imports no TensorFlow.
-      exportable: the ``Exportable`` for ``amp-xla export``; computed in float32.
+      exportable: () -> ``Exportable``, for ``amp-xla export``; runs in float32.
       vectors: lines -> float32 [lines, hidden], for ``predict --vectors``.
-      export: folder -> signature, if the only format is a SavedModel.
+      export: writes a SavedModel to a folder, and returns a text about its inputs and outputs; for
+        a recipe that ``amp-xla export`` cannot write in another format.
       join: joins the processes that train together; None = by Horovod.
     """
 
@@ -74,7 +75,7 @@ class Recipe:
 
     @property
     def file(self) -> str:
-        """Path of the recipe's file, for commands typed here; empty for this project's recipes."""
+        """Path of the recipe's file, quoted for a shell; empty for this project's recipes."""
         path = Path(str(sys.modules[self.build.__module__].__file__)).resolve()
         return "" if path.parent == Path(own_package().__path__[0]).resolve() else shortest(path)
 
@@ -94,7 +95,7 @@ class Recipe:
         return config.intervals.loop(monitor=monitor, **length)
 
     def need(self, function: FunctionName, run: str, why: str) -> Callable[..., Any]:
-        """Return the recipe's ``function``, or raise AmpXlaError if it has none.
+        """Return the recipe's function with this name; raise AmpXlaError if the recipe has none.
 
         The message starts with ``run`` and ends with ``why``.
         """

@@ -80,8 +80,8 @@ def check_name(name: str) -> str:
     """Return ``name``; raise AmpXlaError if it cannot be the name of a folder in runs/<recipe>."""
     if not name.isprintable() or name in ("", LATEST) or "/" in name or name.startswith("."):
         raise AmpXlaError(
-            f"--name {name!r} cannot be a run's name: allowed are printable characters without / "
-            f"and without a dot in front, and not {LATEST}, the link to the newest run"
+            f"--name {name!r} cannot be a run's name: use printable characters except /, no dot at "
+            f"the start, and not the name {LATEST}, which is the link to the newest run"
         )
     return name
 
@@ -171,7 +171,7 @@ class RunFolder:
             return None
         raise AmpXlaError(
             f"{latest} {f'points to {target!r}, which is no run' if target else 'is missing'}; "
-            f"choose the run to resume with --name: {', '.join(runs)}"
+            f"add --name with the run to resume, one of: {', '.join(runs)}"
         )
 
     def _look(self, resume: bool) -> None:
@@ -184,8 +184,8 @@ class RunFolder:
         self.continues = bool(steps(self.checkpoints))
         if contents and not self.continues and _FRESH not in contents:
             raise AmpXlaError(
-                f"{self.path} has files ({', '.join(contents)}) but no checkpoint: {self.choose}, "
-                f"delete the folder to start over, or, if its checkpoints are gone, restore them"
+                f"{self.path} has files ({', '.join(contents)}) but no checkpoint: restore its "
+                f"checkpoints if it had any; otherwise {self.choose}, or delete the folder"
             )
 
     def _acquire(self) -> None:
@@ -203,8 +203,8 @@ class RunFolder:
             if error.errno not in _NO_LOCKS:
                 raise
             note(
-                f"warning: {self.path} is on a file system without locks ({error.strerror}): a "
-                f"second process with this run would not be refused"
+                f"warning: {self.path} is on a file system without locks ({error.strerror}): "
+                f"make sure that no second process writes this run"
             )
         self._lock = lock
 
@@ -220,7 +220,7 @@ class RunFolder:
         """Create the folder if needed, lock it and delete unfinished checkpoints.
 
         Raises:
-          AmpXlaError: another process holds the lock.
+          AmpXlaError: another process holds the lock, or has changed the folder meanwhile.
         """
         if not self._writes:
             return

@@ -68,13 +68,13 @@ class SampleScores:
         raise NotImplementedError
 
     def result(self, seed: int) -> Dict[str, Any]:
-        """Return the scores for ``result.json``."""
+        """Return the scores for ``result.json``, with intervals from a bootstrap with this seed."""
         details = self.details()
         single = {name: {"value": value} for name, value in details.get("metrics", {}).items()}
         return {**details, "metrics": {**scores.bootstrap(self.rows(), self.score, seed), **single}}
 
     def against(self, other: Any, seed: int) -> Dict[str, Any]:
-        """Return the differences of these scores from those of another run, with intervals."""
+        """Return these scores minus those of another run, with bootstrap intervals."""
         mine, others = self.samples, other.samples
         if (mine.texts, list(mine.wanted)) != (others.texts, list(others.wanted)):
             raise AmpXlaError(
@@ -115,7 +115,10 @@ class LabelScores(SampleScores):
 
     @classmethod
     def of(cls, samples: Samples, names: Sequence[str], answers: Any, *others: Any) -> LabelScores:
-        """Return the scores of ``answers``, which are JSON objects with ``probabilities``."""
+        """Return the scores of ``answers``: JSON objects with the ``probabilities`` of ``names``.
+
+        ``others`` are further fields of a subclass.
+        """
         rows = [[answer["probabilities"][name] for name in names] for answer in answers]
         return cls(samples, names, np.array(rows, np.float64), *others)
 
@@ -168,7 +171,11 @@ class LabelScores(SampleScores):
 
 @dataclasses.dataclass(frozen=True)
 class NumberScores(SampleScores):
-    """Scores of predicted numbers, float64 [N]; first come the largest errors in rank."""
+    """Scores of the predicted numbers ``values``, float64 [N].
+
+    A sample has a position among all samples sorted by label, and another one sorted by prediction.
+    Errors are sorted by the difference of these two, the largest first.
+    """
 
     values: np.ndarray
     columns = ("sample", "label", "score", "text")
@@ -191,8 +198,8 @@ class TextScores(SampleScores):
     """Scores of texts; errors are sorted by the metric, the lowest first.
 
     Attributes:
-      found: predicted texts; the labels are texts, too.
-      each: scores of each text, float64 [N, len(names)]; the last column is the metric.
+      found: the text predicted for each sample; its label is a text, too.
+      each: scores of each sample, float64 [N, scores]; the last score is ``metric``.
     """
 
     found: Sequence[str]
@@ -212,7 +219,7 @@ class TextScores(SampleScores):
 
 
 def scored(checkpoint: Checkpoint, samples: Samples) -> Scorer:
-    """Check the labels of samples; return the function that scores what ``label_answers`` gave."""
+    """Check the labels of samples; return the function that scores answers of ``label_answers``."""
     names = Labels.load(checkpoint.file("labels.json")).names
     samples.check(samples.wanted, names)
     return lambda answers: LabelScores.of(samples, names, answers)

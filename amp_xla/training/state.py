@@ -146,7 +146,7 @@ def settings_of(config: Any) -> Dict[str, Any]:
 
 
 def digests(assets: Mapping[str, bytes]) -> Dict[str, str]:
-    """Return file name -> SHA-256 (hex) of its content, without the file of the texts' layout."""
+    """Return file name -> SHA-256 (hex) of its content, for all files except ``layout.json``."""
     files = {name: data for name, data in assets.items() if name != LAYOUT}
     return {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
 

@@ -28,7 +28,7 @@ class TrainStep:
     Args:
       inputs: name -> placeholder; a batch has arrays of these names, and perhaps more.
       loss: float32 scalar tensor, unscaled, regularization included. With several ranks or
-        micro-batches, loss and metrics must be means over the batch weighted by ``weights``.
+        micro-batches, loss and metrics must be means over the batch, weighted by its ``weights``.
       metrics: name -> float32 scalar tensor.
       sharded: the ``variables`` of which this rank has only some rows.
       learning_rate: float32 scalar tensor, for the log.
@@ -102,7 +102,7 @@ class TrainStep:
 
 
 def counted(metadata: Any, session: Any, fetches: Sequence[Any]) -> executed.ExecutedGraph:
-    """Count the nodes that a session executed for ``fetches``, by its ``RunMetadata``."""
+    """Count the nodes that a session executed for ``fetches``, from that run's ``RunMetadata``."""
     counts = executed.count(metadata.partition_graphs)
     if counts.clusters:
         # XLA has moved the nodes into functions that the executor does not show. So grappler is
@@ -140,10 +140,10 @@ def _summed(gradient: Any, sharded: bool) -> Any:
 def _sharing(
     inputs: Mapping[str, Any], means: Sequence[Any], micro_batches: int
 ) -> Tuple[Dict[str, Any], Optional[Any], Sequence[Any]]:
-    """Return inputs, loss factor and figures of a step that may compute only a part of a batch.
+    """Return inputs, loss factor and results of a step on whole batches or on parts of them.
 
-    The factor is None if the step computes whole batches. The figures are loss and metrics, times
-    the part's share of the batch; with several ranks, they and ``FLAG`` are summed over ranks.
+    The factor is None for whole batches. The results are ``means`` times the part's share of the
+    batch. With several ranks they are summed over ranks, and the sum of ``FLAG`` is the last one.
     """
     ranks = distributed.current()
     if not ranks.several and micro_batches == 1:
@@ -197,8 +197,8 @@ class Variables:
     def snapshot(self) -> Dict[str, np.ndarray]:
         """Return the current values in host memory.
 
-        On a CPU the arrays may share memory with resource variables: TensorFlow never writes into
-        a tensor that is still referenced. Old reference variables are copied.
+        On a CPU the arrays may share memory with resource variables. That is safe: TensorFlow never
+        writes into a tensor that is still referenced. Old reference variables are copied.
         """
         values = backend.session().run(self._reads)
         return {

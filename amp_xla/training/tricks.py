@@ -67,7 +67,7 @@ class Tricks:
 
     @property
     def rule(self) -> Any:
-        """The class of the optimizer."""
+        """Function that creates the optimizer: its class or a ``functools.partial`` of it."""
         rule: Any = averaged(AdamW, self._options.ema)
         if self._options.layer_decay < 1.0:
             rule = functools.partial(rule, factor=self._rate)
@@ -141,8 +141,8 @@ def perturbation(loss: Any, vectors: Any, epsilon: float, slots: Optional[Any] =
 
     Miyato et al., "Adversarial Training Methods for Semi-Supervised Text Classification",
     arXiv:1605.07725. The norm is computed per text, so the result depends neither on batches, ranks
-    and micro-batches nor on the loss scale. An infinite or NaN element makes the loss of the
-    perturbed texts NaN, so the update is skipped. The result is float32; 0 for padding.
+    and micro-batches nor on the loss scale. An infinity or a NaN in the gradient makes the
+    loss of the perturbed texts NaN, so the update is skipped. The result is float32; 0 for padding.
 
     Args:
       loss: float32 scalar, multiplied by the loss scale.

@@ -109,7 +109,7 @@ def test_it_is_forecast_and_what_is_missing_is_named(command):
     words = ("--gpu", "h100", "--steps", "9000000", "--", *FLAGS)
     done = command.done(CLI, "plan", "stars.py", *words)
     assert "h100" in done.out and "written: runs/stars/plan/plan.json" in done.out
-    assert "would choose on a GPU: XLA on (auto: " in done.err
+    assert "with a GPU, --xla auto (the default) would choose: XLA on (auto: " in done.err
     assert " --xla on (auto: " in done.out and "9,000,000" in done.out
     error = command(CLI, "train", "stars.py", "--layers", "1").error
     assert "give --train and --dev: the built-in" in error

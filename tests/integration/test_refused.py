@@ -98,7 +98,7 @@ REFUSED = {
     "smaller micro-batches": (None, (*RESUMED, "--batch-size", "8", "--accumulate", "3"),
                               "train.tsv", ["setting accumulate: ", "setting batch_size: 16 in"]),
     "no checkpoints": (remove("checkpoints"), RESUMED, "train.tsv",
-                       ["checkpoints are gone", "config.json", "delete the folder"]),
+                       ["restore its checkpoints", "config.json", "delete the folder"]),
     "all damaged": (damaged, RESUMED, "train.tsv", ["tensors.safetensors", "no whole"]),
     "a run already": (None, MINE, "train.tsv", ["already holds a run", "--resume"]),
     "a file's name that is not UTF-8": (None, ("--name", "new"), "tr\udcff.tsv",

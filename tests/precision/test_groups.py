@@ -81,7 +81,7 @@ def test_order_and_style_change_nothing(kind):
 
 
 @pytest.mark.parametrize("accumulate, said", [
-    (1, "Unscale every group first"), (2, "accumulate needs all variable groups in one"),
+    (1, "Unscale all gradients first"), (2, "accumulate needs all variable groups in one"),
 ])  # fmt: skip
 def test_a_group_after_the_decision_is_an_error(accumulate, said):
     every = variables(ORDERS[0])

@@ -119,7 +119,7 @@ def test_the_newest_run_is_the_one_that_latest_names(here, monkeypatch):
         latest.unlink()
         if target:
             latest.symlink_to(target)
-        with pytest.raises(AmpXlaError, match="choose the run to resume with --name: one, two"):
+        with pytest.raises(AmpXlaError, match="the run to resume, one of: one, two"):
             RunFolder("r", resume=True)
         latest.symlink_to("two") if target is None else None
 

@@ -26,7 +26,7 @@ GAIN = 0.001  # a further slot per row must save at least this share of the rows
 
 
 def filled(sample_ids: np.ndarray, rows: int) -> np.ndarray:
-    """Return ``sample_ids`` filled up with rows of -1, which hold no sample, to ``rows`` rows."""
+    """Append rows of -1, which hold no sample, to ``sample_ids`` until it has ``rows`` rows."""
     missing = np.full((rows - len(sample_ids), *sample_ids.shape[1:]), -1, np.int64)
     return np.concatenate([sample_ids, missing])
 
@@ -34,10 +34,14 @@ def filled(sample_ids: np.ndarray, rows: int) -> np.ndarray:
 def laid(grid: np.ndarray, sizes: np.ndarray, length: int) -> Tuple[np.ndarray, ...]:
     """Lay the items of each row end to end in ``length`` places.
 
-    ``grid`` has the numbers of each row's items, int [R, S], -1 = no item. Item n takes
-    ``sizes[n]`` places; the last size is 0, for item -1. Returns three arrays, int [R, length].
-    They say for each place which item is there, which place of the item this is, and which column
-    of ``grid`` the item comes from (-1 after the last item).
+    Args:
+      grid: numbers of each row's items, int [R, S]; -1 = no item.
+      sizes: number of places of each item. One more element, 0, is the size of item -1.
+
+    Returns:
+      Three arrays, int [R, length]. They give, for each place, the item there, the index of the
+      place within the item, and the item's column in ``grid``. After the last item, the column is
+      -1, and the other two have no meaning.
     """
     ends, columns = sizes[grid].cumsum(1), np.arange(length)
     slots = (columns[:, None] >= ends[:, None, :]).sum(2)
@@ -63,8 +67,6 @@ def in_batches(
 
 class Batches:
     """The batches of a corpus, one sample per row; follows ``BatchSource``.
-
-    Samples of a bucket that do not fill a batch join the next longer bucket.
 
     Args:
       encoded: token ids of each sample.
@@ -157,11 +159,11 @@ class Batches:
     def _gather(self, sample_ids: np.ndarray, length: int) -> Batch:
         """Return the arrays of a batch of rows of ``length`` = L tokens.
 
-        ``sample_ids`` are int64 [R], or [R, S] for packed rows; -1 = no sample, after all samples
-        of a row. Returns ``token_ids``, ``segment_ids``: int32 [R, L], or [R, 2, L] if the texts of
-        a pair are encoded separately; 0 for padding. ``labels`` (int32 or float32) and ``weights``
-        (float32) have the shape of ``sample_ids``, 0 in empty places; multi-label targets have one
-        more axis.
+        ``sample_ids`` are int64 [R], or [R, S] for packed rows; -1 = no sample; in a packed row, -1
+        comes after all samples. Returns ``token_ids``, ``segment_ids``: int32 [R, L], or [R, 2, L]
+        if the texts of a pair are encoded separately; 0 for padding. ``labels`` (int32 or float32)
+        and ``weights`` (float32) have the shape of ``sample_ids``, 0 in empty places; multi-label
+        targets have one more axis.
         Packed rows also have ``position_ids``, int32 [R, L], counted from 0 in each sample, and
         ``slots``, int32 [R, L]: for each token, the number of its sample in the row, from 0; -1 for
         padding.
@@ -234,11 +236,9 @@ class PackedBatches(Batches):
     """The packed batches of a corpus, in one shape; follows ``BatchSource``.
 
     Args:
-      encoded: token ids of each sample.
       label_ids: int [samples]; None = no labels.
-      length: tokens per row; the longest sample must fit.
+      lengths: a sequence of one number, the tokens per row; the longest sample must fit.
       batch_size: average number of samples per step, which decides the number of rows.
-      seed: decides the order.
       shuffle: False packs every epoch the same way.
       shape: rows per step and slots per row; None = chosen from the samples.
 
@@ -279,7 +279,9 @@ class PackedBatches(Batches):
 
 
 def shared(packed: np.ndarray, items: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Assign items to rows; ``packed``, from ``pack``, has the sizes of the items in each row.
+    """Assign each of ``items`` to a slot of its size.
+
+    ``packed``, a result of ``pack``, has the sizes of the slots; ``sizes`` has those of the items.
 
     Returns:
       The items of each row, int64 [rows, slots]; empty slots, at the end, are -1.
@@ -303,8 +305,8 @@ def pack(counts: Sequence[int], length: int, slots: int) -> np.ndarray:
       slots: maximum samples per row.
 
     Returns:
-      The lengths of the samples in each row, longest first, [rows, slots]; 0 = no sample. Their
-      type is the smallest, which sorts fastest.
+      The lengths of the samples in each row, longest first, [rows, slots]; 0 = no sample. The
+      dtype is the smallest that holds ``length``, because that sorts fastest.
     """
     # by_room[n]: the lengths in rows with room for n more tokens -> number of these rows.
     by_room: List[Dict[Tuple[int, ...], int]] = [{} for _ in range(length + 1)]
@@ -330,7 +332,7 @@ def pack(counts: Sequence[int], length: int, slots: int) -> np.ndarray:
 
 
 def _fewest_slots(counts: Sequence[int], length: int) -> np.ndarray:
-    """Return ``pack``'s result for the fewest slots; more would save at most 0.1% of the rows."""
+    """Pack with few slots per row: more slots would save at most 0.1% of the rows."""
     free = max(2, length // int(np.flatnonzero(counts)[0]))
     most = len(pack(counts, length, free)) * (1 + GAIN)
     each = (pack(counts, length, slots) for slots in range(2, free + 1))

@@ -35,7 +35,7 @@ class BatchSource(Protocol):
 
 
 class MappedBatches:
-    """Batches that ``function`` makes from each (batch, epoch, step) of ``batches``.
+    """The results of ``function(batch, epoch, step)`` for each batch of ``batches``.
 
     All other attributes are the attributes of ``batches``, which is a ``BatchSource``.
     """
@@ -58,16 +58,19 @@ def sample_count(batch: Batch) -> int:
 
 
 class SharedBatch(NamedTuple):
-    """The ``whole`` batch of all ranks, and one rank's micro-batches, each with its ``SHARE``."""
+    """A batch of all ranks, and the micro-batches of one rank.
+
+    A micro-batch has one more array, ``SHARE``: its share of the weight of the whole batch.
+    """
 
     whole: Batch
     micro_batches: List[Batch]
 
 
 class RankShard(MappedBatches):
-    """A ``BatchSource`` of ``SharedBatch``: each batch of ``whole``, with one rank's rows of it.
+    """Each batch of ``whole`` as a ``SharedBatch`` for one rank; follows ``BatchSource``.
 
-    The rank divides its rows of a batch into ``micro_batches`` parts.
+    The rank's rows of a batch are divided into ``micro_batches`` micro-batches.
     """
 
     def __init__(self, whole: BatchSource, rank: int, size: int, micro_batches: int = 1) -> None:
@@ -101,7 +104,7 @@ class RankShard(MappedBatches):
 
 
 def whole(batches: Any) -> Any:
-    """Return the ``whole`` of a ``RankShard`` or a ``SharedBatch``; other batches are unchanged."""
+    """Return the ``whole`` of a ``RankShard`` or ``SharedBatch``, and other batches unchanged."""
     return getattr(batches, "whole", batches)
 
 

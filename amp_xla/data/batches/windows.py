@@ -18,7 +18,7 @@ from amp_xla.data.text.tokenizer import Encoded
 
 
 def owners(batch: Mapping[str, np.ndarray]) -> Tuple[np.ndarray, np.ndarray]:
-    """Return each row's text (-1 for padding), and the position in it where the row begins."""
+    """Return each row's text (-1 = padding), and the position in the text where the row begins."""
     texts = batch["sample_ids"]
     return batch.get("owners", texts), batch.get("begins", np.zeros(len(texts), np.int64))
 
@@ -31,7 +31,7 @@ def rows_of_texts(batch: Mapping[str, np.ndarray]) -> Iterator[Tuple[int, np.nda
 
 
 def means(values: np.ndarray, batch: Batch) -> np.ndarray:
-    """Return, for each row, the mean of ``values`` over all rows of its text; both are [R]."""
+    """Return, for each row, the mean of ``values`` over all rows of its text, float [R]."""
     texts = owners(batch)[0] + 1
     return (np.bincount(texts, values) / np.maximum(np.bincount(texts), 1))[texts]
 
@@ -39,18 +39,18 @@ def means(values: np.ndarray, batch: Batch) -> np.ndarray:
 class WindowBatches(Batches):
     """The batches of texts in windows; follows ``BatchSource``.
 
-    ``sample_ids``, ``weights`` and ``labels`` have a text's values in the place of its first
-    window; its other windows are like padding. There are three more arrays. ``owners``, int64: the
-    text of each row, -1 for padding. ``begins``, int64: the position in the text where the row
-    begins, 0 for padding. ``windows``, int32 [groups, rows of a group * slots]: for each window,
-    the place in the group of the first window of its text; -1 for padding.
+    In ``sample_ids``, ``weights`` and ``labels``, the first window of a text has the text's values;
+    its other windows have those of padding. There are three more arrays. ``owners``, int64: the
+    text of each window, -1 for padding. ``begins``, int64: the position in the text where the
+    window begins, 0 for padding. ``windows``, int32 [groups, rows of a group * slots]: for each
+    window, the place of its text's first window in the group; -1 for padding.
 
     Args:
-      rows: batches whose samples are windows: one in each row, or packed rows.
+      rows: ``Batches`` or ``PackedBatches`` whose samples are the windows.
       most: maximum number of windows of a text.
       parts: number of micro-batches into which all ranks together divide a batch.
-      shape: rows of a batch, and rows of a group. None = a batch has about as many rows as in
-        ``rows``, each part has equally many groups, and few rows are empty.
+      shape: rows of a batch, and rows of a group. None = about as many rows as ``rows`` has, in
+        groups that leave few rows empty; all micro-batches have equally many groups.
     """
 
     def __init__(
@@ -100,8 +100,9 @@ class WindowBatches(Batches):
     def _units(self, epoch: int) -> List[Tuple[np.ndarray, np.ndarray]]:
         """Return, for each length, its units in the order of an epoch.
 
-        A unit is a group of rows that stay together. It is given by the windows in its first row,
-        int64 [units, slots], -1 = no window, and by its number of rows, int64 [units].
+        A unit is all rows of a long text, or one row of short texts. For each unit, the arrays
+        have the windows in its first row, int64 [units, slots], -1 = no window; and its number of
+        rows, int64 [units].
         """
         plan = self._source._plan(epoch)
         rows = np.concatenate([ids.reshape(len(ids), self.slots) for _, ids in plan])
@@ -112,7 +113,7 @@ class WindowBatches(Batches):
         return [(leads[bucket == number], sizes[bucket == number]) for number in numbers]
 
     def _plan(self, epoch: int) -> List[Tuple[int, np.ndarray]]:
-        """Return per batch: tokens per row; its windows, int64 [rows], if packed [rows, slots]."""
+        """Return (tokens per row, windows) per batch; windows: int64 [rows] or [rows, slots]."""
         source, buckets = generator(self._seed, epoch), []
         for (leads, sizes), packed in zip(self._units(epoch), self._packed):
             groups = shared(packed, np.arange(len(leads)), sizes)

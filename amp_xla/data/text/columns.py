@@ -111,9 +111,10 @@ def _decided(table: Table, request: Request, run: Optional[Layout]) -> Layout:
 
 
 def _with_row_names(table: Table) -> Table:
-    """Add an empty first cell to a header with one cell less than the rows, as R writes it.
+    """Add an empty first cell to the header if it has one cell less than the rows, as from R.
 
-    This needs rows that begin with different cells or, if commas separate cells, numbers.
+    Do so only if the first cells of all rows differ. If commas separate cells, the first cells
+    must also be numbers.
     """
     (number, head), *below = table.rows[:EXAMINED]
     names = [row.partition("\t")[0] for _, row in below]
@@ -126,7 +127,7 @@ def _with_row_names(table: Table) -> Table:
 
 
 def _refuse_other_formats(table: Table, needs: Sequence[str]) -> List[List[str]]:
-    """Return the cells of the rows as wide as the first; raise ``DataError`` for other formats."""
+    """Return the rows with as many cells as the first; raise ``DataError`` for other formats."""
     for begin, (name, program) in _FORMATS.items():
         if "label" in needs and all(re.match(begin, line) for _, line in table.rows):
             raise DataError(
@@ -224,7 +225,7 @@ def _flags(fields: Sequence[str], names: Sequence[Any]) -> str:
 def _by_name(
     table: Table, columns: Sequence[str], kinds: Sequence[str], request: Request
 ) -> Dict[str, int]:
-    """Return field -> column by flags and known names, or because no other column is left."""
+    """Return field -> column, found by flags, by known names, or as the only column left."""
     wanted, needs, known = request.fields, request.needs, request.known
     is_json, places = table.format == "json", {}
     shown = (f"{name!r}{' (empty)' * (k == 'empty')}" for name, k in zip(columns, kinds))
@@ -278,7 +279,7 @@ def _by_name(
 def _only_left(
     texts: Dict[int, str], free: Sequence[int], places: Dict[str, int], request: Request
 ) -> Dict[str, int]:
-    """Return field -> column for missing fields if the ``free`` columns leave one choice."""
+    """Return field -> column for missing fields if ``free`` columns allow only one choice."""
     if "text" not in places and ("label" in places or "label" not in request.needs):
         alike = len({re.sub("[12ab]$", "", name) for name in texts.values()}) == 1
         if len(texts) == 1 or (len(texts) == 2 and (alike or "pair" in request.needs)):
@@ -345,8 +346,8 @@ def _by_number(
         flags = " and ".join(f"--{name}-field" for name in needs)
         number, line = table.rows[0]
         raise DataError(
-            f"{called(table.path)}:{number}: {count(columns)} between {marks}, and no known header "
-            f"(first line: {line[:80]!r}). Needed: {forms}",
+            f"{called(table.path)}:{number}: {count(columns)} separated by {marks}, and no known "
+            f"header (first line: {line[:80]!r}). Needed: {forms}",
             f"; or a header line, with {flags} if its names are unusual; or {flags} with column "
             "numbers from 0",
         )
@@ -369,7 +370,7 @@ def _by_number(
         other = free[::-1] if len(free) == 2 else other
         raise DataError(
             f"{called(table.path)}: column {doubtful[0]} ({columns[doubtful[0]][0][:40]!r}, ...) "
-            f"may be no {'text' if doubtful[0] in texts else 'label'}",
+            f"does not look like {'a text' if doubtful[0] in texts else 'a label'}",
             f"; name the columns to read, such as {_flags(usual, free)}, or {_flags(needs, other)}",
         )
     return places

@@ -1,6 +1,6 @@
-"""The built-in corpora: docstrings and signatures in the Python files of library and packages.
+"""The built-in corpora: docstrings and signatures of the standard library and installed packages.
 
-The SHA-256 of a text decides whether it is a dev text, so copies are never in both parts.
+The SHA-256 of a text decides whether it is a dev text, so all copies of a text are in one part.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ Parts = Tuple[Dataset, Dataset]
 
 @functools.lru_cache(maxsize=None)
 def pydoc() -> Parts:
-    """Return training and dev texts: docstrings; a text's label is its package, one of 12.
+    """Return docstrings as training and dev texts; a text's label is its package, one of 12.
 
     About 3,300 English texts, the same in every run of one Python version. A package's name is
     removed from its texts, and white space becomes single spaces. Copies within a package count
@@ -76,16 +76,16 @@ def pydoc() -> Parts:
 
 
 def _sides(values: Dict[str, Set[str]], column: str = "labels") -> Parts:
-    """Split texts into training and dev texts; those with several values are left out.
+    """Split texts into training and dev texts; leave out texts with several values.
 
-    ``values`` are the values of each text. The attribute ``column`` of ``Dataset`` gets the value.
+    ``values``: text -> its values. ``column``: the attribute of ``Dataset`` that holds the values.
     """
     samples = sorted((text, *each) for text, each in values.items() if len(each) == 1)
     return _parts([{"texts": text, column: value} for text, value in samples], "texts")
 
 
 def _parts(samples: Sequence[Dict[str, str]], decides: str) -> Parts:
-    """Split samples into training and dev texts; the text of the field ``decides`` says which."""
+    """Split samples into training and dev texts, by the text in the field ``decides``."""
     if not samples:
         raise DataError(
             f"{LIBRARY}: no .py files with docstrings, which the built-in texts are made of; give "
@@ -178,7 +178,7 @@ def relations() -> Parts:
 def _heads(node: Any, triples: List[Any]) -> Iterator[Tuple[str, List[Any]]]:
     """Yield (signature, triples) of a definition, then of each inner definition.
 
-    ``triples`` are those of the definition that do not come from its signature.
+    Its triples are ``triples``, such as (class, "defines", function), and those of its signature.
     """
     if isinstance(node, ast.ClassDef):
         word, verb, names = "class", "extends", [getattr(b, "id", "") for b in node.bases]
@@ -304,7 +304,6 @@ def trees(folder: str) -> Iterator[ast.Module]:
 
 
 def _statements(folder: str) -> Iterator[Any]:
-    """Yield the statements of a folder's .py files, except tests."""
     for tree in trees(folder):
         found: List[Any] = [tree]
         for node in found:  # expressions contain none: skipping them takes half the time

@@ -126,8 +126,8 @@ def _columns(path: str, rows: Sequence[List[str]], kind: str) -> Tuple[Layout, s
     numbered = 2 * again > len(first) or all(map(str.isdigit, first))
     if len(cells) > 2 and numbered and kind != "comma":
         raise DataError(
-            f"{called(path)}: column 0 has numbers of tokens or texts; the token must be in column "
-            f"0, and its tag in the last column (cut -f 2- removes column 0)"
+            f"{called(path)}: column 0 numbers the tokens or the texts (1, 2, ...); the token must "
+            f"be in column 0, and its tag in the last column (cut -f 2- removes column 0)"
         )
     _refuse_two_tags(path, filled)
     remark = _positions(first)
@@ -138,7 +138,7 @@ def _columns(path: str, rows: Sequence[List[str]], kind: str) -> Tuple[Layout, s
 
 
 def _refuse_two_tags(path: str, rows: Sequence[List[str]]) -> None:
-    """Raise ``DataError`` if two columns have entity tags, as in GermEval; chunk tags may stay."""
+    """Raise ``DataError`` if two columns have entity tags, as in GermEval; allow chunk tags."""
     columns = list(zip(*(row for row in rows if len(row) == len(rows[0]))))
     for i, column in enumerate(columns[1:-1], 1):
         names = {tag.partition("-")[2] for tag in column} - CHUNKS
@@ -150,7 +150,7 @@ def _refuse_two_tags(path: str, rows: Sequence[List[str]]) -> None:
 
 
 def split(line: str) -> List[str]:
-    """Return the cells of a line, [] for a blank line; leading spaces are a token."""
+    """Return the cells of a line, [] for a blank line; spaces at the start are one cell."""
     if not line.strip() or "\t" in line:
         return line.split("\t") if line.strip() else []
     first, *others = re.split(" +", line.rstrip())
@@ -158,7 +158,7 @@ def split(line: str) -> List[str]:
 
 
 def _positions(tokens: Sequence[str]) -> str:
-    """Return a warning if most tokens, such as a0, are a character and its place in a word."""
+    """Return a warning if most tokens are a character and its position in a word, as a0 b1."""
     numbered = [token for token in tokens if POSITION.fullmatch(token)]
     if 10 * len(numbered) < 9 * len(tokens):
         return ""
@@ -188,13 +188,18 @@ def _from_json(content: Any) -> Tuple[str, List[Entity]]:
 
 
 def _entity(text: str, given: Any) -> Entity:
-    """Return an entity of a text. The words in ``given`` show whether its end is inclusive."""
+    """Return the entity that ``given``, parsed JSON, describes in a text.
+
+    If ``given`` has the entity's words, they decide whether its end is inclusive.
+    """
     shown, values, words = json.dumps(given, ensure_ascii=False)[:60], given, None
     if isinstance(given, dict):
         *values, words = (next((given[k] for k in names if k in given), None) for names in KEYS)
         values[2:] = values[2] if isinstance(values[2], list) else values[2:]  # Label Studio
         if words is None and "end_idx" in given:
-            raise ValueError(f"entity {shown}: its words must show whether end_idx is inclusive")
+            raise ValueError(
+                f'entity {shown}: add "entity", its words; they show whether end_idx is inclusive'
+            )
     if isinstance(values, list) and [type(value) for value in values] == [int, int, str]:
         start, end, label = values
         if words not in (None, text[start:end]):

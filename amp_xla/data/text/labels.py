@@ -37,7 +37,7 @@ class Labels:
 
     @classmethod
     def fit(cls, labels: Sequence[str]) -> Labels:
-        """Return the distinct labels: numbers by value (2 before 10), then text by code point.
+        """Return the distinct labels: numbers by value (2 before 10), then texts by code point.
 
         Raises:
           DataError: there is only one label; or there are many samples, and the number of labels is
@@ -85,7 +85,7 @@ class Labels:
         return hot
 
     def warnings(self, dev_labels: Sequence[str]) -> str:
-        """Return warnings, each after a line break: labels missing in dev, numbers as labels."""
+        """Return warnings, each after a line break: labels without dev texts, suspicious labels."""
         lines = ""
         missing = sorted(set(self.names) - set(dev_labels), key=_order)
         if missing:
@@ -160,14 +160,14 @@ class Scale:
 
 
 def many_numbers(names: Sequence[str]) -> Optional[bool]:
-    """Return whether labels are over 20 numbers, or fractions; None if a label is no number."""
+    """Return whether numeric labels have over 20 values, or fractions; None if one is no number."""
     if not all(map(is_number, names)):
         return None
     return len(set(names)) > MANY_NUMBERS or any(as_number(name) % 1 for name in names)  # or NaN
 
 
 def alike(names: Sequence[str]) -> str:
-    """Return a hint if names differ only in case, in invisible characters, or as numbers."""
+    """Return a hint if two names nearly agree, such as "a" and "A", or "1" and "1.0"; else ""."""
     known: Dict[Any, str] = {}
     for name in names:
         text = unicodedata.normalize("NFKC", name).lower()

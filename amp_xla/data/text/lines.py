@@ -89,7 +89,7 @@ class Table(NamedTuple):
     def of(
         cls, path: str, lines: Sequence[str], bad: List[BadLine], comma: bool = False
     ) -> Table:  # fmt: skip
-        """Return the table in ``lines``; ``comma``: they are CSV, whatever the file's name is."""
+        """Return the table in ``lines``; ``comma``: read CSV, whatever the file's name is."""
         rows: Any = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
         name, first = plain_name(path).lower(), rows[0][1] if rows else ""
         if rows and (name.endswith(JSON_SUFFIXES) or JSON.match(first)):
@@ -229,7 +229,7 @@ def numbers(cells: Sequence[Any]) -> Tuple[str, ...]:
 
 
 def count(cells: Sequence[Any]) -> str:
-    """Return the number of columns as words."""
+    """Return the number of columns in words, such as "2 columns"."""
     return "1 column" if len(cells) == 1 else f"{len(cells)} columns"
 
 
@@ -270,7 +270,7 @@ def every_line(path: str) -> Tuple[List[str], List[BadLine]]:
 
 
 def decoded(raw: bytes) -> str:
-    """Decode UTF-8; raise ``ValueError`` with the reason if that is impossible."""
+    """Decode UTF-8; raise ``ValueError`` for bytes that are not UTF-8, and for NUL bytes."""
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -293,9 +293,9 @@ def text_problem(text: str) -> Optional[str]:
 
 
 def refuse_encoding(path: str, data: bytes) -> None:
-    r"""Raise ``DataError`` if data are no text, are UTF-16, or end their lines only with ``\r``.
+    r"""Raise ``DataError`` if data are UTF-16, UTF-32 or no text, or end lines only with ``\r``.
 
-    UTF-16 is known by its byte order mark, or by zeros in every other byte.
+    UTF-16 is recognized by its byte order mark, or by zeros in every other byte.
     """
     begin = data[:1024]
     for pattern, other in _NO_TEXT.items():
@@ -311,7 +311,7 @@ def refuse_encoding(path: str, data: bytes) -> None:
         )
     if len(begin) > 99 and 20 * (few + zeros) > len(begin):
         raise DataError(
-            f"{called(path)}: the file is no text: {few + zeros} of its first bytes are 0"
+            f"{called(path)}: not text: {few + zeros} of its first {len(begin):,} bytes are 0"
         )
     content = data.rstrip(b"\r\n")
     if b"\r" in content and b"\n" not in content:

@@ -45,7 +45,7 @@ class Files:
         raise NotImplementedError
 
     def dataset(self, path: str, run: Optional[Layout] = None) -> Dataset:
-        """Return the texts of a file; ``run``: layout of the training file, for other files."""
+        """Return a file's texts; ``run``: the training file's layout, if this is another file."""
         raise NotImplementedError
 
     def read(self, seed: int, **training: Any) -> Tuple[Dataset, Dataset]:
@@ -74,14 +74,14 @@ class Files:
     def questions(
         self, path: str, lines: List[str], run: Layout, single: bool = False
     ) -> Tuple[List[str], Optional[Layout]]:
-        """Return what ``readers.questions`` returns; ``single``: an input is one text, no pair."""
+        """Return what ``readers.questions`` returns; ``single``: inputs are texts, not pairs."""
         # Without labels, the second texts are the targets.
         one = single or run.pair is None or run.label is None
         fields = ("text",) if one else ("text", "pair")
         return readers.questions(path, lines, run, fields, self.known)
 
     def count(self, **training: Any) -> int:
-        """Return the number of training texts; 0 = unknown. The arguments are those of ``read``."""
+        """Return the number of training texts, 0 = unknown; ``training`` is as for ``read``."""
         with contextlib.suppress(DataError):  # reported when the texts are read
             # A pipe can be read only once.
             if all(path is None or os.path.isfile(path) for path in (self.train, self.dev)):
@@ -172,7 +172,7 @@ class VocabularyOptions:
     decides"""
 
     def tokenizer(self, texts: Sequence[str], bert: Optional[str] = None) -> Tokenizer:
-        """Return the tokenizer of folder ``bert``, else of ``vocab``, else learn from ``texts``."""
+        """Return the tokenizer of folder ``bert``, of file ``vocab``, or learned from ``texts``."""
         if bert:
             return Tokenizer.of_folder(bert, self.lowercase)
         if self.vocab:
@@ -181,7 +181,7 @@ class VocabularyOptions:
         return Tokenizer.train(texts, self.vocab_size, lowercase=self.lowercase)
 
     def defaults(self, bert: Optional[str]) -> Dict[str, Any]:
-        """Return the options whose defaults the folder ``bert`` decides: ``lowercase``."""
+        """Return the default that ``bert`` decides, {"lowercase": ...}; {} if ``bert`` is None."""
         if bert is None:
             return {}
         if not os.path.isdir(bert):

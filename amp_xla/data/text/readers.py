@@ -104,8 +104,8 @@ def read(
       text_field, pair_field, label_field, header, needs, known: see ``columns.Request``.
       on_bad_line: ``"error"`` raises for unusable lines, ``"skip"`` returns them in ``bad_lines``.
       numbers: labels must be finite numbers; they become their shortest text (``1.0`` is ``1``).
-      separator: text between the labels of a sample; in JSON, they may also be a list. A sample may
-        have no label. None = each sample has one label.
+      separator: separates the labels of a sample, which may have any number of labels, also none;
+        in JSON, they may also be a list. None = each sample has one label.
       run: layout of the training file; see ``columns.decide``.
     """
     table = Table.read(path)
@@ -153,7 +153,7 @@ def collected(
 
     ``places`` has (line number, content) of each sample. ``sample`` turns a content into (text,
     second text, label), or raises ``ValueError`` with the reason. ``bad``: lines already known to
-    be unusable.
+    be unusable. ``on_bad_line``: as for ``read``.
     """
     samples: List[Sequence[Optional[str]]] = []
     for number, content in places:
@@ -187,7 +187,7 @@ def text_value(record: Dict[str, Any], field: str, allowed: str = "a text is a s
 
 
 def label_value(record: Dict[str, Any], field: str, separator: Optional[str] = None) -> str:
-    """Return a field's label, or its labels joined by ``separator``; raise as ``text_value``."""
+    """Return a field's label, or its labels joined by ``separator``; else raise ``ValueError``."""
     value = record.get(field)
     if isinstance(value, str) and LISTED.fullmatch(value):
         try:  # as pandas writes lists; numpy writes them without commas
@@ -225,7 +225,7 @@ def joined(tokens: Sequence[str]) -> str:
 
 
 def one_line(text: str) -> str:
-    """Return a text with spaces in place of tabs and line breaks, as an input of ``predict``."""
+    """Replace tabs and line breaks by spaces, so that a text is one input line of ``predict``."""
     return re.sub(r"[\t\r\n]", " ", text)
 
 

@@ -41,12 +41,12 @@ class Windows(NamedTuple):
 
     @property
     def counts(self) -> np.ndarray:
-        """int64 [texts]: number of windows."""
+        """Number of windows of each text, int64 [texts]."""
         return np.diff(self.firsts)
 
 
 class Part(NamedTuple):
-    """A sample's tokens: ``tokens`` are cut if needed, ``before`` and ``after`` are in each row."""
+    """A sample's tokens; only ``tokens`` may be cut, ``before`` and ``after`` are in each row."""
 
     before: Sequence[int]
     tokens: Sequence[int]
@@ -114,7 +114,7 @@ class Encoded:
 
     @property
     def lengths(self) -> np.ndarray:
-        """int64 [samples]: tokens in the longest row of each sample, with [CLS] and [SEP]."""
+        """Tokens in the longest row of each sample, with [CLS] and [SEP], int64 [samples]."""
         return np.diff(self.offsets).reshape(-1, self.texts).max(1)
 
 
@@ -122,7 +122,6 @@ class Tokenizer:
     """A WordPiece tokenizer.
 
     Args:
-      rules: rules for splitting a text into words.
       source: file of the vocabulary, for messages.
 
     Attributes:
@@ -178,8 +177,8 @@ class Tokenizer:
         """Read the tokenizer of pretrained weights or of a checkpoint.
 
         The folder has ``vocab.txt`` or Hugging Face's ``tokenizer.json``, and perhaps
-        ``tokenizer_config.json``. ``lowercase``: None = as the folder says, or True if it does not
-        say.
+        ``tokenizer_config.json``. ``lowercase``: None = the folder's setting, or True if it
+        has none.
         """
         rules = vocabulary.rules(folder, warn=True)
         if lowercase is not None:
@@ -234,7 +233,8 @@ class Tokenizer:
         ``pairs`` is None, its sample has one text.
 
         With ``stride``, ``Encoded.fitting`` cuts long samples into windows instead. Each window of
-        a pair has the shorter text, or as much of it as fills half a row, and a part of the longer.
+        a pair has a part of the longer text, and all of the shorter text or as much of it as fills
+        half a row.
         """
         length = sys.maxsize if max_length is None else max_length
         parts, lost = [], []

@@ -76,7 +76,7 @@ def opened(path: str) -> Iterator[Any]:
 
 
 class _Unpacked(io.RawIOBase):
-    """The bytes of a packed file; an error if a small file would fill the memory."""
+    """The unpacked bytes of a file; raises ``DataError`` if a small file would fill the memory."""
 
     def __init__(self, path: str, file: Any) -> None:
         self._path, self._file = path, file
@@ -95,8 +95,8 @@ class _Unpacked(io.RawIOBase):
         data = self._file.read(len(buffer))
         if self._file.tell() > self._most:
             raise DataError(
-                f"{called(self._path)}: unpacked, it has more than {self._most:,} bytes, {_RATIO} "
-                "times its size; if this is right, unpack the file first"
+                f"{called(self._path)}: unpacked, it has more than {self._most:,} bytes, over "
+                f"{_RATIO} times its size; if this is right, unpack the file first"
             )
         buffer[: len(data)] = data
         return len(data)
@@ -139,7 +139,7 @@ def _as_json(column: Any) -> Iterator[str]:
 
 
 def _plain(value: Any) -> Optional[str]:
-    """Return a value of Arrow as text, such as a date; None if it is bytes that are no text."""
+    """Return a value of Arrow, such as a date, as text; None for bytes that are not UTF-8."""
     with contextlib.suppress(UnicodeDecodeError):
         return value.decode() if isinstance(value, bytes) else str(value)
     return None
@@ -195,7 +195,6 @@ def extra(module: str, use: str, packages: Optional[str] = None) -> Any:
     """Import a module of an optional package.
 
     Args:
-      module: name of the module.
       use: feature that needs the module, for the message.
       packages: packages to install; None = the package of the module.
 
@@ -217,8 +216,8 @@ def extra(module: str, use: str, packages: Optional[str] = None) -> Any:
 def read_bytes(path: str, most: Optional[int] = None) -> bytes:
     """Return the decompressed content of a file of at most ``most`` bytes; see ``opened``.
 
-    ``most``: None = a quarter of the memory. If it is a number, pipes are refused, because the
-    file's folder may come from somebody else.
+    ``most``: None = a quarter of the memory. If a number is given, the folder may be untrusted, so
+    only a regular file is read, no pipe.
     """
     if most is not None and os.path.exists(path) and not os.path.isfile(path):
         raise DataError(f"{path}: not a regular file")

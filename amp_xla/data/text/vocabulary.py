@@ -134,7 +134,7 @@ def load_vocab(path: str) -> List[str]:
 
 
 def path(folder: str) -> str:
-    """Return the file with the tokens: ``tokenizer.json`` if it exists, or ``vocab.txt``."""
+    """Return the file that has the tokens: ``tokenizer.json`` if it exists, else ``vocab.txt``."""
     whole = os.path.join(folder, WHOLE)
     return whole if os.path.isfile(whole) else os.path.join(folder, "vocab.txt")
 
@@ -159,10 +159,11 @@ def tokens(folder: str) -> List[str]:
 
 
 def rules(folder: str, warn: bool = False) -> Rules:
-    """Return the tokenizer's rules; ``tokenizer_config.json`` has priority over ``tokenizer.json``.
+    """Return a folder's tokenizer rules; ``tokenizer_config.json`` overrides ``tokenizer.json``.
 
-    Hugging Face's rules apply if there is a ``tokenizer.json``, or no ``bert_config.json``.
-    ``warn``: print a warning if the rules differ from those of the folder's tokenizer.
+    A run's checkpoint states whose rules it used. In other folders, they are bert4keras' if there
+    is a ``bert_config.json`` and no ``tokenizer.json``, else Hugging Face's. ``warn``: print a
+    warning if the folder's tokenizer would cut Chinese text into words.
     """
     settings_of = json_file(os.path.join(folder, SETTINGS))
     if warn and str(settings_of.get("tokenizer_class", "")).startswith("RoFormer"):
@@ -227,7 +228,6 @@ def warnings(tokens: Sequence[str], unknown: int, total: int) -> str:
     change all ids after it.
 
     Args:
-      tokens: the vocabulary.
       unknown, total: number of [UNK], and of all tokens, in the training texts.
 
     Raises:

@@ -66,10 +66,13 @@ class Kernel:
 
 
 def kernels(module: bytes, gpu: Mapping[str, Any]) -> List[Kernel]:
-    """Compile XLA's ``HloModuleProto`` for a GPU; return the kernels, each after its inputs.
+    """Compile XLA's ``HloModuleProto`` for a GPU; return the kernels.
+
+    Each kernel comes after the kernels whose results it reads.
 
     Args:
-      gpu: values of ``target.txtpb``, XLA's description of a GPU.
+      module: the ``HloModuleProto``, serialized.
+      gpu: values for the fields of ``target.txtpb``, XLA's description of a GPU.
 
     Raises:
       UnsupportedError: XLA fails, or cuDNN's attention would compute wrong numbers.
@@ -89,7 +92,7 @@ def kernels(module: bytes, gpu: Mapping[str, Any]) -> List[Kernel]:
 
 
 def program() -> Path:
-    """Return the path of the program; build it if the cache has none for this TensorFlow.
+    """Return the path of the compiled ``gpu_kernels.cc``; build it if it is not in the cache.
 
     Raises:
       UnsupportedError: TensorFlow is not 2.17, or the program cannot be built.

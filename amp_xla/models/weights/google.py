@@ -14,12 +14,12 @@ from amp_xla.models.weights.pretrained import Pretrained
 
 
 def pretrained(folder: str) -> Pretrained:
-    """Return the ``Pretrained`` of a folder; TensorFlow reads its checkpoint, if it has one."""
+    """Return the ``Pretrained`` of a folder, which may hold a TensorFlow checkpoint."""
     return Pretrained(folder, tensors)
 
 
 def tensors(prefix: Path) -> Tensors:
-    """Return the tensors of a TensorFlow checkpoint; TensorFlow verifies each when it reads it.
+    """Return the tensors of a TensorFlow checkpoint; reading a tensor also verifies it.
 
     Raises:
       DataError: the index is damaged.

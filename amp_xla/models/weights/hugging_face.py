@@ -122,7 +122,7 @@ def safetensors(path: Path) -> Tensors:
 
     Raises:
       DataError: the file is damaged or truncated.
-      OSError: it cannot be read.
+      OSError: the file cannot be read.
     """
 
     def read(name: str, dtype: str, shape: Shape) -> np.ndarray:

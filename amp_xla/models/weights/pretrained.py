@@ -104,8 +104,8 @@ class Pretrained:
         """Check that the model has enough embeddings for a vocabulary and a sequence length.
 
         Args:
-          vocab_size: number of tokens in the vocabulary.
-          length: maximum number of tokens per sequence.
+          vocab_size: number of tokens in the vocabulary; None = do not check it.
+          length: maximum number of tokens per sequence; None = do not check it.
 
         Raises:
           DataError: there are too few embeddings; or the files have too few layers or no weights.
@@ -140,7 +140,7 @@ class Pretrained:
         Args:
           needed: Google's name -> shape; kernels are [in, out]. If the files have no pooler, a
             line is printed, and the result has none either.
-          report: False = do not print the line.
+          report: False = do not print the line about unused tensors.
 
         Returns:
           Google's name -> float32.

@@ -1,7 +1,7 @@
 """PyTorch's files of tensors, read without PyTorch and without running code from the pickle.
 
 They have two formats. Since PyTorch 1.6: a ZIP archive with ``data.pkl`` and a member per storage.
-Before: several pickles, followed by the storages. Source: torch/serialization.py.
+Before 1.6: several pickles, followed by the storages. Source: torch/serialization.py.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class _Unpickler(_Interpreter):
     writes. With the unpickler written in C, a hostile file could make a list of any length or hash
     any object.
 
-    It adds the storages that it reads to ``storages``, by key; ``path`` is for messages.
+    The unpickler adds the storages that it reads to ``storages``, by key; ``path`` is for messages.
     """
 
     dispatch: ClassVar[Dict[int, Any]] = {
@@ -201,7 +201,7 @@ class _File(io.FileIO):
 
     def read(self, size: int = -1) -> bytes:  # type: ignore[override]
         if size > _LARGEST_LIST:
-            raise ValueError("its list of members is too large")
+            raise ValueError("its list of archive members is too large")
         return super().read(size) or b""
 
 

@@ -60,8 +60,8 @@ class StaticLossScale(_LossScale):
 class DynamicLossScale(_LossScale):
     """This package's ``DynamicLossScale`` with jmp's arguments.
 
-    ``period`` is its ``growth_interval``, ``min_loss_scale`` its ``minimum``, ``factor`` its
-    ``growth_factor``; ``backoff_factor`` is the inverse of ``factor``.
+    ``growth_interval`` is ``period``, ``minimum`` is ``min_loss_scale``, ``growth_factor`` is
+    ``factor`` and ``backoff_factor`` is 1 / ``factor``.
     """
 
     loss_scale: Any

@@ -30,15 +30,15 @@ Predicate = Callable[[Any], bool]
 class LossScaleOptimizer(wrapper.LossScaleOptimizer):
     """The loss-scale optimizer; accepts the arguments of TensorFlow 1.15, 2.x and this package.
 
-    ``apply_gradients`` averages gradients over Horovod's ranks, as under a strategy of Keras. If a
-    script has averaged them before, the average changes nothing. Gradients of tables that are
-    spread over ranks, and of ``model_parallel`` variables, are not averaged. ``reduce=`` replaces
-    the average, in ``minimize`` and ``compute_gradients``.
+    ``apply_gradients`` averages gradients over Horovod's ranks. If a script has averaged them
+    before, this changes nothing. Gradients of tables that are spread over ranks, and of
+    ``model_parallel`` variables, are not averaged. With ``reduce=``, ``apply_gradients`` does not
+    average; ``minimize`` and ``compute_gradients`` call ``reduce`` instead.
 
     Args:
       opt: the optimizer to wrap.
-      loss_scale: a number, ``"dynamic"`` or a loss scale of this package; or a boolean for
-        ``dynamic``, the second argument in TensorFlow 2.
+      loss_scale: a number, ``"dynamic"`` or a loss scale of this package. A boolean is taken as
+        ``dynamic``, which is the second argument in TensorFlow 2.
       dynamic, initial_scale, dynamic_growth_steps: as in Keras.
       **more: arguments of ``amp_xla.precision.optimizer.LossScaleOptimizer``.
     """
@@ -88,8 +88,8 @@ def split_embedding_variable_from_others(
 ) -> Tuple[List[Any], List[Any]]:
     """Return (embedding variables, other variables), each in the given order.
 
-    Compute gradients of these lists, or split pairs with ``split_pairs``. Slicing the gradients of
-    all variables by the lists' lengths is right only if embeddings come first.
+    Compute the gradients of each list separately; or those of all variables, and split the pairs
+    with ``split_pairs``. A slice of all gradients is right only if embeddings come first.
     """
     every = list(variables)
     return [v for v in every if predicate(v)], [v for v in every if not predicate(v)]

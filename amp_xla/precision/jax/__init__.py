@@ -37,7 +37,7 @@ Axis = Union[str, Tuple[str, ...], None]
 
 
 def register(cls: type, leaves: Tuple[str, ...] = (), meta: Tuple[str, ...] = ()) -> None:
-    """Make a class a pytree: JAX traces attributes ``leaves``; ``meta`` are compiled constants."""
+    """Make a class a pytree: JAX traces its attributes ``leaves``; those in ``meta`` are static."""
 
     def flatten(value: Any) -> Any:
         keys = (jax.tree_util.GetAttrKey(name) for name in leaves)
@@ -116,7 +116,8 @@ def value_and_grad(
 
     Args:
       fn: function that returns the loss, or (loss, aux) with ``has_aux``.
-      loss_scale: a number, or the scale of this step, which ``jit`` must get as an argument.
+      loss_scale: a number, or the loss scale of this step; pass it as an argument to the function
+        that ``jit`` compiles, because its value changes.
       policy: floating arguments are cast to its compute dtype, and aux to its output dtype;
         ``PolicyRules`` cast each parameter by its path. None casts nothing. Gradients have the
         dtype of their parameters, but float32 for parameters in half precision.

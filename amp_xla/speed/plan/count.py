@@ -96,7 +96,8 @@ class _Graph:
     def kept(self) -> float:
         """Return the bytes of the activations that the backward pass reads, in float32.
 
-        If layers are recomputed, the largest one is added: its activations are in memory again.
+        If layers are recomputed, the bytes of the largest recomputed layer are added: it is in
+        memory again.
         """
         kept: Dict[str, Set[Output]] = {"": set()}
         for name, node in self._nodes.items():
@@ -112,7 +113,7 @@ class _Graph:
         return forward + max(again, default=0.0)
 
     def _memory_read(self, node: Any) -> List[Output]:
-        """Return the outputs whose memory a node reads."""
+        """Return the outputs that a node reads; aliases such as ``Reshape`` are followed back."""
         found = []
         for name, index in map(nodes.parse_input, node.input):
             while index >= 0 and name in self._nodes and self._nodes[name].op in _ALIASES:
@@ -134,7 +135,7 @@ class _Graph:
         return float(sum(np.prod(s, dtype=np.float64) for s in known if s is not None))
 
     def _bytes(self, outputs: Collection[Output]) -> Traffic:
-        """Return the bytes of all outputs; in float32, without casts of mixed precision."""
+        """Return the bytes of all outputs; in float32, each cast counts as the tensor it casts."""
         full: List[Output] = []
         for name, index in outputs:
             while nodes.cast_source(name) != name:

@@ -56,7 +56,7 @@ class Work(NamedTuple):
     variables: int
 
     def compiled(self, moved: float) -> Work:
-        """Return the work with XLA, whose amp program moves ``moved`` bytes outside of products."""
+        """Return the work if XLA's program for amp moves ``moved`` bytes outside of products."""
         factor = COMPILED / fitted()["time"]["fused"] * moved / max(self.fused.amp, 1.0)
         return self._replace(fused=Traffic(*(factor * x for x in self.fused)))
 
@@ -102,13 +102,13 @@ def fitted() -> Dict[str, Any]:
 
 
 def program(name: str, constants: Optional[Mapping[str, Any]] = None) -> Dict[str, float]:
-    """Return the constants of the program ``name``, e.g. ``tensorflow``: common and own ones."""
+    """Return the constants for a training program, e.g. ``tensorflow``: common ones and its own."""
     constants = constants or fitted()
     return {**constants["time"], **constants["programs"][name]}
 
 
 def seconds(work: Work, gpu: Gpu, mode: Mode, c: Mapping[str, float]) -> Seconds:
-    """Return the seconds of a micro-batch on one GPU; ``c`` are constants of ``program``."""
+    """Return the seconds of a micro-batch on one GPU; ``c``: constants that ``program`` returns."""
     amp = mode.precision == "amp"
     bandwidth = MEMORY_SHARE * gpu.bandwidth * 1e9
     # A GPU with few watts for its peak runs at a lower clock under load.
@@ -160,7 +160,7 @@ def memory(work: Work, mode: Mode, constants: Optional[Mapping[str, Any]] = None
 
 
 def verdict(share: float) -> str:
-    """Return ``fits``, ``close`` or ``does not fit`` for a share of the memory."""
+    """Return ``fits``, ``close`` or ``does not fit``; ``share``: needed memory / GPU memory."""
     return "fits" if share < FITS else "close" if share <= 1 else "does not fit"
 
 

@@ -35,7 +35,7 @@ class Gpu(NamedTuple):
     source: str
 
     def described(self) -> Dict[str, Any]:
-        """Return what XLA's compiler needs to compile for this GPU."""
+        """Return the values that ``compiler.kernels`` needs to compile for this GPU."""
         units, threads, shared = _ARCHITECTURES[self.capability]
         major, minor = self.capability.split(".")
         return {
@@ -73,7 +73,7 @@ def chosen(names: str) -> List[Gpu]:
 def named(word: str, flag: str, others: str = "") -> Gpu:
     """Return a GPU by its name.
 
-    ``flag`` and ``others``, further values that this flag allows, are words of the error.
+    The error names ``flag`` and the allowed values: ``others`` and all GPUs.
 
     Raises:
       SettingsError: the name is unknown.

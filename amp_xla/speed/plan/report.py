@@ -16,7 +16,7 @@ _FEW = 3  # GPUs of which each mode is printed
 
 @dataclasses.dataclass(frozen=True)
 class Option:
-    """The forecast for a GPU in a mode; 80% of measured times are within a range.
+    """The forecast for one GPU in one mode; a range holds 80% of measured times.
 
     Attributes:
       step_ms: time of a micro-batch; samples_per_s: speed of all GPUs together; speed: the same

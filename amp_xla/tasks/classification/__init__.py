@@ -1,1 +1,1 @@
-"""Text classification: what only this task needs."""
+"""Text classification: code for this task only."""

@@ -69,7 +69,7 @@ def predict(config: Any, checkpoint: Checkpoint, lines: List[str]) -> Answers:
 
 
 def exportable(config: Any, checkpoint: Checkpoint) -> Exportable:
-    """Return the classifier to export, or the model that predicts numbers."""
+    """Return the model to export: a classifier, or a regression model."""
     from amp_xla.backend import tf
     from amp_xla.export import text_models
 
@@ -121,7 +121,7 @@ class RegressionScores(NumberScores):
 
 
 def scored(checkpoint: Checkpoint, samples: Samples) -> Scorer:
-    """Return the function that scores the answers to samples."""
+    """Return a function that computes the scores of answers to ``samples``."""
     if Path(checkpoint.file("labels.json")).read_bytes()[:1] != b"{":
         return sample_scores.scored(checkpoint, samples)
     return lambda answers: RegressionScores(samples, np.array([each["score"] for each in answers]))

@@ -54,7 +54,7 @@ def read(files: TextFiles, preparation: Preparation) -> Labelled:
     if (train.pairs is None) != (dev.pairs is None):
         kinds = ["single texts" if part.pairs is None else "pairs of texts" for part in parts]
         raise DataError(
-            f"{files.train} has {kinds[0]}, {files.dev} has {kinds[1]}; both must have the same"
+            f"{files.train} has {kinds[0]}, {files.dev} has {kinds[1]}; both need the same kind"
         )
     labels, answers, kind, warnings = _targets(files, [part.labels or [] for part in parts])
     tokenizer = preparation.vocabulary.tokenizer(train.all_texts, preparation.bert)

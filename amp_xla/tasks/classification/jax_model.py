@@ -59,7 +59,11 @@ def new_model(config: Any, shape: Dict[str, Any], classes: int, weights: bool) -
 
 
 def dropout(config: Any, shape: Dict[str, Any], dtype: Any) -> Tuple[float, float, bool]:
-    """Return ``dropout`` for ``training_step``; raise UnsupportedError if cuDNN cannot be used."""
+    """Return ``dropout`` for ``training_step``.
+
+    Raises:
+      UnsupportedError: ``--attention fused`` does not work with this GPU, dtype or head size.
+    """
     if config.attention == "plain":
         return (*config.encoder.rates, False)
     size = shape["hidden_size"] // shape["num_attention_heads"]

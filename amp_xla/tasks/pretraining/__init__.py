@@ -1,1 +1,1 @@
-"""Language models from raw text: what only this task needs."""
+"""Language models from raw text: code for this task only."""

@@ -67,13 +67,13 @@ PHASES = {
 
 
 def defaults(config: Any) -> Dict[str, Any]:
-    """Return the defaults that ``preset`` and ``model`` set; check ``--bert``."""
+    """Return the defaults of ``preset`` and ``model``; raise DataError if ``--bert`` is bad."""
     pretrained.check(config.encoder.bert)
     return settings(config.preset, config.encoder.model)
 
 
 def settings(preset: Optional[str], model: str) -> Dict[str, Any]:
-    """Return the settings of a preset by name; None = the default preset for the model."""
+    """Return the settings of ``preset``; None = the default preset for the model."""
     name = preset_name(preset, model)
     return {**PRESETS[name], **(_LARGE.get(name, {}) if model == "large" else {})}
 

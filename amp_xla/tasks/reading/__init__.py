@@ -1,1 +1,1 @@
-"""Answers to questions as spans of a passage: what only this task needs."""
+"""Question answering, with spans of a passage as answers: code for this task only."""

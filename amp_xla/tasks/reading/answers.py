@@ -1,6 +1,6 @@
 """Answers to questions: evaluation, prediction, export.
 
-Only functions import TensorFlow.
+TensorFlow is imported in functions only.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def evaluate(infer: Infer, data: Labelled, threshold: Any, most: int) -> Dict[st
 
 
 def predict(config: Any, checkpoint: Checkpoint, lines: Sequence[str]) -> Answers:
-    """Return answer, score and question of each line, which is ``question<TAB>passage``."""
+    """Return answer, score and question of each line; a line is ``question<TAB>passage``."""
     from amp_xla.backend import K
     from amp_xla.models import dropout, encoders
     from amp_xla.tasks.reading import model

@@ -43,7 +43,7 @@ class ReadingFiles(Files):
         return corpora.questions()
 
     def dataset(self, path: str, run: Optional[Layout] = None) -> Dataset:
-        """Return questions and passages; a label is a JSON list of answers, each with its start."""
+        """Return questions and passages; a label is a JSON list of [answer, its position]."""
         table = Table.read(path)
         data = collected(path, _flat(table), _sample, table.bad, self.on_bad_line)
         return dataclasses.replace(data, layout=OBJECTS)
@@ -60,7 +60,7 @@ class ReadingFiles(Files):
 
 
 def _flat(table: Table) -> Iterator[Tuple[int, Dict[str, Any]]]:
-    """Yield line number and record of each question, also of those nested as in SQuAD's files."""
+    """Yield line number and record of each question; questions may be nested as in SQuAD."""
     for number, content in table.rows:
         try:
             record = json_object(content)
@@ -134,8 +134,8 @@ def targets(
 ) -> np.ndarray:
     """Return the first and last token, counted from 1, of the first answer found, int32 [N, 2].
 
-    Both are 0 if the question has no answer, and -1 if no answer is in the tokens. ``problems``
-    gets reason -> answers with this problem, such as answers that are not in their passage.
+    Both are 0 if the question has no answer, and -1 if no answer is in the tokens. Answers with a
+    problem, e.g. not in their passage, are added to ``problems``: description -> answers.
     """
     tokens = np.zeros((len(data), 2), np.int32)
     for i, label in enumerate(data.labels or []):
@@ -161,8 +161,8 @@ def targets(
 def with_labels(batch: Batch, spans: np.ndarray) -> Batch:
     """Add labels to a batch, int32 [R, 2], and weights of rows, float32 [R].
 
-    Labels are the answer's first and last token, counted from 0 in the row. They are 0, [CLS], if
-    the row has no answer, and -1 where ``spans`` are -1.
+    Labels are the answer's first and last token, counted from 0 in the row. They are 0, which is
+    [CLS], if the row has no answer, and -1 where ``spans``, the result of ``targets``, are -1.
     """
     texts, begins = windows.owners(batch)
     size = batch["segment_ids"].sum(1) - 1

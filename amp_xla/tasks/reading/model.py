@@ -1,4 +1,4 @@
-"""BERT's head for questions: scores of each token as the first and the last of the answer; loss."""
+"""BERT's head for questions, which scores each token as the answer's first and last; its loss."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def squad_words(text: str) -> List[str]:
 
 
 def squad(answer: str, right: str) -> Tuple[float, float]:
-    """Compare an answer with a right one as SQuAD's scripts; return exact match and F1 of words."""
+    """Return exact match and F1 of words, as SQuAD's scripts do; ``right`` is a right answer."""
     found, wanted = squad_words(answer), squad_words(right)
     same = sum((collections.Counter(found) & collections.Counter(wanted)).values())
     return float(found == wanted), 2.0 * same / max(len(found) + len(wanted), 1)
@@ -41,7 +41,7 @@ def squad(answer: str, right: str) -> Tuple[float, float]:
 def cmrc(answer: str, right: str, tokenizer: Any) -> Tuple[float, float]:
     """Return exact match without punctuation, and F1 of the longest common run of words.
 
-    Each Chinese character is a word. ``tokenizer`` finds the words between them.
+    Each Chinese character is a word. ``tokenizer`` splits the other text into words.
     """
     plain = [text.lower().strip().translate(_DROPPED) for text in (answer, right)]
     found, wanted = (
@@ -81,11 +81,14 @@ def decode(
 ) -> Tuple[np.ndarray, ...]:
     """Return the ``count`` best spans of at most ``most`` tokens in each passage.
 
-    ``scores`` rate each token as first and as last one, float [B, L, 2]. The result: first tokens,
-    last tokens (counted from 1 in the passage) and probabilities as in transformers, [B, count];
-    then, [B], the score of "no answer" minus the score of the best span, and the probability of
-    "no answer". If a passage has several windows, its first row has the best spans of all windows
-    and the lowest score of "no answer", as in BERT's run_squad.py.
+    If a passage has several windows, its first row has the best spans of all windows and the lowest
+    score of "no answer", as in BERT's run_squad.py. ``scores`` are float [B, L, 2]: each token's
+    score as first token of the answer, and as last token.
+
+    Returns:
+      Each span's first token, last token (both counted from 1 in the passage) and probability as in
+      transformers, three arrays [B, count]; the score of "no answer" minus the score of the best
+      span, [B]; the probability of "no answer", [B].
     """
     scores, passage = scores.astype(np.float64), batch["segment_ids"] > 0
     rows, length = passage.shape
@@ -117,7 +120,8 @@ def decode(
 def best_threshold(odds: np.ndarray, answered: np.ndarray, empty: np.ndarray) -> float:
     """Return the threshold for ``odds`` with the highest mean score.
 
-    Questions with ``odds`` below it get the score ``answered``, others ``empty``; all float [N].
+    A question gets the score ``answered`` if its ``odds`` are below the threshold, else the score
+    ``empty``. All arguments are float [N].
     """
     order = np.argsort(odds, kind="stable")
     edges = np.concatenate([odds[order][:1] - 1.0, odds[order], odds[order][-1:] + 1.0])
@@ -134,7 +138,7 @@ class ReadingScores(TextScores):
 
 
 def scored(checkpoint: Checkpoint, samples: Samples) -> Scorer:
-    """Return the function that scores the answers to samples."""
+    """Return a function that computes the scores of answers to ``samples``."""
     right = [" | ".join(dict(json.loads(label))) for label in samples.wanted]
 
     def score(answers: List[Dict[str, Any]]) -> TextScores:

@@ -1,1 +1,1 @@
-"""Click models over embedding tables: what only this task needs."""
+"""Click models over embedding tables: code for this task only."""

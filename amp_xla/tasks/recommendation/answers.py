@@ -42,7 +42,7 @@ def predict(config: Any, checkpoint: Checkpoint, lines: Sequence[str]) -> Answer
 
 
 def export(config: Any, checkpoint: Checkpoint, folder: Path) -> str:
-    """Write a SavedModel with the whole table; return its signature for the user."""
+    """Write a SavedModel with the whole table; return a text about its inputs and outputs."""
     columns, values = _columns(checkpoint)
     inputs, outputs = _inference(config, checkpoint, columns, values)
     tf.saved_model.simple_save(session(), str(folder), inputs, outputs)

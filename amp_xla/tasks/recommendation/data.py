@@ -239,7 +239,7 @@ def batch_of(
 
 
 def _rows(hashes: np.ndarray, rows: int) -> np.ndarray:
-    """Return table rows for hashes of values; equal values in two slots get different rows."""
+    """Return the table rows for hashes of values; a row depends on the value and on its slot."""
     slot = np.arange(1, hashes.shape[1] + 1, dtype=np.uint64)[None, :, None]
     with np.errstate(over="ignore"):
         mixed = _mixed(hashes.astype(np.uint64) + (slot << np.uint64(32)))
@@ -291,11 +291,12 @@ class SlotFiles:
 
 
 def two_packages() -> Tuple[bytes, bytes]:
-    """Return training lines and dev lines: a label and two slots, made from two docstrings.
+    """Return training lines and dev lines, each with a label and two docstrings as slots.
 
-    Of the two packages with most docstrings, both docstrings of a line are from one, and the label
-    says from which. The words of a docstring are the values of a slot. Each docstring is the first
-    slot of eight lines. No docstring is both in training lines and in dev lines.
+    The docstrings are from the two packages with most docstrings. Both docstrings of a line are
+    from the same package; the label, 0 or 1, is the number of this package. A docstring's words are
+    the values of its slot. Each docstring is the first slot of eight lines. No docstring is both in
+    training lines and in dev lines.
     """
     parts = []
     common = collections.Counter(corpora.pydoc()[0].labels or []).most_common(2)

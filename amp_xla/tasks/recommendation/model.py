@@ -19,7 +19,7 @@ from amp_xla.tasks.recommendation.data import Columns, Lines
 
 
 def described(train: Lines, dev: Lines, options: Any, ranks: int) -> str:
-    """Return lines to print: the first sample, numbers of samples, the table's memory per rank."""
+    """Return a text to print: the first sample, how many samples, the table's memory per rank."""
     bytes_of_table = options.rows * options.table_width * 12
     return (
         f"{train.sample()}\n{len(train):,} training and {len(dev):,} dev samples, "
@@ -33,7 +33,7 @@ class Recommender(keras.Model):
     """A model that maps the numbers and ids of a sample to the logit of its label.
 
     ``table`` is an ``amp_xla.sok.DistributedEmbedding`` with ``options.table_width`` numbers per
-    row, ``options`` are ``TowerOptions``; ``seed`` of the towers is the same on every rank.
+    row, ``options`` are ``TowerOptions``; ``seed``, for the towers, must be equal on all ranks.
     """
 
     def __init__(self, table: Any, slots: int, options: Any, seed: int) -> None:
@@ -110,7 +110,10 @@ def losses(labels: Any, logits: Any, weights: Any) -> Tuple[Any, Any, Any]:
 
 
 def network(config: Any, columns: Columns, values: int, rows: Optional[str] = None) -> Any:
-    """Build placeholders by name, the model and its logits; ``rows`` initializes the table."""
+    """Build the placeholders by name, the model and its logits.
+
+    ``rows`` is the name of the table's initializer; None = the default of the embedding layer.
+    """
     inputs = {
         "numbers": tf.placeholder(tf.float32, [None, columns.numbers], name="numbers"),
         "ids": tf.placeholder(tf.int64, [None, columns.slots, values], name="ids"),

@@ -1,1 +1,1 @@
-"""Relations between entities: what only this task needs."""
+"""Relations between entities: code for this task only."""

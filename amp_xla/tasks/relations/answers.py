@@ -1,6 +1,6 @@
 """Triples: evaluation, prediction, scores, export; an explanation if F1 is 0.
 
-Only functions import TensorFlow.
+TensorFlow is imported in functions only.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ MOST = 100  # subjects and objects of a text, the best ones: an untrained model 
 
 
 def evaluation(infer: Infer, data: Labelled) -> Evaluation:
-    """Return a function that computes F1 by ``extraction.evaluate``; it prints why, if F1 is 0."""
+    """Return a function that evaluates F1 on dev texts; if F1 is 0, it also prints the reason."""
     from amp_xla.tasks.relations.model import BIAS
 
-    note(f"scores begin near {BIAS:g}; those above 0 are predicted, so F1 begins at 0")
+    note(f"scores start near {BIAS:g}; only scores above 0 are predictions, so F1 starts at 0")
 
     def evaluate() -> Dict[str, float]:
         values = extraction.evaluate(infer, data, unpack, found_in, state)
@@ -148,7 +148,7 @@ class TripleScores(ExtractionScores):
     unit = "triples"
 
     def rows(self) -> np.ndarray:
-        """Append two counts: predicted triples that touch a true one, and true ones touched."""
+        """Add two columns of counts: predicted triples that touch a true one, and the reverse."""
         partial = [
             [sum(any(map(one.touches, b)) for one in set(a)) for a, b in ((f, g), (g, f))]
             for f, g in zip(self.found, self.gold)
@@ -163,7 +163,7 @@ class TripleScores(ExtractionScores):
 
 
 def scored(checkpoint: Checkpoint, samples: Samples) -> Scorer:
-    """Check the samples' predicates; return the function that scores answers for the samples."""
+    """Check the predicates of ``samples``; return a function that computes scores of answers."""
     return TripleScores.scorer(
         checkpoint, samples, unpack, lambda answer: [Triple(**each) for each in answer["spo_list"]]
     )

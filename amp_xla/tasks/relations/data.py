@@ -91,7 +91,7 @@ def _sample(content: Any) -> Tuple[str, None, str]:
 
 
 def _triples(given: Any) -> List[Triple]:
-    """Return the triples of an element: one, or one per key if its object is a dictionary."""
+    """Return the triples of one list entry: one, or one per key if its object is a dictionary."""
     values = [given.get(role) for role in Triple._fields] if isinstance(given, dict) else given
     triples: List[Any] = []
     if isinstance(values, list) and len(values) == 3:
@@ -109,9 +109,9 @@ def _triples(given: Any) -> List[Triple]:
 
 
 def span(aligned: AlignedTexts, text: int, words: str) -> Tuple[int, int, str]:
-    """Return the first and last token of ``words``; also why no tokens are found, else "".
+    """Return first and last token of ``words``, and the reason if they are not found, else "".
 
-    The first occurrence of ``words`` that begins and ends where tokens do is used.
+    If ``words`` occur several times, the first occurrence at token boundaries is used.
     """
     found = 1, 0, "not in their text"
     for match in re.finditer(f"(?={re.escape(words)})", aligned.texts[text]):
@@ -127,8 +127,8 @@ def cells_of(
     """Return, for each text, the cells whose scores should be positive; see ``alignment.Find``.
 
     A cell (plane, row, column) stands for two tokens. Plane 0: first and last token of a subject.
-    Plane 1: first and last token of an object. Plane 2 + p: first token of the subject and of the
-    object of predicate p. The planes after these: their last tokens, in the same order.
+    Plane 1: first and last token of an object. Plane 2 + p, for predicate p: first token of the
+    subject, first token of the object. Plane 2 + predicates + p: last tokens of these two.
     """
     cells: List[List[Cell]] = []
     for text, triples in enumerate(gold):

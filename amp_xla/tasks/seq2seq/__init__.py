@@ -1,1 +1,1 @@
-"""Text generation from text: what only this task needs."""
+"""Text generation from text: code for this task only."""

@@ -53,7 +53,7 @@ def framed(tokenizer: Tokenizer, texts: Sequence[str], length: int) -> List[List
 
 
 def predictions(batch: Batch, *_: int, count: int) -> Batch:
-    """Add to a batch what a ``LanguageModel`` predicts: ``count`` = K positions, their labels.
+    """Add to a batch the arrays for a ``LanguageModel``, with K = ``count`` predictions per row.
 
     ``positions``: int32 [R, K], the positions before the tokens to predict; ``labels``: int32 [R,
     K], the tokens to predict; ``weights``: float32 [R, K], 1 for tokens of targets, else 0.

@@ -136,8 +136,8 @@ class CachedDecoder:
     def _transform(self, token_ids: Any, segment: int, positions: Any, attend: Attend) -> Any:
         """Build the vectors of tokens, int [B, L] -> float [B, L, hidden].
 
-        ``attend`` takes a layer's number, scaled queries, keys and values. The last three and its
-        result are [B, L, heads, D].
+        ``attend`` takes a layer's number, scaled queries, keys and values, and returns vectors.
+        Queries, keys, values and these vectors are [B, L, heads, D].
         """
         # `layer.call`, because `layer()` would make Keras trace where its input comes from.
         tables = [self._layers[f"Embedding-{n}"].embeddings for n in ("Token", "Segment")]

@@ -74,7 +74,7 @@ class GeneratedScores(TextScores):
 
 
 def scored(checkpoint: Checkpoint, samples: Samples) -> Scorer:
-    """Return the function that scores the answers to samples."""
+    """Return a function that computes the scores of answers to ``samples``."""
 
     def score(answers: List[Dict[str, Any]]) -> SampleScores:
         found = [answer["generated"] for answer in answers]

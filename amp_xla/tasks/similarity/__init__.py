@@ -1,1 +1,1 @@
-"""Similarity of texts: what only this task needs."""
+"""Similarity of texts: code for this task only."""

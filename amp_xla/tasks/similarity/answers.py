@@ -1,4 +1,7 @@
-"""Similarity of texts: evaluation, prediction, export, scores. Only functions import TensorFlow."""
+"""Similarity of texts: evaluation, prediction, export, scores.
+
+TensorFlow is imported in functions only.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +36,8 @@ _CROSS_ENCODER = {
 def evaluate(infer: Infer, data: Labelled, threshold: Optional[Any]) -> Dict[str, float]:
     """Return Spearman's correlation over all pairs, and the accuracy if labels are 0 and 1.
 
-    ``infer`` outputs ``scores`` [B]. ``threshold`` is a variable, in which the threshold with the
-    highest accuracy is stored. If it is None, the threshold is 0.5.
+    ``infer`` outputs ``scores`` [B]. ``threshold`` is None, which means 0.5, or a variable: the
+    threshold with the highest accuracy is stored in this variable.
     """
     from amp_xla.backend import K
 
@@ -74,9 +77,9 @@ def _scores(
 ) -> Tuple[np.ndarray, Optional[np.ndarray]]:
     """Return the score of each pair, and the probability of the label 1 if labels are 0 and 1.
 
-    A bi-encoder's scores are cosines c, and the probability is sigmoid(20 (c - threshold)). A
-    cross-encoder computes a number from 0 to 1, the probability. Scaled to the range of the labels,
-    this number is the score.
+    A bi-encoder's score is the cosine c; its probability is sigmoid(20 (c - threshold)). A
+    cross-encoder's probability is its output, from 0 to 1; its score is this output, scaled to the
+    range of the labels.
     """
     from amp_xla.backend import K
     from amp_xla.tasks.similarity import model
@@ -169,7 +172,7 @@ class BinaryPairScores(LabelScores):
 
 
 def scored(checkpoint: Checkpoint, samples: Samples) -> Scorer:
-    """Check the labels of samples; return the function that scores the answers to them."""
+    """Check the labels of ``samples``; return a function that computes the scores of answers."""
     binary = Scale.load(checkpoint.file("labels.json")).binary
     if binary:
         samples.check(samples.wanted, ("0", "1"))

@@ -1,4 +1,4 @@
-"""Pairs of texts labelled 0 and 1 or with scores, for a cross-encoder or a bi-encoder."""
+"""Pairs of texts, with labels 0 and 1 or with scores, for a cross-encoder or a bi-encoder."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def apart(method: Method) -> bool:
 
 
 def check(method: Method, r_drop: float, pooling: str) -> None:
-    """Raise SettingsError if a setting needs a cross-encoder, but the method is not one."""
+    """Raise SettingsError if ``r_drop`` or ``pooling`` is set and ``method`` is a bi-encoder."""
     flags = {"--r-drop": bool(r_drop), f"--pooling {pooling}": pooling != "mean"}
     for flag in (flag for flag, given in flags.items() if given and apart(method)):
         raise SettingsError(f"{flag} excludes --method {method}; allowed: cross-encoder")

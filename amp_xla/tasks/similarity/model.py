@@ -1,7 +1,7 @@
 """Similarity of texts: vectors of texts, scores of pairs, and losses over a batch.
 
-Losses stay in float32 under mixed precision: after a sum, AMP converts nothing before the next
-matrix product. Masks are factors 0 and 1 instead of large numbers, which float16 cannot hold.
+Losses stay in float32 under mixed precision, because AMP converts no operation between a sum and
+the next matrix product. Masks are factors 0 and 1: float16 cannot hold large numbers as masks.
 """
 
 from __future__ import annotations

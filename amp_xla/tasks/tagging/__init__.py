@@ -1,1 +1,1 @@
-"""Named entities: what only this task needs."""
+"""Named entities: code for this task only."""

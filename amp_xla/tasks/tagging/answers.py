@@ -1,4 +1,4 @@
-"""Entities: evaluation, prediction, export, scores. Only functions import TensorFlow."""
+"""Entities: evaluation, prediction, export, scores. TensorFlow is imported in functions only."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def exportable(config: Any, checkpoint: Checkpoint) -> Exportable:
 
 
 def _decoding(model: Exportable) -> Exportable:
-    """Return the tagger with code for its Hugging Face folder that finds the best path of tags."""
+    """Add code to a tagger's export, so that transformers finds the best path of tags."""
     family, size = model.config["model_type"], len(model.labels)
     kind = f"{family}{TAGGER}"
     names = {
@@ -161,7 +161,7 @@ def _decoding(model: Exportable) -> Exportable:
 
 
 def scored(checkpoint: Checkpoint, samples: Samples) -> Scorer:
-    """Check the labels of samples; return the function that scores the answers to them."""
+    """Check the labels of ``samples``; return a function that computes the scores of answers."""
     return extraction.ExtractionScores.scorer(
         checkpoint, samples, unpack, lambda answer: [Entity(*each) for each in answer["entities"]]
     )

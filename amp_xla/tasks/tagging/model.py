@@ -55,7 +55,7 @@ class Tagger(NamedTuple):
       model: Keras model from token and segment ids to scores: float32 [B, L, tags] for softmax and
         crf, [B, labels, L, L] for the other heads.
       transitions: scores of tag pairs, float32 [tags, tags]; zeros for softmax, None for pointers.
-      length: most tokens in a text, which the loss of a CRF needs.
+      length: maximum number of tokens in a text; only the loss of a CRF uses it.
     """
 
     head: str
@@ -93,7 +93,7 @@ class Tagger(NamedTuple):
         return loss, {"accuracy": losses.weighted_mean(tf.cast(hits, tf.float32), weights)}
 
     def outputs(self, scores: Any) -> Dict[str, Any]:
-        """Return the arguments of ``spans.decode`` by name."""
+        """Return, by name, the tensors whose values ``spans.decode`` needs."""
         return {
             "scores": scores,
             **({"transitions": self.transitions} if is_flat(self.head) else {}),

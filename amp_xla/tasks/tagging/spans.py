@@ -18,12 +18,12 @@ class Span(NamedTuple):
 
 
 def is_flat(head: str) -> bool:
-    """Return whether a head scores tags; other heads score each (start, end) of a span."""
+    """Return whether a head scores tags; other heads score pairs of first and last token."""
     return head in ("softmax", "crf")
 
 
 def check(head: str, label_smoothing: float, r_drop: float) -> None:
-    """Raise SettingsError if a head does not allow label smoothing or R-Drop."""
+    """Raise SettingsError if label smoothing or R-Drop is on, and the head does not allow it."""
     if label_smoothing and head != "softmax":
         raise SettingsError(
             f"--label-smoothing {label_smoothing:g} excludes --head {head}; allowed: softmax"
@@ -46,9 +46,10 @@ def tags_of(spans: Sequence[Span], length: int) -> np.ndarray:
 
 
 def inside(spans: Sequence[Span], begin: int, size: int, clip: bool) -> List[Span]:
-    """Return the spans in a window of ``size`` tokens; 1 is the window's first token.
+    """Return the spans inside a window of ``size`` tokens; its first token is token 1.
 
-    ``clip``: also the parts of spans that are partly in the window.
+    The window starts after token ``begin`` of the text. If ``clip``, the result also has the parts
+    in the window of spans that are partly outside.
     """
     moved = ((first - begin, last - begin, label) for first, last, label in spans)
     if clip:
@@ -123,7 +124,7 @@ def best_tags(scores: np.ndarray, transitions: np.ndarray, lengths: np.ndarray) 
     Args:
       scores: scores of each tag, float [B, L, tags].
       transitions: scores of each tag followed by each tag, float [tags, tags].
-      lengths: tokens of each text, int [B]; later tags are arbitrary.
+      lengths: number of tokens of each text, int [B]; tags after them are arbitrary.
     """
     rows, size, count = scores.shape
     tag = np.arange(count)

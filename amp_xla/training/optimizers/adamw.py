@@ -15,8 +15,8 @@ class AdamW(tf.train.AdamOptimizer):
     """Adam with decoupled weight decay (Loshchilov & Hutter, arXiv 1711.05101).
 
     Dense gradients take one fused kernel per variable; IndexedSlices stay sparse up to the update.
-    ``epsilon`` is added to the bias-corrected root, as in the paper. TensorFlow's Adam adds it to
-    the uncorrected root, so that its early steps are smaller.
+    ``epsilon`` is added to the root of the bias-corrected second moment, as in the paper.
+    TensorFlow's Adam adds it before the bias correction, so that its early steps are smaller.
 
     Args:
       learning_rate: float or float32 scalar tensor (a schedule).
@@ -51,7 +51,7 @@ class AdamW(tf.train.AdamOptimizer):
         self._epsilon_t = self._epsilon * tf.sqrt(1.0 - beta2_power)
 
     def _decay(self, variable: Any) -> Any:
-        """Set the learning rate for a variable, and build its weight decay."""
+        """Set the learning rate for a variable; return the operation of its weight decay."""
         if self._factor is not None:
             self._lr_t = self._common_rate * self._factor(variable)
         if not self.decays(variable):

@@ -21,7 +21,7 @@ def averaged(rule: Type[Any], decay: float) -> Type[Any]:
     After update t of a variable w, its slot ``average`` moves towards w by the share
     ``(1 - decay) / (1 - decay**t)``: an exponential average, float32, over the updated weights
     alone. The initial weights have no influence, and a skipped step does not move it. A decay of
-    0.999 averages about the last 1,000 updates; 0 = no average, ``rule`` itself.
+    0.999 averages about the last 1,000 updates; 0 = no average: the result is ``rule`` itself.
     """
     if not decay:
         return rule

@@ -12,9 +12,10 @@ class LAMB(AdamW):
     """Layer-wise adaptive moments (You et al., arXiv 1904.00962, algorithm 2).
 
     Each variable moves by ``rate * |w| / |u|`` times ``u``, Adam's bias-corrected update plus the
-    weight decay. If either norm is 0, the ratio is 1.
+    weight decay. If ``|w|`` or ``|u|`` is 0, the ratio ``|w| / |u|`` is replaced by 1.
 
-    Norms and biases have ratio 1, as in the authors' code for BERT. The arguments are ``AdamW``'s.
+    For layer norms and biases the ratio is always 1, as in the authors' code for BERT. The
+    arguments are ``AdamW``'s.
     """
 
     def __init__(self, learning_rate: Any = 1e-3, **adamw: Any) -> None:

@@ -249,16 +249,16 @@ QUESTIONS = [
     ("label,text_a", "lt", "x.tsv", "qid\ttext_a\n0\ta text\n", ["", "a text"]),  # ChnSentiCorp
     ("", "ttl", "x.tsv", "a\tb\tgood\n", ["a\tb"]),
     ("", "tl", "x.txt", "a text\nwith\ttab\n", "x.txt, line 2: 2 columns, not 1"),
-    ("", "tl", "x.tsv", "a\tb\tc\td\n", "x.tsv:1: 4 columns between tabs"),
+    ("", "tl", "x.tsv", "a\tb\tc\td\n", "x.tsv:1: 4 columns separated by tabs"),
     ("", "tl", "x.tsv", "a b\tc d\tgood\n", "x.tsv has other columns .columns: text = 0, pair = 1"),
     ("", "itl", "x.csv", "a, b\n", "x.csv has other columns .*; the run has: columns: text = 1"),
     ("", "itl", "x.csv", "a,b,c,d,e\n", "x.csv:.*; the run has: columns: text = 1"),
     ("", "tl", "x.jsonl", '{"other": "x"}\n', "which field is the text. found: 'other'"),
     ("", "ttl", "x.txt", "one text\n",
-     "x.txt:1: 1 column between tabs, .* Needed: text<TAB>second"),
+     "x.txt:1: 1 column separated by tabs, .* Needed: text<TAB>second"),
     ("", "tl", "x.tsv", rows("it"), "x.tsv has other columns .columns: text = 1 "),
-    ("", "tl", "x.tsv", rows("lt"), "column 0 .'bad', .* may be no text; the run has: "),
-    ("", "ttl", "x.tsv", rows("it"), "column 0 .'1001', .* may be no text"),
+    ("", "tl", "x.tsv", rows("lt"), "column 0 .'bad', .* does not look like a text; the run has: "),
+    ("", "ttl", "x.tsv", rows("it"), "column 0 .'1001', .* does not look like a text"),
     ("", "ttl", "x.tsv", rows("itt"), "x.tsv has other columns .columns: text = 1, pair = 2 "),
     ("label,review", "lt", "x.csv", "a text, and more\n", NAMES),
     ("label,review", "lt", "x.csv", "1,good\n0,bad\n", NAMES),
@@ -346,7 +346,7 @@ def test_another_separator_is_named(file, name, mark, header):
         with pytest.raises(DataError, match=f"every line has '[{mark[0]}]'; only tabs and, in "):
             read(path, **how)
     path = file(name, rows("t"))
-    with pytest.raises(DataError, match="1 column between"):
+    with pytest.raises(DataError, match="1 column separated by"):
         read(path)
 
 

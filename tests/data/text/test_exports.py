@@ -268,7 +268,7 @@ def test_numbers_of_texts_are_no_tokens(file, begin):
     rows = [begin.format(i=i, k=k) + f"{w}\tO\n" for i in range(9) for k, w in enumerate(WORDS)]
     for end in ("", "\n"):
         content = end.join("".join(rows[i : i + 8]) for i in range(0, 72, 8))
-        with pytest.raises(DataError, match="column 0 has numbers of tokens or texts"):
+        with pytest.raises(DataError, match="column 0 numbers the tokens or the texts"):
             entities.read(file("a.tsv", content))
 
 
@@ -326,12 +326,12 @@ def test_a_constant_text_and_a_short_source_are_asked_for(file, name, rows, how,
     ("Uni\tB-ORG\tO\nRom\tI-ORG\tB-LOC\n\n", "column 1 has tags, too, e.g. of 'ORG', but only"),
     ("Uni\tB-ORG\t\nRom\tO\t\n\n", "column 1 has tags, too, e.g. of 'ORG', .* column, 2"),
     ("Uni B-ORG x O\nRom I-ORG y O\n\n", "column 1 has tags, .* the last column, 3, is read"),
-    ("#\tn-tv.de [2009]\n1\tUni\tB-ORG\tO\n2\tRom\tI-ORG\tB-LOC\n\n", "column 0 has numbers"),
+    ("#\tn-tv.de [2009]\n1\tUni\tB-ORG\tO\n2\tRom\tI-ORG\tB-LOC\n\n", "column 0 numbers the"),
     ("# id 5 domain=en\nUni _ _ B-ORG\nRom _ _ I-ORG\n\n", None),
     ("Uni NNP I-NP I-ORG\nRom NNP I-NP I-ORG\n\n", None),
     ("#\tO\n#\tB-creative work\n\n", None),
     ("Ann B-PER\nNew York B-LOC\nRom B-LOC\n\n", "a.txt:2: 3 columns, not 2; needed: a token"),
-    ('7\t"\tO\n7\tAnn\tB-PER\n7\t"Ann Lee"\tx\tO\n\n', "column 0 has numbers of tokens"),
+    ('7\t"\tO\n7\tAnn\tB-PER\n7\t"Ann Lee"\tx\tO\n\n', "column 0 numbers the tokens"),
     ("-DOCSTART-\n\nAnn\tx\tB-PER\nsang\tx\tO\n\n", None),
 ])  # fmt: skip
 def test_tags_are_one_column_and_one_per_token(file, lines, said):

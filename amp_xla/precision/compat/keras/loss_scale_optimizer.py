@@ -32,7 +32,7 @@ class LossScaleOptimizer(optimizer.LossScaleOptimizer):
       inner_optimizer: a Keras optimizer of the legacy kind, as in TensorFlow 1.15 and bert4keras,
         or of the kind new in TensorFlow 2.11. Keras 3's are refused.
       dynamic: True adapts the scale during training; False keeps ``initial_scale``.
-      initial_scale: the first scale; 2**15 if dynamic and None.
+      initial_scale: the first scale; if ``dynamic``, None = 2**15.
       dynamic_growth_steps: finite steps in a row before the scale doubles; 2000 if None.
 
     Attributes:
@@ -88,7 +88,7 @@ class LossScaleOptimizer(optimizer.LossScaleOptimizer):
 
     @property
     def _delegates(self) -> bool:
-        """True from TensorFlow 2.4 on: checkpoints treat Keras' class as its inner optimizer."""
+        """True from TensorFlow 2.4 on: checkpoints treat Keras' class like its inner optimizer."""
         return any(c.__name__ == "DelegatingTrackableMixin" for c in type(self).__mro__)
 
     inner_optimizer = property(lambda self: self.inner)
@@ -146,8 +146,8 @@ class LossScaleOptimizer(optimizer.LossScaleOptimizer):
             optimizers have this argument instead.
 
         Raises:
-          ValueError: all gradients are None; the call is outside a replica of a strategy; or this
-            strategy is not supported.
+          ValueError: all gradients are None; the strategy in scope is not supported; or the call is
+            in the scope of a strategy but outside its replicas.
         """
         if isinstance(name, bool):
             skip_gradients_aggregation, name = name, None
@@ -173,7 +173,7 @@ class LossScaleOptimizer(optimizer.LossScaleOptimizer):
 
 
 class _KerasState(Trackable):
-    """The variables of a loss scale, tracked by their names in Keras' checkpoints."""
+    """The variables of a loss scale, under their names in Keras' checkpoints."""
 
     def __init__(self, state: LossScaleVariables) -> None:
         if state.dynamic:

@@ -20,13 +20,14 @@ REWRITE_OPTIONS = ("auto_mixed_precision", "auto_mixed_precision_onednn_bfloat16
 
 
 def to_keras(policy: Union[Policy, str]) -> Any:
-    """Return a Keras policy object, for a layer's ``dtype``.
+    """Return a policy as a Keras policy object, for the argument ``dtype`` of a layer.
 
     Args:
-      policy: params and compute of one dtype, or float32 params and half-precision compute.
+      policy: a policy with one dtype for params and compute, or with float32 params and
+        half-precision compute. Its output dtype must be its compute dtype.
 
     Raises:
-      ValueError: Keras has no such policy: its layers output their compute dtype.
+      ValueError: the policy has other dtypes.
     """
     params, compute, output = get_policy(policy).names
     if output != compute:
@@ -65,7 +66,7 @@ def set_policy(policy: Union[Policy, str]) -> Any:
     """Make a policy the default of layers built from now on; return it as a Keras policy.
 
     Raises:
-      SettingsError: the graph rewrite is on as well.
+      SettingsError: the graph rewrite is on, and the policy computes in half precision.
       ValueError: Keras has no such policy; see ``to_keras``.
     """
     keras_policy = to_keras(policy)
@@ -123,5 +124,5 @@ def _module() -> Any:
 
 
 def global_policy() -> Any:
-    """Return the Keras policy of layers built now."""
+    """Return Keras' global policy, the default of layers built from now on."""
     return _module().global_policy()

@@ -142,7 +142,10 @@ class Masking:
     def _choose(
         self, units: np.ndarray, maskable: np.ndarray, shuffle: np.ndarray, offset: np.ndarray
     ) -> np.ndarray:
-        """Return bool [B, L], True = predict; ``shuffle`` [B, L], ``offset`` [B, 1] are random."""
+        """Choose the tokens to predict; return bool [B, L], True = predict.
+
+        ``shuffle``, [B, L], and ``offset``, [B, 1], are random numbers from 0 to 1.
+        """
         rows, length = units.shape
         flat = (units + np.arange(rows)[:, None] * length).reshape(-1)
         sizes = np.bincount(flat, maskable.reshape(-1), rows * length).reshape(rows, length)

@@ -23,7 +23,7 @@ Map = Callable[[Callable[[Any], Any], Iterable[Any]], Iterator[Any]]
 def workers(count: int) -> Iterator[Map]:
     """Yield a ``map`` that uses ``count`` processes; 0 = one per core, 1 = only the current one.
 
-    Results are in the order of the items, of which only a few are in memory.
+    Results are in the order of the items. Only a few items are in memory at a time.
     """
     count = count or len(os.sched_getaffinity(0))
     if count == 1:

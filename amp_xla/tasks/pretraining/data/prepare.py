@@ -1,8 +1,8 @@
 """``amp-xla prepare``: turns raw text into packed sequences on disk.
 
-The corpus is cut into units. Any process or machine turns a unit into a file of training text and a
-file of held-out text, which exist completely or not at all. Finished units are not done again. The
-manifest is written last, when all units are finished.
+The corpus is cut into units, which several processes and machines can prepare at once. A unit
+becomes a file of training text and a file of held-out text, each written atomically. A finished
+unit is not prepared again. The manifest is written last, when all units are finished.
 """
 
 from __future__ import annotations
@@ -144,9 +144,9 @@ def _refuse_inside(config: Config, files: List[str]) -> None:
 
 
 def _tokenizer(config: Config, files: List[str]) -> Tokenizer:
-    """Return the tokenizer of ``--vocab`` or ``--out``, or train one, the same on all machines.
+    """Return the tokenizer of ``--vocab`` or ``--out``, else a new one, the same on all machines.
 
-    The vocabulary in ``--out`` is used only if a unit is finished; before, settings may change.
+    The vocabulary in ``--out`` is used only if a unit is finished: until then settings may change.
     """
     vocab = os.path.join(config.out, VOCAB)
     if config.vocab is not None or (os.path.exists(vocab) and prepared.begun(config.out)):
@@ -232,7 +232,7 @@ def _write_units(config: Config, files: List[str], cut: str, parallel: Map) -> L
 def write_unit(unit: Unit, config: Config, cut: str) -> int:
     """Write the files of one unit, then its record; return the unit's size in bytes.
 
-    If the record exists, nothing is written. ``cut`` is the kind of ``Cutter``: pieces or jieba.
+    If the unit is finished, nothing is written. ``cut``: the ``Cutter``'s kind, pieces or jieba.
     """
     if prepared.finished(config.out, unit.name):
         return unit.size

@@ -99,7 +99,7 @@ class Manifest:
 
     @classmethod
     def collect(cls, folder: str, names: List[str]) -> Optional[Manifest]:
-        """Write and return the manifest; None if a unit is not finished."""
+        """Write and return the manifest; return None if a unit of ``names`` is not finished."""
         units = [unit for unit in (finished(folder, name) for name in names) if unit]
         if len(units) < len(names):
             return None
@@ -108,17 +108,17 @@ class Manifest:
             listed = ", ".join(f"{manifest.total(name)} {what}" for name, what in LEFT_OUT.items())
             raise DataError(
                 f"corpus {manifest.settings['corpus']}: no document to train on "
-                f"({manifest.total('documents', 'heldout')} held out; left out: {listed})"
+                f"({manifest.total('documents', 'heldout')} held out; skipped: {listed})"
             )
         write(os.path.join(folder, MANIFEST), json_files.encode({"units": units}))
         return manifest
 
     def total(self, name: str, split: Optional[str] = None) -> int:
-        """Return the sum of a count over all units, or over one split of all units."""
+        """Return the sum of the count ``name`` over all units, or over their parts in ``split``."""
         return sum((unit[split] if split else unit)[name] for unit in self.units)
 
     def complete(self) -> bool:
-        """Return whether all files exist."""
+        """Return whether the files of all units exist."""
         return all(_has_files(self.folder, unit) for unit in self.units)
 
     def tokenizer(self) -> Tokenizer:
@@ -260,7 +260,7 @@ def claim(folder: str, settings: Dict[str, Any]) -> None:
     """Record the settings of a folder before any unit is written.
 
     Later commands may name the corpus by another path. They may also change ``--on-bad-line``,
-    because ``error`` finishes no unit with a bad line.
+    because with ``error`` a unit with a bad line is never finished.
 
     Raises:
       DataError: the folder has other settings.

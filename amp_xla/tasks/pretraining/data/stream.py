@@ -33,7 +33,7 @@ _HELDOUT_ROWS = 16  # maximum rows per held-out batch, for any number of ranks
 class Stream:
     """The batches of a run, or of a held-out split: B sequences of L tokens; K are predicted.
 
-    ``Masking`` describes the arrays of a batch, which are the same for all objectives.
+    A batch has the same arrays with every objective; ``Masking`` describes them.
 
     Args:
       sequences: the prepared text.
@@ -81,7 +81,7 @@ class Stream:
         )
 
     def steps_per_epoch(self) -> int:
-        """Return the number of batches of the run, which is one epoch to the training loop."""
+        """Return the number of batches of the run; the training loop sees the run as one epoch."""
         return self.batches
 
     def epoch(self, epoch: int = 0, start: int = 0) -> Iterator[Batch]:
@@ -113,7 +113,7 @@ class Stream:
         return numbers[permutation(len(numbers), self.masking.seed, epoch, 1 + group)]
 
     def _block_order(self, epoch: int) -> np.ndarray:
-        """Return the order of an epoch's blocks as their numbers, int64; a short block is last."""
+        """Return the numbers of all blocks in the epoch's order, int64; a short block is last."""
         full, rest = divmod(len(self.sequences), BLOCK)
         order = permutation(full, self.masking.seed, epoch)
         return np.append(order, np.arange(full, full + (rest > 0)))
@@ -142,7 +142,10 @@ class Stream:
     def _two_segments(
         self, ids: np.ndarray, epoch: int, samples: np.ndarray
     ) -> Tuple[np.ndarray, np.ndarray]:
-        """Insert [SEP] at a random place of each row, drop its last token; return segments too."""
+        """Insert [SEP] at a random place of each row, and drop the row's last token.
+
+        Return the new token ids and the segment ids: 1 for tokens after the inserted [SEP].
+        """
         length = ids.shape[1]
         random = uniform(samples, 1, self.masking.seed, epoch, 63)[:, 0]
         border = 1 + (random * (length - 2)).astype(np.int64)
@@ -181,7 +184,7 @@ class LengthOptions:
         return [(length, self.steps - last), (self.phase2_length, last)]
 
     def accumulation(self, ranks: int) -> int:
-        """Return the number of micro-batches per update on each rank, as few as possible."""
+        """Return the smallest possible number of micro-batches per update on each rank."""
         return -(-self.global_batch // (self.micro_batch * ranks))
 
 
@@ -208,7 +211,7 @@ def read(
 
 
 class Phases:
-    """All batches of the first stream, then those of the next; all have the same batch size."""
+    """The batches of several streams, one stream after another; all have the same batch size."""
 
     def __init__(self, *streams: Stream) -> None:
         self._streams = streams

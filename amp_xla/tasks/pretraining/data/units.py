@@ -42,7 +42,7 @@ class Reading:
 
 
 class Unit(NamedTuple):
-    """Neighbouring documents of a file.
+    """A unit of a corpus: neighbouring documents of one file.
 
     Units sorted by name are in the order of the corpus. ``kind`` is ``text`` or ``json``; ``size``
     is in bytes.
@@ -111,7 +111,7 @@ def units(files: List[str], reading: Reading) -> Iterator[Unit]:
 
 
 def _kind(path: str, head: bytes, field: str) -> str:
-    """Return ``text`` or ``json``, from the ending of the file's name or its first characters."""
+    """Return ``text`` or ``json``, by the file name's ending or the file's first characters."""
     name, begin = plain_name(path).lower(), head.lstrip(b"\xef\xbb\xbf \t\r\n")
     if name.endswith(JSON_SUFFIXES) or begin.startswith(b'{"'):
         return "json"
