@@ -183,7 +183,7 @@ class RunContext:
         rate = named.pop("learning_rate", vars(self).get("_rate"))
         if rate is None:
             raise AmpXlaError("build must call context.optimizer before context.step")
-        return TrainStep(*parts, learning_rate=rate, **named)
+        return TrainStep(*parts, **{"learning_rate": rate, **named})
 
     def text_step(
         self, model: Any, inputs: Mapping[str, Any], objective: Any, batches: Any, **how: Any

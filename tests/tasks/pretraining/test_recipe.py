@@ -102,9 +102,8 @@ def test_what_cannot_be_filled_in_or_evaluated_is_said(command, trained):
     ):
         assert said in command(FILL, "--run", WHOLE, *words).error
     for line in ('{"text": "[MASK]"}', "[MASK] B-LOC"):
-        (command.folder / "other.txt").write_text(line)
-        said = command.done(FILL, "--run", WHOLE, "--file", "other.txt").err
-        assert "warning: other.txt looks like " in said and "each line is read as a text" in said
+        (command.folder / "a").write_text(line)
+        assert "warning: a looks like " in command.done(FILL, "--run", WHOLE, "--file", "a").err
     said = command(EVALUATE, "--run", WHOLE, "--file", "masked.txt").error
     assert "has no `scored`; evaluate --file needs it" in said
 
