@@ -107,9 +107,9 @@ def test_settings_of_another_run_are_defaults_and_flags_win(recipe, words, tmp_p
         (tmp_path / "config.json").write_text(f'{{"run": {{}}, "learning_rate": {value}}}')
         with pytest.raises(AmpXlaError, match=f"{value} is beyond|a number of 400 digits"):
             known.parse(["--like", str(tmp_path)])
-    own = dataclasses.make_dataclass("Own", [("runtime", str, "")], bases=(known.config,), frozen=1)
+    kind = dataclasses.make_dataclass("A", [("runtime", str, "")], bases=(known.config,), frozen=1)
     with pytest.raises(SettingsError, match="setting runtime: ./amp-xla has the flag --runtime"):
-        dataclasses.replace(known, config=own).parse([])
+        dataclasses.replace(known, config=kind).parse([])
     with pytest.raises(SettingsError, match="--like nowhere: .*No such file"):
         known.parse(["--like", "nowhere"])
 

@@ -107,10 +107,10 @@ def test_the_command_line_is_flat_and_the_help_shows_the_ranges(capsys):
 ])  # fmt: skip
 def test_settings_of_an_own_recipe_that_cannot_be_are_one_line(settings, problem):
     named = [(n, k, dataclasses.field(default_factory=lambda x=x: x)) for n, k, x in settings]
-    own = dataclasses.make_dataclass("Own", named, frozen=True)
+    kind = dataclasses.make_dataclass("Own", named, frozen=True)
     for words in ([], ["--help"]):
         with pytest.raises(SettingsError, match=f"^{problem}"):
-            parse(own, words, "try", lambda _: {})
+            parse(kind, words, "try", lambda _: {})
 
 
 CONFIGS = sorted(
