@@ -207,7 +207,7 @@ def choose_monitor(
 
     Args:
       values: validation values of this epoch.
-      missing: what this function returned after the epoch before; None after the first epoch.
+      missing: what this function returned for the epoch before; None for the first epoch.
 
     Returns:
       An error message if no epoch so far had a value ``name``; otherwise an empty text or None.

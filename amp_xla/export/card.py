@@ -33,8 +33,8 @@ def write(
 ) -> None:
     """Write the card of an exported checkpoint, with its scores from the run folder.
 
-    ``task`` and ``labels`` are as in ``Exportable``. ``use``: lines that explain how to
-    load the folder, which they call ``FOLDER``; the first line names the library.
+    ``task`` and ``labels`` are as in ``Exportable``. ``use``: lines that explain how to load the
+    folder, whose name in them is ``FOLDER``. The first line shows which library loads it.
     """
     run = record.read(saved.run)
     scores = list(_scores(run, saved))

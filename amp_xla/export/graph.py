@@ -72,8 +72,8 @@ def with_weights(
     """Return the model that ``build`` builds, as an ``Exportable``.
 
     Args:
-      build: function (folder) that builds the model, with the weights in a folder as for
-        ``--bert``, or with its trained weights if the folder is None.
+      build: function that builds the model. Its argument is a folder of weights, as for ``--bert``;
+        None = the trained weights.
       config, tokenizer, length, **others: as in ``Exportable``.
     """
     parts = _built(build, None)

@@ -93,7 +93,10 @@ class Exportable:
 def random_tokens(
     vocab_size: int, length: int, segments: Optional[int]
 ) -> Tuple[np.ndarray, np.ndarray]:
-    """Return token ids and segment ids of 8 texts with 3 to ``length`` tokens, int32 [8, L]."""
+    """Return token ids and segment ids of 8 texts with 3 to ``length`` tokens, int32 [8, L].
+
+    ``segments``: number of different segment ids; None or below 2 = all segment ids are 0.
+    """
     random = np.random.RandomState(0)
     ids, second = np.zeros((2, 8, max(3, length)), np.int32)
     for row, count in enumerate(np.linspace(3, ids.shape[1], len(ids)).astype(int)):

@@ -76,11 +76,12 @@ def tokenizer_in(module: Any) -> Optional[Tokenizer]:
 
 
 def load(model: Any, weights: str, built: Sequence[Any], module: Any) -> None:
-    """Load a model's weights from a file of ``save_weights``, a bert4keras or a run's checkpoint.
+    """Load a model's weights from a file or a checkpoint.
 
     Args:
-      weights: path of the file or folder.
+      weights: path of a file of ``save_weights``, or of a checkpoint of bert4keras or of a run.
       built: what ``recorded`` collected.
+      module: the script, for messages.
 
     Raises:
       AmpXlaError: there is no such file, or it does not fit the model.
@@ -119,7 +120,7 @@ def load(model: Any, weights: str, built: Sequence[Any], module: Any) -> None:
 
 
 def _other_numbers(trained: Set[str], model: Any, module: Any) -> str:
-    """Return why names of weights differ from training, and what helps: the end of an error."""
+    """Return the end of an error: which weight the checkpoint lacks, why, and what helps."""
     script, names = Path(module.__file__).name, [weight.op.name for weight in model.weights]
     models = {key: x for key, x in vars(module).items() if isinstance(x, keras.models.Model)}
     whole = [
@@ -144,10 +145,8 @@ def exportable(
     """Return a script's model, with its weights loaded.
 
     Args:
-      model: the Keras model.
       batch: batch of the script, as for ``fit``; None = draw token ids.
       built: what ``recorded`` collected.
-      tokenizer: tokenizer of the script.
       bert: whether the format stores only the encoder, and describes other layers by a formula.
 
     Raises:

@@ -26,7 +26,6 @@ def quantize(model: Exportable, folder: Path, dev: Dataset, accept: bool) -> str
     """Store the weights of ``model.onnx`` in int8, with a scale per channel.
 
     Args:
-      model: the exported model.
       folder: has the float32 ``model.onnx``, which is replaced; gets ``export.json``.
       dev: texts on which the answers are compared.
       accept: whether to accept an agreement that is too low.

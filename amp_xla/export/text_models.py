@@ -49,7 +49,7 @@ def classifier(
     Args:
       outputs: function from the logits to the outputs by name.
       formula: how to compute the answer, with ``{}`` for the logits.
-      **pooler: attributes of ``Exportable`` that only runs with ``--pooling pooler`` get.
+      **pooler: more attributes of ``Exportable``, used only if the run has ``--pooling pooler``.
     """
     shape = google.pretrained(str(checkpoint.path)).config
     family, pooling = shape["model_type"], flat(config).get("pooling", "mean")

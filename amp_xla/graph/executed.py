@@ -72,7 +72,8 @@ def verify(counts: ExecutedGraph, precision: str, half_dtype: Any, why: str, xla
     Args:
       counts: counts of the first training step.
       precision, xla: as in ``Settings``; with ``xla`` = ``auto``, any number of clusters is right.
-      half_dtype, why: this machine's type of half precision (None = it has none); the reason.
+      half_dtype: this machine's half-precision dtype; None = it has none.
+      why: the reason for ``half_dtype``, as a clause.
 
     Raises:
       NothingConvertedError: amp is set and the machine has half precision, but no node ran in it.

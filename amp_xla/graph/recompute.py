@@ -1,11 +1,12 @@
 """Recomputes transformer layers in the backward pass instead of keeping their activations.
 
     forward, layer i      x ----------------------------------> ... -> y, everything else freed
-    backward, layer i     x / 1 -> copies of the operations -> gradients, by the gradient of y
+    backward, layer i     x / 1 -> copies of the operations -> gradients, from the gradient of y
 
-The backward pass reads a layer's activations from the copies. The 1 is computed from the gradient
-of y. So the copies run no earlier than needed, and neither grappler nor XLA, which drops control
-dependencies, can merge them with the originals.
+The backward pass reads a layer's activations from copies of the layer's operations. The copies read
+x / 1 instead of the layer's input x, and this 1 is computed from the gradient of the output y. So
+the copies run no earlier than needed. Neither grappler nor XLA can merge them with the originals,
+although XLA drops control dependencies.
 
 Chen et al., "Training Deep Nets with Sublinear Memory Cost", arXiv:1604.06174.
 """
@@ -127,7 +128,7 @@ class _Layer:
 
 
 def _copy(op: Any, inputs: Sequence[Any], after: Sequence[Any]) -> Any:
-    """Copy an operation; the copy refers to its original, as gradients do."""
+    """Copy an operation; ``_original_op`` of the copy is the original, as in gradients."""
     attributes = {key: op.node_def.attr[key] for key in op.node_def.attr if key != "_class"}
     graph = op.graph
     with tf.control_dependencies(after), tf.device(op.device or None), graph._original_op(op):

@@ -30,7 +30,7 @@ _STATELESS = {
 class TrainingGraph:
     """A training graph, as ``inspect`` and ``rehearse`` need it.
 
-    Operations are given by name; a tensor is output 0 of its operation.
+    Tensors and operations are given by an operation's name; the tensor is its first output.
 
     Attributes:
       graph: tf.Graph.
@@ -104,10 +104,10 @@ class TrainingGraph:
     def export(self, fetches: Sequence[str], repeatable: bool = True) -> Any:
         """Return the GraphDef that computes ``fetches``, by default with repeatable random numbers.
 
-        Stateful random operations become functions of their name and the step fed to
-        ``DROPOUT_STEP``, so that two copies draw the same dropout masks. The gradient with which
-        the backward pass starts (1, of the loss by itself) becomes the placeholder
-        ``GRADIENT_SEED``, which scales all gradients.
+        ``repeatable``: random numbers depend only on the operation's name and on the step fed to
+        ``DROPOUT_STEP``, so that two copies draw the same dropout masks. The constant d loss / d
+        loss = 1, with which the backward pass starts, becomes the placeholder ``GRADIENT_SEED``;
+        its value scales all gradients.
         """
         # Leaves out everything that the fetches do not need, such as evaluation graphs.
         graph_def = tf.graph_util.extract_sub_graph(self.graph.as_graph_def(), list(fetches))

@@ -37,9 +37,9 @@ class Dropout(NamedTuple):
 def dropped(x: jax.Array, dropout: Optional[Dropout], place: int) -> jax.Array:
     """Return ``x`` with a share of its elements set to 0 and the others scaled up.
 
-    A hash of step, ``place`` in the model and element number decides which elements are 0, so the
-    number of processes changes nothing. JAX's generator, Threefry, doubles the time of a step and
-    of its compilation on a CPU.
+    A hash of the step's key, ``place`` (the mask's number in the model) and the element's number
+    decides which elements are 0. So the result does not depend on the number of processes. JAX's
+    generator, Threefry, would double the time of a step and of its compilation on a CPU.
     """
     if dropout is None or not dropout.rate:
         return x
@@ -100,7 +100,7 @@ def attention(
     query: jax.Array, key: jax.Array, value: jax.Array, allowed: jax.Array,
     dropout: Optional[Dropout], place: int,
 ) -> jax.Array:  # fmt: skip
-    """Return attention by XLA, [B, L, heads, size]; ``allowed`` is bool [B, 1, 1, L]."""
+    """Compute attention, [B, L, heads, size]; ``allowed``: bool [B, 1, 1, L], False for padding."""
     scores = jnp.einsum("bqhd,bkhd->bhqk", query, key).astype(jnp.float32)
     scores = scores * query.shape[-1] ** -0.5
     weights = jax.nn.softmax(jnp.where(allowed, scores, _FAR)).astype(query.dtype)

@@ -68,7 +68,7 @@ def shared(batch: Mapping[str, np.ndarray]) -> Dict[str, jax.Array]:
 
 
 class JaxEngine(Engine):
-    """The engine of a JAX job. The program itself casts, so no rewritten graph is checked."""
+    """The engine of a JAX job. Its step casts by a policy: there is no graph rewrite to check."""
 
     metric_names = ("accuracy",)
 

@@ -20,10 +20,10 @@ from amp_xla.training import distributed
 
 
 class Ranks(distributed.Ranks):
-    """JAX's processes. Each builds whole batches, so any number of them has the same samples."""
+    """JAX's processes, which exchange values through JAX. Each builds all rows of a batch."""
 
     def exchange(self, mine: bytes) -> List[bytes]:
-        """Return the JSON texts of all processes in rank order; all must call this method."""
+        """Return each process's JSON text ``mine``, in rank order; all processes must call it."""
         longest = int(np.max(multihost_utils.process_allgather(np.array([len(mine)]))))
         padded = np.frombuffer(mine.ljust(longest), np.uint8)
         return [bytes(row) for row in np.asarray(multihost_utils.process_allgather(padded))]

@@ -1,6 +1,7 @@
 """A training step as one compiled program: cast, scale, differentiate, unscale, check, update.
 
-The loss scale stays on the device, in the state, which is donated to the step that replaces it.
+The state, which includes the loss scale, stays on the devices. The new state reuses the memory of
+the old one, which is donated to the step.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ def start(model: Classifier, optimizer: optax.GradientTransformation, loss_scale
 def loss_and_accuracy(
     logits: jax.Array, labels: jax.Array, weights: jax.Array, smoothing: float
 ) -> Tuple[jax.Array, jax.Array]:
-    """Return loss and accuracy, float32 scalars, as ``amp_xla.models.losses.classification``.
+    """Return loss and accuracy, float32 scalars, as in ``amp_xla.models.losses.classification``.
 
     Rows of weight 0 have no effect.
     """
@@ -94,7 +95,7 @@ def training_step(
       optimizer: result of ``adamw``.
       rate: result of ``schedule``.
       policy: dtypes of parameters, computation and output.
-      dropout: rate for activations, rate for attention weights, True = attention by cuDNN.
+      dropout: (rate for activations, rate for attention weights, whether cuDNN computes attention).
       smoothing: label smoothing.
       seed: seed of dropout.
     """

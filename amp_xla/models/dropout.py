@@ -40,7 +40,6 @@ def install(seed: int, hashed: Optional[bool] = None) -> Any:
     """Prepare the current graph for training with stateless dropout masks.
 
     Args:
-      seed: seed of the run.
       hashed: compute masks by the hash, not by TensorFlow's generator; None = if XLA is on.
 
     Returns:
@@ -84,7 +83,7 @@ def without(model: Any, inputs: Optional[Any] = None) -> Any:
 
 @functools.lru_cache(maxsize=None)
 def make_repeatable() -> None:
-    """Make ``keras.layers.Dropout`` use stateless masks, still in the training phase only."""
+    """Make ``keras.layers.Dropout`` use stateless masks; as before, it drops only in training."""
 
     # Keras inspects the names of the arguments.
     def call(self: Any, inputs: Any, training: Any = None) -> Any:
@@ -113,9 +112,9 @@ def make_repeatable() -> None:
 
 
 def step_input() -> Any:
-    """Return the placeholder, int64 scalar, of the step number on which the graph's masks depend.
+    """Return the placeholder of the step number on which the graph's masks depend, int64 scalar.
 
-    Without ``install``, the default of this number is random in each run of the session.
+    Without ``install``, it has a default: a new random number whenever the session runs.
     """
     return _stream().step
 
@@ -124,8 +123,7 @@ def keep_mask(name: str, shape: Any, rate: float) -> Any:
     """Return a bool mask, True for elements to keep; each call for a layer gives another mask.
 
     Args:
-      name: name of the layer.
-      shape: shape of the mask, int32 [rank].
+      shape: shape of the mask, int32 [number of dimensions].
       rate: share of elements to drop, 0 < rate < 1.
     """
     hashed = kind() == HASH

@@ -191,7 +191,10 @@ def pooled(transformer: Any, pooling: str = "mean", slots: int = 1) -> Any:
 
 
 def classifier(vectors: Any, inputs: Any, classes: int, dropout: float) -> Any:
-    """Build a Keras model that maps ``inputs`` to logits of ``vectors``, float32 [..., classes]."""
+    """Build a Keras model of ``inputs`` that returns logits, float32 [..., classes].
+
+    The logits are the output of a dense layer on ``vectors``, with dropout before it.
+    """
     dropped = keras.layers.Dropout(dropout, name="Pooling-Dropout")(vectors)
     # float32 also under a Keras policy: a softmax of rounded logits is inaccurate.
     logits = keras.layers.Dense(
@@ -207,7 +210,6 @@ def inputs_of(
     """Return the placeholders of training by name: a model's inputs, labels and weights.
 
     Args:
-      model: a Keras model, as for ``named_inputs``.
       labels, weights: shapes of these two placeholders; the weights are float32.
       kind: dtype of the labels; None = int32.
     """
@@ -225,7 +227,10 @@ def named_inputs(model: Any) -> Dict[str, Any]:
 
 
 def mean_over_tokens(pair: Any, mask: Any = None) -> Any:
-    """Return mean vectors, float [B, L, hidden] -> [B, hidden], over tokens whose id is not 0."""
+    """Return the mean vector of each text without padding, float [B, hidden].
+
+    ``pair``: vectors of tokens, float [B, L, hidden], and token ids, int [B, L], 0 for padding.
+    """
     vectors, token_ids = pair
     weights = tf.cast(tf.not_equal(token_ids, 0), vectors.dtype)[:, :, None]
     # At least one: a padding row has no token, and 0 / 0 would make the batch not finite.
@@ -233,7 +238,7 @@ def mean_over_tokens(pair: Any, mask: Any = None) -> Any:
 
 
 def pointer(kind: str, heads: int, name: str, spans: bool = True, bias: float = 0.0) -> Any:
-    """Return bert4keras' pointer layer; its mask is added to scores, for ONNX and half precision.
+    """Return bert4keras' pointer layer with an additive mask, as ONNX and half precision need.
 
     Args:
       kind: ``GlobalPointer`` or ``EfficientGlobalPointer``.

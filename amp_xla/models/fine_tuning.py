@@ -28,7 +28,10 @@ RATES = ((768, 2e-5, 2e-5, 5e-5), (0, 1e-4, 3e-4, 3e-4))
 
 
 def defaults(bert: Optional[str], texts: int) -> Dict[str, Any]:
-    """Return option -> default with ``--bert``; ``texts``: number of texts, 0 = unknown."""
+    """Return the defaults of fine-tuning, by option; ``texts``: number of texts, 0 = unknown.
+
+    Return an empty dictionary if ``bert`` is None or has the weights of a short pretraining run.
+    """
     if bert is None or _is_short_run(bert):
         return {}
     small, large = BATCH_SIZES

@@ -127,7 +127,7 @@ def horovod(hvd: Optional[Any] = None) -> Agreement:
 
 
 def horovod_mean(hvd: Optional[Any] = None) -> Callable[[Any], Any]:
-    """Return a function for ``reduce=``: dense or sparse gradient -> its mean over ranks."""
+    """Return a function that averages a gradient, dense or sparse, over Horovod's ranks."""
     module = hvd or importlib.import_module("horovod.tensorflow")
     return lambda gradient: module.allreduce(gradient, op=module.Average)
 
@@ -187,14 +187,15 @@ def check_strategy() -> None:
 def in_all_replicas(
     function: Callable[..., Any], gradients: Sequence[Any], scalars: Sequence[Any]
 ) -> Any:
-    """Return ``function(each_replica, scalars)``, called once for all replicas of a strategy.
+    """Return ``function(each_replica, scalars)``; call ``function`` once for all replicas.
 
-    Optimizers call ``merge_call``, which TensorFlow forbids in a branch inside a replica. So one
-    branch is built for all replicas, as in Keras. Inside it each replica applies its gradients.
+    ``function`` builds a branch (``tf.cond``) in which each replica applies its gradients. As in
+    Keras, all replicas of a strategy share this branch. A replica cannot build its own, because
+    optimizers call ``merge_call``, which TensorFlow forbids in the branch of a replica.
 
     Args:
-      function: builds the branch; ``each_replica(apply)`` inside it runs ``apply(gradients)``
-        in every replica with that replica's gradients, and returns the operations.
+      function: builds the branch. In it, ``each_replica(apply)`` calls ``apply(gradients)`` in
+        every replica with that replica's gradients, and returns the operations.
       gradients: gradients of this replica.
       scalars: tensors with the same value in all replicas; ``function`` gets those of one replica.
     """
@@ -220,7 +221,7 @@ class Reduction:
     """Sums of unscaled gradients over ranks, for ``reduce=`` of ``LossScaleOptimizer``.
 
     The gradient of each rank is its share of the mean over the global batch. So the sum over ranks
-    equals the gradient of a single process, and does not grow with the number of ranks.
+    equals the gradient of a single process, for any number of ranks.
 
     With ``fp16`` the ranks send scaled gradients, because an unscaled gradient of 1e-7 would
     underflow in float16; the sum is unscaled in float32.
@@ -256,7 +257,7 @@ class Reduction:
             return [sums[i] for i in range(len(gradients))]
 
     def _sum(self, gradients: List[Any], scale: Any) -> List[Any]:
-        """Sum each tensor over ranks; one message for all of them fixes the order of additions."""
+        """Sum each tensor over ranks; all are sent at once, which fixes the order of additions."""
         half = self._compression == "fp16"
         if half:
             gradients = [tf.cast(gradient * scale, tf.float16) for gradient in gradients]
@@ -264,7 +265,7 @@ class Reduction:
         return [tf.cast(total, tf.float32) / scale if half else total for total in sums]
 
     def _name(self) -> str:
-        """Return a unique name; Horovod's default names can repeat in functions of branches."""
+        """Return a unique operation name; Horovod's default names can be equal in two branches."""
         self._named += 1
         return f"amp_xla_reduction_{self._named}"
 

@@ -1,8 +1,9 @@
 """Replaces reads of a variable after its assignment by the assigned value, for XLA.
 
 bert4keras' optimizers assign their moments, and then read them to compute new weights. A cluster of
-XLA reads its variables before it assigns any, so each weight would need further clusters: hundreds
-for BERT-base. Results can differ by rounding only, because TensorFlow may then merge equal terms.
+XLA reads all its variables before it assigns any. So each read after an assignment would need
+another cluster: hundreds for BERT-base. The replacement changes results by rounding at
+most, because TensorFlow may then merge equal terms.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ HARMLESS = (
 
 
 def forwarded(build: Callable[[], List[Any]]) -> List[Any]:
-    """Call ``build``, which returns operations that update variables; return the operations to run.
+    """Call ``build``; return its update operations, changed so that they can form one cluster.
 
-    If XLA compiles the v1 graph, a read after an assignment becomes the assigned value. Constants
-    and other reads do not wait for assignments. Equal reads become one, so that the updates of all
-    weights can form one cluster. The operations stay unchanged if a variable is assigned more than
-    once, or is read after its assignment within a nested conditional.
+    Change them only if XLA compiles a v1 graph. A read after an assignment is replaced by the
+    assigned value. Constants and other reads no longer wait for assignments. Several reads of one
+    variable become one. Nothing is changed if a variable is assigned more than once, or is read
+    after its assignment within a nested conditional.
     """
     if not (in_v1_graph() and configuring.compiles()) or tf.distribute.has_strategy():
         return build()

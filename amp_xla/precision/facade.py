@@ -52,7 +52,7 @@ def _subclass(base: type, expected: Optional[type]) -> type:
 
 
 def own_class(optimizer: Any) -> type:
-    """Return the class ``LossScaleOptimizer`` in the Keras that an optimizer comes from."""
+    """Return Keras' class ``LossScaleOptimizer``, from the Keras package of ``optimizer``."""
     keras: Any = keras_of(optimizer)
     module = keras.mixed_precision
     return getattr(module, "LossScaleOptimizer", None) or module.experimental.LossScaleOptimizer
@@ -167,7 +167,7 @@ class OptimizerFacade(Trackable):
         return self.inner.get_slot(variable, name)
 
     def get_config(self) -> Dict[str, Any]:
-        """Return a description for JSON; leave out functions (``groups``, ...), with a warning."""
+        """Return a configuration for JSON. Leave out functions, e.g. ``groups``, with a warning."""
         left_out = sorted(name for name, value in self._functions.items() if value)
         if left_out:
             warnings.warn(
@@ -184,8 +184,8 @@ class OptimizerFacade(Trackable):
         """Return the optimizer that ``get_config`` described.
 
         Args:
-          config: result of ``get_config`` of this class. The drop-in for Keras' class also takes
-            the result of Keras' class.
+          config: result of ``get_config``. The class in ``compat.keras`` also reads the config of
+            Keras' own ``LossScaleOptimizer``.
           custom_objects: classes by name, for inner optimizers that no import finds.
           **more: the functions that ``get_config`` left out.
         """

@@ -23,7 +23,7 @@ class Inner:
       optimizer: the user's object.
       clipping: name of the Keras method by which the optimizer's ``apply_gradients`` clips.
       aggregation: name of the Keras method that sums gradients over replicas.
-      aggregated: keyword argument with which ``apply_gradients`` does not sum gradients again.
+      aggregated: keyword arguments that stop ``apply_gradients`` from summing gradients again.
     """
 
     clipping = ""
@@ -66,7 +66,7 @@ class Inner:
         return list(compute(loss, var_list=variables))
 
     def aggregate(self, pairs: Pairs) -> Pairs:
-        """Sum gradients over replicas or ranks if Keras' ``apply_gradients`` does so."""
+        """Sum gradients over replicas or ranks now, if Keras' ``apply_gradients`` would do so."""
         keras = [c for c in type(self.optimizer).__mro__ if _is_of_keras(c)]
         if not any(self.aggregation in vars(c) for c in keras):
             return pairs
@@ -77,11 +77,11 @@ class Inner:
         return list(getattr(self.optimizer, self.aggregation)(pairs))
 
     def summed(self, pairs: Pairs) -> Pairs:
-        """Make sparse gradients dense if the optimizer is one of bert4keras' and does not clip.
+        """Make sparse gradients dense for bert4keras' optimizers, except those that clip.
 
-        Such an optimizer makes them dense itself, but only after a search for distinct rows. The
-        number of distinct rows differs between batches, so XLA would compile the whole update for
-        each number. An optimizer that clips needs sparse gradients.
+        These optimizers make them dense themselves, but search for distinct rows first. The number
+        of distinct rows differs between batches, so XLA would compile the whole update again for
+        each number. Optimizers that clip need sparse gradients.
         """
         owner = _owner(self.optimizer, "_resource_apply_sparse")
         if self.clips or owner is None or not owner.__module__.startswith("bert4keras"):
@@ -99,7 +99,7 @@ class Inner:
                 build(list(variables))
 
     def clip(self, pairs: Pairs) -> Pairs:
-        """Clip unscaled gradients as the optimizer is configured; the caller casts them later."""
+        """Clip unscaled gradients by the optimizer's own limits; the result is not cast yet."""
         clip = getattr(type(self.optimizer), self.clipping, None)  # another replica may apply now
         if clip is not None:
             return list(clip(self.optimizer, pairs))

@@ -37,15 +37,15 @@ class Step:
       scale: the float32 scale of the whole step.
       scaled: whether a loss of this step was scaled.
       unscaled: gradients that were unscaled.
-      tested: gradients whose test is in ``tests`` or already in ``finite``.
-      tests: boolean scalars that ``finite`` does not include yet.
+      tested: gradients that have been tested; none is tested twice.
+      tests: boolean scalars, results of tests that ``finite`` does not include yet.
       finite: boolean scalar, whether all gradients are finite; None before the first group is
         applied.
       variables: variables applied so far.
       norm: function that builds the global norm of the last group applied.
       applied: operations of the groups applied so far, in order; empty eagerly.
-      shared: optimizer -> pairs (variable, value before the first group) of the optimizer's
-        variables that each ``apply_gradients`` call advances, such as ``iterations``.
+      shared: optimizer -> pairs (variable, value before the first group), for variables that each
+        of the optimizer's ``apply_gradients`` calls advances, such as ``iterations``.
     """
 
     scale: Any
@@ -60,7 +60,7 @@ class Step:
     shared: Dict[Any, List[Tuple[Any, Any]]] = dataclasses.field(default_factory=dict)
 
     def test(self, gradients: Sequence[Any]) -> None:
-        """Add a test of these gradients, each once, to the decision whether to skip the step."""
+        """Include gradients in the decision whether to skip the step; test none of them twice."""
         known = {id(g) for g in self.tested}
         untested = [g for g in gradients if id(g) not in known]
         if untested:
@@ -178,8 +178,9 @@ class Steps:
     ) -> Any:
         """Apply the gradients of one group of variables if the step is finite.
 
-        The first group of a step decides for all groups. If gradients of a later group became
-        non-finite after they were unscaled, only this group is skipped.
+        The first call in a step decides for all groups: it checks all gradients unscaled so far. If
+        a later group is applied with gradients that were not checked then and are not finite, this
+        group and those after it are skipped.
 
         Args:
           step: the step under construction; this call sets its ``finite``, ``norm``, ``applied``.
@@ -305,7 +306,7 @@ def global_norm(
 
 
 def clip(parts: Parts, norm: Any, limit: Optional[float]) -> Parts:
-    """Clip by the global norm, clip as each optimizer is configured, and cast to variables' dtypes.
+    """Clip by the global norm, then by each optimizer's own limits; cast to the variables' dtypes.
 
     Args:
       parts: optimizers and their pairs of (unscaled gradient, variable).
@@ -342,7 +343,7 @@ class Monitor:
       patience: skipped steps in a row at the minimum scale before the warning.
 
     Attributes:
-      layer: name of a weight of a layer that updates variables in its forward pass, or empty.
+      layer: outside v1 graphs, name of a BatchNormalization weight; empty if there is none.
     """
 
     def __init__(self, spec: Any, patience: int) -> None:
@@ -359,9 +360,9 @@ class Monitor:
         self._streak = self._streak + 1 if at_minimum else 0
         if self._count == 1 and self.layer:
             self._warn(
-                f"a skipped step in eager code: the layer of {self.layer} has updated its moving "
-                f"averages in the forward pass; in graph mode (import amp_xla.setup), fit updates "
-                f"them in applied steps only"
+                f"a step was skipped in eager code, but the layer with the weight {self.layer} had "
+                f"already updated its moving averages in the forward pass; in graph mode (import "
+                f"amp_xla.setup), fit updates them in applied steps only"
             )
         if self._minimum is None and self._count in (1, 10, 100, 1000, 10000):
             advice = 'lower the scale or use loss_scale="dynamic"'

@@ -74,7 +74,7 @@ def as_tensor(gradient: Any) -> Any:
 
 
 def variable_of(tensor: Any) -> Any:
-    """Return the operation of a handle's or reference's variable, outside of branches and loops."""
+    """Return the variable's operation for a handle or reference, also one in a branch or loop."""
     while tensor.op.type.endswith(("Switch", "Enter")) or (  # RefSwitch, too
         tensor.op.type == "Identity" and tensor.dtype == tf.resource
     ):
@@ -83,7 +83,7 @@ def variable_of(tensor: Any) -> Any:
 
 
 def dense(gradient: Any) -> Any:
-    """Make ``IndexedSlices`` dense: sum rows with the same index; return others unchanged."""
+    """Make ``IndexedSlices`` with a ``dense_shape`` a dense tensor; leave other gradients as is."""
     if not isinstance(gradient, tf.IndexedSlices) or gradient.dense_shape is None:
         return gradient
     return tf.math.unsorted_segment_sum(gradient.values, gradient.indices, gradient.dense_shape[0])
@@ -161,10 +161,12 @@ class Window:
     """Sums of unscaled float32 gradients over micro-batches, in variables.
 
     A window of micro-batches is one step, with one finite check. It updates the variables that got
-    a gradient in any of its micro-batches. Zeros are assigned to the sums after each window.
-    (bert4keras multiplies by 0: after one infinite micro-batch its sums are NaN forever.) Between
-    windows the sums are zero, and checkpoints do not contain them. Sparse gradients are summed in
-    dense variables. A window that is skipped restores the variables given to ``keep``.
+    a gradient in any of its micro-batches. A window that is skipped restores the variables given to
+    ``keep``. Sparse gradients are summed in dense variables.
+
+    Zeros are assigned to the sums after each window. (bert4keras multiplies them by 0: after one
+    infinite micro-batch they are NaN forever.) So checkpoints between windows need not contain
+    the sums.
 
     Args:
       steps: micro-batches per update.
@@ -186,7 +188,7 @@ class Window:
 
     @property
     def state_variables(self) -> List[Any]:
-        """The counts (int64), sums and copies built so far: all zero between windows."""
+        """Counts (int64), sums, copies of ``keep``'s variables: all set to zero after a window."""
         return [self.micro_step, self._copied, *self._runs, *self._arrays]
 
     @property

@@ -62,7 +62,8 @@ def if_applied(
     Args:
       updates: operations, tensors or pairs (variable, value) of Keras.
       finite: the step's decision, a boolean scalar.
-      pairs: gradients and variables. Operations that gradients depend on are not copied.
+      pairs: gradients and variables. An update that gradients depend on runs in skipped steps, too;
+        a warning names its variables.
       window: of ``accumulate``, or None.
     """
     if not updates:
@@ -101,7 +102,7 @@ def if_applied(
 
 @contextlib.contextmanager
 def apart() -> Iterator[List[Any]]:
-    """Within the block, remove control dependencies on updates of layers; yield these updates."""
+    """Let operations created in the block not wait for layers' updates; yield these updates."""
     graph, updates = tf.get_default_graph(), []
     waits = list(graph._current_control_dependencies()) if in_v1_graph() else []
     if waits and graph._get_control_flow_context() is None:
@@ -129,9 +130,9 @@ def _assigned(operations: Iterable[Any]) -> Set[Any]:
 
 
 def _changing(forward: Set[Any]) -> Set[Any]:
-    """Return the operations that are in a branch, or assign, or depend on an assignment.
+    """Return all operations that are in a branch, that assign, or that follow an assignment.
 
-    Operations in ``forward`` that merely depend on an assignment are left out.
+    An operation that only follows an assignment is left out if it is in ``forward``.
     """
     from tensorflow.python.ops import control_flow_util
 

@@ -36,7 +36,7 @@ def write_run(run: Path) -> None:
 
 
 def render(runs: Sequence[Record]) -> str:
-    """Return the page of one run, or of several runs in the same figures."""
+    """Return a page as HTML: of one run, or of several runs in the same figures."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(str(_TEMPLATES)), autoescape=True,
         undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True,
@@ -172,8 +172,7 @@ def _spec(
 ) -> Dict[str, Any]:
     """Return the arguments of ``figure`` for a value in training and on the dev set.
 
-    With several runs, a value that is also measured on dev has no training curve, except the
-    loss.
+    With several runs, only the dev curve is drawn if there is one; the loss has both curves.
     """
     single, series = len(runs) == 1, []
     dev = f"dev_{name}" if any(f"dev_{name}" in run.dev for run in runs) else ""

@@ -14,9 +14,9 @@ _BINS = 10
 def bootstrap(
     samples: np.ndarray, score: Callable[[np.ndarray], Dict[str, float]], seed: int
 ) -> Dict[str, Dict[str, float]]:
-    """Return the ``value`` of each score and its 95% interval, from ``low`` to ``high``.
+    """Return score name -> ``value`` on all samples, and ``low``, ``high`` of its 95% interval.
 
-    ``score`` is a function from rows to scores by name; ``samples`` has a row per sample, [N, K].
+    ``samples``, [N, K], has a row per sample. ``score`` returns scores by name for such rows.
     """
     source, total = np.random.RandomState(seed), len(samples)
     drawn = [score(samples[source.randint(total, size=total)]) for _ in range(DRAWS)]
@@ -155,8 +155,8 @@ def calibration(confidence: np.ndarray, right: np.ndarray) -> Tuple[float, List[
     """Return the expected calibration error, and the bins from which it is computed.
 
     ``confidence``: the predicted labels' probabilities, float [N]; ``right``: bool [N].
-    The range of confidences, 0 to 1, has ten equal bins; those with samples are returned. The error
-    is the mean distance between confidence and accuracy in a bin, weighted by its samples.
+    Confidences, 0 to 1, fall into ten equal bins; empty bins are not returned. The error is the
+    mean distance between a bin's mean confidence and its accuracy, weighted by its samples.
     """
     place = np.minimum((confidence * _BINS).astype(int), _BINS - 1)
     bins = [

@@ -54,7 +54,7 @@ class LazyAdam(_legacy.Adam):
 
 @contextlib.contextmanager
 def OptimizerScope(trainable_variables: Iterable[Any]) -> Iterator[None]:
-    """Check that the variables are tables; for scripts that use SparseOperationKit's scope.
+    """Check that variables are tables, then run the block; for SparseOperationKit's scripts.
 
     Raises:
       AmpXlaError: a variable is not a table.

@@ -40,7 +40,7 @@ class Saver:
         return tf.numpy_function(write, [embedding_variable], tf.int64)
 
     def restore_from_file(self, embedding_variable: Any, filepath: str) -> Any:
-        """Read this rank's rows from files of any number of ranks; all ranks call it."""
+        """Read this rank's rows from files that any number of ranks wrote; all ranks call it."""
         rows = table.rows(embedding_variable)
         return _assign(
             embedding_variable, lambda: read_rows(Path(filepath), rows.name, rows.name, rows)
@@ -77,7 +77,7 @@ def write_rows(folder: Path, name: str, tensors: Mapping[str, Any]) -> None:
 
 
 def read_rows(folder: Path, name: str, tensor: str, rows: table.Rows) -> Any:
-    """Return this rank's rows, float32, from files of any number of ranks.
+    """Return this rank's rows, float32, from files that any number of ranks wrote.
 
     Raises:
       AmpXlaError: files are missing, damaged, or belong to another table.

@@ -1,4 +1,4 @@
-"""The rows of a table on one rank: numbers and initial values; which variables are tables."""
+"""Which rows of a table a rank has, their initial values, and which variables are tables."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ class Outcome:
 
 
 class ChildEnded(Exception):
-    """A measured process ended without a result; arguments: ``Outcome.status``, ``Outcome.why``."""
+    """A measured process ended without a result; ``args``: status and reason, as in ``Outcome``."""
 
 
 def ended(code: int, errors: bytes) -> ChildEnded:
@@ -134,11 +134,12 @@ def ended(code: int, errors: bytes) -> ChildEnded:
 
 
 def turn(request: Request, steps: int, timeout: float, folder: Path) -> List[Dict[str, Any]]:
-    """Train in a new process for ``steps`` steps; return its lines of metrics.jsonl, one per step.
+    """Train for ``steps`` steps in a new process; return the lines of metrics.jsonl, one per step.
 
     Args:
       timeout: maximum seconds.
-      folder: gets the run, and the programs that XLA of TensorFlow 2 compiles, for the next round.
+      folder: gets the run. It also gets the programs that XLA compiles in TensorFlow 2, which the
+        next round uses again.
 
     Raises:
       ChildEnded: the run failed, or took longer than ``timeout``.

@@ -95,10 +95,10 @@ def render(outcomes: Sequence[Outcome]) -> str:
 def recommend(outcomes: Sequence[Outcome]) -> Tuple[Optional[Outcome], str]:
     """Return the outcome to train with, and a sentence that gives the reason.
 
-    Two outcomes differ only if their difference is larger than the spread of the rounds of both. If
-    the fastest differs from all others, it is recommended. If not, the first one that does not
-    differ from the fastest is recommended, because it is the simplest. But if this is the first of
-    all finite outcomes, or no outcome is finite, None is returned: nothing is recommended.
+    The simplest outcomes are first. Those that are slower than the fastest by no more than the
+    spread of the rounds count as equally fast. The first of them is recommended, because it is the
+    simplest. None is returned if no outcome is finite, or if several are equally fast and the first
+    finite outcome is one of them.
     """
     finite = [o for o in outcomes if o.status == "ok" and o.loss is not None]
     if not finite:

@@ -273,7 +273,7 @@ CASES = {
     "layers": (setting(layers=10**6), "resume", "a model with layers 1000000, hidden 8"),
     "hidden": (setting(hidden=2**20), "predict", "a model with layers 1, hidden 1048576"),
     "vocabulary": (asset("vocab.txt", BOMB), "predict", "vocab.txt: larger than"),
-    "labels": (asset(LIST, b'[1, {"a": 2}]'), "export", "json: a list; a list of nothing but text"),
+    "labels": (asset(LIST, b'[1, {"a": 2}]'), "export", "needed: a list of nothing but text"),
     "labels of depth": (asset(LIST, b"[" * 10**6), "predict", "labels.json: JSON nested too deep"),
     "NaN": (numbers(np.nan), "predict export", "tensors.safetensors: Embedding"),
     "infinity": (numbers(np.inf), "predict", "has NaN or infinity"),

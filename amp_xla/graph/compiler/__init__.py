@@ -36,10 +36,10 @@ class Kernel:
     """A kernel, or a call of a library, in the program that the GPU runs.
 
     Attributes:
-      kind: ``kLoop`` or ``kInput`` (operations fused by XLA; the second also sums or transposes),
-        the function of a library, or the operation if it was not fused.
+      kind: for fused operations, ``kLoop`` or ``kInput`` (which also sums or transposes); for a
+        call of a library, its function; otherwise the operation.
       products: FLOPs of its matrix products.
-      read, written: bytes; if only a part of a tensor is gathered or sliced, that part counts.
+      read, written: bytes; for a gather or a slice, only the part of the tensor that is used.
       model: microseconds by XLA's cost model; 0 for kernels that are no fusions.
       result: the largest result, with its layout, e.g. ``f16[64,384,768]{2,1,0}``.
       operations: the TensorFlow operations that it comes from, separated by blanks.

@@ -89,7 +89,7 @@ def _parts(index: Path) -> List[str]:
 
 
 def spelling(names: Iterable[str], family: str, source: str) -> Callable[[str], str]:
-    """Return a function from Google's name of a tensor to its name in ``names``.
+    """Return a function that translates Google's name of a tensor to its name in ``names``.
 
     Raises:
       DataError: ``names`` do not belong to exactly one model.

@@ -268,7 +268,7 @@ def _checkpoint_prefix(folder: Path) -> Path:
 
 
 def check(folder: Optional[str]) -> None:
-    """Check, without TensorFlow, configuration and vocabulary of ``--bert`` if it is a folder."""
+    """Check configuration and vocabulary in a folder for ``--bert``; ignore a missing folder."""
     if folder is None or not Path(folder).is_dir():
         return
     source = vocabulary.path(folder)

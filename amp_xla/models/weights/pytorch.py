@@ -96,11 +96,11 @@ _Interpreter: Any = pickle._Unpickler
 class _Unpickler(_Interpreter):
     """Unpickler of dictionaries of tensors, which refuses all other classes and functions.
 
-    Its base is Python's unpickler written in Python; it accepts only instructions that PyTorch
-    writes. With the unpickler written in C, a hostile file could make a list of any length or hash
-    any object.
+    It accepts only the instructions that PyTorch writes. This is why its base class is the
+    standard library's unpickler written in Python. With the one written in C, a hostile file could
+    make a list of any length or hash any object.
 
-    The unpickler adds the storages that it reads to ``storages``, by key; ``path`` is for messages.
+    The storages of the tensors are added to ``storages``, by key; ``path`` is for messages.
     """
 
     dispatch: ClassVar[Dict[int, Any]] = {

@@ -47,7 +47,7 @@ dtype_to_names: Dict[Any, Tuple[str, ...]] = {
 class StaticLossScale(_LossScale):
     """A constant loss scale, stored as a pytree leaf: changing its value causes no retrace.
 
-    As in jmp, a literal 0 is not a leaf.
+    As in jmp, a scale of 0 is not a leaf if it is a number and not a JAX array.
     """
 
     loss_scale: Any

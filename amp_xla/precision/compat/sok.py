@@ -30,8 +30,8 @@ Predicate = Callable[[Any], bool]
 class LossScaleOptimizer(wrapper.LossScaleOptimizer):
     """The loss-scale optimizer; accepts the arguments of TensorFlow 1.15, 2.x and this package.
 
-    ``apply_gradients`` averages gradients over Horovod's ranks. If a script has averaged them
-    before, this changes nothing. Gradients of tables that are spread over ranks, and of
+    ``apply_gradients`` averages gradients over Horovod's ranks. Gradients that a script has already
+    averaged keep their values. Gradients of tables that are spread over ranks, and of
     ``model_parallel`` variables, are not averaged. With ``reduce=``, ``apply_gradients`` does not
     average; ``minimize`` and ``compute_gradients`` call ``reduce`` instead.
 
@@ -88,8 +88,9 @@ def split_embedding_variable_from_others(
 ) -> Tuple[List[Any], List[Any]]:
     """Return (embedding variables, other variables), each in the given order.
 
-    Compute the gradients of each list separately; or those of all variables, and split the pairs
-    with ``split_pairs``. A slice of all gradients is right only if embeddings come first.
+    Compute the gradients of each list separately. Or compute those of all variables, and split the
+    pairs (gradient, variable) with ``split_pairs``. Do not slice the list of all gradients at the
+    length of the first list: embedding variables need not come first in it.
     """
     every = list(variables)
     return [v for v in every if predicate(v)], [v for v in every if not predicate(v)]

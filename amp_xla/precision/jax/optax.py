@@ -18,8 +18,7 @@ class LossScaledState(NamedTuple):
     Attributes:
       inner: the wrapped optimizer's state, which skipped steps do not change.
       loss_scale: scale of the next step; ``state.loss_scale.scale(loss)`` scales with it.
-      applied_steps: int32 scalar.
-      skipped_steps: int32 scalar.
+      applied_steps, skipped_steps: int32 scalars.
       finite: boolean scalar, the last step's decision.
     """
 
@@ -45,7 +44,7 @@ def loss_scaled(
     Args:
       optimizer: any Optax transformation.
       loss_scale: a loss scale, a number or ``"dynamic"``.
-      axis_name: mapped axis whose devices make one decision; average gradients before ``update``.
+      axis_name: mapped axis whose devices make one decision; the caller averages gradients over it.
     """
     first = scales.from_spec(loss_scale)
     inner = optax.with_extra_args_support(optimizer)

@@ -56,7 +56,10 @@ class Work(NamedTuple):
     variables: int
 
     def compiled(self, moved: float) -> Work:
-        """Return the work if XLA's program for amp moves ``moved`` bytes outside of products."""
+        """Return this work with the memory traffic of XLA's program, in place of an estimate.
+
+        ``moved``: bytes that the program reads and writes outside matrix products, under amp.
+        """
         factor = COMPILED / fitted()["time"]["fused"] * moved / max(self.fused.amp, 1.0)
         return self._replace(fused=Traffic(*(factor * x for x in self.fused)))
 
@@ -102,7 +105,7 @@ def fitted() -> Dict[str, Any]:
 
 
 def program(name: str, constants: Optional[Mapping[str, Any]] = None) -> Dict[str, float]:
-    """Return the constants for a training program, e.g. ``tensorflow``: common ones and its own."""
+    """Return constants: those for any training program, and those for ``name``, e.g. tensorflow."""
     constants = constants or fitted()
     return {**constants["time"], **constants["programs"][name]}
 

@@ -14,8 +14,8 @@ class Gpu(NamedTuple):
     """A GPU.
 
     Attributes:
-      half, tf32, float32: dense TFLOP/s; ``half`` is the speed of tensor cores with float32
-        accumulation, on GeForce half the advertised figure; ``tf32`` is None before Ampere.
+      half, tf32, float32: dense TFLOP/s. ``half``: tensor cores with float32 accumulation, which on
+        GeForce have half the advertised speed. ``tf32``: None before Ampere.
       bandwidth: GB/s of the memory; ``memory``: GiB; ``watts``: power limit.
       link: GB/s to another GPU in one direction.
       cores: multiprocessors; ``cache``: MiB of the second-level cache.

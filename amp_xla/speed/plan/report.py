@@ -19,8 +19,8 @@ class Option:
     """The forecast for one GPU in one mode; a range holds 80% of measured times.
 
     Attributes:
-      step_ms: time of a micro-batch; samples_per_s: speed of all GPUs together; speed: the same
-        as one number.
+      step_ms: milliseconds of a micro-batch.
+      samples_per_s, speed: samples per second of all GPUs, as a range and as one number.
       memory_gib, verdict: needed memory, and whether it ``fits``.
       largest_batch: largest batch per GPU that fits.
       hours, cost: duration and cost of the run; None if its length or the price is unknown.
@@ -76,8 +76,8 @@ def option(
 class Report(JsonReport):
     """The forecasts; plan.json has these fields.
 
-    ``xla`` says where the bytes with XLA come from. ``auto`` is what ``--xla auto`` chooses, None
-    if the mode is given; ``auto_why`` is its reason.
+    ``xla`` is a text: how the bytes with XLA were counted. ``auto`` is what ``--xla auto`` chooses,
+    True = on; None if the job sets the mode. ``auto_why`` is the reason.
     """
 
     job: str
@@ -91,7 +91,7 @@ class Report(JsonReport):
     auto_why: str = ""
 
     def best(self) -> List[Option]:
-        """Return each GPU's best option that ``auto`` allows: by memory, then by speed."""
+        """Return each GPU's best option: by verdict, then by speed; XLA as ``auto`` if set."""
         allowed = [item for item in self.options if self.auto in (None, item.xla)]
         verdicts = ["does not fit", "close", "fits"]
         ranked = sorted(allowed, key=lambda item: (verdicts.index(item.verdict), item.speed))

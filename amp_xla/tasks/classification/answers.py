@@ -26,7 +26,7 @@ _LOAD = (
 
 
 def evaluation(model: Any, inputs: Dict[str, Any], data: Labelled) -> inference.Evaluation:
-    """Return a function that evaluates a model on dev texts; ``inputs`` come from ``inputs_of``."""
+    """Return a function that evaluates a model on dev texts; ``inputs``: placeholders by name."""
     from amp_xla.models import dropout, losses
     from amp_xla.training.step import Inference
 

@@ -68,9 +68,10 @@ def read(files: TextFiles, preparation: Preparation) -> Labelled:
 
 
 def _targets(files: Any, given: Sequence[List[str]]) -> Tuple[Any, List[np.ndarray], str, str]:
-    """Return ``Labels`` or ``Scale``; arrays of training and dev labels; a description; warnings.
+    """Return ``Labels`` or ``Scale``; two arrays of labels; a description; and warnings.
 
-    Raises ``DataError`` if labels are many different numbers and no flag says what they mean.
+    ``given`` are the labels of the training texts and of the dev texts. ``DataError`` is raised if
+    they are many different numbers, without --regression, --classes and --multilabel.
     """
     names = sorted(set(given[0]))
     many = many_numbers(names) if files.multilabel is None else None

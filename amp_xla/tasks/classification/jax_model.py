@@ -59,7 +59,7 @@ def new_model(config: Any, shape: Dict[str, Any], classes: int, weights: bool) -
 
 
 def dropout(config: Any, shape: Dict[str, Any], dtype: Any) -> Tuple[float, float, bool]:
-    """Return ``dropout`` for ``training_step``.
+    """Return dropout rates of activations and attention weights, and whether to use cuDNN.
 
     Raises:
       UnsupportedError: ``--attention fused`` does not work with this GPU, dtype or head size.

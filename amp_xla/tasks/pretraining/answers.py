@@ -19,7 +19,6 @@ def fill(
     """Return the predictions for each text, in order of its [MASK] tokens.
 
     Args:
-      config, checkpoint: the run's configuration, and one of its checkpoints.
       texts: texts with at least one [MASK] each.
       top: number of predictions per [MASK].
 

@@ -1,7 +1,4 @@
-"""Answers to questions: evaluation, prediction, export.
-
-TensorFlow is imported in functions only.
-"""
+"""Answers to questions: evaluation, prediction, export. TensorFlow is imported in functions."""
 
 from __future__ import annotations
 
@@ -69,7 +66,7 @@ def predict(config: Any, checkpoint: Checkpoint, lines: Sequence[str]) -> Answer
     if aligned.cut():
         note(
             f"warning: {aligned.cut():,} of {len(lines):,} passages are cut off by --max-length "
-            f"{length}; answers in the rest are not found"
+            f"{length}; answers after the cut are not found"
         )
     with dropout.inference():
         reader = model.reader(config.encoder.transformer(tokenizer.vocab_size, length, False))

@@ -108,8 +108,8 @@ def encode(
 ) -> AlignedTexts:
     """Encode [CLS] question [SEP] passage [SEP]; record where the tokens are in the passages.
 
-    ``Encoded.fitting`` cuts long passages, or divides them into windows. Very long questions are
-    cut. A token has the position of its whole word.
+    Very long questions are cut. Passages that do not fit are cut too or, if ``stride`` is above 0,
+    divided into windows; see ``Encoded.fitting``. A token's position is that of its whole word.
     """
     continues = [token.startswith("##") for token in tokenizer.tokens]
     known = {}
@@ -135,7 +135,8 @@ def targets(
     """Return the first and last token, counted from 1, of the first answer found, int32 [N, 2].
 
     Both are 0 if the question has no answer, and -1 if no answer is in the tokens. Answers with a
-    problem, e.g. not in their passage, are added to ``problems``: description -> answers.
+    problem are added to ``problems``: description -> answers. Such answers are, for example, not in
+    their passage, or longer than ``most`` tokens.
     """
     tokens = np.zeros((len(data), 2), np.int32)
     for i, label in enumerate(data.labels or []):

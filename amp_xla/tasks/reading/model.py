@@ -1,4 +1,4 @@
-"""BERT's head for questions, which scores each token as the answer's first and last; its loss."""
+"""Question answering: scores of each token, as first and as last of the answer; the loss."""
 
 from __future__ import annotations
 

@@ -79,16 +79,16 @@ def compared(answers: Sequence[str], labels: Sequence[str]) -> np.ndarray:
 def decode(
     scores: np.ndarray, batch: Mapping[str, np.ndarray], most: int, count: int = 1
 ) -> Tuple[np.ndarray, ...]:
-    """Return the ``count`` best spans of at most ``most`` tokens in each passage.
+    """Return the ``count`` best spans of each passage, with at most ``most`` tokens each.
 
-    If a passage has several windows, its first row has the best spans of all windows and the lowest
-    score of "no answer", as in BERT's run_squad.py. ``scores`` are float [B, L, 2]: each token's
-    score as first token of the answer, and as last token.
+    If a passage has several windows, the row of the first window has the best spans of all windows
+    and the lowest score of "no answer", as in BERT's run_squad.py. ``scores`` are float [B, L, 2]:
+    each token's score as first token of the answer, and as last token.
 
     Returns:
-      Each span's first token, last token (both counted from 1 in the passage) and probability as in
-      transformers, three arrays [B, count]; the score of "no answer" minus the score of the best
-      span, [B]; the probability of "no answer", [B].
+      Three arrays [B, count]: first tokens, last tokens (both counted from 1 in the passage) and
+      probabilities of the spans. Two arrays [B]: the score of "no answer" minus that of the best
+      span; the probability of "no answer". Probabilities are computed as in transformers.
     """
     scores, passage = scores.astype(np.float64), batch["segment_ids"] > 0
     rows, length = passage.shape
@@ -118,10 +118,10 @@ def decode(
 
 
 def best_threshold(odds: np.ndarray, answered: np.ndarray, empty: np.ndarray) -> float:
-    """Return the threshold for ``odds`` with the highest mean score.
+    """Return the threshold for "no answer" that gives the highest mean score.
 
     A question gets the score ``answered`` if its ``odds`` are below the threshold, else the score
-    ``empty``. All arguments are float [N].
+    ``empty``. Odds are the score of "no answer" minus that of the best span. All are float [N].
     """
     order = np.argsort(odds, kind="stable")
     edges = np.concatenate([odds[order][:1] - 1.0, odds[order], odds[order][-1:] + 1.0])

@@ -128,6 +128,8 @@ class Lines:
 def parse_line(line: bytes, columns: Columns, values: int, index: int = 0) -> Parsed:
     """Return label, numbers and hashes of a line; an empty label is 0.
 
+    Each slot gets ``values`` hashes, -1 for missing ones. ``index``: line number for errors.
+
     Raises:
       LineError: there are too many or too few columns, or a number is not finite.
     """
@@ -214,7 +216,6 @@ def batch_of(
 
     Args:
       parsed: at least one sample.
-      rows: number of rows of the table.
       values: maximum values per slot.
       sample_ids: int64 [samples].
       size: B, samples per batch.
@@ -291,12 +292,11 @@ class SlotFiles:
 
 
 def two_packages() -> Tuple[bytes, bytes]:
-    """Return training lines and dev lines, each with a label and two docstrings as slots.
+    """Return training lines and dev lines of the built-in task, to tell two packages apart.
 
-    The docstrings are from the two packages with most docstrings. Both docstrings of a line are
-    from the same package; the label, 0 or 1, is the number of this package. A docstring's words are
-    the values of its slot. Each docstring is the first slot of eight lines. No docstring is both in
-    training lines and in dev lines.
+    The packages are the two with most docstrings; the label is 0 or 1, the package's number. Both
+    slots of a line are docstrings of that package, with words as values. Each docstring is the
+    first slot of eight lines. No docstring is both in training lines and in dev lines.
     """
     parts = []
     common = collections.Counter(corpora.pydoc()[0].labels or []).most_common(2)

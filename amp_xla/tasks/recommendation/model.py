@@ -112,7 +112,7 @@ def losses(labels: Any, logits: Any, weights: Any) -> Tuple[Any, Any, Any]:
 def network(config: Any, columns: Columns, values: int, rows: Optional[str] = None) -> Any:
     """Build the placeholders by name, the model and its logits.
 
-    ``rows`` is the name of the table's initializer; None = the default of the embedding layer.
+    ``rows``: name of the initializer of the table's rows; None = the embedding layer's default.
     """
     inputs = {
         "numbers": tf.placeholder(tf.float32, [None, columns.numbers], name="numbers"),

@@ -91,7 +91,7 @@ def _sample(content: Any) -> Tuple[str, None, str]:
 
 
 def _triples(given: Any) -> List[Triple]:
-    """Return the triples of one list entry: one, or one per key if its object is a dictionary."""
+    """Return the triples of a list entry: one, or several if its object is a dictionary."""
     values = [given.get(role) for role in Triple._fields] if isinstance(given, dict) else given
     triples: List[Any] = []
     if isinstance(values, list) and len(values) == 3:
@@ -124,11 +124,12 @@ def span(aligned: AlignedTexts, text: int, words: str) -> Tuple[int, int, str]:
 def cells_of(
     gold: List[List[Triple]], aligned: AlignedTexts, numbers: Dict[str, int], missed: Any
 ) -> List[List[Cell]]:
-    """Return, for each text, the cells whose scores should be positive; see ``alignment.Find``.
+    """Return, for each text, the cells whose scores should be positive.
 
     A cell (plane, row, column) stands for two tokens. Plane 0: first and last token of a subject.
     Plane 1: first and last token of an object. Plane 2 + p, for predicate p: first token of the
     subject, first token of the object. Plane 2 + predicates + p: last tokens of these two.
+    Subjects and objects that are not found are added to ``missed``: reason -> words.
     """
     cells: List[List[Cell]] = []
     for text, triples in enumerate(gold):

@@ -19,7 +19,6 @@ def linker(encoder: Any, predicates: int, dropout: float) -> Any:
 
     Args:
       encoder: Keras model with output [B, L, hidden]; its first input is token ids [B, L].
-      predicates: number of predicates.
       dropout: dropout rate before the head.
 
     Returns:

@@ -39,7 +39,7 @@ def writer(tokenizer: Tokenizer) -> Callable[[Sequence[int]], str]:
 def evaluation(
     lm: LanguageModel, inputs: Dict[str, Any], data: Labelled, max_source: int, max_target: int
 ) -> Evaluation:
-    """Return a function that computes the metrics of ``held_out``, and greedy search's ROUGE-L."""
+    """Return a function that computes loss, perplexity, accuracy, and ROUGE-L of greedy search."""
     tokenizer, dev = data.tokenizer, data.dev
     sources = framed(tokenizer, dev.texts[:TEXTS], max_source)
     rows, length = min(ROWS, len(sources)), max(map(len, sources))

@@ -81,8 +81,8 @@ def encode(
       kind: "training" or "dev", for the warning.
 
     Returns:
-      The rows; the number of tokens of the longest target, including its [SEP]; and a line break
-      and a warning if texts were cut, else an empty string.
+      The rows; the number of tokens of the longest target, including its [SEP]; and a warning
+      after a line break, or "" if no text was cut.
     """
     cls, sep = tokenizer.cls_id, tokenizer.sep_id
     source_room, target_room = max_source - 2, max_target - 1

@@ -197,7 +197,6 @@ def generate(
 def _searched(
     decoder: CachedDecoder, sources: Sequence[List[int]], searches: Sequence[Search]
 ) -> List[List[int]]:
-    """Return the tokens that each search finds for its source."""
     for running in searches:
         next(running)  # each waits for the first probabilities
     ids = np.zeros((decoder.rows, decoder.source), np.int32)

@@ -24,7 +24,7 @@ def words(text: str) -> List[str]:
 
 
 def rouge_l(found: Sequence[str], wanted: Sequence[str]) -> float:
-    """Return F1 of the longest common subsequence of words (Lin, "ROUGE", 2004).
+    """Return F1 of the longest common subsequence of two lists of words (Lin, "ROUGE", 2004).
 
     Used during training, where the package rouge_score may be missing.
     """

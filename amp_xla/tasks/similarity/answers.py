@@ -1,7 +1,4 @@
-"""Similarity of texts: evaluation, prediction, export, scores.
-
-TensorFlow is imported in functions only.
-"""
+"""Similarity: evaluation, prediction, export, scores. TensorFlow is imported in functions."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Similarity of texts: vectors of texts, scores of pairs, and losses over a batch.
 
-Losses stay in float32 under mixed precision, because AMP converts no operation between a sum and
-the next matrix product. Masks are factors 0 and 1: float16 cannot hold large numbers as masks.
+Losses stay in float32 under mixed precision: after a sum, AMP converts no operation before the next
+matrix product. Masks are factors 0 and 1: float16 cannot hold large numbers as masks.
 """
 
 from __future__ import annotations
@@ -24,16 +24,17 @@ def network(
 ) -> Tuple[Any, Dict[str, Any], Any]:  # fmt: skip
     """Build a Keras model of token and segment ids, int [B, L], and the placeholders of a step.
 
-    The model's output is a logit, float32 [B, 1], or the vector of a text, float [B, hidden]: the
-    mean of the token vectors without padding.
+    The model's output is, in a cross-encoder, the logit of a pair, float32 [B, 1]. In a bi-encoder
+    it is the mean of a text's token vectors without padding, float [B, hidden].
 
     Args:
       weights: False = read only the configuration from ``--bert``.
       pooling: which vector of a pair becomes a cross-encoder's logit.
 
     Returns:
-      The model; the placeholders by name; and the tensors to call the model with. Separate texts,
-      int [B, 2, L], become 2 B rows: the two texts of a pair have different dropout masks.
+      The model; the placeholders by name; and the tensors to call the model with. For a bi-encoder
+      these have a row per text: pairs [B, 2, L] become [2 B, L]. So the two texts of a pair get
+      different dropout masks, even if they are equal.
     """
     if not apart(method):
         model = encoder.classifier(vocab_size, 1, max_length, weights=weights, pooling=pooling)

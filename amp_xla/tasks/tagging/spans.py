@@ -48,8 +48,8 @@ def tags_of(spans: Sequence[Span], length: int) -> np.ndarray:
 def inside(spans: Sequence[Span], begin: int, size: int, clip: bool) -> List[Span]:
     """Return the spans inside a window of ``size`` tokens; its first token is token 1.
 
-    The window starts after token ``begin`` of the text. If ``clip``, the result also has the parts
-    in the window of spans that are partly outside.
+    The window starts after token ``begin`` of the text. If ``clip``, spans that are partly outside
+    are cut to the window; else they are left out.
     """
     moved = ((first - begin, last - begin, label) for first, last, label in spans)
     if clip:
@@ -62,10 +62,9 @@ def joined(
 ) -> List[Span]:
     """Return the spans of a text from those of its windows.
 
-    A token belongs to the window in which it is furthest from an edge. If ``flat``, a token
-    gets the tag from its window; else a span is taken from the window of its middle token. Tokens
-    are counted from 1, in each window and in the text; windows have ``size`` tokens, and begin at
-    ``begins``.
+    Each token belongs to the window in which it is furthest from an edge. If ``flat``, a token's
+    tag is that of this window; else a span is taken from the window of its middle token. Tokens are
+    counted from 1. A window has ``size`` tokens, and starts after token ``begins[i]`` of the text.
     """
     ends = [(a + b + size + 1) // 2 for a, b in zip(begins, begins[1:])]
     ends.append(begins[-1] + size)

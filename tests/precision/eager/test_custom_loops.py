@@ -149,7 +149,7 @@ def test_half_precision_is_clipped_in_float32(kind, clip):
 def test_a_layer_that_has_updated_in_a_skipped_step_is_named(mode):
     gamma = tf.Variable([1.0], name="batch_normalization/gamma")
     optimizer = LossScaleOptimizer(legacy.SGD(1.0), "dynamic")
-    with pytest.warns(LossScaleWarning, match="the layer of batch_normalization/gamma:0 has"):
+    with pytest.warns(LossScaleWarning, match="the weight batch_normalization/gamma:0 had"):
         MODES[mode](lambda: optimizer.minimize(lambda: gamma * np.nan, [gamma]))()
 
 

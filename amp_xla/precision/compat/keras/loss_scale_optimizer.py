@@ -32,7 +32,7 @@ class LossScaleOptimizer(optimizer.LossScaleOptimizer):
       inner_optimizer: a Keras optimizer of the legacy kind, as in TensorFlow 1.15 and bert4keras,
         or of the kind new in TensorFlow 2.11. Keras 3's are refused.
       dynamic: True adapts the scale during training; False keeps ``initial_scale``.
-      initial_scale: the first scale; if ``dynamic``, None = 2**15.
+      initial_scale: the first scale; None, allowed only with ``dynamic``, means 2**15.
       dynamic_growth_steps: finite steps in a row before the scale doubles; 2000 if None.
 
     Attributes:
@@ -43,7 +43,7 @@ class LossScaleOptimizer(optimizer.LossScaleOptimizer):
       TypeError: not a Keras optimizer, or one that scales the loss already; ``dynamic`` is not a
         bool.
       ValueError: the arguments contradict each other, the optimizer is wrapped already, or the
-        strategy in scope cannot scale losses.
+        strategy in scope is not supported.
     """
 
     keeps_keras_name = counts_skipped = True
@@ -88,7 +88,7 @@ class LossScaleOptimizer(optimizer.LossScaleOptimizer):
 
     @property
     def _delegates(self) -> bool:
-        """True from TensorFlow 2.4 on: checkpoints treat Keras' class like its inner optimizer."""
+        """True from TensorFlow 2.4 on: checkpoints treat this class like the inner optimizer."""
         return any(c.__name__ == "DelegatingTrackableMixin" for c in type(self).__mro__)
 
     inner_optimizer = property(lambda self: self.inner)

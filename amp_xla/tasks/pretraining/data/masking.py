@@ -28,7 +28,7 @@ _SHUFFLE, _OFFSET, _ACTION, _TOKEN = range(4)  # streams of random numbers
 
 
 def resolve_words(kind: str, tokenizer: Tokenizer) -> str:
-    """Return ``pieces`` or ``jieba``; for ``auto`` the vocabulary decides."""
+    """Return how to find words: ``pieces`` or ``jieba``; for ``auto`` the vocabulary decides."""
     if kind != "auto":
         return kind
     single = sum(len(token) == 1 and "\u4e00" <= token <= "\u9fff" for token in tokenizer.tokens)
@@ -44,8 +44,8 @@ def cutter(vocab: str, lowercase: bool, kind: str) -> Cutter:
 class Cutter:
     """Cuts texts into tokens, grouped into words.
 
-    ``pieces``: pieces with ## continue a word. ``jieba``: jieba finds words, and each word is
-    tokenized separately, as in bert4keras' pretraining.
+    With the kind ``pieces``, tokens with ## continue a word. With ``jieba``, jieba finds the words,
+    and each word is tokenized separately, as in bert4keras' pretraining.
     """
 
     def __init__(self, tokenizer: Tokenizer, kind: str) -> None:

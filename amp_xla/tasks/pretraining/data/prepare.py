@@ -144,9 +144,10 @@ def _refuse_inside(config: Config, files: List[str]) -> None:
 
 
 def _tokenizer(config: Config, files: List[str]) -> Tokenizer:
-    """Return the tokenizer of ``--vocab`` or ``--out``, else a new one, the same on all machines.
+    """Return the tokenizer of ``--vocab`` or of ``--out``; without a vocabulary, train one.
 
-    The vocabulary in ``--out`` is used only if a unit is finished: until then settings may change.
+    Training gives the same vocabulary on all machines. It also replaces a vocabulary in ``--out``
+    if no unit is finished, because settings may have changed since.
     """
     vocab = os.path.join(config.out, VOCAB)
     if config.vocab is not None or (os.path.exists(vocab) and prepared.begun(config.out)):
@@ -171,7 +172,10 @@ def _sample(config: Config, files: List[str]) -> List[str]:
         texts += _fitting(texts_of(unit, config.reading)[0], config)
         size += unit.size
     if not texts:
-        raise DataError(f"the corpus {config.corpus} is empty: no text of the given lengths")
+        raise DataError(
+            f"the corpus {config.corpus} is empty, or no document has a length from --shortest to "
+            "--longest"
+        )
     return texts
 
 

@@ -114,7 +114,7 @@ class Manifest:
         return manifest
 
     def total(self, name: str, split: Optional[str] = None) -> int:
-        """Return the sum of the count ``name`` over all units, or over their parts in ``split``."""
+        """Return the sum over all units of the count ``name``, e.g. ``tokens`` of a split."""
         return sum((unit[split] if split else unit)[name] for unit in self.units)
 
     def complete(self) -> bool:
@@ -139,7 +139,7 @@ class Manifest:
         return tokenizer
 
     def warnings(self, tokenizer: Tokenizer) -> str:
-        """Return warnings about duplicate and unknown tokens of the vocabulary."""
+        """Return warnings: duplicate tokens in the vocabulary, or too many [UNK] in the text."""
         unknown, tokens = (self.total(name, "train") for name in ("unknown", "tokens"))
         return vocabulary.warnings(tokenizer.tokens, unknown, tokens)
 
@@ -179,7 +179,7 @@ class Sequences:
         return int(self._ends[-1])
 
     def read(self, numbers: Iterable[int]) -> Tuple[np.ndarray, np.ndarray]:
-        """Return the sequences' token ids, int32, and True at word starts, bool: [count, L] each.
+        """Return token ids, int32 [count, L], and bool [count, L], True where a word starts.
 
         Special tokens and padding count as word starts, and so does the token after [CLS].
         """
@@ -235,7 +235,6 @@ def _damaged(path: Path, problem: str) -> DataError:
 
 
 def _settings(folder: str) -> Dict[str, Any]:
-    """Return the checked content of ``settings.json``."""
     path = Path(folder, SETTINGS)
     settings: Dict[str, Any] = json_files.read(path, _SETTINGS, links=True)
     if max(settings["cls_id"], settings["sep_id"]) >= settings["vocab_size"]:

@@ -39,7 +39,6 @@ class Stream:
       sequences: the prepared text.
       masking: masks for ``mlm``; the other objectives use only its tokenizer and seed.
       batch_size: B.
-      batches: number of batches.
       objective: ``mlm``, ``lm`` (predict every next token) or ``unilm`` (predict the second of two
         segments, separated by a [SEP] at a random position).
       shuffle: False = order of the files.
@@ -184,7 +183,7 @@ class LengthOptions:
         return [(length, self.steps - last), (self.phase2_length, last)]
 
     def accumulation(self, ranks: int) -> int:
-        """Return the smallest possible number of micro-batches per update on each rank."""
+        """Return the micro-batches per update on each rank, as few as --micro-batch allows."""
         return -(-self.global_batch // (self.micro_batch * ranks))
 
 

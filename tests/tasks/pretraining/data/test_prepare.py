@@ -258,7 +258,7 @@ def test_texts_of_other_lengths_are_counted_and_a_corpus_without_text_is_an_erro
     assert found.total("documents", "train") == 2 and found.total("other_lengths") == 2
     assert "2 documents of other lengths left out" in found.describe()
     assert "的" not in found.tokenizer().tokens  # the vocabulary is learnt from what stays
-    with pytest.raises(DataError, match="is empty: no text of the given lengths"):
+    with pytest.raises(DataError, match="or no document has a length from --shortest"):
         prepared(tmp_path, None, tmp_path / "some.txt", out="no", **{**options, "shortest": 100})
     with pytest.raises(DataError, match=r"no document to train on \(4 held out; skipped: 0 bad"):
         prepared(tmp_path, None, tmp_path / "some.txt", out="all", heldout=0.99999, vocab_size=256)
