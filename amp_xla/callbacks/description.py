@@ -133,8 +133,8 @@ def name_late(known: int) -> int:
         names = f"{', '.join(every[known:][:3])}{' ...' if every[known:][3:] else ''}"
         note(
             f"warning: checkpoints do not hold the variables {names}, because they were created "
-            f"after fit began: a resume is not exact; create them before fit, an optimizer's by "
-            f"training its model for one step"
+            f"after fit began: a resume is not exact; create them before fit (train_on_batch "
+            f"creates those of an optimizer)"
         )
     return len(every)
 

@@ -12,7 +12,7 @@ GENERATORS: Any = (random.Random, np.random.RandomState, np.random.Generator)
 
 
 def generator(kind: str, state: Any) -> Any:
-    """Return a new generator with a state that was saved as JSON, which turns tuples into lists."""
+    """Return a new generator with a state that was saved as JSON; lists become tuples again."""
     new: Any = random.Random()
     if kind == "Random":
         version, key, gauss = state

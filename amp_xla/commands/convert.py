@@ -78,7 +78,7 @@ def main(argv: List[str]) -> int:
 
 
 def _present(opened: Pretrained, shapes: Mapping[str, Shape]) -> Dict[str, Shape]:
-    """Return ``shapes`` (Google's name -> shape) without tensors of heads that the files lack."""
+    """Return ``shapes``, Google's name -> shape, without the heads that are not in the files."""
     names, heads = opened.names(shapes), {name: _HEAD.match(name) for name in shapes}
     found = {head.group() for n, head in heads.items() if head and names[n] in opened.stored()}
     return {n: shapes[n] for n, head in heads.items() if not head or head.group() in found}

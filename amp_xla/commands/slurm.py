@@ -134,7 +134,8 @@ def route_to(host: str) -> Tuple[str, str]:
         if any(entry.address == address for entry in addresses):
             return address, name
     raise AmpXlaError(
-        f"no network interface has the address {address}; set one: HOROVOD_GLOO_IFACE=eth0"
+        f"no network interface has the address {address}; set the variable HOROVOD_GLOO_IFACE to "
+        f"the name of the interface, such as eth0"
     )
 
 

@@ -50,7 +50,7 @@ class WindowOptions(BatchOptions):
         if self.stride and (self.stride > most or self.max_length < 8):
             raise SettingsError(
                 f"--stride {self.stride}: allowed is 0 (no windows), or 1 to {most} "
-                f"(--max-length minus 2); with windows, --max-length is at least 8"
+                f"(--max-length minus 2); with windows, --max-length must be at least 8"
             )
 
 

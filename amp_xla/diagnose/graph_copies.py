@@ -161,7 +161,7 @@ class GraphCopies(contextlib.AbstractContextManager):
     ) -> List[Any]:
         """Return the values of ``fetches``.
 
-        ``step`` decides the dropout masks. ``seed`` is a factor of all gradients.
+        ``step`` decides the dropout masks. All gradients are multiplied by ``seed``.
         """
         values: Dict[str, Any] = dict(zip(self.training.feeds, batch))
         values.update(self.training.constants)
@@ -215,7 +215,7 @@ class PairedReplay(GraphCopies):
     def examine(self, batch: Sequence[Any], step: int, seed: float = 1.0) -> Any:
         """Compare the gradients of ``amp`` and ``check``.
 
-        ``seed`` is a factor of all gradients in the backward pass; the norms are without it.
+        All gradients in the backward pass are multiplied by ``seed``; the norms are without it.
 
         Returns:
           float64 [gradients, 4]. The columns are the squared norm of the difference (NaN or

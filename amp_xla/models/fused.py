@@ -32,7 +32,7 @@ _CONFIG = Path(__file__).with_suffix(".json")
 
 @dataclasses.dataclass
 class Batch:
-    """Shape (rows, tokens per row) of a graph's training batches; number and size of heads."""
+    """Rows and tokens per row of a graph's training batches; number, size of attention heads."""
 
     rows: int
     length: int

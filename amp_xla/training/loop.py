@@ -375,7 +375,7 @@ class Loop:
             def written() -> None:
                 files, folder = self.engine.job.assets, self.run.checkpoints
                 write(folder, tensors, state, files, shards)
-                self.run.has_checkpoint()
+                self.run.mark_latest()
                 prune(folder, self.run_options.keep)
 
             self._writing = self._writer.submit(written)

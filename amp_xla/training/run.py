@@ -243,7 +243,7 @@ class RunFolder:
         for unfinished in self.checkpoints.glob(f"{durable.TEMPORARY}*"):
             durable.remove(unfinished)
         if self.continues:
-            self.has_checkpoint()
+            self.mark_latest()
 
     def _make(self) -> None:
         """Create the folder; if a folder named by date exists already, append a number."""
@@ -257,8 +257,8 @@ class RunFolder:
                     return
             self.name = f"{first}-{attempt}"
 
-    def has_checkpoint(self) -> None:
-        """Point ``latest`` to this run after its first checkpoint."""
+    def mark_latest(self) -> None:
+        """Point ``latest`` to this run; called once the run has a checkpoint."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(str(self.path / _FRESH))
         if not self.in_runs:

@@ -196,7 +196,7 @@ HUGGING_FACE = {
     "epsilon": (config(layer_norm_eps=-1), ("layer_norm_eps is -1",)),
     "a million layers": (config(num_hidden_layers=10**6), ("num_hidden_layers is 1000000",)),
     "10^30 layers": (config(num_hidden_layers=10**30), ("num_hidden_layers is 1e+30",)),
-    "too wide": (config(hidden_size=2**14), ("more than", "numbers", "weights have only")),
+    "too wide": (config(hidden_size=2**14), ("more than", "parameters", "weights have only")),
     "a pointer": (pointer, ("model.safetensors", "git lfs pull")),
     **{name: (zipped(raw), ("pytorch_model.bin", words)) for name, (raw, words) in PICKLES.items()},
     "a bomb": (zipped(view(2**26), bytes(1 << 28)), ("is compressed",)),

@@ -35,6 +35,7 @@ LINE = re.compile(r"^ {4}(\S.*)$", re.MULTILINE)
 COMMAND = re.compile(
     r"^([A-Z_]+=\S+ )*(make|\./amp-xla|amp-xla|pip|srun|sbatch|docker|kubectl)\b|^scripts/"
 )
+BERT = "chinese_L-12_H-768_A-12"
 SHAPE = "--layers 1 --hidden 64 --vocab-size 40"
 TEXTS = "--max-length 24 --shapes 1 --epochs 1"
 SMALL = {
@@ -95,9 +96,9 @@ def argv(line):
         small = f"{SMALL['classification']} {SHAPE}".split()
         return [command, *rest[:at], *own.get(command, "").split(), "--", *rest[at + 1 :], *small]
     recipe = values.get("RECIPE", "classification")
-    flags = shlex.split(values.get("ARGS", "").strip('"'))
+    flags = shlex.split(values.get("ARGS", "").strip('"').replace("FOLDER", BERT))
     if "--resume" not in flags:
-        flags += SMALL[recipe].split()
+        flags += SMALL[recipe].split() + ["--stride", "12"] * ("--stride" in flags)
         if recipe == "pretraining" and "--data" not in flags:
             flags += ["--data", "data/ready"]
         if recipe == "pretraining":
@@ -139,7 +140,7 @@ def ready(tmp_path_factory):
         documents = (" ".join(texts[n % 64 :] + texts[: n % 7]) for n in range(300))
         corpus.writelines(json.dumps({"text": text}) + "\n" for text in documents)
     shutil.copytree(str(folder / "corpus"), str(folder / "clean"))
-    for name in ("chinese_L-12_H-768_A-12", "chinese-macbert-base"):
+    for name in (BERT, "chinese-macbert-base"):
         google_folder.write(folder / name)
     (folder / "my_script.py").write_text(SCRIPT)
     (folder / "trained.py").write_text(TRAINED)

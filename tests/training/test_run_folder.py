@@ -84,7 +84,7 @@ def test_a_start_that_got_no_checkpoint_may_be_started_over(here):
     again = RunFolder("r", "mine", resume=True)
     again.begin()
     assert not (run.checkpoints / ".tmp-shards").exists()
-    again.has_checkpoint()
+    again.mark_latest()
     again.close()
     assert (here / "runs" / "r" / "latest").resolve().name == "mine"
     with pytest.raises(AmpXlaError, match=r"\(checkpoints, metrics.jsonl\) but no checkpoint"):
@@ -102,7 +102,7 @@ def test_the_newest_run_is_the_one_that_latest_names(here, monkeypatch):
     for name in ("one", "two"):
         run = RunFolder("r", name)
         run.begin()
-        run.has_checkpoint()
+        run.mark_latest()
         (run.checkpoints / "step-00000001").mkdir()
         run.close()
     run = RunFolder("r", resume=True)

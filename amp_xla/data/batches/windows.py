@@ -42,15 +42,16 @@ class WindowBatches(Batches):
     In ``sample_ids``, ``weights`` and ``labels``, the first window of a text has the text's values;
     its other windows have those of padding. There are three more arrays. ``owners``, int64: the
     text of each window, -1 for padding. ``begins``, int64: the position in the text where the
-    window begins, 0 for padding. ``windows``, int32 [groups, rows of a group * slots]: for each
-    window, the place of its text's first window in the group; -1 for padding.
+    window begins, 0 for padding. ``windows``, int32 [groups, windows of a group]: for each window,
+    the index in the group of its text's first window, -1 for padding. A group is some rows that
+    have all windows of their texts.
 
     Args:
       rows: ``Batches`` or ``PackedBatches`` whose samples are the windows.
       most: maximum number of windows of a text.
       parts: number of micro-batches into which all ranks together divide a batch.
-      shape: rows of a batch, and rows of a group. None = about as many rows as ``rows`` has, in
-        groups that leave few rows empty; all micro-batches have equally many groups.
+      shape: rows of a batch, and rows of a group. None = choose both: a batch has about as many
+        rows as in ``rows``, and few rows are empty.
     """
 
     def __init__(

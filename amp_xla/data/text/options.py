@@ -45,7 +45,10 @@ class Files:
         raise NotImplementedError
 
     def dataset(self, path: str, run: Optional[Layout] = None) -> Dataset:
-        """Return a file's texts; ``run``: the training file's layout, if this is another file."""
+        """Return the texts of the file ``path``.
+
+        ``run``: the layout of the training file, if ``path`` is not the training file itself.
+        """
         raise NotImplementedError
 
     def read(self, seed: int, **training: Any) -> Tuple[Dataset, Dataset]:
@@ -119,7 +122,9 @@ class TextFiles(Files):
 
     def built_in(self) -> Tuple[Dataset, Dataset]:
         if self.numbers:
-            raise DataError("give --train and --dev: the built-in labels are not numbers")
+            raise DataError(
+                "--regression: give --train and --dev, because the built-in texts have no numbers"
+            )
         return corpora.pydoc()
 
     def dataset(

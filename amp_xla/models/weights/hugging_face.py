@@ -61,7 +61,8 @@ def tensors(folder: Path) -> Optional[Tensors]:
     PyTorch's old names of LayerNorm's tensors, gamma and beta, become weight and bias.
 
     Raises:
-      DataError: a file is damaged or missing, or contains something other than tensors.
+      DataError: a file is damaged, or contains something other than tensors; or a file of the index
+        is missing.
     """
     for name, read in {"model.safetensors": safetensors, "pytorch_model.bin": pytorch}.items():
         index = folder / f"{name}.index.json"

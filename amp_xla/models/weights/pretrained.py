@@ -96,8 +96,9 @@ class Pretrained:
         _complete(self.config, self.path)
         if size and 2 * _numbers(self.config) > size + _SMALL:
             raise DataError(
-                f"{self.path}: a model of these sizes has more than {_numbers(self.config):,} "
-                f"numbers, but the folder's weights have only {size:,} bytes"
+                f"{self.path}: a model of the sizes in this file has more than "
+                f"{_numbers(self.config):,} parameters, but the folder's weights have only "
+                f"{size:,} bytes"
             )
 
     def check_sizes(self, vocab_size: Optional[int], length: Optional[int]) -> None:

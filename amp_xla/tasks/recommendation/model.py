@@ -110,9 +110,10 @@ def losses(labels: Any, logits: Any, weights: Any) -> Tuple[Any, Any, Any]:
 
 
 def network(config: Any, columns: Columns, values: int, rows: Optional[str] = None) -> Any:
-    """Build the placeholders by name, the model and its logits.
+    """Build and return the placeholders (a dictionary), the model and its logits.
 
-    ``rows``: name of the initializer of the table's rows; None = the embedding layer's default.
+    ``values``: maximum number of ids per slot. ``rows``: name of the initializer of the table's
+    rows; None = the embedding layer's default.
     """
     inputs = {
         "numbers": tf.placeholder(tf.float32, [None, columns.numbers], name="numbers"),

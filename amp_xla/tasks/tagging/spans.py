@@ -46,10 +46,10 @@ def tags_of(spans: Sequence[Span], length: int) -> np.ndarray:
 
 
 def inside(spans: Sequence[Span], begin: int, size: int, clip: bool) -> List[Span]:
-    """Return the spans inside a window of ``size`` tokens; its first token is token 1.
+    """Return the spans inside a window of ``size`` tokens, counted from its start.
 
-    The window starts after token ``begin`` of the text. If ``clip``, spans that are partly outside
-    are cut to the window; else they are left out.
+    Token 1 of the window is token ``begin`` + 1 of the text. If ``clip``, spans that are partly
+    outside are cut to the window; else they are left out.
     """
     moved = ((first - begin, last - begin, label) for first, last, label in spans)
     if clip:
