@@ -27,7 +27,6 @@ from typing import (
     Tuple,
     Type,
     TypeVar,
-    Union,
     cast,
 )
 
@@ -109,15 +108,15 @@ class Field(NamedTuple):
 
     @property
     def kinds(self) -> Tuple[Any, ...]:
-        """The types that the field accepts; several if it is a ``Union`` or ``Optional``."""
-        return get_args(self.kind) if get_origin(self.kind) is Union else (self.kind,)
+        """The types that the field accepts; several if it is a ``Union``, ``int | None``, too."""
+        return get_args(self.kind) if "Union" in str(get_origin(self.kind)) else (self.kind,)
 
     def numbers(self) -> Tuple[type, ...]:
         """Return which of ``int`` and ``float`` the field accepts; () for text and choices."""
         return tuple(kind for kind in (int, float) if kind in self.kinds)
 
-    def problem(self, value: Any) -> Optional[str]:
-        """Return what is wrong with a value, or None."""
+    def problem(self, value: Any, words: Sequence[str] = ()) -> Optional[str]:
+        """Return what is wrong with a value, or None; ``words``: the command line."""
         if value is None and type(None) in self.kinds:
             return None
         numbers = self.numbers()
@@ -128,15 +127,20 @@ class Field(NamedTuple):
             limits = self.range or Range()
             fits = value in limits and (float in numbers or isinstance(value, int))
             allowed = str(limits) if float in numbers else f"a whole number, {limits}"
+            allowed += ", and finite" * bool(self.range and value == limits.at_most == limits.below)
         else:
-            # Tuples are lists in JSON.
+            # Tuples are lists in JSON. A text is a ``Sequence`` of letters, but no list.
             origins = [get_origin(kind) or kind for kind in self.kinds]
-            kinds = tuple(list if kind is tuple else kind for kind in origins)
+            kinds = tuple(list if k is tuple or isinstance([], k) else k for k in origins)
             allowed = " or ".join(json_files.NAMES.get(kind, kind.__name__) for kind in kinds)
             fits = isinstance(list(value) if isinstance(value, tuple) else value, kinds)
         if fits:
             return None
         text = repr(value)
+        typed = re.findall(f"{self.flag.replace('-', '[-_]')}[ =](\\S+)", " ".join(words))
+        if typed and isinstance(value, float):
+            rounded = value in (0.0, math.inf, -math.inf) and re.search("[1-9]", typed[-1])
+            text = typed[-1] + (f" ({value:g})" if rounded else "")  # 1e400, 1e-400
         text = text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
         return f"{text}: allowed is {allowed}"
 
@@ -144,18 +148,24 @@ class Field(NamedTuple):
 def fields(config: Any) -> Dict[str, Field]:
     """Return all fields of a configuration class by name, including its option groups' fields."""
     result: Dict[str, Field] = {}
+    places = {"--help": "all commands"}
     hints = get_type_hints(config, include_extras=True)
     for field in dataclasses.fields(config):
         kind: Any = hints[field.name]
         metadata: Tuple[Any, ...] = getattr(kind, "__metadata__", ())
         kind = get_args(kind)[0] if metadata else kind
-        if dataclasses.is_dataclass(kind):
-            result.update(fields(kind))
-            continue
         help_hints = [getattr(item, "help_behavior_hint", None) for item in metadata]
         ranges = [hint for hint in help_hints if isinstance(hint, Range)]
         may_change = any(item is MAY_CHANGE for item in metadata)
-        result[field.name] = Field(field.name, kind, ranges[0] if ranges else None, may_change)
+        own = Field(field.name, kind, ranges[0] if ranges else None, may_change)
+        group = fields(kind) if dataclasses.is_dataclass(kind) else {}
+        for each in (own, *group.values()):
+            place = f"{config.__name__}.{field.name}{f'.{each.name}' * (each is not own)}"
+            for flag in (each.flag, f"--no-{each.flag[2:]}")[: 1 + (each.kind is bool)]:
+                if flag in places:
+                    raise SettingsError(f"{place} has the flag {flag} of {places[flag]}; rename it")
+                places[flag] = place
+        result.update(group or {own.name: own})
     return result
 
 
@@ -187,10 +197,10 @@ def changed(config: T, **values: Any) -> T:
     return dataclasses.replace(cast(Any, config), **new)
 
 
-def _check(config: Type[Any], values: Mapping[str, Any]) -> None:
+def _check(config: Type[Any], values: Mapping[str, Any], words: Sequence[str] = ()) -> None:
     known = fields(config)
     for name, value in values.items():
-        problem = known[name].problem(value) if name in known else None
+        problem = known[name].problem(value, words) if name in known else None
         if problem:
             raise SettingsError(f"{known[name].flag} {problem}")
 
@@ -221,6 +231,7 @@ def parse(
     help_words = [word for word in words if word in ("-h", "--help")]
     default = None
     if stored is not None or hasattr(config, "defaults"):
+        _check(config, flat(config()))  # before the defaults become flags
         with contextlib.suppress(*([SettingsError] if help_words else [])):
             typed: Any = _parse(config, [word for word in words if word not in help_words], prog)
             values = {} if stored is None else stored(typed)
@@ -228,7 +239,7 @@ def parse(
                 values = typed.defaults()
             default = changed(config(), **values)
     parsed = _parse(config, words, prog, default)
-    _check(config, flat(parsed))
+    _check(config, flat(parsed), words)
     return parsed
 
 

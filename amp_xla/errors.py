@@ -24,7 +24,7 @@ class DataError(AmpXlaError, ValueError):
 
     def __init__(self, problem: str, advice: str = "") -> None:
         super().__init__(f"{problem}{advice}")
-        self.problem = problem
+        self.problem, self.advice = problem, advice
 
 
 class UnsupportedError(AmpXlaError, RuntimeError):

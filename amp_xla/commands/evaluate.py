@@ -51,6 +51,8 @@ def main(argv: List[str]) -> int:
     runs, file = folders_of(config.run), config.file
     if file is None:
         raise AmpXlaError("give --file: labelled samples in the format of the training file")
+    for run in runs:
+        _folder(run, file)
     every = [_scores(run, file, config.saved) for run in runs]
     if len({one.columns for one in every}) > 1:
         raise AmpXlaError(
@@ -96,8 +98,6 @@ def _scores(run: Path, file: str, saved: SavedOptions) -> SampleScores:
             f"predict one label per text"
         )
     texts, wanted = files.examples(file, layout)
-    if not texts:
-        raise AmpXlaError(f"{file} has no samples")
     for sample, text in enumerate(texts, 1):
         if not text.strip():
             raise AmpXlaError(f"{file}: sample {sample} has a blank text; give each sample a text")
@@ -145,20 +145,23 @@ def result_of(one: SampleScores, every: Sequence[SampleScores], seed: int) -> Di
 
 def write(one: SampleScores, result: Dict[str, Any], errors: int) -> None:
     """Write ``result.json``, ``errors.tsv`` (at most ``errors`` rows) and the run's report."""
-    run, name = one.samples.run, Path(one.samples.file).name
-    name = "".join(c if c.isalnum() or c in "-_." else "_" for c in name).strip(".")
-    folder = run / record.EVALUATIONS / (name or "file")
+    run, folder = one.samples.run, _folder(one.samples.run, one.samples.file)
     head = "\t".join(one.columns)
     rows = ["\t".join(map(_cell, error.values())) for error in one.errors(errors)]
-    try:
-        regular.not_linked(folder.parent).mkdir(exist_ok=True)
-        regular.not_linked(folder).mkdir(exist_ok=True)
-        durable.replace(folder / "result.json", json_files.encode(result))
-        durable.replace(folder / "errors.tsv", "\n".join([head, *rows, ""]).encode("utf-8"))
-        page.write_run(run)
-    except OSError as error:
-        raise AmpXlaError(f"cannot write {folder}: {error.strerror}") from error
+    folder.mkdir(parents=True, exist_ok=True)
+    durable.replace(folder / "result.json", json_files.encode(result))
+    durable.replace(folder / "errors.tsv", "\n".join([head, *rows, ""]).encode("utf-8"))
+    page.write_run(run)
     note(f"written: {folder}/result.json, errors.tsv; {run}/{page.REPORT}")
+
+
+def _folder(run: Path, file: str) -> Path:
+    """Return the folder for the results of a file; raise OSError if it cannot be written."""
+    name = "".join(c if c.isalnum() or c in "-_." else "_" for c in Path(file).name).strip(".")
+    folder = run / record.EVALUATIONS / (name or "file")
+    for path in (run, folder.parent, folder):
+        regular.refuse_unwritable(path if path is run else regular.not_linked(path))
+    return folder
 
 
 def _cell(value: Any) -> str:

@@ -7,7 +7,7 @@ from typing import List, Optional
 
 from typing_extensions import Annotated
 
-from amp_xla.commands.predict import SavedOptions, lines_of
+from amp_xla.commands.predict import SavedOptions, lines_of, warn
 from amp_xla.config import parse, within
 from amp_xla.data.text.tokenizer import MASK
 from amp_xla.errors import AmpXlaError
@@ -43,6 +43,8 @@ def main(argv: List[str]) -> int:
     saved, recipe = config.saved.load(config.run)
     recipe.need("fill", config.run, advice)
     lines = [config.text] if config.text is not None else lines_of(config.file)
+    if config.text is None:
+        warn(config.file or "-", lines)
     for number, line in enumerate(lines, 1):
         if line.strip() and MASK not in line:
             raise AmpXlaError(f"line {number}, {line[:60]!r}, has no {MASK} to fill in")

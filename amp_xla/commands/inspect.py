@@ -36,7 +36,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     if gpu is not None:
         compiler.program()  # errors before the model is built
         os.environ.setdefault("AMP_XLA_XLA", "on")  # models have other operations then
-    model, batches, *_ = config.subject.open(words)
+    model, batches, *_ = config.subject.open("inspect", words)
     from amp_xla.diagnose import compiled, inspect  # import TensorFlow: `open` has set precision
 
     if gpu is not None:

@@ -51,7 +51,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     config = parse(Config, own_words, "amp-xla plan RECIPE")
     gpus = chosen(config.gpu)
     model, batches, flags, choice = config.subject.open(
-        words, steps=config.steps or 0, gpus=config.gpus
+        "plan", words, steps=config.steps or 0, gpus=config.gpus
     )
     # These import TensorFlow, after `open` has set the precision.
     from amp_xla.speed.plan import count, report

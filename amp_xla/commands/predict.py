@@ -125,14 +125,14 @@ def _inputs(saved: Checkpoint, recipe: Recipe, config: Config) -> List[str]:
     """Return an input per line, parsed like the training file; "" for a line without input."""
     path, lines = config.file or "-", lines_of(config.file)
     if not (saved.path / LAYOUT).is_file():  # a run of an older version
-        _warn(path, lines)
+        warn(path, lines)
         return lines
     files, run = files_of(saved, recipe)
     method = vars(saved.config(recipe.config)).get("method", "cross-encoder")
     alone = config.vectors is not None and method != "cross-encoder"
     inputs, layout = files.questions(path, lines, run, alone or config.query is not None)
     if layout is None:
-        _warn(path, inputs)
+        warn(path, inputs)
     elif config.file is not None or layout.format != "json":  # evaluate writes objects
         note(str(layout))
     return inputs
@@ -184,7 +184,7 @@ def lines_of(file: Optional[str]) -> List[str]:
     return lines
 
 
-def _warn(path: str, lines: Sequence[str]) -> None:
+def warn(path: str, lines: Sequence[str]) -> None:
     """Print a warning if the lines have no text, or do not look like texts."""
     texts, problem = [line for line in lines if line.strip()], ""
     if not texts:

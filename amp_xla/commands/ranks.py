@@ -26,7 +26,7 @@ from amp_xla.backend import nvidia
 from amp_xla.commands import slurm
 from amp_xla.config import parse, split_words
 from amp_xla.errors import AmpXlaError, RankLost
-from amp_xla.process.checkout import ROOT, in_own_environment
+from amp_xla.process.checkout import ROOT, horovod_from, in_own_environment
 from amp_xla.process.progress import note
 from amp_xla.process.stopping import EXIT_CODES, SAME_SIGNAL_SECONDS
 from amp_xla.process.world import ENDS_WITH_STDIN, TRAINING
@@ -90,8 +90,7 @@ def _need_horovod(count: int) -> None:
         return
     if not in_own_environment():
         raise AmpXlaError(
-            f"{count} ranks need Horovod, which {sys.executable} does not have; docs/ranks.md "
-            f"shows how to build it, and NVIDIA's containers have it"
+            f"{count} ranks need Horovod, which {sys.executable} does not have; {horovod_from()}"
         )
     runtime = Path(sys.prefix).name.partition("-")[0]  # tf2-cuda is tf2 on a GPU
     build = [str(ROOT / "scripts" / "build_horovod.sh"), runtime]

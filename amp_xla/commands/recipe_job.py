@@ -73,8 +73,12 @@ class SubjectOptions:
     out: Optional[str] = None
     """folder for the JSON report; none = runs/<recipe>/<command>"""
 
-    def open(self, words: Sequence[str], **work: Any) -> Subject:
-        """Build the recipe's job or the script's model.
+    def _folder(self, command: str) -> Path:
+        recipe = Path(self.recipe.rpartition(":")[0] or self.recipe).stem
+        return Path(self.out or f"runs/{recipe}/{command}")
+
+    def open(self, command: str, words: Sequence[str], **work: Any) -> Subject:
+        """Build the recipe's job or the script's model, for a command that will call ``write``.
 
         Args:
           words: flags of the recipe, or of the script.
@@ -84,8 +88,7 @@ class SubjectOptions:
           AmpXlaError: the recipe, script or batch does not exist; or ``--batch`` is given for a
             recipe.
         """
-        if self.out is not None:
-            regular.refuse_unwritable(Path(self.out))
+        regular.refuse_unwritable(self._folder(command))
         note(f"building {self.recipe} ...")
         script = ScriptFunction.of(self.recipe)
         if script is None:
@@ -105,11 +108,8 @@ class SubjectOptions:
 
     def write(self, command: str, name: str, report: Any) -> None:
         """Print a report, and write it as JSON to the file ``name`` in the command's folder."""
-        script = ScriptFunction.of(self.recipe)
-        recipe = Path(script.path if script else self.recipe).stem
-        folder = Path(self.out or f"runs/{recipe}/{command}")
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / name
+        path = self._folder(command) / name
+        path.parent.mkdir(parents=True, exist_ok=True)
         durable.replace(path, json.dumps(report.to_json(), indent=1).encode() + b"\n")
         print(f"\n{report}\n\nwritten: {path}")
 

@@ -32,7 +32,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     """Rehearse; print the tables; write rehearsal.json; return 1 if a number was not finite."""
     own_words, words = split_words(argv)
     config = parse(Config, own_words, "amp-xla rehearse RECIPE")
-    model, batches, *_ = config.subject.open(words)
+    model, batches, *_ = config.subject.open("rehearse", words)
     if batches is None:
         raise AmpXlaError(
             f"{config.subject.recipe} returns no batch to train on; give --batch the name of a "

@@ -12,6 +12,7 @@ from amp_xla.errors import DataError
 from amp_xla.jax.bert import Bert, Norm
 from amp_xla.models.weights import Tensors
 from amp_xla.models.weights.pretrained import Pretrained
+from amp_xla.process.checkout import shortest
 
 
 def pretrained(folder: str) -> Pretrained:
@@ -76,6 +77,6 @@ def _refused(prefix: Path) -> Tensors:
     """Raise DataError: TensorFlow's checkpoints are not read without TensorFlow."""
     raise DataError(
         f"{prefix}.index is a TensorFlow checkpoint; the JAX recipe reads model.safetensors or "
-        f"pytorch_model.bin. Convert it: amp-xla export RUN --format hf, or for Google's weights "
-        f"transformers-cli convert --model_type bert (transformers 4)"
+        f"pytorch_model.bin. Convert it: amp-xla convert {shortest(prefix.parent)} NEW-FOLDER "
+        f"--format hf"
     )

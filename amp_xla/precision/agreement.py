@@ -20,6 +20,7 @@ from amp_xla.errors import AmpXlaError
 from amp_xla.graph.executed import BETWEEN_RANKS
 from amp_xla.precision import arrays
 from amp_xla.precision.tensorflow import Pairs, distinct_rows, in_v1_graph, tf
+from amp_xla.process.checkout import horovod_from
 from amp_xla.process.world import World, meet
 
 Agreement = Callable[[Any], Any]
@@ -45,7 +46,7 @@ def start_horovod(place: World) -> Any:
     except ImportError as error:
         raise AmpXlaError(
             f"{place.size} ranks were started, and Horovod cannot be imported ({error}); "
-            f"`make train NP={place.size}` builds it"
+            f"{horovod_from()}"
         ) from error
     # A script that has initialized Horovod may have chosen the GPU.
     chosen = hvd.is_initialized() and len(backend.gpus()) == 1

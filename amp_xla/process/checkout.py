@@ -72,6 +72,15 @@ def container(image: str) -> str:
     return f"docker run --rm -it --gpus all {image}"
 
 
+def horovod_from() -> str:
+    """Return the words that say how to get Horovod."""
+    if in_own_environment():  # tf1, tf2 or tf2-cuda
+        return (
+            f"{shortest(ROOT / 'scripts/build_horovod.sh')} {Path(sys.prefix).name[:3]} builds it"
+        )
+    return f"NVIDIA's containers have it: {container(TF2_IMAGE)}"
+
+
 def revision() -> Optional[str]:
     """Return git's short hash, with ``+changes`` if files differ; None if it is unknown.
 

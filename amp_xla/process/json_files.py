@@ -7,6 +7,8 @@ only, and each field is checked before it is used. ``read`` reads all such files
 from __future__ import annotations
 
 import json
+import math
+import re
 from pathlib import Path
 from typing import Any, List, Mapping, NamedTuple, Optional
 
@@ -51,7 +53,7 @@ def decode(data: bytes, kind: Kind = dict) -> Any:
       ValueError: the value is of another kind, nested too deep, or a number beyond float's range.
     """
     try:
-        value = json.loads(data.decode("utf-8-sig"), parse_int=_whole_number)
+        value = json.loads(data.decode("utf-8-sig"), parse_int=_number, parse_float=_number)
     except RecursionError:
         raise ValueError("JSON nested too deep") from None
     if not _fits(value, kind):
@@ -121,7 +123,9 @@ def _words(kind: Kind) -> str:
     return str(kind) if isinstance(kind, Whole) else NAMES[kind]
 
 
-def _whole_number(digits: str) -> float:
-    if len(digits) > 308:
-        raise ValueError(f"a number of {len(digits)} digits")
-    return int(digits) if len(digits) < 20 else float(digits)
+def _number(text: str) -> float:
+    number = float(text)
+    if number in (0.0, math.inf, -math.inf) and re.match("[^eE]*[1-9]", text):
+        shown = text if len(text) < 40 else f"a number of {len(text)} digits"
+        raise ValueError(f"{shown} is beyond the range of numbers")
+    return int(text) if len(text) < 20 and text.lstrip("-").isdigit() else number

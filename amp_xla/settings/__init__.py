@@ -187,7 +187,7 @@ def _number(
     shown = f"{name}={value!r}"[:60]
     try:
         number = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise SettingsError(f"{shown} is not a number; allowed: {allowed}") from None
     if not 0 < number < 3.4e38 or isinstance(value, bool):
         raise SettingsError(f"{shown} must be above 0 and finite in float32; allowed: {allowed}")

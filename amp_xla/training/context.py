@@ -134,7 +134,8 @@ class RunContext:
         config = self.config
         steps = config.training.epochs * int(batches.steps_per_epoch())
         if self._resume_from is None:
-            note(fine_tuning.describe(flat(config), self._defaults, steps))
+            defaults = vars(self).get("_defaults") or config.defaults()
+            note(fine_tuning.describe(flat(config), defaults, steps))
         return steps
 
     # -- update -------------------------------------------------------------------------------
@@ -179,7 +180,10 @@ class RunContext:
         """Build a ``TrainStep``; its ``learning_rate`` is by default the optimizer's."""
         from amp_xla.training.step import TrainStep
 
-        return TrainStep(*parts, **{"learning_rate": self._rate, **named})
+        rate = named.pop("learning_rate", vars(self).get("_rate"))
+        if rate is None:
+            raise AmpXlaError("build must call context.optimizer before context.step")
+        return TrainStep(*parts, **{"learning_rate": rate, **named})
 
     def text_step(
         self, model: Any, inputs: Mapping[str, Any], objective: Any, batches: Any, **how: Any

@@ -14,8 +14,8 @@ from typing import Any, Callable, List, Optional, Sequence, Type, Union
 
 from typing_extensions import Literal
 
-from amp_xla.config import flat, parse
-from amp_xla.errors import AmpXlaError
+from amp_xla.config import fields, flat, parse
+from amp_xla.errors import AmpXlaError, SettingsError
 from amp_xla.process.checkout import shortest
 from amp_xla.process.progress import note
 from amp_xla.settings import Precision, Settings
@@ -81,6 +81,8 @@ class Recipe:
 
     def parse(self, words: Optional[Sequence[str]]) -> Any:
         """Return the configuration for the flags ``words``; None = those of the command line."""
+        for name in {"runtime", "python"} & {*fields(self.config)}:
+            raise SettingsError(f"setting {name}: ./amp-xla has the flag --{name}; rename it")
         stored = functools.partial(resumed_settings, recipe=self.name)
         return parse(self.config, words, f"amp-xla train {self.file or self.name}", stored)
 

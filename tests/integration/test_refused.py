@@ -24,7 +24,7 @@ from amp_xla.training import checkpoint
 from amp_xla.training.recipe import own_recipes
 from tests.integration.test_fuzz import LIMITS, SECRET, signed_again
 from tests.support import google_folder
-from tests.support.commands import PREDICT, RECIPE, VERIFY, Commands, bytes_of
+from tests.support.commands import CLI, PREDICT, RECIPE, VERIFY, Commands, bytes_of
 from tests.support.google_folder import without
 from tests.tasks.classification.test_recipe import WORDS, write_corpus
 
@@ -348,10 +348,16 @@ def test_a_folder_of_weights_is_refused_before_texts_are_read(command, tmp_path)
     ("export", ("--run", str(RUN), "--to", "new.txt/out"), "new.txt: Not a directory"),
     ("convert", ("--source", "runs", "--to", "new.txt/out"), "new.txt: Not a directory"),
     ("inspect", ("--recipe", "classification", "--out", "new.txt"), "new.txt: Not a directory"),
+    ("inspect", (), "runs/classification/inspect: Not a directory"),
+    ("plan", (), "runs/classification/plan: Not a directory"),
+    ("prepare", ("--corpus", "train.tsv", "--out", "new.txt/out"), "new.txt: Not a directory"),
+    ("evaluate", ("--run", str(RUN), "--file", "dev.tsv"), f"{RUN}/evaluation: Not a directory"),
 ])  # fmt: skip
 def test_a_place_that_cannot_be_written_is_refused_first(command, name, words, problem):
+    for taken in ("mine/evaluation", "inspect", "plan"):
+        (command.folder / RUN.parent / taken).touch()
     before = bytes_of(command.folder)
-    result = command(f"amp_xla.commands.{name}", *words)
+    result = command(CLI, name, *words)
     assert problem in result.error and result.err.count("\n") == 1, result.err
     assert bytes_of(command.folder) == before
 

@@ -137,7 +137,7 @@ def test_other_families_and_a_tensorflow_checkpoint_are_refused(tmp_path, name):
         (folder / f"{name}.{ending}").write_bytes(b"")
     loaded(folder)  # the safetensors beside it are read
     (folder / "model.safetensors").unlink()
-    with pytest.raises(weights.DataError, match="amp-xla export RUN --format hf") as refused:
+    with pytest.raises(weights.DataError, match="convert .*bert NEW-FOLDER --format hf") as refused:
         loaded(folder)
     assert f"{name}.index is a TensorFlow checkpoint" in str(refused.value)
     assert "\n" not in str(refused.value)

@@ -51,6 +51,13 @@ def test_packages_are_added_as_it_is_typed_here(monkeypatch):
     for prefix, count in (("/usr", 0), (ROOT / ".venvs" / "tf2", 2)):
         monkeypatch.setattr("sys.prefix", str(prefix))
         assert as_typed(as_typed(text)).count("./amp-xla pip install") == count
+        horovod = (
+            "scripts/build_horovod.sh tf2 builds it" if count else "have it: make docker-train"
+        )
+        assert horovod in checkout.horovod_from()
+    monkeypatch.setattr(checkout, "_SCRIPT", Path(sys.executable))  # an installed package
+    monkeypatch.setattr("sys.prefix", "/usr")
+    assert "have it: docker run" in checkout.horovod_from()
 
 
 @pytest.mark.parametrize(("error", "line"), [

@@ -3,6 +3,7 @@
 The defaults of a classifier follow from its weights, its texts, and the run it resumes.
 """
 
+import dataclasses
 import importlib
 import json
 import re
@@ -13,7 +14,7 @@ import pytest
 
 from amp_xla.commands import cli
 from amp_xla.config import fields, flat, parse
-from amp_xla.errors import SettingsError
+from amp_xla.errors import AmpXlaError, SettingsError
 from amp_xla.models.fine_tuning import describe
 from amp_xla.process import json_files
 from amp_xla.process.exits import exit_code
@@ -50,7 +51,7 @@ WRONG = {
     "recipes.classification": [
         "--dropout 1", "--dropout nan", "--dropout -0.1", "--hidden 200", "--seed -1",
         "--learning-rate inf", "--train-fraction 0", "--batch-size 1e9", "--max-length 1",
-        f"--batch-size {'9' * 400}", f"--learning-rate {'9' * 400}",
+        f"--batch-size {'9' * 400}", "--weight-decay 1e400", "--learning-rate 1e-400",
     ],
     "recipes.pretraining": ["--steps 0", "--mask-rate 0.6", "--average 1", "--global-batch 0"],
     "recipes.reading": ["--label-smoothing 0.1", "--r-drop 1", "--stride 383"],
@@ -108,6 +109,13 @@ def test_settings_of_another_run_are_defaults_and_flags_win(recipe, words, tmp_p
     other = importlib.import_module("recipes.tagging").recipe
     with pytest.raises(SettingsError, match="--like .*config.json: recipes.tagging has no setting"):
         other.parse(["--like", str(tmp_path)])
+    for value in ("1e400", "-1e400", "1e-400", "9" * 400):
+        (tmp_path / "config.json").write_text(f'{{"run": {{}}, "learning_rate": {value}}}')
+        with pytest.raises(AmpXlaError, match=f"{value} is beyond|a number of 400 digits"):
+            known.parse(["--like", str(tmp_path)])
+    kind = dataclasses.make_dataclass("A", [("runtime", str, "")], bases=(known.config,), frozen=1)
+    with pytest.raises(SettingsError, match="setting runtime: ./amp-xla has the flag --runtime"):
+        dataclasses.replace(known, config=kind).parse([])
     with pytest.raises(SettingsError, match="--like nowhere: .*No such file"):
         known.parse(["--like", "nowhere"])
 

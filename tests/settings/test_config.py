@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import re
-from typing import List, Optional, Tuple
+from typing import List, Optional, Sequence, Tuple
 
 import pytest
 from typing_extensions import Annotated, Literal
@@ -27,6 +27,7 @@ class Group:
     """a count"""
     mode: Optional[Literal["a", "b-c"]] = None
     """a mode"""
+    peak_rate: Annotated[float, within(above=0)] = 1.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,8 +53,11 @@ class Config:
 
 
 @pytest.mark.parametrize("words, message", [
-    ("--rate 1", "--rate 1.0: allowed is 0 to below 1"),
+    ("--rate 1", "--rate 1: allowed is 0 to below 1"),
     ("--rate=-inf", "--rate -inf: allowed is 0 to below 1"),
+    ("--peak-rate 1e400", "--peak-rate 1e400 (inf): allowed is above 0, and finite"),
+    ("--peak_rate=1e-400", "--peak-rate 1e-400 (0): allowed is above 0"),
+    ("--peak-rate " + "9" * 400, f"--peak-rate {'9' * 40}...: allowed is above 0, and finite"),
     ("--count 0", "--count 0: allowed is a whole number, 1 or more"),
     ("--count " + "9" * 400, f"--count {'9' * 40}...: allowed is a whole number, 1 or more"),
     ("--steps 0", "--steps 0: allowed is a whole number, above 0 to 1,000,000"),
@@ -83,13 +87,30 @@ def test_the_command_line_is_flat_and_the_help_shows_the_ranges(capsys):
     assert (new.group.rate, new.steps, new.group.count) == (0.75, 5, None)
     with pytest.raises(SettingsError, match="no setting bogus"):
         changed(Config(), bogus=1)
-    with pytest.raises(SettingsError, match="--names 'b': allowed is a list"):
-        changed(Config(), names="b")
     with pytest.raises(SettingsError, match="--rate 2"):
         changed(Config(), rate=2)
     with pytest.raises(SettingsError, match="--mode 'c': allowed is a, b"):  # from a file
         changed(Config(), mode="c")
     assert changed(Config(), mode="b-c").group.mode == "b-c"
+
+
+@pytest.mark.parametrize("settings, problem", [
+    *(([("words", kind, value)], "--words .*: allowed is a list$")
+      for kind in (List[str], Sequence[str], Tuple[str, ...]) for value in ("abc", 5, {"a": 1})),
+    ([("words", Optional[Sequence[str]], "abc")], "--words 'abc': allowed is a list or null"),
+    ([("words", str, ["abc"])], r"--words \['abc'\]: allowed is text"),
+    ([("rate", int, 1), ("b", Group, Group())], "Own.b.rate has the flag --rate of Own.rate; "),
+    ([("a", Group, Group()), ("b", Group, Group())], "Own.b.rate .* --rate of Own.a.rate; rename"),
+    ([("name", Run, Run())], "Own.name.name has the flag --name of Own.name; rename it"),
+    ([("help", int, 1)], "Own.help has the flag --help of all commands; rename it"),
+    ([("no_a", int, 1), ("a", bool, True)], "Own.a has the flag --no-a of Own.no_a; rename it"),
+])  # fmt: skip
+def test_settings_of_an_own_recipe_that_cannot_be_are_one_line(settings, problem):
+    named = [(n, k, dataclasses.field(default_factory=lambda x=x: x)) for n, k, x in settings]
+    kind = dataclasses.make_dataclass("Own", named, frozen=True)
+    for words in ([], ["--help"]):
+        with pytest.raises(SettingsError, match=f"^{problem}"):
+            parse(kind, words, "try", lambda _: {})
 
 
 CONFIGS = sorted(

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import operator
 import re
 import shlex
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
-from amp_xla.data.text.labels import as_number
+from amp_xla.data.text.labels import is_number
 from amp_xla.data.text.layout import LABELLED, LABELLED_PAIRS, TARGETS, USUAL, Fields, Known, Layout
 from amp_xla.data.text.lines import EXAMINED, Table, cells_of, count, json_object, keys, numbers
 from amp_xla.data.text.unpacked import called
@@ -59,9 +58,13 @@ def decide(table: Table, request: Request, run: Optional[Layout] = None) -> Layo
 
     Raises:
       DataError: a field is missing, the file can be read in two ways, two columns have one name, or
-        two flags name one column.
+        two flags name one column. With ``run``, the error names the run's columns.
     """
-    layout = _decided(table, request, run)
+    try:
+        layout = _decided(table, request, run)
+    except DataError as error:
+        known = "" if run is None else f"; the run has: {run}"
+        raise DataError(error.problem + known, error.advice * request.ask) from None
     used = [layout.columns[i] for i in layout.places.values()]
     for name in used:
         if layout.columns.count(name) > 1:
@@ -152,10 +155,6 @@ def _has_values(table: Table, name: str) -> bool:
     return False
 
 
-def _is_number(cell: str) -> bool:
-    return math.isfinite(as_number(cell))
-
-
 def _has_words(cell: str) -> bool:
     """Return whether a cell has more letters than digits, unlike times and prices."""
     return sum(map(str.isalpha, cell)) > sum(map(str.isdigit, cell))
@@ -167,7 +166,7 @@ def _kind(cells: Sequence[str]) -> str:
     if not filled:
         return "empty" if cells else "text"
     differ = len(set(cells)) == len(cells) >= ENOUGH
-    if all(map(_is_number, filled)):
+    if all(map(is_number, filled)):
         return "id" if differ and all(map(str.isdigit, filled)) else "number"
     digits, codes = (all(map(each, filled)) for each in (_DIGIT.search, _CODE.fullmatch))
     numeric = digits and not any(map(_has_words, filled))
@@ -206,9 +205,9 @@ def _has_header(
 
 def _sign(cell: str, column: Sequence[str]) -> str:
     """Return why the first cell of a column looks like a header; empty if it does not."""
-    numbers = set(map(_is_number, column))
-    if cell and len(column) > 1 and numbers == {not _is_number(cell)}:
-        return f"only {cell[:40]!r} is {'a' if _is_number(cell) else 'no'} number in its column"
+    numbers = set(map(is_number, column))
+    if cell and len(column) > 1 and numbers == {not is_number(cell)}:
+        return f"only {cell[:40]!r} is {'a' if is_number(cell) else 'no'} number in its column"
     if cell and cell.isascii() and len(column) > 2 and not any(map(str.isascii, column)):
         return f"only {cell[:40]!r} is ASCII in its column"
     # A sample may have several labels.
@@ -334,7 +333,7 @@ def _by_number(
 ) -> Dict[str, int]:
     """Return field -> column by position; empty columns and ids do not count."""
     needs, known, last = request.needs, request.known, len(kinds) - 1
-    ids = kinds[last] == "id" and all(map(_is_number, columns[last]))  # or labels
+    ids = kinds[last] == "id" and all(map(is_number, columns[last]))  # or labels
     free = list(range(len(kinds)))
     if len(free) > len(needs):
         free = [i for i in free if kinds[i] not in ("id", "empty") or (ids and i == last)]
@@ -362,7 +361,7 @@ def _by_number(
         doubtful += [i for i in texts if i in words] + few + [last] * ids
     if "label" in places:
         label = places["label"]
-        is_name = kinds[last] != "id" and not all(map(_is_number, columns[last]))
+        is_name = kinds[last] != "id" and not all(map(is_number, columns[last]))
         doubtful += [label] * (is_name and _differ(columns[label]))
         is_text = kinds[last] == "text" and label not in words
         doubtful += [i for i in texts[:1] if is_text and i in words]

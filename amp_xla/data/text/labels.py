@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import json
 import math
+import re
 import shlex
 import unicodedata
 from pathlib import Path
@@ -22,6 +23,7 @@ MANY = 100  # with this many samples, mostly different labels are an error
 # No label, in SNLI, pandas, databases and Excel
 ABSENT = ("-", "na", "nan", "null", "n/a", "#n/a", "<na>", "\\n")
 MANY_NUMBERS = 20  # more different numbers than this are probably values, not names of classes
+_OTHER_FORMS = re.compile(r"[-+−]?(\d{1,3}([ '’.,]\d{3})+|\d+)([.,]\d+)? ?[%‰]?")  # 1 000,5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,10 +161,9 @@ class Scale:
 
 def many_numbers(names: Sequence[str]) -> Optional[bool]:
     """Return whether numeric labels have over 20 values, or fractions; None if one is no number."""
-    orders = list(map(_order, set(names)))
-    if not all(kind == 0 and math.isfinite(number) for kind, number, _ in orders):
+    if not all(map(is_number, names)):
         return None
-    return len(orders) > MANY_NUMBERS or any(number % 1 for _, number, _ in orders)
+    return len(set(names)) > MANY_NUMBERS or any(as_number(name) % 1 for name in names)  # or NaN
 
 
 def alike(names: Sequence[str]) -> str:
@@ -200,6 +201,12 @@ def as_number(text: str) -> float:
     with contextlib.suppress(ValueError):
         return math.nan if "_" in text else float(text)
     return math.nan
+
+
+def is_number(text: str) -> bool:
+    """Return whether a text is a finite number, in a form that is read or not (``1,5``)."""
+    other = _OTHER_FORMS.fullmatch(unicodedata.normalize("NFKC", text))
+    return other is not None or math.isfinite(as_number(text))
 
 
 def _order(name: str) -> Tuple[int, float, str]:

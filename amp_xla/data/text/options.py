@@ -69,8 +69,7 @@ class Files:
         try:
             data = self.dataset(path, run)
         except DataError as error:
-            known = f"; the run has: {run}" if run else ""
-            raise DataError(f"{error.problem}{known}") from None
+            raise DataError(error.problem) from None  # without flags of training
         note(str(data.columns))
         *texts, answers = data.fields.values()  # without labels, the second texts are targets
         return ["\t".join(map(readers.one_line, row)) for row in zip(*texts)], answers

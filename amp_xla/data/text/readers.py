@@ -11,7 +11,7 @@ import re
 from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tuple
 
 from amp_xla.data.text.columns import Request, decide, doubt
-from amp_xla.data.text.labels import as_number
+from amp_xla.data.text.labels import as_number, is_number
 from amp_xla.data.text.layout import LABELLED, USUAL, Fields, Known, Layout
 from amp_xla.data.text.lines import BadLine, LineError, Table, numbers, text_problem
 from amp_xla.data.text.unpacked import called
@@ -256,10 +256,7 @@ def questions(
         raise DataError(str(table.bad[0]._replace(path=called(path))))
     if not table.rows:
         return ([] if table.format == "json" else lines), None
-    try:
-        layout = decide(table, Request(needs=fields, known=known, ask=False), run)
-    except DataError as error:
-        raise DataError(f"{error.problem}; the run has: {run}") from None
+    layout = decide(table, Request(needs=fields, known=known, ask=False), run)
     quoted = table.format == run.format == "quoted" and not run.header
     is_plain = len(layout.columns) == len(fields) and not (layout.named or quoted)
     is_plain &= table.format != "comma"
@@ -305,7 +302,8 @@ def _number(value: str, field: str) -> str:
     """Return a finite number as text, in the shortest form."""
     number = as_number({"true": "1", "false": "0"}.get(value.lower(), value))
     if not math.isfinite(number):
-        raise ValueError(f"{field} is {value[:40]!r}; a number is needed, such as 0.75")
+        form = " (a point before decimals, no other marks)" * is_number(value)
+        raise ValueError(f"{field} is {value[:40]!r}; a number is needed, such as 0.75{form}")
     return f"{number:.12g}"
 
 
@@ -339,7 +337,7 @@ def unusable(path: str, bad: Sequence[BadLine], total: int) -> DataError:
     hint, advice = "", "; correct them, or leave them out with --on-bad-line skip"
     if len(bad) == total:
         hint = "; no line is left: is it the right file, and are the field names right?"
-        if all("a number is needed" in line.reason for line in bad):
+        if all(line.reason.endswith("such as 0.75") for line in bad):
             hint = "; recipe classification without --regression is for labels that are names"
     if any("not UTF-8" in line.reason for line in bad):
         hint += "; UTF-8 is needed (iconv -f GB18030 -t UTF-8 converts GBK; in Europe the usual "

@@ -10,7 +10,7 @@ from typing import Any, List, Optional, Sequence, Tuple
 import numpy as np
 
 from amp_xla.data.labelled import Labelled, Preparation
-from amp_xla.data.text.labels import Labels, Scale, many_numbers
+from amp_xla.data.text.labels import Labels, Scale, as_number, many_numbers, several
 from amp_xla.data.text.options import TextFiles
 from amp_xla.data.text.readers import split
 from amp_xla.errors import DataError, SettingsError
@@ -86,10 +86,12 @@ def _targets(files: Any, given: Sequence[List[str]]) -> Tuple[Any, List[np.ndarr
         kind = f"numbers from {scale.low:g} to {scale.high:g}"
         return scale, list(map(scale.values, given)), kind, line
     if many and not files.classes:
+        form = " (a point before decimals)" * any(math.isnan(as_number(name)) for name in names)
+        hint = several(names)
         raise DataError(
             f"training data: the labels are {len(names):,} different numbers, such as {names[0]} "
-            f"and {names[-1]}; give --regression to predict a number, or --classes to predict one "
-            f"of {len(names):,} classes"
+            f"and {names[-1]}; give --regression to predict a number{form}, or --classes to "
+            f"predict one of {len(names):,} classes{hint and f'; {hint}'}"
         )
     separator, share = files.multilabel, files.train_fraction
     parts = [[[x] if separator is None else split(x, separator) for x in part] for part in given]
@@ -123,10 +125,7 @@ def class_weights(spec: Optional[str], labels: Labels, ids: np.ndarray) -> Optio
     weights = dict.fromkeys(labels.names, 1.0)
     for pair in spec.split(","):
         name, _, number = pair.rpartition("=")
-        try:
-            weight = float(number)
-        except ValueError:
-            weight = math.nan
+        weight = as_number(number)
         if name not in weights or not 0.0 < weight < math.inf:
             raise SettingsError(
                 f"--class-weights: found {pair[:60]!r}; allowed: balanced, or labels with weights "

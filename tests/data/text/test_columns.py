@@ -33,6 +33,7 @@ def rows(kinds, count=12, separator="\t"):
         "s": lambda i, j: "very good" if i % 2 else "not so good",
         "d": lambda i, j: f"{i + 1}/3/2023 9:{i:02d} PM",
         "p": lambda i, j: f"{i},50 €",
+        "z": lambda i, j: f"-{i},25",
         "f": lambda i, j: f"2023-03-0{i % 4} 12:00:00",
     }
     table = ([cell[k](i, j) for j, k in enumerate(kinds)] for i in range(count))
@@ -91,6 +92,7 @@ def test_no_header_is_a_sample(file, number, end):
     ("a.tsv", "it", {}, None), ("a.tsv", "ct", {}, None), ("a.tsv", "ttt", {}, None),
     ("a.tsv", "cl", {}, "columns: text = 0, label = 1 (no header)"),
     ("a.tsv", "dtl", {}, "columns: text = 1, label = 2 (no header); 0 unused"),
+    ("a.tsv", "itz", {}, "columns: text = 1, label = 2 (no header); 0 unused"),
     ("a.tsv", "tlp", {}, "columns: text = 0, label = 1 (no header); 2 unused"),
     ("a.tsv", "ftl", {}, None), ("a.tsv", "pt", {}, None), ("a.tsv", "dl", {}, "columns: text = 0"),
     ("a.tsv", "tsl", {}, None), ("a.csv", "tsn", {}, None), ("a.csv", "st", {}, None),
@@ -303,10 +305,19 @@ def test_the_dev_file_is_read_as_the_training_file(file):
     assert data.description.startswith(
         "columns: text = 1, label = 2 (no header); 0 unused\nsample: text = "
     )
-    for wrong in (rows("lt"), rows("t"), rows("tlt"), "a text\t\n" + rows("tl"), "id\ttext\tx\n"):
-        with pytest.raises(DataError, match="; the run has: columns: text = 0") as error:
-            TextFiles().examples(file("x.tsv", wrong), read(file("a.tsv", rows("tl"))).layout)
+    columns, run = "; the run has: columns: text = 0", read(file("a.tsv", rows("tl"))).layout
+    for wrong, said in (
+        (rows("lt"), columns), (rows("t"), columns), (rows("tlt"), columns),
+        ("id\ttext\tx\n", "below its header$"), ("a text\t\n" + rows("tl"), "label is empty$"),
+        (rows("tl") + "a\n", "1 column, not 2$"), (None, "no such file [^;]*$"),
+        (b"\x1f\x8b\x08damaged", "[^;]*$"), ("a\0" * 99, "UTF-16|first bytes are 0$"),
+    ):  # fmt: skip
+        path = "missing.tsv" if wrong is None else file("x.tsv", wrong)
+        with pytest.raises(DataError, match=said) as error:
+            TextFiles().examples(path, run)
         assert " --" not in str(error.value)  # flags of training
+    with pytest.raises(DataError, match=f"{columns}.* --text-field"):
+        prepared(file, rows("tl"), rows("lt"))
     with pytest.raises(DataError, match="has single texts, .*dev.tsv has pairs of texts"):
         prepared(file, rows("tl"), rows("ttl"))
     with pytest.raises(DataError, match="never seen in training: 'goal'"):

@@ -23,6 +23,7 @@ from tests.tasks.similarity.test_recipe import write
 
 VALUES = {"bad": -3.0, "poor": -1.5, "fine": 1.0, "good": 2.5, "great": 4.0, "the": 0.0, "a": 0.0}
 DATA = (*TINY, "--train", "train.tsv", "--dev", "dev.tsv", "--regression")
+HOW = Preparation(VocabularyOptions(), BatchOptions(), None, 0.0, 1)
 LONG = ("--epochs", "6", "--pooling", "pooler")
 
 
@@ -95,24 +96,34 @@ def test_exports_answer_with_the_same_numbers(trained, command):
 
 
 @pytest.mark.once
-@pytest.mark.parametrize(
-    "digits, flags, said",
-    [
-        (2, {"classes": True}, "the model does not predict values between them"),
-        (-1, {}, "different whole numbers, read as classes; --regression predicts a number"),
-        (-1, {"regression": True}, "read as numbers; without --regression they are classes"),
-    ],
-)
+@pytest.mark.parametrize("digits, flags, said", [
+    (2, {"classes": True}, "the model does not predict values between them"),
+    (-1, {}, "different whole numbers, read as classes; --regression predicts a number"),
+    (-1, {"regression": True}, "read as numbers; without --regression they are classes"),
+])  # fmt: skip
 def test_numbers_are_asked_about_or_said(tmp_path, digits, flags, said):
     write(tmp_path / "train.tsv", samples(80, 3, digits) * 2)
     files = MultiLabelTextFiles(*[str(tmp_path / "train.tsv")] * 2, **flags)
-    how = Preparation(VocabularyOptions(), BatchOptions(), None, 0.0, 1)
-    assert said in read(files, how).description
+    assert said in read(files, HOW).description
     if flags == {"classes": True}:
-        with pytest.raises(
-            DataError, match="training data: the labels .* --classes to predict one of"
-        ):
-            read(dataclasses.replace(files, classes=False), how)
+        with pytest.raises(DataError, match="training data: the labels .* --classes to predict"):
+            read(dataclasses.replace(files, classes=False), HOW)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("labels", [
+    "1,5|2,5", "0,2|2,4|4,0", "1.5|1,5|2", "1 000,5|20", "1.000,5|2", "-0,25|1", "３，５|1",
+    "50%|25 %", "−2|2", "1\u00a0000|2",
+    "1-3|4-6 as classes", "1.2.3|1.2.4 as classes", "10:30|7:15 as classes", "1/2|2 as classes",
+])  # fmt: skip
+def test_numbers_in_other_forms_are_no_classes(tmp_path, labels):
+    labels, _, classes = labels.partition(" as ")
+    write(tmp_path / "a.tsv", [(f"text {i}", x) for i, x in enumerate(9 * labels.split("|"))])
+    files = MultiLabelTextFiles(*[str(tmp_path / "a.tsv")] * 2, classes=not classes)
+    assert " labels; vocabulary" in read(files, HOW).description
+    for number in () if classes else (True, False):
+        with pytest.raises(DataError, match="a point before decimals"):
+            read(dataclasses.replace(files, classes=False, regression=number), HOW)
 
 
 @pytest.mark.once

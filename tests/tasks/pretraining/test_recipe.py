@@ -101,6 +101,9 @@ def test_what_cannot_be_filled_in_is_said(command, trained):
         (["--text", "[MASK]" + " south" * 600], "allowed: up to 512"),
     ):
         assert said in command(FILL, "--run", WHOLE, *words).error
+    for line in ('{"text": "[MASK]"}', "[MASK] B-LOC"):
+        (command.folder / "a").write_text(line)
+        assert "warning: a looks like " in command.done(FILL, "--run", WHOLE, "--file", "a").err
 
 
 def scores_of(run, batch):

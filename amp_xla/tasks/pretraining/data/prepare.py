@@ -28,7 +28,7 @@ from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.data.text.unpacked import plain_name
 from amp_xla.data.text.vocabulary import Rules, fingerprint
 from amp_xla.errors import DataError
-from amp_xla.process import durable
+from amp_xla.process import durable, regular
 from amp_xla.process.progress import note
 from amp_xla.process.stopping import Stopped
 from amp_xla.tasks.pretraining.data import prepared
@@ -100,6 +100,8 @@ def prepare(config: Config) -> Optional[Manifest]:
     Raises:
       DataError: there is no text or bad text, or ``out`` was prepared with other settings.
     """
+    if not os.path.exists(os.path.join(config.out, MANIFEST)):
+        regular.refuse_unwritable(Path(config.out))
     with workers(config.workers) as parallel:
         files = [_built_in(config, parallel)] if config.corpus is None else files_of(config.corpus)
         _refuse_inside(config, files)
