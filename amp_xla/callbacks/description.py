@@ -11,6 +11,7 @@ from collections import Counter
 from typing import Any, Dict, Iterable, Iterator, List, Mapping, Optional, Tuple
 
 from amp_xla.backend import keras, tf
+from amp_xla.callbacks import script_walk
 from amp_xla.errors import AmpXlaError
 from amp_xla.graph.training_graph import layers_of
 from amp_xla.process.progress import note
@@ -24,7 +25,6 @@ IN_A_LOOP = (
 )
 # Parts of the names of values for which lower is better.
 _LOWER = ("loss", "error", "entropy", "mae", "mse", "perplexity", "ppl")
-_KERAS = ("keras", "tensorflow", "tensorflow_core", "tf_keras")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -230,5 +230,5 @@ def choose_monitor(
 
 def _writes(callback: Any) -> bool:
     """Return whether a callback runs code of the script, which may add values to the logs."""
-    is_own = type(callback).__module__.partition(".")[0] not in _KERAS
+    is_own = not script_walk.is_library(type(callback).__module__)
     return is_own or isinstance(callback, keras.callbacks.LambdaCallback)

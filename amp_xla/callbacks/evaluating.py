@@ -10,8 +10,6 @@ from amp_xla.process.stopping import SignalWatch
 from amp_xla.training.checkpoint import CheckpointError
 from amp_xla.training.loop import Content
 
-_EVALUATING = "during an evaluation"
-
 
 class StateBefore:
     """State after the last batch of an epoch, in memory until all callbacks have been called.
@@ -35,7 +33,7 @@ class StateBefore:
     def check(self) -> None:
         """Raise ``Stopped`` after a signal; a resumed run will repeat the evaluation."""
         if self._content is not None:
-            self._watch.check(_EVALUATING)
+            self._watch.check("during an evaluation")
 
     def release(self) -> Optional[Content]:
         """Forget the state and return it; None if there is none."""

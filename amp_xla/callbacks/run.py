@@ -269,7 +269,7 @@ class Run(keras.callbacks.Callback):
             description.name_changed(built, engine.variables.snapshot(), "in on_train_begin")
             self._restore()
         if self._step.skip:
-            self._others.silence()
+            self._silence = self._others.silence()
         else:
             self._feed.compare()
             self._others.restore()  # reading may have changed it
@@ -293,7 +293,7 @@ class Run(keras.callbacks.Callback):
                 metrics = metric_variables(step.model)
                 if len(self._saved["metrics"]) == len(metrics):
                     backend.K.batch_set_value(list(zip(metrics, self._saved["metrics"])))
-                self._others.rejoin()
+                self._silence.close()
                 self._others.restore(last=False)
                 self._feed.compare()
                 self._others.restore()  # reading may have changed it

@@ -7,6 +7,7 @@ evaluator's scores.
 from __future__ import annotations
 
 import collections
+import contextlib
 import copy
 import enum
 import itertools
@@ -55,22 +56,18 @@ class ScriptState:
         self._before = {name: each for name, each in self._before.items() if each[0]}
         self._anew = {*saved.get("anew", saved["state"])}
 
-    def silence(self) -> None:
-        """Until ``rejoin``, call no callbacks for batches: these batches were trained before."""
-        # The hooks of a LambdaCallback are attributes of the object.
-        self._hooks = [
-            {hook: vars(callback)[hook] for hook in _BATCH_HOOKS if hook in vars(callback)}
-            for callback in self._callbacks
-        ]
+    def silence(self) -> contextlib.ExitStack:
+        """Call no callbacks for batches, which were trained before, until the result is closed."""
+        silence = contextlib.ExitStack()
         for callback in self._callbacks:
-            vars(callback).update(dict.fromkeys(_BATCH_HOOKS, lambda batch, logs=None: None))
-
-    def rejoin(self) -> None:
-        """End ``silence``: call the callbacks for each batch."""
-        for callback, hooks in zip(self._callbacks, self._hooks):
+            attributes: Dict[str, Any] = vars(callback)
+            # The hooks of a LambdaCallback are attributes of the object.
+            hooks = {hook: attributes[hook] for hook in _BATCH_HOOKS if hook in attributes}
+            silence.callback(attributes.update, hooks)
             for hook in _BATCH_HOOKS:
-                delattr(callback, hook)
-            vars(callback).update(hooks)
+                attributes[hook] = lambda batch, logs=None: None
+                silence.callback(attributes.pop, hook)
+        return silence
 
     def changed(self, arrays: Dict[str, np.ndarray]) -> Dict[str, Any]:
         """Return the values that have changed since ``fit`` began; add their arrays to ``arrays``.
@@ -83,7 +80,8 @@ class ScriptState:
         names = {name for name, (text, _) in values.items() if self._initial.get(name) != text}
         names.update([owner for name in names for owner in shared(values[name][0])])
         for name in names:
-            arrays.update(copy.deepcopy(values[name][1]))
+            # safetensors writes an array's memory, which must be in C order.
+            arrays.update((n, np.array(array, order="C")) for n, array in values[name][1].items())
         gone = dict.fromkeys(self._initial.keys() - values.keys(), "")
         return {
             "state": {**gone, **{n: text for n, (text, _) in values.items() if n in names}},
@@ -164,7 +162,7 @@ class ScriptState:
             except (TypeError, RecursionError):
                 # An object has parts that are no state, such as a tokenizer.
                 may_be = called or name in self._initial or value is not first
-                if may_be and self._is_state(value, first):
+                if may_be and self._is_state(value, value is not first):
                     lost.append(f"{name} ({type(value).__name__})")
                 continue
             owners.update(inner_owners.maps[0])
@@ -188,12 +186,12 @@ class ScriptState:
         cached = isinstance(value, dict) and len(value) > script_walk.SMALL
         return cached or script_walk.is_data(value) or last.startswith("_self_")
 
-    def _is_state(self, value: Any, first: Any, depth: int = 3) -> bool:
+    def _is_state(self, value: Any, replaced: bool, depth: int = 3) -> bool:
         """Return whether a value looks like state: a container, or an object of unknown kind.
 
         Args:
-          first: the value when ``fit`` began. A number, a path, or a tuple of numbers or paths is
-            state only if another one has replaced it.
+          replaced: whether it was another object when ``fit`` began. A number, a path, or a tuple
+            of numbers or paths is state only if another one has replaced it.
           depth: how many levels of containers are searched for state.
         """
         roots = self._roots.values()
@@ -206,23 +204,23 @@ class ScriptState:
             items = value.values() if isinstance(value, dict) else value
             if not items or not depth:
                 return True
-            fixed = isinstance(value, tuple) and value is first
-            numbers: Any = () if fixed else (int, float, str, np.generic)
-            starts = [None if isinstance(each, tuple) and not fixed else each for each in items]
+            may_change = replaced or not isinstance(value, tuple)
+            numbers: Any = (int, float, str, np.generic) if may_change else ()
             return any(
-                isinstance(item, numbers) or self._is_state(item, start, depth - 1)
-                for item, start in zip(items, starts)
+                isinstance(item, numbers)
+                or self._is_state(item, may_change and isinstance(item, tuple), depth - 1)
+                for item in items
             )
         if isinstance(value, (keras.metrics.Metric, *script_walk.CONTAINERS)):
             return True
         if isinstance(value, (type, types.ModuleType)) or callable(value):
             return False
         if isinstance(value, enum.Enum):
-            return value is not first
+            return replaced
         if script_walk.is_library(type(value).__module__):
             return False
         changes = script_walk.is_drawn(value) or type(value).__hash__ is None
-        return changes or hasattr(value, "__dict__") or value is not first
+        return changes or hasattr(value, "__dict__") or replaced
 
 
 def _is_secret(name: str, text: str) -> bool:

@@ -57,7 +57,7 @@ def encoded(
         return {"same": owners[id(value)]}
     if value is None or kind in (bool, float, str) or (kind is int and abs(value) < 2**63):
         return value
-    if kind is np.ndarray and value.dtype.kind in "biuf":
+    if kind is np.ndarray and value.dtype.kind in "biuf" and value.dtype.itemsize <= 8:
         arrays[name], owners[id(value)] = value, name
         return {"array": name, "crc": zlib.crc32(np.ascontiguousarray(value).data)}
     if isinstance(value, np.generic) and kind.__module__ == "numpy" and value.dtype.kind in "biuf":

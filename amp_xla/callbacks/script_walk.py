@@ -19,7 +19,7 @@ from amp_xla.backend import keras
 
 _KERAS = (
     "model", "params", "validation_data", "_chief_worker_only", "_supports_tf_logs",
-    "stop_training", "history", "_successful_loop_finish",
+    "stop_training", "history", "_successful_loop_finish", "_compiled_trainable_state",
 )  # fmt: skip
 CONTAINERS: Any = (list, set, dict, collections.deque, np.ndarray)
 _FUNCTIONS: Any = (
@@ -91,10 +91,8 @@ def _parts(thing: Any) -> Iterator[Tuple[str, Any, Any]]:
         for name in ("__self__", "__func__", "fget", "fset", "func"):
             if _is_holder(getattr(thing, name, None)):
                 yield name, getattr(thing, name), None
-        for number, value in enumerate(getattr(thing, "args", ())):
-            yield str(number), value, None
-        for name, value in getattr(thing, "keywords", {}).items():
-            yield name, value, functools.partial(thing.keywords.__setitem__, name)
+        yield from _items(getattr(thing, "args", ()))
+        yield from _items(getattr(thing, "keywords", {}))
     else:
         for kind in reversed((thing if isinstance(thing, type) else type(thing)).__mro__):
             own = vars(kind).items() if _is_scripts(kind.__module__) else ()
@@ -104,28 +102,29 @@ def _parts(thing: Any) -> Iterator[Tuple[str, Any, Any]]:
                     yield name, value, functools.partial(object.__setattr__, thing, name)
                 elif not name.startswith("__") or isinstance(value, _FUNCTIONS):
                     yield name, value, functools.partial(setattr, kind, name)
-        attributes = {} if isinstance(thing, type) else getattr(thing, "__dict__", {})
-        for name, value in list(attributes.items()):  # a thread may add some
-            yield name, value, functools.partial(object.__setattr__, thing, name)  # also if frozen
-        if isinstance(thing, dict):
-            for name, value in list(thing.items()):
-                yield str(name), value, functools.partial(thing.__setitem__, name)
-        elif isinstance(thing, (list, tuple)):
+        # Attributes are set as items of __dict__, because the object may be frozen.
+        yield from _items({} if isinstance(thing, type) else getattr(thing, "__dict__", {}))
+        if isinstance(thing, (list, tuple)):
             yield "len", len(thing), None
-            for number, value in enumerate(thing):
-                change = getattr(thing, "__setitem__", None)  # a tuple has none
-                yield str(number), value, change and functools.partial(change, number)
+        if isinstance(thing, (dict, list, tuple)):
+            yield from _items(thing)
+
+
+def _items(container: Any) -> Iterator[Tuple[str, Any, Any]]:
+    """Yield name, value and setter of each item of a list, tuple or dictionary."""
+    change = getattr(container, "__setitem__", None)  # a tuple has none
+    pairs = container.items() if isinstance(container, dict) else enumerate(container)
+    for key, value in list(pairs):  # a thread may add some
+        yield str(key), value, change and functools.partial(change, key)
 
 
 def _outside(function: Any) -> Iterator[Tuple[str, Any, Any]]:
     """Yield a function's attributes, its defaults, and the outer variables that it may change."""
-    for name, value in vars(function).items():
-        yield name, value, functools.partial(setattr, function, name)
-    for number, value in enumerate(function.__defaults__ or ()):
-        if _may_change(value):
-            yield f"default {number}", value, None
-    for name, value in (function.__kwdefaults__ or {}).items():
-        yield f"default {name}", value, functools.partial(function.__kwdefaults__.__setitem__, name)
+    yield from _items(vars(function))
+    defaults = *_items(function.__defaults__ or ()), *_items(function.__kwdefaults__ or {})
+    for name, value, change in defaults:
+        if change or _may_change(value):
+            yield f"default {name}", value, change
     names, assigned = _names(function.__code__)
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
         value = MISSING

@@ -106,6 +106,7 @@ def test_state_that_cannot_be_restored_is_named_at_the_start(tmp_path, capfd):
             self.joined, self.big = b"", 1
             self.queue, self.thread, self.log = queue.Queue(), threading.Thread(), logging.root
             self.fixed, self.pair, self.pairs = Pair(1, ("a", 2)), Pair(1, 2), [Pair(1, 2)]
+            self.exact = np.zeros(1, np.longdouble)
 
         def on_train_batch_end(self, batch, logs=None):
             self.joined, self.big = self.joined + b"x", self.big << 20
@@ -118,7 +119,7 @@ def test_state_that_cannot_be_restored_is_named_at_the_start(tmp_path, capfd):
     said = (
         "checkpoints do not hold Odd.parts (list), "
         "Odd.rows (list_iterator), Odd.bits (bytearray), Odd.drawn (MT19937), Odd.codes (array), "
-        "Odd.pairs (list): "
+        "Odd.pairs (list), Odd.exact (ndarray): "
     )
     assert printed.count(said) == 1
     later = {"joined": 1, "big": 1, "pair": 1, "token": 1, "url": 1}
