@@ -80,8 +80,7 @@ class ScriptState:
         names = {name for name, (text, _) in values.items() if self._initial.get(name) != text}
         names.update([owner for name in names for owner in shared(values[name][0])])
         for name in names:
-            # safetensors writes an array's memory, which must be in C order.
-            arrays.update((n, np.array(array, order="C")) for n, array in values[name][1].items())
+            arrays.update(copy.deepcopy(values[name][1]))
         gone = dict.fromkeys(self._initial.keys() - values.keys(), "")
         return {
             "state": {**gone, **{n: text for n, (text, _) in values.items() if n in names}},

@@ -209,7 +209,9 @@ def write(
 
 
 def _write_tensors(path: Path, tensors: Dict[str, np.ndarray]) -> None:
-    safetensors.numpy.save_file(tensors, str(path))
+    # safetensors writes an array's memory, which must be in C order.
+    ordered = {name: np.asarray(tensor, order="C") for name, tensor in tensors.items()}
+    safetensors.numpy.save_file(ordered, str(path))
     durable.own(path)
 
 
