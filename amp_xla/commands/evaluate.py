@@ -21,7 +21,7 @@ from amp_xla.commands.predict import SavedOptions, files_of
 from amp_xla.config import parse, within
 from amp_xla.errors import AmpXlaError
 from amp_xla.process import durable, json_files, output, regular
-from amp_xla.process.checkout import ROOT, in_own_environment
+from amp_xla.process.checkout import ROOT, in_own_environment, running
 from amp_xla.process.progress import note
 from amp_xla.report import page, record
 from amp_xla.training.checkpoint import Checkpoint
@@ -115,7 +115,7 @@ def _predicted(
 
     If possible, the command runs in the runtime that trained the run.
     """
-    program = [sys.executable, "-m", "amp_xla"]
+    program = running("amp_xla")
     if in_own_environment():
         program = [str(ROOT / "amp-xla")]  # it chooses the runtime that trained the run
     words = ["predict", "--run", str(run), "--json", "--checkpoint", checkpoint.path.name]

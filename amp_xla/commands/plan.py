@@ -25,6 +25,7 @@ from amp_xla.commands.recipe_job import LOOKED_AT, SubjectOptions, longest
 from amp_xla.config import parse, split_words, within
 from amp_xla.data.batches.protocol import micro_batches
 from amp_xla.errors import SettingsError
+from amp_xla.process.checkout import running
 from amp_xla.process.progress import note
 from amp_xla.process.stopping import temporary_folder
 from amp_xla.speed.plan.gpus import chosen
@@ -107,7 +108,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
 
 def _compiling(subject: SubjectOptions, words: Sequence[str], gpu: str, folder: Path) -> Any:
     """Start ``inspect --compiled`` in a new process, which builds the model again with XLA on."""
-    command = [sys.executable, "-m", "amp_xla", "inspect", subject.recipe, "--compiled", gpu]
+    command = [*running("amp_xla"), "inspect", subject.recipe, "--compiled", gpu]
     command += [] if subject.batch is None else ["--batch", subject.batch]
     return subprocess.Popen(
         [*command, "--out", str(folder), "--", *words],

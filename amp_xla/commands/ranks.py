@@ -26,7 +26,7 @@ from amp_xla.backend import nvidia
 from amp_xla.commands import slurm
 from amp_xla.config import parse, split_words
 from amp_xla.errors import AmpXlaError, RankLost
-from amp_xla.process.checkout import ROOT, horovod_from, in_own_environment
+from amp_xla.process.checkout import ROOT, horovod_from, in_own_environment, running
 from amp_xla.process.progress import note
 from amp_xla.process.stopping import EXIT_CODES, SAME_SIGNAL_SECONDS
 from amp_xla.process.world import ENDS_WITH_STDIN, TRAINING
@@ -56,7 +56,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     """Run the command; return the exit code of the first rank that failed, else 0."""
     own, words = split_words(argv)
     config = parse(Config, own, "amp-xla ranks RECIPE")
-    command = [sys.executable, "-m", "amp_xla", "train", "--recipe", config.recipe, "--", *words]
+    command = [*running("amp_xla"), "train", "--recipe", config.recipe, "--", *words]
     if {"-h", "--help"} & set(words):
         os.execv(sys.executable, command)
     count = sum(slurm.read(os.environ).slots) if config.slurm else _count(config.np)

@@ -18,6 +18,7 @@ from amp_xla import backend
 from amp_xla.backend import tf
 from amp_xla.errors import AmpXlaError
 from amp_xla.graph import nodes, optimized
+from amp_xla.process.checkout import running
 from amp_xla.process.stopping import temporary_folder
 from amp_xla.settings import flags
 
@@ -87,7 +88,7 @@ def _run_worker(folder: Path) -> str:
         # TensorFlow 2 logs its reason for skipping at this level only.
         TF_CPP_VMODULE="auto_mixed_precision=1",
     )
-    command = [sys.executable, "-m", "amp_xla.graph.virtual_gpu", str(folder)]
+    command = [*running("amp_xla.graph.virtual_gpu"), str(folder)]
     process = subprocess.run(command, env=environment, capture_output=True, check=False)
     log = process.stderr.decode("utf-8", "replace")
     if process.returncode:

@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Optional
+from typing import List, Optional
 
 ROOT = Path(__file__).resolve().parents[2]
 _SCRIPT = Path(sys.executable).with_name("amp-xla")  # of an installed package
@@ -33,6 +33,16 @@ def shortest(path: Path) -> str:
 def in_own_environment() -> bool:
     """Return whether this Python belongs to an environment that ``./amp-xla`` has built."""
     return Path(sys.prefix).parent == ROOT / ".venvs"
+
+
+def running(module: str, python: str = sys.executable) -> List[str]:
+    """Return the command of ``python -m module``, without the current folder on Python's path.
+
+    Files there, such as a numpy.py or another checkout, must not replace the installed modules.
+    """
+    code = "import sys; sys.path[:] = filter(None, sys.path); import runpy; "
+    code += f"runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"
+    return [python, "-c", code]
 
 
 def program() -> str:

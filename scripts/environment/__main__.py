@@ -11,6 +11,7 @@ from typing import Dict, List, Optional, Sequence, Tuple
 
 from amp_xla.commands import COMMANDS, OF_A_SCRIPT, unknown_command, usage
 from amp_xla.process import json_files, output
+from amp_xla.process.checkout import running
 from scripts.environment import SetupError, say
 from scripts.environment.build import ensure
 from scripts.environment.installed import distributions, inside_container, tensorflow_version
@@ -66,7 +67,7 @@ def main(words: Sequence[str], root: Path = ROOT) -> int:
         return 130
     if command == "env":
         return shown(python)
-    program = [python, "-m", "amp_xla", command]  # ./amp-xla has set PYTHONPATH
+    program = [*running("amp_xla", python), command]  # ./amp-xla has set PYTHONPATH
     if command == "python":
         program = [python]
     elif command == "pip":  # environments that uv builds have no pip

@@ -79,6 +79,17 @@ def test_a_command_runs_where_the_user_is_with_the_python_given(tmp_path):
     assert done.stdout == f"{sys.executable}\n"
 
 
+@pytest.mark.parametrize(
+    "name", ["numpy.py", "runpy.py", "typing_extensions.py", "amp_xla/__main__.py"]
+)
+def test_files_of_the_current_folder_replace_no_module(tmp_path, name):
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text("raise SystemExit('replaced')\n")
+    (tmp_path / name).with_name("__init__.py").write_text("")
+    done = run([PROGRAM, "export", "--python", sys.executable, "gone"], root=tmp_path)
+    assert "error: gone is not a folder" in done.stderr, done.stderr
+
+
 def test_an_unknown_variable_is_an_error_that_names_the_known_ones():
     for target in ("train", "help"):
         done = run(["make", target, "RECIP=pretraining"])
