@@ -29,22 +29,22 @@ def _run(words: Sequence[str]) -> int:
         note(unknown_command(words[0]))
         return 2
     command = COMMANDS[words[0]]
-    flags = with_flags(words[1:], command.positional)
+    flags = with_flags(words[1:], command.positional, words[0] in ("evaluate", "report"))
     return int(importlib.import_module(command.module).main(flags) or 0)
 
 
-def with_flags(words: Sequence[str], names: Sequence[str]) -> List[str]:
+def with_flags(words: Sequence[str], names: Sequence[str], several: bool = False) -> List[str]:
     """Turn leading values into flags: ``RUN FILE`` -> ``--run RUN --file FILE``.
 
-    If ``names`` is only ``run``, several runs may be given: commas join them to one value. A word
-    ``-`` is a value, too: it means standard input.
+    If ``several``, commas join all values to one. A word ``-`` is a value, too: it means standard
+    input.
 
     Raises:
       AmpXlaError: there are more values than ``names``.
     """
     values = list(itertools.takewhile(lambda word: word == "-" or word[:1] != "-", words))
     rest = list(words[len(values) :])
-    if names == ("run",) and values:
+    if several and values:
         values = [",".join(values)]
     if len(values) > len(names):
         allowed = " ".join(name.upper() for name in names) or "flags only"

@@ -74,12 +74,14 @@ def main(argv: List[str]) -> int:
 
 
 def folders_of(names: str) -> List[Path]:
-    """Split ``names``, the value of ``--run``, at its commas; return the folders.
+    """Return the folders that commas separate in ``names``, the value of ``--run``.
 
     Raises:
       AmpXlaError: there is none, or one does not exist.
     """
-    folders = [Path(name.strip()) for name in names.split(",") if name.strip()]
+    whole = Path(names)  # a name may have a comma
+    parts = [Path(name.strip()) for name in names.split(",") if name.strip()]
+    folders = [whole] if parts and whole.exists() else parts
     if not folders:
         raise AmpXlaError(f"--run {names!r} names no folder")
     missing = [folder for folder in folders if not folder.exists()]

@@ -6,6 +6,7 @@ each call.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import shutil
@@ -78,8 +79,14 @@ def replace(path: Path, data: bytes, writer: str = "") -> None:
     becomes a part of the temporary file's name.
     """
     temporary = path.parent / f"{TEMPORARY}{path.name}{writer}"
-    write(temporary, data)
-    _swap(temporary, path)
+    try:
+        write(temporary, data)
+        _swap(temporary, path)
+    except OSError as error:
+        error.filename = str(path)
+        with contextlib.suppress(OSError):
+            os.unlink(str(temporary))  # it would keep a full disk full
+        raise
 
 
 def adopt(temporary: Path, path: Path) -> None:

@@ -78,10 +78,10 @@ def resumed_settings(config: Any, recipe: str) -> Dict[str, Any]:
 
 def check_name(name: str) -> str:
     """Return ``name``; raise AmpXlaError if it cannot be the name of a folder in runs/<recipe>."""
-    if not name.isprintable() or name in ("", LATEST) or "/" in name or name.startswith("."):
+    if not name.isprintable() or name in ("", LATEST) or "/" in name or name[0] in ".-":
         raise AmpXlaError(
-            f"--name {name!r} cannot be a run's name: use printable characters except /, no dot at "
-            f"the start, and not the name {LATEST}, which is the link to the newest run"
+            f"--name {name!r} cannot be a run's name: use printable characters except /, no dot or "
+            f"dash at the start, and not the name {LATEST}, which is the link to the newest run"
         )
     return name
 

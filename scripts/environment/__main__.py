@@ -85,6 +85,10 @@ def shown(text: str) -> int:
     except BrokenPipeError:
         output.discard()
         return 141
+    except OSError as error:  # a full disk
+        output.discard()
+        say(f"error: cannot write to standard output: {error.strerror}")
+        return 2
     return 0
 
 

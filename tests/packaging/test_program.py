@@ -7,6 +7,7 @@ import pytest
 
 from amp_xla.commands import COMMANDS
 from amp_xla.commands.cli import with_flags
+from amp_xla.errors import AmpXlaError
 from scripts.environment.__main__ import HERE
 from tests.support.running import ROOT, run
 
@@ -50,7 +51,10 @@ def test_a_mistake_is_one_line(words, message):
 
 
 def test_several_runs_are_one_value():
-    assert with_flags(["a", "b", "--top", "1"], ("run",)) == ["--run", "a,b", "--top", "1"]
+    read = with_flags(["a", "b", "--top", "1"], ("run",), several=True)
+    assert read == ["--run", "a,b", "--top", "1"]
+    with pytest.raises(AmpXlaError, match="unexpected 'b'; allowed: RUN"):
+        with_flags(["a", "b"], ("run",))
     read = with_flags(["a", "-", "--json"], ("run", "file"))  # standard input
     assert read == ["--run", "a", "--file", "-", "--json"]
 
@@ -77,6 +81,11 @@ def test_a_command_runs_where_the_user_is_with_the_python_given(tmp_path):
     assert "error: --np 'x'; allowed: auto, or a whole number" in done.stderr
     done = run([*make, "env"])
     assert done.stdout == f"{sys.executable}\n"
+    done = run(["sh", "-c", f"{PROGRAM} env --python {sys.executable} > /dev/full"])
+    assert done.stderr.endswith(
+        "\nerror: cannot write to standard output: No space left on device\n"
+    )
+    assert done.returncode == 2
 
 
 @pytest.mark.parametrize(

@@ -253,3 +253,12 @@ def test_the_bar_shows_whole_values_and_ends_before_the_last_lines(columns, show
     words = [f"{name} {value}" for name, value in VALUES.items()]
     assert last.split("left, ")[1].split(" |")[0].strip() == "  ".join(words[:shown])
     assert len(last) <= columns
+
+
+def test_a_file_that_does_not_fit_leaves_nothing(tmp_path):
+    code = "import pathlib, sys; from amp_xla.process import durable; "
+    code += "durable.replace(pathlib.Path(sys.argv[1]), b'1' * 4096)"
+    words = ["sh", "-c", 'ulimit -f 1; exec "$0" -c "$1" "$2"', sys.executable, code]
+    done = run([*words, str(tmp_path / "report.html")])
+    assert done.stderr.endswith(f"File too large: '{tmp_path}/report.html'\n"), done.stderr
+    assert not list(tmp_path.iterdir())

@@ -25,7 +25,8 @@ def here(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "name", ["", ".", "..", "latest", "a/b", "../../../x", "/abs", ".hidden", "new\nline", "a\0b"]
+    "name",
+    ["", ".", "..", "latest", "a/b", "../../../x", "/abs", ".hidden", "-d", "new\nline", "a\0b"],
 )
 def test_a_name_is_one_component_of_a_path(name):
     with pytest.raises(AmpXlaError, match="cannot be a run's name"):
