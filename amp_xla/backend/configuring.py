@@ -60,8 +60,8 @@ def compiles() -> bool:
 def configure(**overrides: Any) -> Precision:
     """Apply settings; fields of ``Settings`` that are not None override ``AMP_XLA_*``.
 
-    Does not list devices, because TensorFlow 2 would then read its XLA flags too early. So the half
-    precision is guessed from the driver's files; ``resolve`` reads it from the devices.
+    Does not list devices, because TensorFlow 2 would then read its XLA flags too early. So the type
+    of half precision is guessed from the driver's files; ``resolve`` reads it from the devices.
 
     Raises:
       SettingsError: a name or value is unknown, or contradicts the environment.

@@ -194,8 +194,8 @@ def known_monitor(
     others = [callback for callback in given["callbacks"] if callback is not run]
     if not any(map(_writes, others)):
         raise AmpXlaError(
-            f"Run(monitor={name!r}): fit has no such value; allowed: "
-            f"{', '.join(values) or 'none without validation_data'}"
+            f"Run(monitor={name!r}): fit has no such value; "
+            + (f"allowed: {', '.join(values)}" if values else "pass validation_data to fit")
         )
     return name  # a callback may write it
 

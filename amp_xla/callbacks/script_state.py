@@ -57,7 +57,10 @@ class ScriptState:
         self._anew = {*saved.get("anew", saved["state"])}
 
     def silence(self) -> contextlib.ExitStack:
-        """Call no callbacks for batches, which were trained before, until the result is closed."""
+        """Call no callbacks for batches until the returned stack is closed.
+
+        A resumed fit passes these batches without training, because they were trained before.
+        """
         silence = contextlib.ExitStack()
         for callback in self._callbacks:
             attributes: Dict[str, Any] = vars(callback)

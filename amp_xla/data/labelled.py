@@ -97,9 +97,10 @@ class Preparation(NamedTuple):
       token_dropout: share of the tokens hidden in training.
       seed: decides the order, the hidden tokens, and which texts ``train_fraction`` takes.
       micro_batch: rows of a micro-batch, and so the maximum number of windows of a text.
-      windows: rows of a batch, and rows of a group of windows, in a resumed run; None = a new run.
-      few_lengths: function (batches of few lengths) -> whether XLA is on and needs few lengths. If
-        not, or if the function is None, batches have up to ``options.shapes`` lengths.
+      windows: (rows of a batch, rows of a group of windows), the sizes with which a resumed run
+        began; None = a new run.
+      few_lengths: function that gets the batches in few lengths, and returns whether XLA is on and
+        needs them. If it returns False, or is None, batches have up to ``options.shapes`` lengths.
     """
 
     vocabulary: VocabularyOptions

@@ -58,7 +58,10 @@ def install(shapes: Sequence[Tuple[int, int]]) -> None:
     if len(shapes) > 1 or shapes[0][1] % MULTIPLE:
         raise unfit(f"batches of one shape, their length a multiple of {MULTIPLE}", listed)
     tf.get_default_graph()._amp_xla_attention = Batch(*shapes[0])
-    note(f"attention by cuDNN: batches of {listed}; no attention dropout, as it cannot be resumed")
+    note(
+        f"cuDNN computes attention, for batches of {listed} (rows x tokens), without attention "
+        f"dropout: a resume could not repeat cuDNN's dropout masks"
+    )
 
 
 def batch() -> Optional[Batch]:
@@ -164,7 +167,10 @@ def verify(precision: Precision, plain: Callable[..., Any]) -> None:
 
 
 def _errors(batch: Batch, plain: Callable[..., Any]) -> List[float]:
-    """Return, for output and gradients, the largest error divided by the largest number."""
+    """Compare cuDNN's attention with ``plain``: for the output and each gradient, return an error.
+
+    The error is the largest absolute difference, divided by the largest number of ``plain``.
+    """
     random, shape = np.random.RandomState(1), (2, batch.length, batch.heads, batch.size)
     arrays = [random.standard_normal(shape).astype(np.float16) for _ in range(4)]
     with backend.session().graph.as_default():

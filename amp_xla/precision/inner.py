@@ -220,10 +220,10 @@ def inner_of(optimizer: Any) -> Inner:
     if hasattr(optimizer, "update_step") and hasattr(optimizer, "build"):
         if in_v1_graph():  # Keras would create the updates and run none of them
             raise UnsupportedError(
-                f"{name} is one of Keras' newer optimizers, which do not train "
-                f"in graph mode (import amp_xla.setup has turned it on); allowed: an optimizer of "
-                f"keras.optimizers.legacy, of bert4keras (weight decay: extend_with_weight_decay) "
-                f"or of tf.compat.v1.train; or eager execution, without that import"
+                f"{name} is one of Keras' newer optimizers. They do not train in graph mode, which "
+                f"`import amp_xla.setup` turns on; allowed: optimizers of keras.optimizers.legacy, "
+                f"of bert4keras (weight decay: extend_with_weight_decay), of tf.compat.v1.train; or "
+                f"remove that import and train in eager mode"
             )
         return NewKerasInner(optimizer)
     return Inner(optimizer)

@@ -102,7 +102,10 @@ def if_applied(
 
 @contextlib.contextmanager
 def apart() -> Iterator[List[Any]]:
-    """Let operations created in the block not wait for layers' updates; yield these updates."""
+    """Yield the update operations of layers, and keep new operations from waiting for them.
+
+    Such updates are moving averages of BatchNormalization. The block creates the operations.
+    """
     graph, updates = tf.get_default_graph(), []
     waits = list(graph._current_control_dependencies()) if in_v1_graph() else []
     if waits and graph._get_control_flow_context() is None:

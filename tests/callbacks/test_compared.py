@@ -199,7 +199,7 @@ def test_both_names_of_the_accuracy_are_allowed(monitor, tmp_path):
 @pytest.mark.parametrize("monitor, given, allowed", [
     ("val_f1", {"validation_data": (X, Y)}, "allowed: val_loss, val_acc"),
     ("val_lose", {"validation_split": 0.5}, "allowed: val_loss, val_acc"),
-    ("val_loss", {}, "allowed: none without validation_data"),
+    ("val_loss", {}, "pass validation_data to fit"),
 ])  # fmt: skip
 def test_a_monitor_that_nothing_writes_is_refused_before_training(
     monitor, given, allowed, tmp_path

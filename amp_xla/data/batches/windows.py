@@ -42,9 +42,9 @@ class WindowBatches(Batches):
     In ``sample_ids``, ``weights`` and ``labels``, the first window of a text has the text's values;
     its other windows have those of padding. There are three more arrays. ``owners``, int64: the
     text of each window, -1 for padding. ``begins``, int64: the position in the text where the
-    window begins, 0 for padding. ``windows``, int32 [groups, windows of a group]: for each window,
-    the index in the group of its text's first window, -1 for padding. A group is some rows that
-    have all windows of their texts.
+    window begins, 0 for padding. A group is a number of rows with all windows of their texts.
+    ``windows``, int32 [groups, windows of a group]: for each window, where its text's first window
+    is, as an index within the group; -1 for padding.
 
     Args:
       rows: ``Batches`` or ``PackedBatches`` whose samples are the windows.

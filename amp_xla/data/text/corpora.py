@@ -176,9 +176,10 @@ def relations() -> Parts:
 
 
 def _heads(node: Any, triples: List[Any]) -> Iterator[Tuple[str, List[Any]]]:
-    """Yield (signature, triples) of a definition, then of each inner definition.
+    """Yield (signature, triples) of the definition ``node``, then of each definition inside it.
 
-    Its triples are ``triples``, such as (class, "defines", function), and those of its signature.
+    The triples of ``node`` are the argument, such as (class, "defines", function), and those that
+    follow from its signature.
     """
     if isinstance(node, ast.ClassDef):
         word, verb, names = "class", "extends", [getattr(b, "id", "") for b in node.bases]

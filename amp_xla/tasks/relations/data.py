@@ -79,7 +79,7 @@ def _sample(content: Any) -> Tuple[str, None, str]:
     try:
         record = json_object(content)
     except ValueError as error:
-        raise ValueError(f"{error}; needed: objects with text and {LISTS}") from None
+        raise ValueError(f"{error}; needed: JSON objects with the keys text and {LISTS}") from None
     text = text_value(record, "text")
     given = next((record[name] for name in FIELDS if name in record), None)
     if not isinstance(given, list):
