@@ -222,8 +222,8 @@ def inner_of(optimizer: Any) -> Inner:
             raise UnsupportedError(
                 f"{name} is one of Keras' newer optimizers. They do not train in graph mode, which "
                 f"`import amp_xla.setup` turns on; allowed: optimizers of keras.optimizers.legacy, "
-                f"of bert4keras (weight decay: extend_with_weight_decay), of tf.compat.v1.train; or "
-                f"remove that import and train in eager mode"
+                f"of bert4keras (weight decay: extend_with_weight_decay), of tf.compat.v1.train; "
+                f"or remove that import and train in eager mode"
             )
         return NewKerasInner(optimizer)
     return Inner(optimizer)

@@ -127,7 +127,7 @@ class Steps:
         return self.current()
 
     def of(self, variables: Sequence[Any]) -> Step:
-        """Return the current step, or a new one if the current one has updated one of ``variables``."""
+        """Return the current step, or a new one if the current has updated one of ``variables``."""
         applied = {id(v) for v in self.current().variables}
         if any(id(v) in applied for v in variables):
             self.close()
