@@ -122,7 +122,7 @@ class Field(NamedTuple):
         numbers = self.numbers()
         choices = [x for kind in self.kinds if get_origin(kind) is Literal for x in get_args(kind)]
         if choices:
-            fits, allowed = value in choices, ", ".join(choices)
+            fits, allowed = value in choices, ", ".join(map(str, choices))
         elif numbers:
             limits = self.range or Range()
             fits = value in limits and (float in numbers or isinstance(value, int))
@@ -158,14 +158,17 @@ def fields(config: Any) -> Dict[str, Field]:
         ranges = [hint for hint in help_hints if isinstance(hint, Range)]
         may_change = any(item is MAY_CHANGE for item in metadata)
         own = Field(field.name, kind, ranges[0] if ranges else None, may_change)
-        group = fields(kind) if dataclasses.is_dataclass(kind) else {}
-        for each in (own, *group.values()):
-            place = f"{config.__name__}.{field.name}{f'.{each.name}' * (each is not own)}"
+        is_group = dataclasses.is_dataclass(kind)
+        members = fields(kind) if is_group else {own.name: own}
+        place = f"{config.__name__}.{field.name}"
+        inner = {own.flag: place} if is_group else {}  # `changed` would take one for the other
+        for each in members.values():
             for flag in (each.flag, f"--no-{each.flag[2:]}")[: 1 + (each.kind is bool)]:
-                if flag in places:
-                    raise SettingsError(f"{place} has the flag {flag} of {places[flag]}; rename it")
-                places[flag] = place
-        result.update(group or {own.name: own})
+                where, other = f"{place}{f'.{each.name}' * is_group}", {**places, **inner}.get(flag)
+                if other:
+                    raise SettingsError(f"{where} has the flag {flag} of {other}; rename it")
+                places[flag] = where
+        result.update(members)
     return result
 
 
@@ -195,6 +198,15 @@ def changed(config: T, **values: Any) -> T:
     if values:
         raise SettingsError(f"{type(config).__module__} has no setting {', '.join(sorted(values))}")
     return dataclasses.replace(cast(Any, config), **new)
+
+
+def _defaults(config: Type[Any]) -> Dict[str, Any]:
+    try:
+        return flat(config())
+    except TypeError as error:
+        raise SettingsError(
+            f"every setting of {config.__name__} needs a default: {error}"
+        ) from None
 
 
 def _check(config: Type[Any], values: Mapping[str, Any], words: Sequence[str] = ()) -> None:
@@ -231,7 +243,10 @@ def parse(
     help_words = [word for word in words if word in ("-h", "--help")]
     default = None
     if stored is not None or hasattr(config, "defaults"):
-        _check(config, flat(config()))  # before the defaults become flags
+        given, known = _defaults(config), fields(config)
+        # Before they become flags. ``defaults`` may replace a number or None.
+        fixed = {n: v for n, v in given.items() if v is not None and not known[n].numbers()}
+        _check(config, fixed)
         with contextlib.suppress(*([SettingsError] if help_words else [])):
             typed: Any = _parse(config, [word for word in words if word not in help_words], prog)
             values = {} if stored is None else stored(typed)

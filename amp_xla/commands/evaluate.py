@@ -79,9 +79,9 @@ def folders_of(names: str) -> List[Path]:
     Raises:
       AmpXlaError: there is none, or one does not exist.
     """
-    whole = Path(names)  # a name may have a comma
-    parts = [Path(name.strip()) for name in names.split(",") if name.strip()]
-    folders = [whole] if parts and whole.exists() else parts
+    folders = [Path(name.strip()) for name in names.split(",") if name.strip()]
+    if folders and os.path.exists(names):  # a name with a comma
+        folders = [Path(names)]
     if not folders:
         raise AmpXlaError(f"--run {names!r} names no folder")
     missing = [folder for folder in folders if not folder.exists()]

@@ -74,7 +74,8 @@ class SubjectOptions:
     """folder for the JSON report; none = runs/<recipe>/<command>"""
 
     def _folder(self, command: str) -> Path:
-        recipe = Path(self.recipe.rpartition(":")[0] or self.recipe).stem
+        script = ScriptFunction.of(self.recipe)
+        recipe = Path(script.path if script else self.recipe).stem
         return Path(self.out or f"runs/{recipe}/{command}")
 
     def open(self, command: str, words: Sequence[str], **work: Any) -> Subject:

@@ -30,8 +30,8 @@ class Updates(list):
 
     Args:
       operations: operations of the optimizer.
-      gate: function from the updates of layers to operations that replace them; only applied steps
-        run the replacements.
+      gate: function from the updates of layers to operations that replace them. Only applied steps
+        run the replacements, except updates on which gradients depend.
     """
 
     def __init__(self, operations: Iterable[Any], gate: Callable[[Sequence[Any]], List[Any]]):

@@ -40,7 +40,8 @@ def running(module: str, python: str = sys.executable) -> List[str]:
 
     Files there, such as a numpy.py or another checkout, must not replace the installed modules.
     """
-    code = "import sys; sys.path[:] = filter(None, sys.path); import runpy; "
+    code = "import sys; sys.path[:] = filter(None, sys.path); "
+    code += f"{str(ROOT)!r} in sys.path or sys.path.insert(0, {str(ROOT)!r}); import runpy; "
     code += f"runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"
     return [python, "-c", code]
 

@@ -99,7 +99,7 @@ class Checkpoint:
         return {k: v for k, v in values.items() if k not in defaults or v != defaults[k]}
 
     def _check_sizes(self, values: Mapping[str, Any]) -> None:
-        """Raise CheckpointError if such a model would have more bytes than the checkpoint."""
+        """Raise CheckpointError if a model of this size needs more bytes than the checkpoint."""
         names = ("rows", "width") if "tower" in values else ("layers", "hidden", "hidden")
         numbers: List[Any] = [values.get(name) for name in names]
         if values.get("bert") is not None or not all(isinstance(n, int) for n in numbers):

@@ -35,8 +35,8 @@ class RunContext:
     Attributes:
       config: the configuration; in a resumed run, ``bert``, if set, is the checkpoint's folder.
       micro_batches: number of micro-batches per update and rank.
-      precision: precision, XLA mode and loss scale; the method ``share`` replaces the XLA mode
-        ``auto`` by ``on`` or ``off``.
+      precision: precision, XLA mode and loss scale. The XLA mode ``auto`` is replaced by ``on`` or
+        ``off``: at once in a resumed run or without a GPU, else by ``preparation`` or ``share``.
       step_input: placeholder of the micro-batch's number, which decides the dropout masks.
     """
 
@@ -134,7 +134,7 @@ class RunContext:
         config = self.config
         steps = config.training.epochs * int(batches.steps_per_epoch())
         if self._resume_from is None:
-            defaults = vars(self).get("_defaults") or config.defaults()
+            defaults = vars(self).get("_defaults") or getattr(config, "defaults", dict)()
             note(fine_tuning.describe(flat(config), defaults, steps))
         return steps
 

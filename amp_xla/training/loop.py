@@ -92,7 +92,7 @@ class Loop:
     def running(self, watch: SignalWatch) -> Iterator[None]:
         """Write log, status and report while the ``with`` block trains.
 
-        Errors raised in the block get a line that says how to continue the run.
+        Errors of lost ranks, checkpoints and files end with the command that continues the run.
         """
         state = self.state
         announce(self.engine.ranks.world)

@@ -112,7 +112,7 @@ def test_it_is_forecast_and_what_is_missing_is_named(command):
     assert "with a GPU, --xla auto (the default) would choose: XLA on (auto: " in done.err
     assert " --xla on (auto: " in done.out and "9,000,000" in done.out
     error = command(CLI, "train", "stars.py", "--layers", "1").error
-    assert "give --train and --dev: the built-in" in error
+    assert "give --train and --dev, because the built-in" in error
     for name, why in (("no-name.py", "needs another name"), ("main.py", "has no object `recipe`")):
         (command.folder / name).write_text("def main(argv):\n    raise SystemExit(9)\n")
         assert f"{name} {why}" in command(CLI, "train", "--recipe", name).error

@@ -99,6 +99,12 @@ def test_files_of_the_current_folder_replace_no_module(tmp_path, name):
     assert "error: gone is not a folder" in done.stderr, done.stderr
 
 
+def test_a_rank_finds_the_checkout_without_pythonpath():
+    words = ["-m", "amp_xla", "ranks", "--np", "1", "--recipe", "classification", "--", "--help"]
+    done = run(["env", "-u", "PYTHONPATH", sys.executable, *words], root=ROOT)  # as train.sbatch
+    assert done.returncode == 0 and "--learning-rate" in done.stdout, done.stderr
+
+
 def test_an_unknown_variable_is_an_error_that_names_the_known_ones():
     for target in ("train", "help"):
         done = run(["make", target, "RECIP=pretraining"])

@@ -113,6 +113,27 @@ def test_settings_of_an_own_recipe_that_cannot_be_are_one_line(settings, problem
             parse(kind, words, "try", lambda _: {})
 
 
+def test_settings_of_an_own_recipe_that_can_be():
+    @dataclasses.dataclass(frozen=True)
+    class Other:
+        a: Annotated[float, within(above=0)] = 0.0
+
+    @dataclasses.dataclass(frozen=True)
+    class Own:
+        a: Group = Group()  # a group may be called like a setting of another group
+        other: Other = Other()
+        level: Literal[1, 2] = 1
+
+        def defaults(self):
+            return {"a": 0.5}
+
+    globals().update(Other=Other)  # for the types' names
+    assert parse(Own, ["--level", "2"], "try").other.a == 0.5
+    needed = dataclasses.make_dataclass("Needed", [("a", int)], frozen=True)
+    with pytest.raises(SettingsError, match="every setting of Needed needs a default: .*'a'"):
+        parse(needed, [], "try", lambda _: {})
+
+
 CONFIGS = sorted(
     str(path.relative_to(ROOT))[:-3].replace("/", ".").replace(".__init__", "")
     for folder in ("amp_xla", "recipes", "scripts", "benchmarks")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import operator
 import re
 import shlex
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
-from amp_xla.data.text.labels import is_number
+from amp_xla.data.text.labels import as_number, is_number
 from amp_xla.data.text.layout import LABELLED, LABELLED_PAIRS, TARGETS, USUAL, Fields, Known, Layout
 from amp_xla.data.text.lines import EXAMINED, Table, cells_of, count, json_object, keys, numbers
 from amp_xla.data.text.unpacked import called
@@ -58,12 +59,12 @@ def decide(table: Table, request: Request, run: Optional[Layout] = None) -> Layo
 
     Raises:
       DataError: a field is missing, the file can be read in two ways, two columns have one name, or
-        two flags name one column. With ``run``, the error names the run's columns.
+        two flags name one column. With ``run``, the error names its columns.
     """
     try:
         layout = _decided(table, request, run)
     except DataError as error:
-        known = "" if run is None else f"; the run has: {run}"
+        known = "" if run is None else f"; the training file has: {run}"
         raise DataError(error.problem + known, error.advice * request.ask) from None
     used = [layout.columns[i] for i in layout.places.values()]
     for name in used:
@@ -166,7 +167,7 @@ def _kind(cells: Sequence[str]) -> str:
     if not filled:
         return "empty" if cells else "text"
     differ = len(set(cells)) == len(cells) >= ENOUGH
-    if all(map(is_number, filled)):
+    if all(math.isfinite(as_number(cell)) for cell in filled):  # 1,5 may be a code
         return "id" if differ and all(map(str.isdigit, filled)) else "number"
     digits, codes = (all(map(each, filled)) for each in (_DIGIT.search, _CODE.fullmatch))
     numeric = digits and not any(map(_has_words, filled))

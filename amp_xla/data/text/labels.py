@@ -23,7 +23,8 @@ MANY = 100  # with this many samples, mostly different labels are an error
 # No label, in SNLI, pandas, databases and Excel
 ABSENT = ("-", "na", "nan", "null", "n/a", "#n/a", "<na>", "\\n")
 MANY_NUMBERS = 20  # more different numbers than this are probably values, not names of classes
-_OTHER_FORMS = re.compile(r"[-+−]?(\d{1,3}([ '’.,]\d{3})+|\d+)([.,]\d+)? ?[%‰]?")  # 1 000,5
+# 1 000,5 and full-width forms
+_OTHER_FORMS = re.compile(r"[-+−－]?(\d{1,3}([\s'’.,．，]\d{3})+|\d+)([.,．，]\d+)?\s?[%‰％]?")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -205,8 +206,7 @@ def as_number(text: str) -> float:
 
 def is_number(text: str) -> bool:
     """Return whether a text is a finite number, in a form that is read or not (``1,5``)."""
-    other = _OTHER_FORMS.fullmatch(unicodedata.normalize("NFKC", text))
-    return other is not None or math.isfinite(as_number(text))
+    return _OTHER_FORMS.fullmatch(text) is not None or math.isfinite(as_number(text))
 
 
 def _order(name: str) -> Tuple[int, float, str]:

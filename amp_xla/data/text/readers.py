@@ -262,7 +262,9 @@ def questions(
     is_plain &= table.format != "comma"
     fits = is_plain or layout.named or (not run.named and layout == run.applied(table, fields))
     if not fits or (layout.pair is not None and run.pair is None):
-        raise DataError(f"{called(path)} has other columns ({layout}); the run has: {run}")
+        raise DataError(
+            f"{called(path)} has other columns ({layout}); the training file has: {run}"
+        )
     if is_plain and (len(fields) > 1 or not any("\t" in line for line in lines)):
         return lines, None  # the recipe checks pairs
     used = {field: layout.places[field] for field in fields}

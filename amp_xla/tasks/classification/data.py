@@ -8,7 +8,9 @@ import math
 from typing import Any, List, Optional, Sequence, Tuple
 
 import numpy as np
+from typing_extensions import Annotated
 
+from amp_xla.config import MAY_CHANGE
 from amp_xla.data.labelled import Labelled, Preparation
 from amp_xla.data.text.labels import Labels, Scale, as_number, many_numbers, several
 from amp_xla.data.text.options import TextFiles
@@ -25,7 +27,7 @@ class MultiLabelTextFiles(TextFiles):
 
     regression: bool = False
     """labels are numbers: predict a number per text"""
-    classes: bool = False
+    classes: Annotated[bool, MAY_CHANGE] = False
     """labels are names of classes, also if they are many different numbers"""
 
     @property

@@ -224,7 +224,7 @@ def test_a_layout_that_somebody_made_up_is_one_line(file, stored):
 
 GLUE = "index,sentence1,sentence2,label"
 STS_B = "index,genre,filename,year,old_index,source1,source2,sentence1,sentence2,score"
-NAMES = 'the run has: columns: text = 1 "review", label = 0 "label"'
+NAMES = 'the training file has: columns: text = 1 "review", label = 0 "label"'
 QUESTIONS = [
     # header of the training file, its kinds, file to predict, its inputs or why it is refused
     ("", "tl", "x.txt", "a text\n\nanother\n", ["a text", "", "another"]),
@@ -251,13 +251,13 @@ QUESTIONS = [
     ("", "tl", "x.txt", "a text\nwith\ttab\n", "x.txt, line 2: 2 columns, not 1"),
     ("", "tl", "x.tsv", "a\tb\tc\td\n", "x.tsv:1: 4 columns separated by tabs"),
     ("", "tl", "x.tsv", "a b\tc d\tgood\n", "x.tsv has other columns .columns: text = 0, pair = 1"),
-    ("", "itl", "x.csv", "a, b\n", "x.csv has other columns .*; the run has: columns: text = 1"),
-    ("", "itl", "x.csv", "a,b,c,d,e\n", "x.csv:.*; the run has: columns: text = 1"),
+    ("", "itl", "x.csv", "a, b\n", "x.csv has other columns .*; the training file has: columns: "),
+    ("", "itl", "x.csv", "a,b,c,d,e\n", "x.csv:.*; the training file has: columns: text = 1"),
     ("", "tl", "x.jsonl", '{"other": "x"}\n', "which field is the text. found: 'other'"),
     ("", "ttl", "x.txt", "one text\n",
      "x.txt:1: 1 column separated by tabs, .* Needed: text<TAB>second"),
     ("", "tl", "x.tsv", rows("it"), "x.tsv has other columns .columns: text = 1 "),
-    ("", "tl", "x.tsv", rows("lt"), "column 0 .'bad', .* does not look like a text; the run has: "),
+    ("", "tl", "x.tsv", rows("lt"), "column 0 .'bad', .* does not look like a text; the training "),
     ("", "ttl", "x.tsv", rows("it"), "column 0 .'1001', .* does not look like a text"),
     ("", "ttl", "x.tsv", rows("itt"), "x.tsv has other columns .columns: text = 1, pair = 2 "),
     ("label,review", "lt", "x.csv", "a text, and more\n", NAMES),
@@ -305,7 +305,14 @@ def test_the_dev_file_is_read_as_the_training_file(file):
     assert data.description.startswith(
         "columns: text = 1, label = 2 (no header); 0 unused\nsample: text = "
     )
-    columns, run = "; the run has: columns: text = 0", read(file("a.tsv", rows("tl"))).layout
+    ids = "".join(
+        f"{i // 9},{i % 9}00\t{line}\n" for i, line in enumerate(rows("tl", 20).split("\n")[:-1])
+    )
+    assert prepared(file, ids, ids).train.layout.columns == ("0", "1", "2")
+    columns, run = (
+        "; the training file has: columns: text = 0",
+        read(file("a.tsv", rows("tl"))).layout,
+    )
     for wrong, said in (
         (rows("lt"), columns), (rows("t"), columns), (rows("tlt"), columns),
         ("id\ttext\tx\n", "below its header$"), ("a text\t\n" + rows("tl"), "label is empty$"),
@@ -316,7 +323,7 @@ def test_the_dev_file_is_read_as_the_training_file(file):
         with pytest.raises(DataError, match=said) as error:
             TextFiles().examples(path, run)
         assert " --" not in str(error.value)  # flags of training
-    with pytest.raises(DataError, match=f"{columns}.* --text-field"):
+    with pytest.raises(DataError, match="; the training file has: columns: text = 0.* --text-fie"):
         prepared(file, rows("tl"), rows("lt"))
     with pytest.raises(DataError, match="has single texts, .*dev.tsv has pairs of texts"):
         prepared(file, rows("tl"), rows("ttl"))

@@ -115,6 +115,7 @@ def test_numbers_are_asked_about_or_said(tmp_path, digits, flags, said):
     "1,5|2,5", "0,2|2,4|4,0", "1.5|1,5|2", "1 000,5|20", "1.000,5|2", "-0,25|1", "３，５|1",
     "50%|25 %", "−2|2", "1\u00a0000|2",
     "1-3|4-6 as classes", "1.2.3|1.2.4 as classes", "10:30|7:15 as classes", "1/2|2 as classes",
+    "①|② as classes", "m²|² as classes",
 ])  # fmt: skip
 def test_numbers_in_other_forms_are_no_classes(tmp_path, labels):
     labels, _, classes = labels.partition(" as ")
