@@ -157,14 +157,15 @@ def fields(config: Any) -> Dict[str, Field]:
         help_hints = [getattr(item, "help_behavior_hint", None) for item in metadata]
         ranges = [hint for hint in help_hints if isinstance(hint, Range)]
         may_change = any(item is MAY_CHANGE for item in metadata)
-        own = Field(field.name, kind, ranges[0] if ranges else None, may_change)
+        single = Field(field.name, kind, ranges[0] if ranges else None, may_change)
         is_group = dataclasses.is_dataclass(kind)
-        members = fields(kind) if is_group else {own.name: own}
+        members = fields(kind) if is_group else {single.name: single}
         place = f"{config.__name__}.{field.name}"
-        inner = {own.flag: place} if is_group else {}  # `changed` would take one for the other
+        inner = {single.flag: place} if is_group else {}  # `changed` would take one for the other
         for each in members.values():
+            where = f"{place}.{each.name}" if is_group else place
             for flag in (each.flag, f"--no-{each.flag[2:]}")[: 1 + (each.kind is bool)]:
-                where, other = f"{place}{f'.{each.name}' * is_group}", {**places, **inner}.get(flag)
+                other = places.get(flag) or inner.get(flag)
                 if other:
                     raise SettingsError(f"{where} has the flag {flag} of {other}; rename it")
                 places[flag] = where
