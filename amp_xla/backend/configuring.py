@@ -197,7 +197,7 @@ def _refuse_if_late(settings: Settings, variables: Dict[str, str]) -> None:
 
 
 def _culprit() -> str:
-    """Return the first import of TensorFlow in the user's script, with its line number."""
+    """Return the script's first import of TensorFlow, with its line number if it is found."""
     path = getattr(sys.modules.get("__main__"), "__file__", None) or ""
     for number, line in enumerate(linecache.getlines(path), 1):
         if _IMPORT.match(line):

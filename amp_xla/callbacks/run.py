@@ -146,7 +146,7 @@ class Run(keras.callbacks.Callback):
             self.in_fit = False
 
     def _begin(self, model: Any, given: Dict[str, Any]) -> Dict[str, Any]:
-        """Start the run or restore its checkpoint; return the changed arguments of ``fit``."""
+        """Prepare a new or a resumed run; return the changed arguments of ``fit``."""
         self.folder = self._opened()
         self._open.callback(self.folder.close)
         self._watch = self._open.enter_context(SignalWatch())

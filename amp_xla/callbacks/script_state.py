@@ -75,7 +75,7 @@ class ScriptState:
     def changed(self, arrays: Dict[str, np.ndarray]) -> Dict[str, Any]:
         """Return the values that have changed since ``fit`` began; add their arrays to ``arrays``.
 
-        The result has ``state``: name -> JSON, empty if the name no longer exists; and ``anew``:
+        The result has ``state``: name -> JSON, "" for a name that no longer exists; and ``anew``:
         the names to which the script has assigned a new object.
         """
         slots, _ = script_walk.walk(self._roots)

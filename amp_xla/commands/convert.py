@@ -28,7 +28,7 @@ _MOST = 3  # names to print
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """Write pretrained weights for other programs; list the tensors that are not written."""
+    """Write pretrained weights for other programs; say which tensors are left out, and why."""
 
     source: str = ""
     """folder in Google's, bert4keras' or Hugging Face's format, with configuration and

@@ -53,7 +53,7 @@ class Config:
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
-    """Run the command; return the exit code of the first rank that failed, else 0."""
+    """Run the command; return the exit code of the first rank that failed by itself, else 0."""
     own, words = split_words(argv)
     config = parse(Config, own, "amp-xla ranks RECIPE")
     command = [*running("amp_xla"), "train", "--recipe", config.recipe, "--", *words]

@@ -213,7 +213,7 @@ def open_script(script: ScriptFunction, words: Sequence[str], batch: Optional[st
 
 
 def _value(module: Any, script: ScriptFunction) -> Any:
-    """Return the object called ``script.name`` in a module; of a function, return the result."""
+    """Return the object ``script.name`` of a module; if it is a function, return its result."""
     if not hasattr(module, script.name):
         names = [name for name in vars(module) if not name.startswith("_")]
         close = difflib.get_close_matches(script.name, names, 1)

@@ -158,8 +158,8 @@ class Preparation(NamedTuple):
         group = self.windows[1] if self.windows else 0
         if group > limit:
             raise SettingsError(
-                f"--batch-size {limit}: the run began with windows in groups of {group} rows; "
-                f"allowed: {group} or more"
+                f"--batch-size {limit}: since its start this run keeps windows in groups "
+                f"of {group} rows; allowed: {group} or more"
             )
         for part, data in zip(encoded, parts):
             counts = np.zeros(1, np.int64) if part.windows is None else part.windows.counts

@@ -84,8 +84,8 @@ class Rehearsal(JsonReport):
     Attributes:
       layers: in the order of the model.
       loss_scale: loss scale of the last step.
-      suggested_loss_scale: the largest power of two at which the largest number of the backward
-        pass is still a factor of 8 below overflow.
+      suggested_loss_scale: a power of two, at most 2**40, at which the largest number of the
+        backward pass is at least a factor of 8 below overflow.
     """
 
     tensorflow: str

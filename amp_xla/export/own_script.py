@@ -133,7 +133,7 @@ def _other_numbers(trained: Set[str], model: Any, module: Any) -> str:
 
 
 def _unmapped(model: Any, built: Sequence[Any]) -> List[str]:
-    """Return the names of weights that bert4keras' checkpoints of ``built`` do not hold."""
+    """Return the names of weights that a bert4keras checkpoint of the encoders ``built`` lacks."""
     held = {id(v) for transformer in built for v in encoders.variables(transformer).values()}
     names = (weight.name for weight in model.weights if id(weight) not in held)
     return [name for name in names if "Relative-Position" not in name]  # constants

@@ -63,7 +63,7 @@ def _set_learning_phase(value: int) -> None:
 def inference() -> Iterator[None]:
     """Call layers in inference mode within the block, and in the previous mode after it.
 
-    A conditional in the graph would keep XLA and AMP from fusing; this mode adds none.
+    A conditional in the graph would keep XLA from fusing; this mode adds none.
     """
     global _training
     before, _training = _training, False

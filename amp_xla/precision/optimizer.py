@@ -266,7 +266,7 @@ class LossScaleOptimizer(OptimizerFacade):
         name: Optional[str] = None,
         experimental_aggregate_gradients: bool = True,
     ) -> Any:
-        """Apply unscaled gradients if all are finite. Once per step, count it and adjust the scale.
+        """Apply unscaled gradients if all are finite; once per step, adjust the scale and counters.
 
         Args:
           grads_and_vars: pairs; None gradients are dropped.

@@ -131,7 +131,7 @@ class LossScaleVariables(tf.Module):
         return self.scale_variable.read_value()
 
     def at(self, scale: Any) -> Any:
-        """Return a loss scale of value ``scale``, or ``NoOpLossScale`` if nothing is scaled."""
+        """Return a ``StaticLossScale`` of ``scale``; if loss scaling is off, ``NoOpLossScale``."""
         no_scaling = isinstance(self.spec, loss_scale.NoOpLossScale)
         return self.spec if no_scaling else loss_scale.StaticLossScale(scale)
 

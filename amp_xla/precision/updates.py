@@ -62,8 +62,8 @@ def if_applied(
     Args:
       updates: operations, tensors or pairs (variable, value) of Keras.
       finite: the step's decision, a boolean scalar.
-      pairs: gradients and variables. An update that gradients depend on runs in skipped steps, too;
-        a warning names its variables.
+      pairs: gradients and variables. If the gradients need the result of an update, it also runs
+        in skipped steps; a warning names its variables.
       window: of ``accumulate``, or None.
     """
     if not updates:

@@ -61,7 +61,7 @@ def smoothed(y: np.ndarray, window: int) -> np.ndarray:
 
 
 def short(value: float) -> str:
-    """Return a number as short text: ``1.5k``, ``0.25``, ``2e-5``."""
+    """Return a number as short text: ``15k``, ``0.25``, ``2e-5``."""
     if not math.isfinite(value):
         return str(value)
     size = abs(value)

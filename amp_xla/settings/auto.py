@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Optional, Tuple
 
-LENGTHS = 2  # most lengths of batches if XLA is on
+LENGTHS = 2  # most lengths of batches if auto turns XLA on
 # Seconds of compiling per shape, and per shape and layer. TensorFlow 2 on an H100: 16, 79 and 145
 # for 2, 12 and 24 layers (docs/results/h100.md). TensorFlow 1.15 was not measured on a GPU.
 _FIXED, _PER_LAYER = 4.0, 6.0

@@ -337,7 +337,7 @@ class Loop:
             writing.result()
 
     def save_if_needed(self, content: Optional[Content] = None) -> None:
-        """Save, unless the current step already has a checkpoint."""
+        """Save, unless the current step has a checkpoint or no step was made yet."""
         if self._saved_at != self.state.step and self.state.step:
             self.save(content)
 

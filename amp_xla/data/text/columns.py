@@ -148,7 +148,7 @@ def _refuse_other_formats(table: Table, needs: Sequence[str]) -> List[List[str]]
 
 
 def _has_values(table: Table, name: str) -> bool:
-    """Return whether a JSON field has a text in any row."""
+    """Return whether a JSON field has a value, other than a blank text, in any row."""
     for _, content in table.rows:
         with contextlib.suppress(ValueError):
             if str(json_object(content).get(name) or "").strip():
@@ -312,7 +312,7 @@ def doubt(layout: Layout, known: Known, data: Dict[str, List[str]]) -> str:
 
 
 def _differ(cells: Sequence[str]) -> bool:
-    """Return whether nearly all values of a column differ."""
+    """Return whether a column has at least ``ENOUGH`` values, and nearly all of them differ."""
     return len(cells) >= ENOUGH and 10 * len(set(cells)) >= 9 * len(cells)
 
 

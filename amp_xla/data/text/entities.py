@@ -198,7 +198,7 @@ def _entity(text: str, given: Any) -> Entity:
         values[2:] = values[2] if isinstance(values[2], list) else values[2:]  # Label Studio
         if words is None and "end_idx" in given:
             raise ValueError(
-                f'entity {shown}: add "entity", its words; they show whether end_idx is inclusive'
+                f'entity {shown}: add its words as "entity": they show whether end_idx is inclusive'
             )
     if isinstance(values, list) and [type(value) for value in values] == [int, int, str]:
         start, end, label = values

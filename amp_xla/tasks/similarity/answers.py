@@ -169,7 +169,7 @@ class BinaryPairScores(LabelScores):
 
 
 def scored(checkpoint: Checkpoint, samples: Samples) -> Scorer:
-    """Check the labels of ``samples``; return a function that computes the scores of answers."""
+    """Check labels that are 0 and 1; return a function that computes the scores of answers."""
     binary = Scale.load(checkpoint.file("labels.json")).binary
     if binary:
         samples.check(samples.wanted, ("0", "1"))

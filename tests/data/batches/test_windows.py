@@ -131,7 +131,7 @@ def test_too_many_windows_are_one_error_with_an_example():
     options = WindowOptions(max_length=LENGTH, stride=10)
     for limit, shape, said in (
         (4, None, "1 of 2 texts have more windows than --batch-size 4, such as 'long .*' with 5;"),
-        (6, (16, 8), "--batch-size 6: the run began with windows in groups of 8 rows; allowed: 8"),
+        (6, (16, 8), "--batch-size 6: since its start .* windows in groups of 8 rows; allowed: 8"),
     ):
         preparation = Preparation(None, options, None, 0.0, 1, micro_batch=limit, windows=shape)
         with pytest.raises((DataError, SettingsError), match=said):

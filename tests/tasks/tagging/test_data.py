@@ -150,7 +150,7 @@ def test_positions_behind_tokens_cause_a_warning(tmp_path):
     ('{"text": "abc", "entities": [[0, 2, "x"], [1, 3, "x"]]}',
      r"data:1: entities 0:2 and 1:3 overlap, which this .* --head global_pointer"),
     ('{"text": "abc", "entities": [{"start_idx": 0, "end_idx": 1, "type": "x"}]}',
-     r"data:1: entity .* add .entity., its words; they show whether end_idx is inclusive"),
+     r"data:1: entity .* add its words as .entity.: they show whether end_idx is inclusive"),
     ('{"text": "abc", "label": {"x": {"bc": [[0, 1]]}}}',
      r"data:1: entity .*: at this place the text has 'ab'"),
     ('{"text": "abc", "label": {"x": {"ab": [0, 1]}}}', "field 'entities' must be a list"),
