@@ -108,11 +108,11 @@ class Field(NamedTuple):
 
     @property
     def kinds(self) -> Tuple[Any, ...]:
-        """The types that the field accepts; several if it is a ``Union``, ``int | None``, too."""
+        """The accepted types: several for a ``Union``, also if it is written ``int | None``."""
         return get_args(self.kind) if "Union" in str(get_origin(self.kind)) else (self.kind,)
 
     def numbers(self) -> Tuple[type, ...]:
-        """Return which of ``int`` and ``float`` the field accepts; () for text and choices."""
+        """Return which of ``int`` and ``float`` the field accepts; () for other types."""
         return tuple(kind for kind in (int, float) if kind in self.kinds)
 
     def problem(self, value: Any, words: Sequence[str] = ()) -> Optional[str]:
@@ -146,7 +146,7 @@ class Field(NamedTuple):
 
 
 def fields(config: Any) -> Dict[str, Field]:
-    """Return all fields of a configuration class by name, including its option groups' fields."""
+    """Return fields by name, also those of option groups; raise SettingsError for equal flags."""
     result: Dict[str, Field] = {}
     places = {"--help": "all commands"}
     hints = get_type_hints(config, include_extras=True)
@@ -186,7 +186,7 @@ def changed(config: T, **values: Any) -> T:
     """Return a copy of ``config`` with new values for some fields, which may be in option groups.
 
     Raises:
-      SettingsError: a field is unknown, or its value is out of range.
+      SettingsError: a field is unknown, or its value is not allowed.
     """
     _check(type(config), values)  # before a group's __post_init__ compares its values
     new: Dict[str, Any] = {}
@@ -232,11 +232,11 @@ def parse(
     Args:
       argv: command-line words; None = ``sys.argv[1:]``.
       prog: the command, ``amp-xla ...``.
-      stored: function (configuration) -> settings of an earlier run, which become the defaults;
-        {} if there is no such run.
+      stored: function (configuration) -> defaults from an earlier run; {} if there is no such run.
 
     Raises:
       SettingsError: a flag or value is not allowed.
+      AmpXlaError: a word of the command line is not UTF-8.
     """
     words = list(sys.argv[1:] if argv is None else argv)
     for word in words:
@@ -245,7 +245,7 @@ def parse(
     default = None
     if stored is not None or hasattr(config, "defaults"):
         given, known = _defaults(config), fields(config)
-        # Before they become flags. ``defaults`` may replace a number or None.
+        # Check these before they become flags. ``defaults`` may replace the rest: numbers and None.
         fixed = {n: v for n, v in given.items() if v is not None and not known[n].numbers()}
         _check(config, fixed)
         with contextlib.suppress(*([SettingsError] if help_words else [])):

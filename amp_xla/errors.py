@@ -28,7 +28,7 @@ class DataError(AmpXlaError, ValueError):
 
 
 class UnsupportedError(AmpXlaError, RuntimeError):
-    """This TensorFlow, bert4keras or device does not support a setting."""
+    """Something is not supported, e.g. by this TensorFlow, bert4keras, device or model."""
 
 
 class NothingConvertedError(AmpXlaError, RuntimeError):
@@ -36,6 +36,6 @@ class NothingConvertedError(AmpXlaError, RuntimeError):
 
 
 class RankLost(AmpXlaError):
-    """Another rank has ended or does not respond."""
+    """Another rank, or the ranks' rendezvous server, has ended or does not respond."""
 
     exit_code = 75  # EX_TEMPFAIL of sysexits.h: run the same command with --resume

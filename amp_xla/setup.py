@@ -28,7 +28,7 @@ _ADVICE = (
 
 
 def configure(**overrides: Any) -> Precision:
-    """Apply settings as ``configuring.configure`` does, and print them if they have changed."""
+    """Apply settings as ``configuring.configure`` does, but not ``auto``; print them if changed."""
     global _printed
     precision = configuring.configure(**overrides)
     if precision.settings.xla == AUTO:

@@ -46,7 +46,7 @@ def build(width):
     x = tf.keras.layers.Dense(width, activation="relu", name="dense_1")(inputs)
     x = tf.keras.layers.Dense(width, activation="relu", name="dense_2")(x)
     x = tf.keras.layers.Dense(10, name="dense_logits")(x)
-    # The last layer computes in float32, as a softmax of rounded logits is inaccurate.
+    # The last layer computes in float32, because a softmax in half precision is inaccurate.
     outputs = tf.keras.layers.Activation("softmax", dtype="float32", name="predictions")(x)
     return tf.keras.Model(inputs, outputs)
 

@@ -44,7 +44,7 @@ class Batches(keras.utils.Sequence):
         np.random.shuffle(self.data)  # Run seeds np.random for each epoch
 
 
-# The policy replaces the graph rewrite. float16 holds neither bert4keras' 1e12 nor Keras' 1e-7.
+# The policy replaces the graph rewrite. float16 has no 1e12 (bert4keras) and rounds 1e-7 (Keras).
 amp_xla.setup.configure(precision="tf32", infinity=1e4, epsilon=1e-5)
 set_policy("mixed_float16")  # above the code that builds the model
 bert = build_transformer_model(config_path, checkpoint_path)

@@ -74,7 +74,7 @@ model.compile(optimizer=LossScaleOptimizer(Adam(learning_rate), 1000))
 
 
 class Evaluator(keras.callbacks.Callback):
-    """Measure the accuracy on the masks of other texts after each epoch."""
+    """Measure the accuracy on the masked tokens of other texts after each epoch."""
 
     def on_epoch_end(self, epoch, logs=None):
         right = []

@@ -48,10 +48,10 @@ def main() -> int:
 
 
 def install(python: str, request: str, root: Path, dry_run: bool = False) -> None:
-    """Install the packages of requirements/container-<runtime>.txt that `python` lacks.
+    """Install the packages of the runtime's lock in requirements/ that `python` lacks.
 
     Raises:
-      SetupError: TensorFlow is missing or not the `request`ed one, or another package changed.
+      SetupError: TensorFlow is not supported or not the `request`ed one, or pip or a check fails.
     """
     base = distributions(python)
     version = tensorflow_version(python, base)

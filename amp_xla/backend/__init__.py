@@ -202,9 +202,9 @@ def initialize(variables: Sequence[Any]) -> None:
 def set_graph_rewrite(half_dtype: Optional[str]) -> None:
     """Turn the auto-mixed-precision pass on or off for every session created from now on.
 
-    ``half_dtype`` None turns it off. Keras' sessions read the options of TensorFlow's context; a
-    wrapper adds these options to other sessions. TensorFlow also records globally that the pass is
-    on, so that Keras refuses a half-precision policy.
+    ``half_dtype`` None turns it off. Keras' sessions read the options of TensorFlow's context. A
+    wrapper adds these options to other sessions. For float16, TensorFlow also records globally that
+    the pass is on, so that Keras refuses a half-precision policy.
     """
     from tensorflow.python.training.experimental import mixed_precision_global_state as state
 
@@ -251,7 +251,7 @@ def clear_session() -> None:
 
 
 def used() -> bool:
-    """Return True if TensorFlow read its flags: a session was created or devices were listed."""
+    """Return True if TensorFlow read its flags: it made a session, or version 2 listed devices."""
     from tensorflow.python.client import session as client
 
     sessions = client._python_session_create_counter.get_cell().value()
@@ -294,7 +294,7 @@ def gpus() -> List[str]:
 
 
 def compute_capability() -> Optional[Tuple[int, int]]:
-    """Return the lowest compute capability of TensorFlow's GPUs; None if it is unknown."""
+    """Return the GPUs' lowest compute capability (1.15: of all in nvidia-smi); None if unknown."""
     details = getattr(tensorflow().config.experimental, "get_device_details", None)
     if details is not None:  # TensorFlow 2
         known = [details(d).get("compute_capability") for d in _physical_gpus()]

@@ -23,7 +23,7 @@ from amp_xla.process import durable
 from amp_xla.process.progress import note
 
 MOST_BYTES = 2**30  # in all folders; the oldest files are deleted first
-_FREE_BYTES = 2**30  # an error of TensorFlow's if the disk is full would end the run
+_FREE_BYTES = 2**30  # on a full disk, an error of TensorFlow's would end the run
 # Besides the graph, these decide what XLA makes of it.
 _DECIDING = (
     *("XLA_FLAGS", "TF_XLA_FLAGS", "NVIDIA_TF32_OVERRIDE", "TF_DETERMINISTIC_OPS"),

@@ -34,11 +34,11 @@ _NO_REASON = re.compile(r"File |Detected at node|<stack traces|.*:$")  # in Tens
 _CRF_THRESHOLD = 1e6
 _OWN_INFINITY = 1e12  # bert4keras' default
 
-# TensorFlow logs the name of a library that it could not load only if these are set.
 _PROBE = (
     "import tensorflow as tf; tf.config.experimental.list_physical_devices('GPU');"
     " tf.compat.v1.Session()"
 )
+# TensorFlow logs the name of a library that it could not load only if these are set.
 _LOGGING = {"TF_CPP_MIN_LOG_LEVEL": "0", "TF_CPP_VMODULE": "dso_loader=1"}
 _MISSING = re.compile(r"Could not load dynamic library '((?!libnvinfer)[^']+)'")  # not TensorRT
 
@@ -53,21 +53,21 @@ def current() -> Precision:
 
 
 def compiles() -> bool:
-    """Return True if XLA is on; models then use equivalent operations that XLA speeds up more."""
+    """Return True if xla is not ``off``; models then use equivalent operations that suit XLA."""
     return _current is not None and _current.settings.xla != "off"
 
 
 def configure(**overrides: Any) -> Precision:
     """Apply settings; fields of ``Settings`` that are not None override ``AMP_XLA_*``.
 
-    Does not list devices, because TensorFlow 2 would then read its XLA flags too early. So the type
-    of half precision is guessed from the driver's files; ``resolve`` reads it from the devices.
+    Does not list devices on TensorFlow 2, which would then read its XLA flags too early. So the
+    type of half precision is guessed from the driver's files; ``resolve`` reads it from devices.
 
     Raises:
-      SettingsError: a name or value is unknown, or contradicts the environment.
+      SettingsError: a name or value is unknown, contradictory, or ignored by TensorFlow.
       SetupOrderError: TensorFlow has already read its flags; the message names the import that
         came too early.
-      UnsupportedError: this TensorFlow does not support a setting, e.g. ``lite`` on stock 1.15.
+      UnsupportedError: TensorFlow or tf-keras is missing or lacks a setting (stock 1.15: ``lite``).
     """
     global _current
     settings = Settings.from_environment(_original_environment, **overrides)
@@ -97,7 +97,7 @@ def configure(**overrides: Any) -> Precision:
 def resolve(**overrides: Any) -> Precision:
     """Apply settings as ``configure`` does; return them as they apply to this machine's devices.
 
-    This initializes the devices, so later changes of settings are refused.
+    On TensorFlow 2, later changes of precision, XLA or device are then refused.
     """
     global _current
     _current = _apply(Precision.of(configure(**overrides).settings, *backend.half_dtype()))
@@ -105,7 +105,7 @@ def resolve(**overrides: Any) -> Precision:
 
 
 def choose_xla(choice: auto.Choice) -> Precision:
-    """Turn XLA on or off, as ``auto`` chose, before Keras' session is made."""
+    """Turn XLA on or off, as ``auto`` chose, before Keras' session is made; off once it failed."""
     global _current
     settings = dataclasses.replace(current().settings, xla="on" if choice.on else "off")
     if _xla_failed:
@@ -135,7 +135,7 @@ def fall_back(error: Exception) -> bool:
 
 
 def may_want_xla() -> bool:
-    """Return whether there is a GPU, and nobody has turned XLA on or off."""
+    """Return whether there is a GPU, XLA is off, and AMP_XLA_XLA is not set."""
     chosen = current().settings
     asked = chosen.xla != "off" or f"{PREFIX}XLA" in _original_environment
     return not asked and chosen.device != "cpu" and nvidia.has_device(_original_environment)
@@ -197,7 +197,7 @@ def _refuse_if_late(settings: Settings, variables: Dict[str, str]) -> None:
 
 
 def _culprit() -> str:
-    """Return the script's first import of TensorFlow, with its line number if it is found."""
+    """Return the script's first import of one of ``_WATCHED``, with its line number if found."""
     path = getattr(sys.modules.get("__main__"), "__file__", None) or ""
     for number, line in enumerate(linecache.getlines(path), 1):
         if _IMPORT.match(line):
@@ -249,7 +249,7 @@ def _guarded(name: str, init: Any) -> Any:
                 f"install bert4keras 0.11.5 and, on TensorFlow 2, replace the CRF's metric by `def "
                 f"accuracy(y_true, y_pred): return CRF.sparse_accuracy(y_true, y_pred)`"
             )
-        backend.bert4keras().set_infinity(chosen)  # in float32 not amp's 1e4
+        backend.bert4keras().set_infinity(chosen)  # amp's 1e4 is for half precision
         init(self, *args, **kwargs)
 
     return checked

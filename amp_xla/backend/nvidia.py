@@ -129,7 +129,7 @@ def version(text: str) -> Version:
 
 
 def run(command: List[str], env: Optional[Mapping[str, str]] = None) -> Tuple[int, str]:
-    """Run a command; return exit code and output, or 127 and the reason if it cannot be started."""
+    """Run a command; return exit code and output, or 127 and why it did not start, or not end."""
     try:
         done = subprocess.run(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,

@@ -36,7 +36,7 @@ def source(model: Any, given: Mapping[str, Any]) -> Any:
       given: the arguments of ``fit`` or ``fit_generator`` by name.
 
     Raises:
-      UnsupportedError: the order of this kind of data cannot be repeated.
+      UnsupportedError, DataError: the order of such data cannot be repeated; or there are no data.
     """
     data = given["generator"] if "generator" in given else given["x"]
     steps = given["steps_per_epoch"]
@@ -71,7 +71,7 @@ def digest(arrays: Any) -> str:
 
 
 class Sequences:
-    """Batches of a ``keras.utils.Sequence``; a resumed run rereads only the last trained batch.
+    """Batches of a ``keras.utils.Sequence``; a resumed run rereads only batch 0 and the newest one.
 
     Args:
       sequence: the data. Its ``on_epoch_end`` is called after each pass, and again on resume.
@@ -98,7 +98,7 @@ class Sequences:
         return {"batches": self._count, "shuffle": self._shuffle, "first batch": first}
 
     def batches(self, seed: int, position: int) -> Iterator[Any]:
-        """Return the batches from ``position`` on, as tuples for Keras."""
+        """Return the batches from ``position`` on, as the sequence returns them."""
         with restored():
             self._end_passes(seed, position)
         return (self._batch(seed, each) for each in itertools.count(position))
@@ -150,7 +150,7 @@ class Generator:
         return {}
 
     def batches(self, seed: int, position: int) -> Iterator[Any]:
-        """Yield the batches from ``position`` on, as tuples for Keras."""
+        """Yield the batches from ``position`` on; raise DataError if they end too early."""
         starts_over = self.starts_over()
         number = position // self.steps * self.steps if starts_over else 0
         if position - number:
@@ -189,7 +189,7 @@ class Generator:
 
 
 class Arrays:
-    """Arrays, from which Keras itself cuts batches; their rows are reordered for each epoch.
+    """Arrays, from which Keras itself cuts batches; with ``shuffle``, each epoch reorders the rows.
 
     Args:
       given: the arguments of ``fit`` by name.
@@ -272,7 +272,7 @@ class Feed:
     Args:
       source: ``Sequences`` or ``Generator``.
       position: position of the first batch to train on.
-      skip: number of earlier batches in the epoch of ``position``, which were trained before.
+      skip: number of batches of the resumed epoch that were trained before.
       end: position after the last batch to train on.
       before: result of ``state`` in the checkpoint from which the run continues, or empty.
     """
@@ -284,14 +284,14 @@ class Feed:
         self._skip, self._before = skip, before.get("batch")
         self._example = getattr(source, "example", None)
         slots, _ = script_walk.walk({"": getattr(source, "sequence", None)})
-        # A checkpoint has the states of these after the last batch that was trained.
+        # A checkpoint has the states of random generators after the last batch that was trained.
         self._draws = any(holds_generator(value) for value, _ in slots.values())
-        # A generator that can start at an epoch need not read the one before.
+        # A generator that can start at an epoch need not read the epoch before.
         starts = isinstance(source, Generator) and source.starts_over()
         if position >= end or (starts and not skip):
             self._before = None
         self._trained = self._before is not None and not before["ahead"]
-        # The last batch leaves the data to another fit as the run left them.
+        # A complete run reads its last batch again: another fit finds the data as it left them.
         begin = max(position - (self._trained or position >= end), 0)
         self._batches = apart(source.batches(seed, begin))
         self._pool = ThreadPoolExecutor(1)
@@ -316,7 +316,7 @@ class Feed:
 
     def arguments(self, given: Mapping[str, Any]) -> Dict[str, Any]:
         """Return the arguments of ``fit``, with this feed as its data."""
-        self._alone = self._draws or not given["workers"]  # without workers it may use the model
+        self._alone = self._draws or not given["workers"]  # without workers data may use the model
         changes = {"workers": 0, "use_multiprocessing": False, "shuffle": False}
         data = "generator" if "generator" in given else "x"
         return {**given, **changes, data: self._generator(), "steps_per_epoch": self._steps}

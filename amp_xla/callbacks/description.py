@@ -51,8 +51,8 @@ def objects(model: Any, step: Any, data: Iterable[Any]) -> List[Any]:
 def describe(model: Any, data: Mapping[str, Any]) -> Dict[str, Any]:
     """Return the settings of data, loss, optimizer and layers: name -> JSON value.
 
-    Learning rates are those before this process first used the optimizer, because callbacks change
-    them.
+    The optimizer's settings are those at the start of its first ``fit`` with a ``Run`` in this
+    process, because callbacks change learning rates.
     """
     optimizer = model.optimizer
     if "_amp_xla_config" not in vars(optimizer):
@@ -203,7 +203,7 @@ def known_monitor(
 def choose_monitor(
     loop: Any, name: Optional[str], values: Mapping[str, float], missing: Optional[str]
 ) -> Optional[str]:
-    """Choose the value that ``loop`` monitors: ``name`` or, if that is None, the first value.
+    """Let ``loop`` monitor the first value if this epoch lacks its monitor and ``name`` is None.
 
     Args:
       values: validation values of this epoch.

@@ -15,7 +15,7 @@ class StateBefore:
     """State after the last batch of an epoch, in memory until all callbacks have been called.
 
     Callbacks may take long, may change the weights for a time, and must not be interrupted. So a
-    signal saves this state at once, in a thread; the run stops after the callbacks.
+    signal saves this state at once, in a thread; the run stops in validation or after callbacks.
     """
 
     def __init__(self, loop: Any, watch: SignalWatch) -> None:

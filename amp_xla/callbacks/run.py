@@ -55,20 +55,20 @@ class Run(keras.callbacks.Callback):
     Args:
       folder: path of the run folder, such as ``runs/ner``.
       resume: continue from the newest whole checkpoint in ``folder``, if there is one.
-      monitor: name of the log value that decides which checkpoint is best; None = ``val_loss``, or
-        without it the first ``val_`` value. Lower is better if the name contains loss, error,
-        entropy, mae, mse, perplexity or ppl.
+      monitor: name of the validation value that decides which checkpoint is best, with or without
+        ``val_``; None = ``val_loss``, or without it the first ``val_`` value. Lower is better if
+        the name contains loss, error, entropy, mae, mse, perplexity or ppl.
       checkpoint_every: steps between checkpoints; a checkpoint waits until the one before it is on
         disk. 0 = only after each epoch and every 10 minutes.
       keep: number of newest checkpoints to keep, besides the best one.
       on_nonfinite: what to do at a step that is not finite: ``skip`` it; skip it and ``report`` the
-        first operation that was not finite; or ``stop``.
+        first operation that was not finite; or ``stop``. Only a ``LossScaleOptimizer`` skips.
       log_every: steps between lines of metrics.jsonl.
-      force_resume: resume even if settings or versions differ.
+      force_resume: with ``resume``, continue even if data, settings or versions differ.
 
     Raises:
-      AmpXlaError: the folder already has a run and ``resume`` is False; the folder cannot be used;
-        or an argument is out of range.
+      AmpXlaError, OSError: the folder already has a run and ``resume`` is False; the folder cannot
+        be used; or an argument is out of range.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class Run(keras.callbacks.Callback):
 
         Raises:
           KeyboardInterrupt, SystemExit: after a signal or a lost rank; see ``stopping.ending``.
-          AmpXlaError: the data or the checkpoint cannot be used, or training must stop.
+          AmpXlaError: model, data, checkpoint or ``Run`` cannot be used, or training must stop.
         """
         if self._loop:
             raise AmpXlaError(
@@ -249,14 +249,14 @@ class Run(keras.callbacks.Callback):
             )
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Put the rows of arrays in the epoch's order; start a new sum of losses."""
+        """Put arrays in the epoch's order; start a new sum of losses unless it is resumed."""
         self._feed.begin_epoch(self._seed, epoch)
         self._continued = self._step.skip > 0
         if not self._continued:
             self._losses = [0.0, 0]
 
     def _others_began(self, others: Sequence[Any], validation: Any) -> None:
-        """Restore the state of the other callbacks, after their ``on_train_begin``."""
+        """Restore callbacks, variables and random states, after all ``on_train_begin``."""
         data_read = [getattr(self._source, "sequence", None), validation]
         data_read = data_read if self._ranks.first else []  # other ranks may have other rows
         objects = description.objects(self.model, self._step, data_read)

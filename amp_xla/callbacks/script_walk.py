@@ -37,7 +37,7 @@ Slot = Tuple[Any, Any]  # a value, and a function that replaces it or None
 
 
 def setter(thing: Any, name: str) -> Any:
-    """Return a function that sets an attribute, or an item of a dictionary; None for a list."""
+    """Return a function that sets an attribute or a dictionary's item; None for a list or tuple."""
     if isinstance(thing, dict):
         return functools.partial(thing.__setitem__, name)
     fixed = isinstance(thing, (list, tuple, type(None)))
@@ -76,7 +76,7 @@ def walk(roots: Mapping[str, Any]) -> Tuple[Dict[str, Slot], Dict[str, Any]]:
                 if id(value) not in seen:
                     seen[id(value)] = full
                     queue.append((full, value))
-                # If another object is there later, a line names it: it cannot be created again.
+                # A warning names an object that is replaced: no checkpoint can create the new one.
                 fixed = isinstance(value, (type, types.FunctionType))
                 kind = value.__qualname__ if fixed else f"{type(value).__name__} {seen[id(value)]}"
                 slots[f"{full}.is"] = kind, None

@@ -30,7 +30,7 @@ _do_run = tf.Session._do_run
 
 
 def check(model: Any) -> None:
-    """Raise AmpXlaError unless ``Run`` can train a model; warn if small gradients will be lost."""
+    """Raise AmpXlaError unless ``Run`` can train a model; warn of unsuitable optimizers."""
     if getattr(model, "optimizer", None) is None:
         raise AmpXlaError("the model is not compiled; call model.compile before fit")
     if isinstance(getattr(model, "train_function", None), FitStep):
@@ -207,7 +207,7 @@ class FitStep:
             raise
         finally:
             self._feed.wait()
-        if scale is not None:  # Keras' decision is known by its effect: no growth, and a new count
+        if scale is not None:  # Keras skipped the step if its count is 0 and the scale did not grow
             fetched = self._fetched
             fetched["finite"] = fetched["good_steps"] > 0 or fetched["loss_scale"] > scale
             fetched["loss_scale"] = scale

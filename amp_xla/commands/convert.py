@@ -20,7 +20,7 @@ from amp_xla.models.weights import Shape
 from amp_xla.models.weights.pretrained import CONSTANTS, OPTIMIZER, TASKS, TOKENS, Pretrained
 from amp_xla.process import output, regular
 
-# Start of Google's names of the tensors of a head, or of the pooler
+# How Google's tensor names begin in a head, and in the pooler
 _HEAD = re.compile(r"(cls/\w+|discriminator_predictions|\w+/pooler)/")
 _BIAS = "cls/predictions/output_bias"
 _MOST = 3  # names to print
@@ -60,7 +60,7 @@ def main(argv: List[str]) -> int:
     family = opened.config["model_type"]
     transformer = encoders.build(opened.config, **encoders.HEADS[family])
     tensors = opened.take(_present(opened, encoders.tensors(transformer)), report=False)
-    unused: Any = None  # nothing computes
+    unused: Any = None  # the model is not run
     model = Exportable(
         opened.config, tensors, unused, unused, tokenizer, kind=kind_of(tensors),
         length=opened.config["max_position_embeddings"],

@@ -1,7 +1,7 @@
 """``amp-xla doctor``: check whether this machine can train with mixed precision and XLA.
 
 Each check prints what was found, why it matters and, if something is wrong, how to fix it. The exit
-code is 1 if training would fail, else 0.
+code is 1 if a check found an error, else 0.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
 
 
 def examine() -> List[Check]:
-    """Check the user's environment; return all results."""
+    """Check this machine and this environment; return all results."""
     seen = nvidia.look()
     checks = [*graphics(seen), *map(driver, seen.gpus[:1])]
     machine: Optional[Machine] = None

@@ -96,8 +96,7 @@ def _scores(run: Path, file: str, saved: SavedOptions) -> SampleScores:
     files, layout = files_of(checkpoint, recipe)
     if getattr(files, "multilabel", None) is not None:
         raise AmpXlaError(
-            f"{run} predicts several labels per text; evaluate --file scores only runs that "
-            f"predict one label per text"
+            f"{run} predicts several labels per text, which evaluate --file cannot score"
         )
     texts, wanted = files.examples(file, layout)
     for sample, text in enumerate(texts, 1):

@@ -51,17 +51,17 @@ class Config:
     accept_accuracy: bool = False
     """write int8 weights even if under 98% of the answers to the run's dev texts stay the same"""
     to: Optional[str] = None
-    """folder to write, which must not exist; none = export-FORMAT in the run folder"""
+    """folder to write, which must not exist; none = export-FORMAT[-DTYPE] in the run folder"""
     saved: SavedOptions = SavedOptions()
 
     def folder(self, parent: str, plain: bool = False) -> Path:
-        """Return ``--to``, or else ``export-FORMAT`` (``export`` if ``plain``) in ``parent``."""
+        """Return ``--to``, else ``export-FORMAT[-DTYPE]`` (``plain``: ``export``) in ``parent``."""
         if self.dtype == "int8" and self.format != "onnx":
             raise AmpXlaError(f"--dtype int8 excludes --format {self.format}; allowed: onnx")
         dtype = "" if self.dtype == "fp32" else f"-{self.dtype}"
         name = "export" if plain else f"export-{self.format}{dtype}"
         folder = Path(parent, name) if self.to is None else Path(self.to)
-        output.check_name(os.path.abspath(str(folder)))  # TensorFlow writes no other
+        output.check_name(os.path.abspath(str(folder)))  # TensorFlow needs UTF-8
         if os.path.lexists(str(folder)):
             raise AmpXlaError(f"{folder} exists already: remove it, or name another one with --to")
         regular.refuse_unwritable(folder.parent)

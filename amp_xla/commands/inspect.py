@@ -34,7 +34,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     config = parse(Config, own_words, "amp-xla inspect RECIPE")
     gpu = None if config.compiled is None else named(config.compiled, "--compiled")
     if gpu is not None:
-        compiler.program()  # errors before the model is built
+        compiler.program()  # its errors come before the model is built
         os.environ.setdefault("AMP_XLA_XLA", "on")  # models have other operations then
     model, batches, *_ = config.subject.open("inspect", words)
     from amp_xla.diagnose import compiled, inspect  # import TensorFlow: `open` has set precision

@@ -30,12 +30,12 @@ class SavedOptions:
     """The options for a checkpoint of a run, and for the file of its recipe."""
 
     checkpoint: Optional[str] = None
-    """name of a checkpoint in the run folder, e.g. step-00000200; none = the best"""
+    """checkpoint of the run: best, last or a name such as step-00000200; none = best, else last"""
     recipe: Optional[str] = None
     """path of the recipe's file, if you wrote it; none = the recipe of the run"""
 
     def load(self, run: str) -> Tuple[Checkpoint, Recipe]:
-        """Return checkpoint and recipe; raise AmpXlaError if this recipe did not train the run."""
+        """Return checkpoint and recipe; raise AmpXlaError if one is missing or of another run."""
         saved = find(Path(run), self.checkpoint)
         if saved.of_script:
             raise AmpXlaError(f"{run}: {OF_A_SCRIPT}")
@@ -59,8 +59,8 @@ class Config:
     run: str = "runs/classification/latest"
     """run folder, as printed at the end of training"""
     file: Optional[str] = None
-    """file with one text per line, or two separated by a tab; may be gzipped; none or - = standard
-    input"""
+    """file with one text per line, two separated by a tab, or the training file's columns; may be
+    gzipped; none or - = standard input"""
     json: bool = False
     """print one JSON object per line, with more fields, such as the probabilities of all labels"""
     query: Optional[str] = None
@@ -75,8 +75,8 @@ class Config:
 def main(argv: List[str]) -> int:
     """Print the recipe's answers: columns separated by tabs, or with ``--json`` JSON lines.
 
-    Line i of the output belongs to line i of the input; a blank line gives a blank line, or a JSON
-    object without an answer. Only ``--query`` changes the order: it sorts by score.
+    Output line i belongs to input line i, or to object i of a JSON array; a blank line gives a
+    blank line, or a JSON object without an answer. Only ``--query`` sorts the lines: by score.
     """
     config = parse(Config, argv, "amp-xla predict RUN FILE")
     output.require()
@@ -139,7 +139,7 @@ def _inputs(saved: Checkpoint, recipe: Recipe, config: Config) -> List[str]:
 
 
 def check_file(path: str) -> None:
-    """Raise AmpXlaError if a path cannot become a file; call this before a long computation."""
+    """Raise AmpXlaError or OSError if a path cannot be written; call before a long computation."""
     folder = Path(path).parent
     if not folder.is_dir() or Path(path).is_dir():
         problem = "it is a folder" if folder.is_dir() else f"there is no folder {folder}"
@@ -167,10 +167,10 @@ def _line(text: str, row: Row, as_json: bool) -> str:
 
 
 def lines_of(file: Optional[str]) -> List[str]:
-    """Return all lines of a file, or of standard input if ``file`` is None.
+    """Return all lines of a file, or of standard input if ``file`` is None or ``-``.
 
     Raises:
-      AmpXlaError: a line is not UTF-8 text.
+      AmpXlaError: the file cannot be read, or a line is not UTF-8 text.
     """
     path = "-" if file is None else file
     if path == "-" and sys.stdin is not None and sys.stdin.isatty():

@@ -34,7 +34,7 @@ from amp_xla.process.world import ENDS_WITH_STDIN, TRAINING
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 # After one rank has failed, the others are killed after this time.
 _GRACE_SECONDS = 12.0
-# The same before they train, when there is nothing to save.
+# The same after a signal before all ranks train, when there is nothing to save.
 _START_GRACE_SECONDS = 3.0
 _MOST_RANKS = 64
 _LAST_BYTES = 1 << 14  # of a rank's output, to find its error
@@ -53,7 +53,7 @@ class Config:
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
-    """Run the command; return the exit code of the first rank that failed by itself, else 0."""
+    """Run the command; return the exit code, see ``Launcher.wait``."""
     own, words = split_words(argv)
     config = parse(Config, own, "amp-xla ranks RECIPE")
     command = [*running("amp_xla"), "train", "--recipe", config.recipe, "--", *words]
@@ -129,7 +129,7 @@ class Rank:
 
     @property
     def stopped_by(self) -> Optional[int]:
-        """The signal that stopped the rank, from its exit code; None after a failure or SIGKILL."""
+        """The signal that stopped the rank, from its exit code (0 = SIGUSR1), or None."""
         numbers = (n for n, code in _STOPPED.items() if self.code in (code, 128 + n))
         return next(numbers, None)
 
@@ -214,7 +214,7 @@ class Launcher:
         return self._starting
 
     def wait(self) -> int:
-        """Wait for all ranks to end; return the exit code of the rank that failed first, else 0."""
+        """Wait for all ranks; return the code of a signal, first failure or lost rank, or 0."""
         try:
             while any(rank.code is None for rank in self.ranks):
                 if self._time_is_up():
@@ -260,7 +260,7 @@ class Launcher:
                 named = why.startswith("rank ")
                 place = "" if named else f"rank {rank.number} on {socket.gethostname()} "
                 note(f"error: {place}{why}")
-            if not rank.number and len(self.ranks) > 1:  # which would have named the checkpoint
+            if not rank.number and len(self.ranks) > 1:  # rank 0 did not name the checkpoint
                 line = self.ranks[1].last("stopping: ").rstrip()
                 if line:
                     note(line)

@@ -52,7 +52,7 @@ class Subject(NamedTuple):
     Attributes:
       batches: iterator of batches; None if a script returns no batch and ``--batch`` is not given.
       settings: the recipe's settings by name; empty for a script.
-      auto: what ``--xla auto`` would choose on a GPU; None if ``--xla`` is not auto.
+      auto: what ``--xla auto`` would choose on a GPU; None for a script or another ``--xla``.
     """
 
     model: Any
@@ -69,7 +69,7 @@ class SubjectOptions:
     """name of a recipe, path of its file, or my_script.py:build_model"""
     batch: Optional[str] = None
     """name of a batch in the script, or of a function that returns one; none = the batch that
-    build_model returns; inspect needs no batch: it assumes 32 rows of 128 tokens"""
+    build_model returns; without one, inspect and plan assume 32 rows of 128 tokens"""
     out: Optional[str] = None
     """folder for the JSON report; none = runs/<recipe>/<command>"""
 
@@ -86,8 +86,8 @@ class SubjectOptions:
           work: ``steps`` and ``gpus``, as in ``open_recipe``.
 
         Raises:
-          AmpXlaError: the recipe, script or batch does not exist; or ``--batch`` is given for a
-            recipe.
+          AmpXlaError: the recipe, script or batch does not exist; ``--batch`` is given for a
+            recipe; or the precision is not amp.
         """
         regular.refuse_unwritable(self._folder(command))
         note(f"building {self.recipe} ...")
@@ -121,7 +121,7 @@ def open_recipe(recipe: str, words: Sequence[str], steps: int = 0, gpus: int = 1
     ``--xla auto`` is decided for ``steps`` and ``gpus``; 0 steps = as many as in the recipe.
 
     Raises:
-      AmpXlaError: the recipe does not exist, or a flag in ``words`` sets another precision.
+      AmpXlaError: the recipe does not exist or has no ``--precision``, or ``words`` set another.
     """
     found = find_recipe(recipe)
     config = found.parse(words)
@@ -159,7 +159,7 @@ def feeds(job: Any) -> Iterator[List[Any]]:
 
 
 def longest(batches: Optional[Iterator[Any]]) -> Tuple[Optional[Sequence[Any]], float]:
-    """Return the largest of the first batches, and the ratio (mean size) / (largest size)."""
+    """Return the largest of the first batches, and (mean size) / (largest size); or None and 1."""
     if batches is None:
         note("no batch given: assuming 32 rows of 128 tokens")
         return None, 1.0
@@ -183,8 +183,8 @@ def open_script(script: ScriptFunction, words: Sequence[str], batch: Optional[st
       script: its ``name`` is that of a compiled Keras model, or of a function that returns model
         or (model, batch).
       words: ``sys.argv[1:]`` for the script.
-      batch: name of an object in the script: a batch as for ``fit``, several batches, or a function
-        that returns one of these.
+      batch: name of an object in the script: a batch as for ``fit``, an iterator or ``Sequence`` of
+        batches, or a function that returns one of these.
 
     Raises:
       AmpXlaError: the file or a name in it is missing, or a value has another type.

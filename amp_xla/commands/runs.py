@@ -76,7 +76,7 @@ def _groups(runs: Sequence[Record]) -> Iterator[str]:
 
 
 def _age(run: Record) -> float:
-    """Return the seconds since the last write to the run's log; 0 if the clocks disagree."""
+    """Return the age of the run's log, or of a folder without one, in seconds; at least 0."""
     log = run.path / "metrics.jsonl"
     return max(0.0, time.time() - (log if log.is_file() else run.path).lstat().st_mtime)
 

@@ -40,7 +40,7 @@ def main(argv: List[str]) -> int:
             print(printable(f"    {line}"))
     for path in sorted(folder.iterdir()):
         if path.name.startswith((durable.TEMPORARY, "damaged-")):
-            print(printable(f"{path.name}  unused leftover of an interrupted write"))
+            print(printable(f"{path.name}  no checkpoint: unfinished, half deleted or set aside"))
     if not whole:
         print("no checkpoint is whole: this run cannot be resumed")
     elif len(whole) < len(paths):

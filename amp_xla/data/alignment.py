@@ -47,8 +47,8 @@ class AlignedTexts(NamedTuple):
         """Return the first and last token of characters ``start`` to ``end``, and a problem.
 
         A token is given by its index; [CLS] is token 0. The problem is "" if the tokens are exactly
-        these characters. If the text has no such tokens, or they are cut off, the first index is
-        greater than the last.
+        these characters. If the text has no such tokens, or the last is cut off, the first index
+        is greater than the last.
         """
         starts, ends = self.starts[text], self.ends[text]
         first, last = bisect.bisect_right(ends, start), bisect.bisect_left(starts, end) - 1
@@ -73,8 +73,8 @@ class AlignedTexts(NamedTuple):
         )
 
 
-# Function (labels of each text, the texts, numbers of the names, reason -> words of what is missed)
-# that returns the targets of each text, and adds to the last argument.
+# Function (entities or triples of each text, the texts, label -> number, reason -> words of what is
+# missed). It returns the targets of each text, and adds to the last argument.
 Find = Callable[[List[List[Any]], AlignedTexts, Dict[str, int], Dict[str, List[str]]], List[Any]]
 
 

@@ -32,7 +32,7 @@ class BatchOptions:
     max_length: Annotated[int, within(3, 2**16)] = 96
     """maximum tokens per sample; longer ones are cut; activation memory grows with its square"""
     shapes: Annotated[int, within(1, 2**10)] = 4
-    """number of different batch lengths; each is one XLA compilation; 1 = fixed length"""
+    """maximum number of batch lengths; each is one XLA compilation; 1 = fixed length"""
 
     stride = 0  # a field of ``WindowOptions``
 
@@ -61,7 +61,7 @@ class Labelled(NamedTuple):
       labels: ``Labels``, or a ``Scale`` if labels are numbers to predict; None without labels.
       batches, dev_batches: both in the same shapes; only ``batches`` have token dropout.
       description: text to print when a run starts, with warnings.
-      ids: label of each training text, int [texts]; multi-label: 0 or 1, [texts, labels].
+      ids: ``label_ids`` of the training texts, see ``Batches``; None if the task needs none.
       aligned: the dev texts as ``AlignedTexts``; None if the task needs no positions.
     """
 
@@ -153,7 +153,7 @@ class Preparation(NamedTuple):
         )  # fmt: skip
 
     def _most_windows(self, encoded: Sequence[Encoded], parts: Sequence[Dataset]) -> int:
-        """Return the maximum number of windows of a text (0 = none); raise if it is too large."""
+        """Return the most windows of a text (0 = none); raise if a group exceeds a micro-batch."""
         most, limit = 0, self.micro_batch
         group = self.windows[1] if self.windows else 0
         if group > limit:
@@ -200,7 +200,7 @@ class Preparation(NamedTuple):
         return batches, batches.like(encoded[1], answers[1])
 
     def _lost(self, encoded: Encoded) -> str:
-        """Return a line about training texts that are cut; empty if none is."""
+        """Return a line about training texts that are cut; empty if none is, or with windows."""
         lost = np.zeros(1, np.int64) if encoded.lost is None else encoded.lost
         cut, length = np.count_nonzero(lost), self.options.max_length
         if not cut or self.options.stride:
@@ -250,7 +250,7 @@ def token_dropout(batches: Any, rate: float, tokenizer: Tokenizer, seed: int = 0
 
     Args:
       rate: share of the tokens, 0 <= rate < 1.
-      tokenizer: the tokenizer of ``batches``; its special tokens are never hidden.
+      tokenizer: the tokenizer of ``batches``; its [PAD], [CLS] and [SEP] are never hidden.
     """
     special = [tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id]
 

@@ -56,7 +56,7 @@ def compiled(model: Any, gpu: Any, batch: Optional[Sequence[Any]] = None) -> Com
 
     Raises:
       PassFailedError, UnsupportedError: as for ``inspect``.
-      UnsupportedError: XLA cannot compile the step, or TensorFlow is not 2.17.
+      UnsupportedError: XLA cannot compile the step, TensorFlow is not 2.17, or g++ is missing.
     """
     training = training_graph.view(model)
     feeds, origins = training.feed_shapes(batch), NodeOrigins(training)

@@ -49,7 +49,7 @@ class Finding(JsonReport):
       float32_too: float32 fails on this batch too, so mixed precision is not the cause.
       float32_loss, half_loss: losses of the two replays.
       loss_scale: loss scale of the failed step.
-      remedies: commands and environment lines to copy, the best first.
+      remedies: advice, with flags or environment variables to copy, the best first.
     """
 
     node: str
@@ -103,8 +103,8 @@ def remedies(
         return (_lower_scale(finding),)
     if finding.float32_too:
         return (
-            "look at the batch (saved next to this report) for NaN, empty rows or labels out of "
-            "range; lower the learning rate, or lengthen the warm-up; clip gradients",
+            "look at the batch for NaN, empty rows or labels out of range; lower the learning "
+            "rate, or lengthen the warm-up; clip gradients",
         )
     version = backend.bert4keras_version()
     old, text = version < backend.SAFE_MASKS, ".".join(map(str, version))

@@ -105,7 +105,7 @@ class GraphCopies(contextlib.AbstractContextManager):
             if node.op in ("Enter", "RefEnter"):  # two loops must not share a frame
                 frame = node.attr["frame_name"].s.decode()
                 node.attr["frame_name"].s = f"{prefix}/{frame}".encode()
-            # The pass placed nodes on the devices of the virtual machine.
+            # The training graph may place nodes on a GPU.
             node.device = ""
             node.attr.pop("_class", None)
         # A copy that does not use a placeholder has no such node.
@@ -176,8 +176,8 @@ class PairedReplay(GraphCopies):
     """Three copies of a training graph. ``fp32`` and ``amp`` train, with separate variables.
 
     The copy ``check`` computes gradients in float32 with the variables of ``amp``. These two copies
-    have the same weights, so their gradients differ by rounding alone. ``records`` are
-    the ranges of the half tensors of ``amp``, over all calls of ``examine``.
+    have the same weights, so their gradients differ by rounding alone. ``records`` are the ranges
+    of tensors that ``amp`` rounds to half, before rounding, over all calls of ``examine``.
     """
 
     def __init__(self, training: TrainingGraph) -> None:
@@ -204,7 +204,7 @@ class PairedReplay(GraphCopies):
                 )
 
     def train(self, copy: str, batch: Sequence[Any], step: int) -> Tuple[float, bool]:
-        """Run one training step; return the loss, and whether loss and gradients are finite."""
+        """Run a training step; return the loss, and whether it and checked gradients are finite."""
         training, names = self.training, [f"{copy}/{self.training.loss}:0"]
         names += [f"{copy}/{training.finite}:0"] if training.finite else []
         names += [f"{copy}/{name}" for name in training.train]

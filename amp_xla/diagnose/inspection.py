@@ -39,7 +39,7 @@ def inspect(model: Any, batch: Optional[Sequence[Any]] = None) -> Report:
 
     Raises:
       PassFailedError: the pass failed, was skipped or converted nothing; the message says why.
-      UnsupportedError: the model is not compiled.
+      UnsupportedError: the model is not compiled, or ``batch`` does not fit it.
     """
     training = training_graph.view(model)
     feed_shapes = training.feed_shapes(batch)

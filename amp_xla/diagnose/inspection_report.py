@@ -44,7 +44,7 @@ class BlockerReport:
     """An op type that keeps nodes in float32, in the ``forward`` or ``backward`` phase.
 
     Attributes:
-      reason: one of ``_REASONS``.
+      reason: a key of ``_REASONS``.
       nodes: number of nodes that ops of this type keep in float32, the ops' own nodes included.
       float32_bytes, layers: bytes of the results of these nodes, and the nodes' layers.
       source: line of code that created an example of this op.
@@ -61,10 +61,10 @@ class BlockerReport:
 
 @dataclasses.dataclass(frozen=True)
 class Misfit:
-    """A constant with an element, ``value``, that changes when it is rounded to half.
+    """A constant with an element, ``value``, that rounding to half makes infinite or 0.
 
-    ``problem`` is ``overflows`` (it becomes infinite) or ``vanishes`` (it becomes 0); ``half`` is
-    whether it is rounded to half before a node computes with it.
+    ``problem`` is ``overflows`` (infinite) or ``vanishes`` (0). ``half`` is whether the constant is
+    rounded to half before a node computes with it.
     """
 
     layer: str
@@ -138,7 +138,7 @@ def _layers(report: Report) -> str:
     note = (
         "5/6: 5 of 6 nodes run in float16; backward: matrix products of the backward pass;\n"
         "matmul, softmax, other: the forward pass; stays: bytes of the results that stay in\n"
-        "float32, in both passes; by: the op that keeps most of these bytes in float32"
+        "float32, in both passes; by: the op that keeps most in float32 (forward, else backward)"
     )
     return columns([header, *rows]) + "\n" + note
 

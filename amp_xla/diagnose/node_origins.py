@@ -20,7 +20,7 @@ _FORMULAS = re.compile(r"/bert4keras/|/amp_xla/models/derivatives")
 
 
 class Origin(NamedTuple):
-    """``phase`` is ``forward``, ``backward`` or ``update``; ``layer`` a Keras layer's name."""
+    """``phase``: ``forward``, ``backward`` or ``update``; ``layer``: a Keras layer, or OUTSIDE."""
 
     layer: str
     phase: str
@@ -38,7 +38,7 @@ class NodeOrigins:
         self._layers: Mapping[str, Any] = training.layers
 
     def original(self, name: str) -> str:
-        """Return the node of the training graph that a rewritten graph's node comes from."""
+        """Return the training graph's node that a rewritten node comes from; '' = unknown."""
         name = re.sub("^(ConstantFolding|ArithmeticOptimizer)/", "", cast_source(name))
         while name and name not in self._operations:
             shorter = re.sub(r"(_recip|-folded-\d+|-bcastargs-\d+|_matshapes-\d+)$", "", name)
@@ -81,9 +81,9 @@ class NodeOrigins:
     def source(self, name: str) -> str:
         """Return the line of the model's code that made a node; empty if unknown.
 
-        It is a line of bert4keras, or else of the nearest caller outside TensorFlow and Keras, e.g.
-        ``bert4keras/layers.py:734 in call: mean = ...``. For a gradient it is the line of the
-        differentiated operation.
+        It is a line of bert4keras or ``models/derivatives.py``, or else of the nearest caller
+        outside TensorFlow and Keras, e.g. ``bert4keras/layers.py:734 in call: mean = ...``. For a
+        gradient it is the line of the differentiated operation.
         """
         operation = self._operations.get(self.original(name))
         # Gradients refer to the operation that they differentiate.

@@ -131,7 +131,7 @@ def replay(
     step: int,
     scale: Optional[float] = None,
 ) -> Optional[Finding]:
-    """Replay one batch; return its first non-finite node, None if everything was finite.
+    """Replay one batch; return its first non-finite node, None if loss and gradients are finite.
 
     Args:
       rewritten: result of ``rewrite``; None if the pass did not run: the graph is replayed as it

@@ -123,11 +123,11 @@ def rehearse(
     Args:
       model: a compiled Keras model, a ``Job`` or a ``TrainStep``; its weights initialized.
       batches: one batch per step, as for ``inspect``.
-      steps: number of steps; fewer are done if mixed precision is not finite.
+      steps: number of steps; fewer if ``batches`` end, or mixed precision is not finite.
       on_step: called with each finished step.
 
     Raises:
-      PassFailedError, UnsupportedError: as for ``inspect``.
+      AmpXlaError: no step was done. PassFailedError, UnsupportedError: as for ``inspect``.
     """
     training = training_graph.view(model)
     values, origins = training.values(), NodeOrigins(training)

@@ -42,7 +42,7 @@ Build = Callable[[Optional[str]], Parts]  # builds a model; see ``with_weights``
 
 
 class Serving(NamedTuple):
-    """A graph whose weights are constants, and its inputs (int32 [B, L]) and outputs by name."""
+    """A graph whose weights are constants; inputs (ids are int32 [B, L]) and outputs by name."""
 
     graph: Any
     inputs: Dict[str, Any]

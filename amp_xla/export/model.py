@@ -107,7 +107,7 @@ def random_tokens(
 
 
 def compare(expected: np.ndarray, answers: np.ndarray, dtype: str) -> float:
-    """Return the largest difference between the run's outputs and the export's.
+    """Return the largest difference of the export's outputs from the run's, relative above 1.
 
     Raises:
       AmpXlaError: they differ by more than ``TOLERANCE``.
@@ -127,7 +127,7 @@ def compare(expected: np.ndarray, answers: np.ndarray, dtype: str) -> float:
 
 
 def comparable(outputs: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Return a model's outputs as one array to compare; logits and scores become probabilities."""
+    """Return a model's outputs as one array; lone logits or scores become probabilities."""
     if "probabilities" in outputs:
         return outputs["probabilities"]
     if len(outputs) > 1:

@@ -37,7 +37,7 @@ _OWN_HEADS = {
 }  # fmt: skip
 
 _POINTER = "bert4keras' {2}({3.heads}, {3.head_size}, RoPE={3.RoPE}) of the {0}"
-# Class of a layer -> formula of: that of its input, its name, class and object
+# Class of a layer -> its formula; {0}: its input's formula; {1}, {2}, {3}: its name, class, object
 _FORMULAS = {
     "Dropout": "{0}", "GlobalAveragePooling1D": "mean of the {0} but padding",
     "Dense": "({0}) @ {1}.weight.T + {1}.bias", "GlobalPointer": _POINTER,
@@ -79,12 +79,12 @@ def load(model: Any, weights: str, built: Sequence[Any], module: Any) -> None:
     """Load a model's weights from a file or a checkpoint.
 
     Args:
-      weights: path of a file of ``save_weights``, or of a checkpoint of bert4keras or of a run.
+      weights: path of a ``save_weights`` file, a bert4keras checkpoint or a run's checkpoint.
       built: what ``recorded`` collected.
       module: the script, for messages.
 
     Raises:
-      AmpXlaError: there is no such file, or it does not fit the model.
+      AmpXlaError: there is no such file, or it is damaged or does not fit the model.
     """
     path = Path(weights)
     if (path / STATE).is_file():
@@ -92,7 +92,7 @@ def load(model: Any, weights: str, built: Sequence[Any], module: Any) -> None:
         if wrong:
             raise AmpXlaError(f"{path} is damaged: {wrong[0]}")
         checkpoint = Checkpoint(path)
-        # The tensors have all models that the process had built.
+        # The tensors are those of all models that the process had built.
         trained = set(checkpoint.state.get("fit", {}).get("weights") or checkpoint.tensors())
         if renumbered(trained, model):
             raise CheckpointError(f"{path} {_other_numbers(trained, model, module)}")
@@ -145,7 +145,7 @@ def exportable(
     """Return a script's model, with its weights loaded.
 
     Args:
-      batch: batch of the script, as for ``fit``; None = draw token ids.
+      batch: batch of the script, as for ``fit``; None, or ``bert`` = draw token ids.
       built: what ``recorded`` collected.
       bert: whether the format stores only the encoder, and describes other layers by a formula.
 

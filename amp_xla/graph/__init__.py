@@ -1,1 +1,1 @@
-"""Reading and optimizing GraphDefs: nodes, shapes, FLOPs, grappler passes, what was executed."""
+"""Graphs read and rewritten: shapes, FLOPs, counts, virtual GPU, recomputation, XLA's compiler."""

@@ -2,7 +2,7 @@
 
 The HLO contains the forward pass, the backward pass and the test whether gradients are finite, for
 one batch shape. The update is left out, because XLA compiles it as a separate program if a step may
-be skipped. The sums of accumulated gradients are left out, too.
+be skipped. If gradients are accumulated, their sums and the test are left out, too.
 """
 
 from __future__ import annotations

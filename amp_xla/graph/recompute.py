@@ -87,7 +87,7 @@ class _Layer:
         self.reads = sorted(reads, key=lambda read: (order[read[0]], read[1]))
 
     def start(self, above: Collection[Any]) -> Optional[Any]:
-        """Return the first gradient that this layer's backward pass reads from ``above``.
+        """Return the first gradient that this layer's backward pass reads from ``above``, or None.
 
         ``above``: operations of the backward pass of the layer above.
         """

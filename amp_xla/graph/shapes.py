@@ -49,7 +49,7 @@ def _shape(proto: Any) -> Shape:
 
 
 def _with_known_inputs(graph_def: Any, placeholders: Mapping[str, Sequence[int]]) -> Any:
-    """Return a copy of the graph in which each placeholder has a default value of its shape.
+    """Return a copy of the graph in which each placeholder of known shape has a default value.
 
     Shape inference ignores the shape of a placeholder without a default value. A constant in place
     of the placeholder would not do: all nodes that depend on it would be folded.

@@ -104,10 +104,10 @@ class TrainingGraph:
     def export(self, fetches: Sequence[str], repeatable: bool = True) -> Any:
         """Return the GraphDef that computes ``fetches``, by default with repeatable random numbers.
 
-        ``repeatable``: random numbers depend only on the operation's name and on the step fed to
-        ``DROPOUT_STEP``, so that two copies draw the same dropout masks. The constant d loss / d
-        loss = 1, with which the backward pass starts, becomes the placeholder ``GRADIENT_SEED``;
-        its value scales all gradients.
+        The constant d loss / d loss = 1, with which the backward pass starts, becomes the
+        placeholder ``GRADIENT_SEED``, whose value scales all gradients. ``repeatable``: random
+        numbers depend only on the operation's name and on the step fed to ``DROPOUT_STEP``, so that
+        two copies draw the same dropout masks.
         """
         # Leaves out everything that the fetches do not need, such as evaluation graphs.
         graph_def = tf.graph_util.extract_sub_graph(self.graph.as_graph_def(), list(fetches))

@@ -55,8 +55,8 @@ def rewrite(training: Any, fetches: Sequence[str], repeatable: bool = True) -> R
 
     Args:
       training: the ``TrainingGraph``.
-      repeatable: see ``TrainingGraph.export``.
       fetches: names of the operations that a step runs; they keep their dtype.
+      repeatable: see ``TrainingGraph.export``.
 
     Raises:
       PassFailedError: with the reason that the pass logged.
@@ -103,8 +103,8 @@ def _run_worker(folder: Path) -> str:
 def _lists_of_nvidia() -> Dict[str, str]:
     """Return environment variables that make stock TensorFlow 1.15's pass use NVIDIA's lists.
 
-    If the user's own environment variables put an op on another list, it stays there. In NVIDIA's
-    lists Softmax, LogSoftmax, Log and Log1p are gray instead of black, and Einsum is white. Source:
+    In NVIDIA's lists Softmax, LogSoftmax, Log and Log1p are gray instead of black, and Einsum is
+    white. A user's variable that does the opposite to an op of the same list wins. Source:
     ``auto_mixed_precision_lists.h`` of NVIDIA/tensorflow, branch r1.15.5+nv23.03.
     """
     if backend.kind() != "tf1" or backend.is_fork():

@@ -24,7 +24,7 @@ Batch = Dict[str, jax.Array]
 
 
 class State(NamedTuple):
-    """Content of a checkpoint: float32 parameters, Optax' state, the loss scale of the next step.
+    """Content of a checkpoint: parameters, Optax' state, the loss scale of the next step.
 
     ``step`` counts all steps, ``applied`` those whose update was applied; both are int32.
     """

@@ -1,1 +1,1 @@
-"""Encoders and heads, language models, packed rows, dropout and losses."""
+"""Encoders, language models, packed rows, attention, dropout, losses, pretrained weights."""

@@ -52,7 +52,7 @@ def transformer(
 
     Args:
       bert: folder of pretrained weights; None = an untrained model.
-      config: content of a ``bert_config.json``. With ``bert``, only its dropout rates are used.
+      config: content of a ``bert_config.json``; with ``bert``, only dropout and vocab_size count.
       length: maximum number of tokens per sequence.
       weights: False = read only the configuration from ``bert``.
       extend: function from bert4keras' model class to a subclass, which is built instead.
@@ -243,7 +243,7 @@ def pointer(kind: str, heads: int, name: str, spans: bool = True, bias: float = 
     Args:
       kind: ``GlobalPointer`` or ``EfficientGlobalPointer``.
       heads: number of planes of scores, each [L, L].
-      spans: a pair is the first and last token of a span; False = any two tokens.
+      spans: a pair is the first and last token of a span; False = any two tokens, without RoPE.
       bias: initial value of the scores; needs an ``EfficientGlobalPointer``.
     """
 

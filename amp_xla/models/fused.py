@@ -50,7 +50,7 @@ def unfit(needed: str, found: Any) -> UnsupportedError:
 def install(shapes: Sequence[Tuple[int, int]]) -> None:
     """Use cuDNN in all attention layers that are built for training in the current graph.
 
-    ``shapes`` are (rows, length) of the batches. Raises UnsupportedError if cuDNN cannot take them.
+    Raises UnsupportedError on TensorFlow 1.15, or if cuDNN cannot take ``shapes``, (rows, length).
     """
     if backend.kind() == "tf1":
         raise unfit("TensorFlow 2", backend.tensorflow().__version__)

@@ -88,7 +88,7 @@ def classification(
         each class, [..., classes]; then accuracy is the share of samples with all labels right.
       logits, smoothing: as for ``cross_entropy``.
       weights: float32 [B] or [B, S], 1 for samples and 0 for padding.
-      class_weights: factor of the loss for each class; None = 1.
+      class_weights: factor of the loss for each class, if samples have one label; None = 1.
     """
     labels = tf.cast(labels, tf.int32)
     if several(labels, logits):

@@ -11,8 +11,8 @@ from amp_xla.config import MAY_CHANGE, within
 from amp_xla.errors import SettingsError
 from amp_xla.models.weights import pretrained
 
-# The vector of a text: the mean of its tokens' vectors, the vector of the first token ([CLS]), or
-# that through the dense layer which the family's classifier in transformers has (BERT's pooler).
+# The vector of a text: the mean of its tokens' vectors; the vector of the first token ([CLS]); or
+# this vector after the dense layer that transformers' classifiers have (BERT's pooler).
 Pooling = Literal["mean", "cls", "pooler"]
 HEAD = 64  # size of an attention head
 POSITIONS = 512  # minimum number of position embeddings in a new model
@@ -113,9 +113,9 @@ class EncoderOptions:
     ) -> Any:
         """Build a Keras model: token and segment ids, int [B, L] -> logits, float32 [B, classes].
 
-        ``max_length`` and ``weights`` are as for ``encoders.transformer``. ``slots`` is the
-        number of texts per packed row; if it is above 1, the model has two more inputs, and logits
-        are [B, slots, classes].
+        ``max_length`` and ``weights`` are ``length`` and ``weights`` of ``encoders.transformer``.
+        ``slots`` is the number of texts per packed row; if it is above 1, the model has two more
+        inputs, and logits are [B, slots, classes].
         """
         from amp_xla.models import encoders, packed
 

@@ -37,8 +37,8 @@ def start_horovod(place: World) -> Any:
     Choose this rank's GPU, unless a script has initialized Horovod and chosen a GPU itself.
 
     Raises:
-      AmpXlaError: Horovod is missing, its ranks differ from the launcher's, or other hosts cannot
-        reach this host by its name.
+      AmpXlaError: Horovod is missing, its ranks differ from the launcher's or have not all started,
+        this host has fewer GPUs than ranks, or other hosts cannot reach it by its name.
     """
     _check_name(place, os.environ)
     try:
@@ -65,7 +65,7 @@ def start_horovod(place: World) -> Any:
 
 
 def _check_name(place: World, environ: Mapping[str, str]) -> None:
-    """Raise AmpXlaError if there are several hosts and this one's name has a loopback address.
+    """Raise AmpXlaError if there are other hosts and this one's name has a loopback or no address.
 
     Gloo listens on the address of the host's name, so other hosts would wait for minutes. Debian's
     installer gives the name such an address, 127.0.1.1, in /etc/hosts.
@@ -149,12 +149,12 @@ def check_clipping(
 
 
 def _replica() -> Optional[Any]:
-    """Return the context of the current replica of a strategy; None outside strategies."""
+    """Return the context of the current replica of a strategy; None outside replicas."""
     return tf.distribute.get_replica_context() if tf.distribute.has_strategy() else None
 
 
 def replica_index() -> int:
-    """Return the number of the current replica; 0 outside strategies."""
+    """Return the number of the current replica; 0 outside replicas."""
     context = _replica()
     number = getattr(context, "replica_id_in_sync_group", 0)
     return number if isinstance(number, int) else 0
@@ -223,12 +223,12 @@ class Reduction:
     The gradient of each rank is its share of the mean over the global batch. So the sum over ranks
     equals the gradient of a single process, for any number of ranks.
 
-    With ``fp16`` the ranks send scaled gradients, because an unscaled gradient of 1e-7 would
-    underflow in float16; the sum is unscaled in float32.
+    With ``fp16`` the ranks send dense gradients scaled, because an unscaled gradient of 1e-8 would
+    be 0 in float16; the sum is unscaled in float32.
 
     Args:
       hvd: ``horovod.tensorflow``, initialized.
-      compression: ``none`` (float32) or ``fp16`` between ranks.
+      compression: ``none`` (float32) or ``fp16`` between ranks; sparse gradients stay float32.
       mean: return means over ranks; for gradients that are means over each rank's batch.
     """
 

@@ -1,6 +1,6 @@
-"""Handles dtypes, arrays and trees of NumPy, JAX and TensorFlow; imports only NumPy.
+"""Handles dtypes, arrays and trees of NumPy, JAX and TensorFlow; imports neither of the last two.
 
-JAX and TensorFlow are taken from ``sys.modules``, if a caller passes their objects.
+JAX and TensorFlow are taken from ``sys.modules``, if other code has imported them.
 """
 
 from __future__ import annotations

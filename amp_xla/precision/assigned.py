@@ -28,7 +28,7 @@ def forwarded(build: Callable[[], List[Any]]) -> List[Any]:
     only if XLA compiles a v1 graph and no ``tf.distribute`` strategy is in scope. A read after an
     assignment is replaced by the assigned value. Constants and other reads no longer wait for
     assignments. Several reads of one variable become one. Nothing is changed if a variable is
-    assigned more than once, or is read after its assignment within a nested conditional.
+    assigned more than once, or a read after its assignment is of rows or in a nested conditional.
     """
     if not (in_v1_graph() and configuring.compiles()) or tf.distribute.has_strategy():
         return build()
@@ -58,7 +58,7 @@ def forwarded(build: Callable[[], List[Any]]) -> List[Any]:
     begin = []
     if branch is not None:
         begin = [branch.pivot.op]
-        # TensorFlow uses a copy of the condition elsewhere; to XLA they are two conditions.
+        # The other Switches test a copy of the condition, which XLA takes for another condition.
         begin[0].inputs[0].op._update_input(1, branch.pred)
     here = [op for op in built if op in inside and op._get_control_flow_context() is branch]
     changing = set(change_of.values()).intersection(here)

@@ -100,7 +100,7 @@ class Inner:
 
     def clip(self, pairs: Pairs) -> Pairs:
         """Clip unscaled gradients by the optimizer's own limits; the result is not cast yet."""
-        clip = getattr(type(self.optimizer), self.clipping, None)  # another replica may apply now
+        clip = getattr(type(self.optimizer), self.clipping, None)  # ``apply`` hides the instance's
         if clip is not None:
             return list(clip(self.optimizer, pairs))
         clips = self.clips
@@ -244,7 +244,7 @@ def _takes(optimizer: Any, argument: str) -> bool:
 
 
 def is_keras_own(optimizer: Any, method: str) -> bool:
-    """Return whether Keras, not a wrapper such as Horovod's, defines a method of an optimizer."""
+    """Return False if a wrapper such as Horovod's, not Keras, defines a method of an optimizer."""
     owner = _owner(optimizer, method)
     return owner is None or _is_of_keras(owner)
 

@@ -199,7 +199,7 @@ def from_spec(spec: Any) -> Any:
         of its method ``spec()``, a number, ``"dynamic"``, or None for no scaling.
 
     Raises:
-      ValueError: ``spec`` is none of these.
+      ValueError, TypeError: ``spec`` is none of these.
     """
     if isinstance(spec, _LossScale):
         return spec

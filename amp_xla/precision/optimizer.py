@@ -67,7 +67,7 @@ class LossScaleOptimizer(OptimizerFacade):
       recompute: compute bert4keras' transformer layers again in the backward pass, in v1 graphs;
         see ``amp_xla.graph.recompute``.
       warn_after: number of successive skipped steps at the minimum scale before a warning; 0 turns
-        off all warnings. ``tf.function(jit_compile=True)`` never warns.
+        off all warnings of skipped steps. ``tf.function(jit_compile=True)`` never gives them.
       applied_steps: int64 variable that counts applied steps; None creates it.
       name: prefix of variable names.
 
@@ -84,8 +84,8 @@ class LossScaleOptimizer(OptimizerFacade):
 
     Raises:
       TypeError: ``inner`` is not an optimizer.
-      ValueError: ``inner`` already scales the loss or accumulates gradients, or a value is out of
-        range.
+      UnsupportedError: ``inner`` is one of Keras' newer optimizers, in graph mode.
+      ValueError: it scales the loss or accumulates gradients already, or a value is out of range.
     """
 
     counts_skipped = False  # whether skipped steps advance ``inner.iterations``, as in Keras
@@ -221,7 +221,7 @@ class LossScaleOptimizer(OptimizerFacade):
 
         Args:
           loss: unscaled loss: a tensor in a graph or with ``tape``; otherwise a function.
-          var_list: variables; None means the graph's trainable variables.
+          var_list: variables; None means the graph's trainable ones, or all that the tape watched.
           grad_loss: gradient with respect to the loss, unscaled.
           tape: a ``tf.GradientTape`` that has recorded a loss tensor.
 
@@ -276,11 +276,11 @@ class LossScaleOptimizer(OptimizerFacade):
             not be summed over replicas.
 
         Returns:
-          In a v1 graph the operation; in tf.function and eagerly the decision, a boolean scalar
-          tensor.
+          In a v1 graph the operation; elsewhere the decision, a boolean scalar tensor.
 
         Raises:
-          ValueError: all gradients are None.
+          ValueError: all gradients are None, or the strategy in scope excludes ``accumulate``.
+          RuntimeError: a second call in one step, with ``accumulate``.
         """
         aggregate = experimental_aggregate_gradients
         with apart() as updates, tf.name_scope(name or self.name):
@@ -300,7 +300,7 @@ class LossScaleOptimizer(OptimizerFacade):
             several = step.scaled or bool(step.unscaled)
             if not several:
                 self._steps.close()
-            updates = [] if step.finite is not None else updates  # with the first group
+            updates = [] if step.finite is not None else updates  # they go with the first group
             if self.window is not None:
                 self._accumulate(step, pairs, global_step, aggregate)
                 operation = tf.group(step.finite, self.gradient_norm)

@@ -137,7 +137,7 @@ def full_precision(function: Callable[..., Any], output_dtype: Any = None) -> Ca
 
     Args:
       function: any callable on arrays or tensors, e.g. a softmax.
-      output_dtype: dtype of its result; None leaves float32.
+      output_dtype: dtype of its floating results; None leaves them as they are.
     """
     name = None if output_dtype is None else canonical(output_dtype)
 

@@ -140,7 +140,7 @@ class Steps:
         self._stored("_amp_xla_steps").pop((self, agreement.replica_index()), None)
 
     def _stored(self, name: str) -> Dict[Any, Any]:
-        """Return a dictionary stored on the graph, so that it is freed with the graph."""
+        """Return a dictionary stored on the graph, to be freed with it; eagerly, on this object."""
         owner = self if tf.executing_eagerly() else tf.get_default_graph()
         if not hasattr(owner, name):
             setattr(owner, name, {})
@@ -167,7 +167,7 @@ class Steps:
                 "get_unscaled_gradients got a gradient that this step has already unscaled; "
                 "unscale each gradient once, or start the next step with get_scaled_loss"
             )
-        if not step.scaled:  # the user scales the loss, so that only this call starts a step
+        if not step.scaled:  # the user scales the loss, so the step starts here
             step = self.next()
         unscaled = self.state.at(step.scale).unscale(arrays.map_floats(arrays.widen, list(grads)))
         step.unscaled += tf.nest.flatten(unscaled)
@@ -311,7 +311,7 @@ def clip(parts: Parts, norm: Any, limit: Optional[float]) -> Parts:
     Args:
       parts: optimizers and their pairs of (unscaled gradient, variable).
       norm: the global norm of all gradients; not used without ``limit``.
-      limit: the largest allowed norm; None leaves gradients as they are.
+      limit: the largest allowed norm; None leaves only the optimizers' own limits.
 
     Returns:
       The same parts with gradients in their variables' dtypes.

@@ -177,9 +177,9 @@ class Window:
         self.steps = loss_scale.whole_number("accumulate", steps, 1, "micro-batches")
         self._prefix = name
         self._sums: Dict[int, Tuple[Any, Any]] = {}  # id of a variable -> it and its sum
-        self._kept: Dict[int, Tuple[Any, Any]] = {}  # and its value before the window
+        self._kept: Dict[int, Tuple[Any, Any]] = {}  # it and its value before the window
         # Kinds of micro-batches, by the ids of the variables that get a gradient: the variables and
-        # whether a tf.function has it. If there are several: how often each ran in this window.
+        # whether a tf.function has it. Then how often each ran; empty if a v1 graph has one kind.
         self._kinds: Dict[Tuple[int, ...], Tuple[List[Any], bool]] = {}
         self._runs: List[Any] = []
         self._built: List[Tuple[Callable[[], Any], Any]] = []  # in a v1 graph, with the results

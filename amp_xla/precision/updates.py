@@ -60,7 +60,7 @@ def if_applied(
     is skipped, it restores their variables.
 
     Args:
-      updates: operations, tensors or pairs (variable, value) of Keras.
+      updates: operations or tensors. Keras' pairs (variable, value) are returned unchanged.
       finite: the step's decision, a boolean scalar.
       pairs: gradients and variables. If the gradients need the result of an update, it also runs
         in skipped steps; a warning names its variables.
@@ -102,9 +102,9 @@ def if_applied(
 
 @contextlib.contextmanager
 def apart() -> Iterator[List[Any]]:
-    """Yield the update operations of layers, and keep new operations from waiting for them.
+    """Take the updates of layers out of the control dependencies in scope, and yield them.
 
-    Such updates are moving averages of BatchNormalization. The block creates the operations.
+    Operations of the block do not wait for these updates, e.g. BatchNormalization's averages.
     """
     graph, updates = tf.get_default_graph(), []
     waits = list(graph._current_control_dependencies()) if in_v1_graph() else []

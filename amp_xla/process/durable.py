@@ -1,7 +1,7 @@
 """File operations that survive a kill or a power cut: complete, or as if never started.
 
-They change files through this module's ``os``, so that a test can stop the process before and after
-each call.
+Except ``rmtree``, they change files through this module's ``os``, so that a test can stop the
+process before and after each call.
 """
 
 from __future__ import annotations

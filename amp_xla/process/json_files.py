@@ -1,7 +1,7 @@
 """Encodes, decodes and reads JSON files; reading checks size, depth, types and ranges.
 
 A run folder, prepared text or weights may come from an untrusted source, so their content is data
-only, and each field is checked before it is used. ``read`` reads all such files.
+only, and each field is checked before it is used, by ``read``, ``decode`` or ``require``.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ def encode(value: Any) -> bytes:
 def decode(data: bytes, kind: Kind = dict) -> Any:
     """Return the value in ``data``: a JSON object, or another ``kind`` such as a list.
 
-    Whole numbers beyond 64 bits become floats, so ``require`` refuses them where a whole number is
-    needed. For example, transformers writes 10^30 as ``model_max_length`` for "no limit".
+    Whole numbers of 20 or more characters become floats, so ``require`` refuses them where a whole
+    number is needed. For example, transformers writes 10^30 as ``model_max_length`` for "no limit".
 
     Raises:
-      ValueError: the value is of another kind, nested too deep, or a number beyond float's range.
+      ValueError: the data are no UTF-8 JSON, of another kind, too deep, or beyond float's range.
     """
     try:
         value = json.loads(data.decode("utf-8-sig"), parse_int=_number, parse_float=_number)
@@ -82,7 +82,7 @@ def read(
       links, most: as for ``regular.read``.
 
     Raises:
-      DataError: the file is missing, or its content is not as required.
+      DataError: the file is missing, no regular file or too large, or its content is not right.
       OSError: the file cannot be read; its content may be right.
     """
     try:

@@ -11,15 +11,15 @@ from typing import Any, Iterable, Iterator, List
 
 from amp_xla.errors import AmpXlaError
 
-# Characters that ``lines`` escapes: controls, and those that change the direction of text. Joiners
-# of emoji and of Persian are printed unchanged.
+# Characters that ``lines`` escapes: controls except tabs, halves of surrogate pairs, and those that
+# change the direction of text. Joiners of emoji and of Persian are printed unchanged.
 _CONTROLS = re.compile(
     "[\x00-\x08\x0a-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 )
 
 
 def printable(text: Any, allowed: str = "") -> str:
-    r"""Return text with control characters escaped, e.g. as ``\x1b``, except those in ``allowed``.
+    r"""Return text with unprintable characters escaped, as ``\x1b``, except those in ``allowed``.
 
     Text from files could otherwise send commands to the terminal, or start a new line.
     """
@@ -44,7 +44,7 @@ def check_name(name: str) -> None:
 
 
 def lines(texts: Iterable[str]) -> None:
-    """Print texts for other programs: one per line, always UTF-8, control characters escaped.
+    """Print texts for other programs: one per line, always UTF-8, controls except tabs escaped.
 
     Raises:
       AmpXlaError: standard output cannot be written, e.g. to a full disk.

@@ -13,8 +13,8 @@ from amp_xla.process.checkout import as_typed
 from amp_xla.process.output import message, messages
 from amp_xla.process.world import world
 
-# The bar comes last: tqdm cuts the line at the terminal's width.
 _SILENT_SECONDS = 8.0
+# The bar comes last: tqdm cuts the line at the terminal's width.
 _FORMAT = "{percentage:3.0f}% {n_fmt}/{total_fmt} {remaining} left{postfix} |{bar}|"
 
 
@@ -75,7 +75,7 @@ class Progress:
         self._seconds += seconds
 
     def show(self, step: int, values: Dict[str, str]) -> None:
-        """Show ``values`` in the progress bar, or as one line if there is no terminal.
+        """Show ``values`` in the progress bar, or as one line if there is no bar.
 
         The bar leaves out the last values if the terminal is too narrow for them.
         """
@@ -89,7 +89,7 @@ class Progress:
             while words and len("  ".join(words)) > room:
                 words.pop()
             self._bar.set_postfix_str("  ".join(words), refresh=False)
-            if step >= self.total:  # stays, above the line of the last evaluation
+            if step >= self.total:  # the bar stays, above the line of the last evaluation
                 self._bar.leave = True
                 self.close()
 

@@ -1,4 +1,4 @@
-"""Removes secrets, host names and personal paths from files that people send to others."""
+"""Removes secrets, hosts of ranks and paths of home folders from files for other people."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _HOST = re.compile(r"(\brank \d+) on \S+")
 def without_secrets(words: Sequence[str]) -> List[str]:
     """Return the words of a command line with ``***`` in place of secrets.
 
-    Secrets are values of flags and assignments with a name such as ``--api-key``, passwords in
-    URLs, and tokens in the format of a known service.
+    Secrets are values of flags and assignments with a name such as ``--api-key``, passwords and
+    keys in URLs, and tokens in the format of a known service.
     """
     hidden: List[str] = []
     follows = False
@@ -41,7 +41,7 @@ def without_secrets(words: Sequence[str]) -> List[str]:
 
 
 def for_others(text: str) -> str:
-    """Return a text without secrets, host names and paths of home folders."""
+    """Return a text without secrets, hosts of ranks and paths of home folders."""
     return _HOST.sub(r"\1", _HOMES.sub("~", _without_forms(text)))
 
 

@@ -1,4 +1,4 @@
-"""Reads files from untrusted folders: regular files of bounded size only, no links.
+"""Opens and reads files in untrusted folders: regular files only, and no links unless allowed.
 
 A link could lead to any of the user's files, and a pipe or a device would never end.
 """
@@ -21,7 +21,7 @@ _OTHER_KINDS = (errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.ENO
 class NotAFile(OSError):
     """A path is not a regular file (but a link, a folder, a pipe), or the file is too large.
 
-    With other errors, such as EACCES or EIO, the file's content may be right.
+    After another ``OSError``, such as EACCES or EIO, the file's content may be right.
     """
 
 
@@ -75,7 +75,7 @@ def read(path: Path, links: bool = False, most: int = LARGEST) -> bytes:
 
 
 def lines(path: Path, most: float = math.inf) -> Iterator[bytes]:
-    """Yield the lines in the first ``most`` bytes of a file; end at a line of over 1 MiB."""
+    """Yield the lines in the first ``most`` bytes of a file; end at a line of 1 MiB or more."""
     with opened(path) as file:
         for line in iter(lambda: file.readline(_LONGEST), b""):
             if len(line) == _LONGEST or file.tell() > most:

@@ -58,9 +58,9 @@ class SignalWatch:
     """Context in which the first signal stops the work after a checkpoint.
 
     SIGTERM, SIGINT, SIGHUP and SIGUSR1 set ``received``; the training loop reads it between steps.
-    Inside ``nothing_to_save`` these signals end the process. A second signal ends it anywhere, even
-    while the main thread compiles a graph. SIGINT never ends a notebook's process. Under ``nohup``,
-    SIGHUP stays ignored.
+    Inside ``nothing_to_save`` these signals end the process, unless it is a notebook's. A second
+    signal ends it anywhere, even while the main thread compiles a graph. SIGINT never ends a
+    notebook's process. Under ``nohup``, SIGHUP stays ignored.
 
     Attributes:
       received: name of the first signal.
@@ -179,8 +179,8 @@ def _release() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, _masks.pop())
 
 
-# Python drops a signal that comes while a process is forked, and a pool would wait for ever for the
-# worker that it was to end: it comes after the fork instead, to the usual handlers.
+# Signals are held back during a fork, and reach the usual handlers after it. Otherwise Python would
+# drop them in the new process, and a pool would wait for ever for a worker that SIGTERM should end.
 _masks: List[Any] = []
 os.register_at_fork(after_in_child=_forget_in_child)
 os.register_at_fork(before=_hold, after_in_parent=_release, after_in_child=_release)

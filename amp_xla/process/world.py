@@ -25,7 +25,7 @@ _VARIABLES = (
 
 ENDS_WITH_STDIN = "RANK_ENDS_WITH_STDIN"  # set by launchers that keep a rank's standard input open
 _START_SECONDS = 300.0  # how long ranks wait for the last one to start
-# Set where another job's ranks may use the same port: job and step, a part of every path.
+# Set where another job's ranks may use the same port: job and step, a part of the path in ``meet``.
 MEETING = "RANK_MEETING"
 TRAINING = "amp_xla_training"  # path of ranks that train
 
@@ -74,7 +74,7 @@ def meet(place: World) -> None:
     mpirun has no such server, and waits for all ranks itself.
 
     Raises:
-      AmpXlaError: a rank has not started in time, or the server has ended.
+      AmpXlaError: a rank has not started in time, or (``RankLost``) the server has ended.
     """
     if not _address():
         return

@@ -21,7 +21,7 @@ class Series:
     """One line of a figure; ``run`` is the index of the run on the page.
 
     ``x`` and ``y`` are float64 [N]; points that are not finite are left out. ``style`` is ``line``,
-    ``faint``, ``dots`` (a line with a dot per point) or ``steps``.
+    ``faint``, ``dots`` (a line with a dot per point, up to 60 points) or ``steps``.
     """
 
     label: str
@@ -182,7 +182,7 @@ def _path(x: np.ndarray, y: np.ndarray, steps: bool = False) -> str:
 
 
 def _dots(x: np.ndarray, y: np.ndarray) -> str:
-    """Return a path of lines of length 0; they look like dots, because line ends are round."""
+    """Return a path of zero-length lines, dots by their round ends; '' for more than 60."""
     if len(x) > 60:
         return ""
     return "".join(f"M{a:.1f} {b:.1f}h0" for a, b in zip(x * _SIZE, y * _SIZE))

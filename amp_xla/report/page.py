@@ -71,7 +71,7 @@ def _winner(runs: List[Record]) -> Optional[Record]:
 
 
 def visible(value: Any) -> Any:
-    r"""Hide secrets in a text, show control characters as ``\x1b``; return – for None."""
+    r"""Hide secrets, hosts and home folders in a text, escape controls (``\x1b``); – for None."""
     if type(value) is not str:  # Markup, a subclass, is from our templates
         return "–" if value is None else value
     return printable(for_others(value), allowed="\n\t")
@@ -103,7 +103,7 @@ def command(run: Record) -> str:
         start = "amp-xla"
         if ranks > 1 and rest[:1] == ["train"]:  # ``amp-xla ranks`` starts this command
             rest[:1] = ["ranks", "--np", f"{ranks:.0f}"]
-        elif rest[1:2] and rest[1].startswith("--recipe="):  # ``make train`` does
+        elif rest[1:2] and rest[1].startswith("--recipe="):  # ``make train`` writes it
             rest[1:3] = [rest[1][len("--recipe=") :]]
     elif path.parent.name == "recipes" and path.suffix == ".py":
         start = "amp-xla train " + path.stem
@@ -192,7 +192,7 @@ def _spec(
 
 
 def _scale_spec(runs: List[Record]) -> Dict[str, Any]:
-    """Return the arguments of ``figure`` for the loss scale, with marks at skipped steps."""
+    """Return the arguments of ``figure`` for the loss scale; log lines with skips have marks."""
     series, marks = [], []
     for i, run in enumerate(runs):
         scale, steps = run.train.get("loss_scale", np.zeros(0)), run.train.get("step", np.zeros(0))

@@ -36,8 +36,8 @@ class Settings:
     Attributes:
       precision: ``fp32`` (true float32, TF32 off), ``tf32`` (the GPU's default) or ``amp``
         (the auto-mixed-precision graph rewrite).
-      xla: ``off``, ``on`` (auto-clustering), ``no_lazy`` (as ``on``, but each
-        cluster is compiled the first time it runs), ``lite`` (only operations that XLA can fuse,
+      xla: ``off``, ``on`` (auto-clustering), ``no_lazy`` (as ``on``, but each batch shape is
+        compiled before its first batch), ``lite`` (only operations that XLA can fuse,
         so no matrix products; stock TensorFlow 1.15 does not have it), ``auto`` (recipes only: on
         or off, see ``amp_xla.settings.auto``).
       infinity: number that bert4keras subtracts from masked scores; None = 1e4 for amp, else
@@ -95,7 +95,7 @@ class Settings:
         """Return the settings of ``AMP_XLA_*`` in ``environ``; arguments that are not None win.
 
         Raises:
-          SettingsError: an unknown ``AMP_XLA_`` name, or a value that is not allowed.
+          SettingsError: an ``AMP_XLA_`` name or an argument is unknown, or a value is not allowed.
         """
         names = {PREFIX + f.name.upper(): f.name for f in dataclasses.fields(cls)}
         chosen = {key: value.strip() for key, value in environ.items() if key.startswith(PREFIX)}
@@ -120,7 +120,7 @@ class Precision:
     """Half precision and numeric constants of this process, decided once.
 
     Attributes:
-      settings: what the user chose: precision, XLA mode, device.
+      settings: what the user chose: precision, XLA mode (for ``auto`` what it chose), device.
       half: dtype of matrix products in mixed precision; None if everything is float32.
       machine_half: half precision that this machine can train in: ``float16``, ``bfloat16``, None.
       reason: clause that explains ``machine_half``.
@@ -158,7 +158,7 @@ class Precision:
         return f"precision {self.settings.precision}{half}"
 
     def describe(self) -> str:
-        """Return e.g. ``precision amp (float16), XLA off, infinity 1e4, epsilon 1e-5``."""
+        """Return e.g. ``precision amp (float16: GPU), XLA off, infinity 1e4, epsilon 1e-5``."""
         words = [self.summary, str(self.choice) if self.choice else f"XLA {self.settings.xla}"]
         constants = {"infinity": self.infinity, "epsilon": self.epsilon}
         words += [f"{name} {plain(v)}" for name, v in constants.items() if v is not None]

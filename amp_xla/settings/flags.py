@@ -38,7 +38,7 @@ XLA_MODE_FLAGS: Dict[str, Dict[str, str]] = {
     "no_lazy": {JIT: "1", "--tf_xla_enable_lazy_compilation": "false"},
     "lite": {JIT: "fusible"},
 }
-_SAME = {"0": ("0", "-1"), "1": ("1", "2")}  # levels of ``JIT`` since TensorFlow 1.13
+_SAME = {"0": ("0", "-1"), "1": ("1", "2")}  # equal levels of ``JIT`` since TensorFlow 1.13
 CPU_JIT = "--tf_xla_cpu_global_jit"
 CACHE = "--tf_xla_persistent_cache_directory"
 # Of the 182 seconds in which TensorFlow 2.17 compiled two layers of BERT-base on an H100, XLA spent
@@ -62,7 +62,7 @@ def environment(
       cache: folder of compiled programs; '' = none.
 
     Raises:
-      SettingsError: ``environ`` contradicts ``settings``; the message names both.
+      SettingsError: ``environ`` contradicts ``settings``, or a word of TF_XLA_FLAGS is no flag.
     """
     changes = {"TF_KERAS": "1", "TF_USE_LEGACY_KERAS": "1"}
     for name in changes:

@@ -106,7 +106,7 @@ class DistributedEmbedding(_Embedding):
     many rows, and returns [batch, slot_num, width] in its compute dtype.
 
     Raises:
-      AmpXlaError: an argument has a value that is not allowed.
+      AmpXlaError: a value is not allowed; or there are several ranks, but ``Init`` was not called.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
 """Ranks that share tables and exchange their rows, through Horovod; or a single process.
 
 Each id and its vector are sent once per rank and step. Gradients are summed in float32 before they
-are sent, and each rank updates its rows. The sum is divided by the number of ranks. So it is the
-gradient of the mean loss over ranks, like the averaged gradients of other variables.
+are sent, and each rank updates its rows. By default sums are divided by the number of ranks. This
+gives the gradient of the mean loss over ranks, like the averaged gradients of other variables.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def Init(global_batch_size: Optional[int] = None, **_: Any) -> Any:  # SparseOpe
       the result in a session.
 
     Raises:
-      AmpXlaError: the batch is no multiple of the number of ranks, or Horovod is missing.
+      AmpXlaError: the batch is no multiple of the number of ranks, or Horovod cannot join them.
     """
     if world().size > 1:
         start_horovod(world())

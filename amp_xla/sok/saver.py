@@ -145,7 +145,7 @@ class TableShards:
 
         Raises:
           AmpXlaError: a row is not finite.
-          OSError: the file cannot be written, e.g. on a full disk.
+          OSError, SafetensorError: the file cannot be written, e.g. on a full disk.
         """
         tensors, session = {}, backend.session()
         for name, variable, _ in self._parts():

@@ -72,7 +72,7 @@ class Machine:
 
 def look(seconds: float = 150.0) -> Machine:
     """Return the ``Machine``, queried in a new process that may take at most ``seconds``."""
-    done = subprocess.run(  # a failure is reported by the caller, with stderr
+    done = subprocess.run(  # doctor shows the stderr of a CalledProcessError
         [sys.executable, "-c", _PROBE], capture_output=True, env=clean_environment(), check=True,
         timeout=seconds,
     )  # fmt: skip

@@ -29,7 +29,7 @@ from amp_xla.process.stopping import temporary_folder
 from amp_xla.settings import flags
 from amp_xla.speed.machine import clean_environment
 
-WARM_STEPS = 16  # XLA's lazy mode compiles a shape at its third request
+WARM_STEPS = 16  # XLA's lazy mode compiles a further shape at its second request
 _COMPILES = 5.0  # a step that takes longer than this many median steps has compiled a shape
 _FIRST_ROUND = 0.7  # share of the time budget in which the first round may start processes
 _OUT_OF_MEMORY = re.compile(
@@ -219,7 +219,7 @@ def measure(
 
 
 def spread(values: Sequence[float]) -> float:
-    """Return (max - min) / median as a share; infinity for fewer than two values."""
+    """Return (max - min) / upper median as a share; infinity for fewer than two values."""
     if len(values) < 2:
         return math.inf
     return (max(values) - min(values)) / sorted(values)[len(values) // 2]

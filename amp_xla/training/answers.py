@@ -56,7 +56,7 @@ def checked(predicted: Any, lines: Sequence[str]) -> Answers:
     """Check the result of a recipe's ``predict`` for ``lines``, and return it.
 
     Raises:
-      AmpXlaError: ``predicted`` is not ``Answers``, has too few or too many rows, or has a NaN.
+      AmpXlaError: ``predicted`` is not ``Answers``, has too few or many rows, or a field is NaN.
     """
     if not isinstance(predicted, Answers):
         raise AmpXlaError(

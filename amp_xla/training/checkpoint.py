@@ -53,7 +53,7 @@ class Checkpoint:
       run: the run folder.
 
     Raises:
-      CheckpointError: ``state.json`` is unreadable or has unexpected content.
+      CheckpointError: ``state.json`` is missing or has unexpected content.
     """
 
     def __init__(self, path: Path) -> None:
@@ -72,12 +72,11 @@ class Checkpoint:
         self.ranks: Dict[str, int] = self.state["ranks"]
 
     def config(self, kind: Type[T]) -> T:
-        """Return the run's configuration, an object of class ``kind``.
-
-        If ``bert`` is set, it is replaced by this checkpoint's folder, as by ``pinned``.
+        """Return the run's configuration, of class ``kind``, as changed by ``pinned``.
 
         Raises:
-          CheckpointError: a setting is unknown to ``kind``, or its value is out of range.
+          CheckpointError: a setting is unknown to ``kind`` or out of range, or the checkpoint has
+            fewer bytes than such a model.
         """
         try:
             config = settings.changed(kind(), **self.settings(kind))
@@ -117,7 +116,7 @@ class Checkpoint:
     def pinned(self, config: T) -> T:
         """Return ``config`` with ``bert``, if set, replaced by this checkpoint's folder.
 
-        The checkpoint has vocabulary and architecture, so the folder of ``--bert`` may be gone.
+        It stays if the checkpoint has no architecture. Else the folder of ``--bert`` may be gone.
         """
         if self.architecture is None or settings.flat(config).get("bert") is None:
             return config
@@ -167,12 +166,12 @@ def write(
     Args:
       folder: the folder ``checkpoints`` of a run.
       tensors: arrays by name; bfloat16 is stored as float32.
-      state: content of ``state.json``; its ``step`` is in the checkpoint's name.
+      state: content of ``state.json``; the step in its ``loop`` becomes part of the name.
       files: content of each file needed for prediction.
       shards: folder whose files, one per rank, are moved into the checkpoint.
 
     Raises:
-      CheckpointError: a tensor has a NaN or an infinity; or the files cannot be written, e.g. on a
+      CheckpointError: a variable has a NaN or infinity; or the files cannot be written, e.g. on a
         full disk. The older checkpoints are unchanged.
     """
     first = f"step-{state['loop']['step']:08d}"
@@ -269,7 +268,7 @@ def newest(folder: Path, good: bool = False) -> Optional[Checkpoint]:
       good: ignore checkpoints written right after a skipped update.
 
     Raises:
-      CheckpointError: all checkpoints are damaged, and ``good`` is False.
+      CheckpointError: all checkpoints are damaged and ``good`` is False, or one cannot be read.
     """
     paths = steps(folder)
     damaged = []

@@ -1,7 +1,7 @@
 """The parts that all recipes share: precision, seed, ranks, a resumed run's checkpoint, the job.
 
 A recipe's ``build(config, context)`` decides about texts, model, loss and evaluation. The context
-builds optimizer, step and job. ``inspect``, ``rehearse`` and ``tune`` call the same ``build``.
+builds optimizer, step and job. ``inspect``, ``rehearse`` and ``plan`` call the same ``build``.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class RunContext:
       config: the configuration; in a resumed run, ``bert``, if set, is the checkpoint's folder.
       micro_batches: number of micro-batches per update and rank.
       precision: precision, XLA mode and loss scale. The XLA mode ``auto`` is replaced by ``on`` or
-        ``off``: at once in a resumed run or without a GPU, else by ``preparation`` or ``share``.
+        ``off``: at once if resumed or without a GPU, else by ``Preparation``, ``share`` or ``job``.
       step_input: placeholder of the micro-batch's number, which decides the dropout masks.
     """
 

@@ -2,8 +2,8 @@
 
 A launcher (horovodrun, mpirun, ``make train NP=2``) starts the same command several times. Each
 process computes its rows of each batch, gradients are summed over ranks, and all ranks apply the
-same update. Only rank 0 writes files. ``amp_xla.precision.agreement`` sums tensors in the graph;
-this module exchanges small Python values. Imports TensorFlow only if there are several ranks.
+same update. Only rank 0 writes files, except sharded tables. ``amp_xla.precision.agreement`` sums
+tensors, and this module exchanges Python values. Imports TensorFlow only with several ranks.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ class Ranks:
     def micro_batches(self, accumulate: int) -> int:
         """Return the number of micro-batches per update and rank.
 
-        ``accumulate`` is this number at the start of the run. A run resumed on fewer ranks has more
-        micro-batches per rank, so that no micro-batch is larger than before.
+        ``accumulate`` is this number on as many ranks as at the run's start. A run resumed on fewer
+        ranks has more micro-batches per rank, so that no micro-batch is larger than before.
         """
         return -(-accumulate * self.first_size // self.world.size)
 
@@ -196,8 +196,8 @@ def join() -> Ranks:
     From then on ``current`` returns them, too. Call ``join`` after precision and XLA were set.
 
     Raises:
-      AmpXlaError: the launcher's rank is out of range; or Horovod is missing, or has other ranks
-        than the launcher.
+      AmpXlaError: the launcher's rank is out of range; Horovod is missing, or has other ranks than
+        the launcher; or a rank does not start, or cannot be reached.
     """
     global _current
     place, hvd = world(), _current.hvd

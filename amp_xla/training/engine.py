@@ -140,7 +140,7 @@ def fitting(
         tensor is returned in place of the variable's; '' = no slot.
 
     Raises:
-      CheckpointError: a tensor is missing, unknown or of another dtype or shape.
+      CheckpointError: a tensor is missing, unknown, not finite, or of another dtype or shape.
     """
     tensors = checkpoint.tensors()
     tensors.update({n: tensors[f"{n}/{slot}"] for n in shapes if f"{n}/{slot}" in tensors})

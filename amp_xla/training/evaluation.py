@@ -23,7 +23,7 @@ from amp_xla.report import scores
 from amp_xla.training import distributed
 from amp_xla.training.checkpoint import Checkpoint
 
-_ROWS = 4096  # a larger batch has the rows of all samples, rounded up to a multiple of this
+_ROWS = 4096  # a batch has at most the number of samples, rounded up to a multiple of this
 Infer = Callable[[Batch], Mapping[str, Any]]
 Evaluation = Callable[[], Dict[str, float]]
 

@@ -29,8 +29,8 @@ from amp_xla.training.engine import Engine, StepResult, fitting
 from amp_xla.training.state import WINDOW_ROWS, XLA_LENGTHS
 from amp_xla.training.step import FLAG, TrainStep, Variables, initialize_variables, restore_weights
 
-# XLA stops compiling a cluster after this number of compilations with fewer than 50 runs each
-# ("megamorphic"; tensorflow/compiler/jit/xla_compilation_cache.cc, 1.15 and 2.x).
+# XLA stops compiling a cluster after more compilations than this, with fewer than 50 runs each. In
+# tensorflow/compiler/jit: xla_compilation_cache.cc (1.15), device_compilation_profiler.cc (2.17).
 MAX_COMPILATIONS = 10
 
 

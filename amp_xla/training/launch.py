@@ -98,7 +98,7 @@ def _folder(recipe: str, run_options: RunOptions, ranks: Ranks) -> RunFolder:
 
 
 def _refuse_misspelt(run: RunFolder) -> None:
-    """Raise AmpXlaError if another run's name differs by one letter and has the same digits."""
+    """Raise AmpXlaError if another run has the same digits and at most one letter more or less."""
     for other in checkpoint.runs_in(run.path.parent):
         one, two = (re.sub(r"[\W_]", "", name.lower()) for name in (run.name, other))
         slips = sum(((Counter(one) - Counter(two)) + (Counter(two) - Counter(one))).values())
@@ -128,7 +128,7 @@ def prepare(loop: Loop, resume_from: Optional[Checkpoint] = None) -> Loop:
     """Prepare ``loop`` to train a new run or to continue from a checkpoint; return the loop.
 
     Raises:
-      AmpXlaError: the checkpoint does not fit (then nothing was written), or writing fails.
+      AmpXlaError: the checkpoint does not fit (then nothing was written), or the folder is in use.
     """
     run, engine, run_options = loop.run, loop.engine, loop.run_options
     ranks = engine.ranks

@@ -1,7 +1,7 @@
 """The training loop of all recipes: steps, logging, evaluation, checkpoints, orderly stops.
 
-Checkpoints are written between two steps only: at that moment, ``LoopState`` and the engine's
-tensors determine how the run continues.
+The content of a checkpoint is copied between two steps: at that moment, ``LoopState`` and the
+engine's tensors determine how the run continues. A thread writes it while training continues.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class Loop:
 
         Raises:
           Stopped: a signal arrived; a checkpoint was written first.
-          CheckpointError: a checkpoint could not be written; older ones are unchanged.
+          CheckpointError, RankLost: a checkpoint could not be written, or another rank has ended.
           TrainingDiverged: loss or gradients were not finite; see ``nonfinite``.
           NothingConvertedError, UnsupportedError: AMP or XLA did not take effect.
         """
@@ -364,7 +364,7 @@ class Loop:
         return document, {**self.engine.snapshot(), **tensors}
 
     def save(self, content: Optional[Content] = None) -> None:
-        """Write a checkpoint of ``content``, by default the current state; all ranks call it."""
+        """Start to write a checkpoint of ``content`` (None = current state); all ranks call it."""
         ranks = self.engine.ranks
         # The last checkpoint may still be in writing, and be using the folder of the shards.
         ranks.all_do(self.finish_writing)

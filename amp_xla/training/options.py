@@ -79,7 +79,7 @@ class PrecisionOptions:
         except SetupOrderError:
             if self.xla_mode != AUTO:
                 raise
-            return configuring.resolve(**values, xla="off")  # too late for XLA's flags alone
+            return configuring.resolve(**values, xla="off")  # perhaps only XLA's flags are too late
 
     @property
     def xla_mode(self) -> str:

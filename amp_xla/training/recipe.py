@@ -107,7 +107,7 @@ class Recipe:
     def call(self, name: FunctionName, checkpoint: Checkpoint, *args: Any, **named: Any) -> Any:
         """Call one of the recipe's functions with a run's configuration, in the run's precision.
 
-        ``exportable`` runs in float32. XLA and loss scaling are off.
+        ``exportable`` runs in float32. XLA is off.
         """
         note(f"{self.name}: loading libraries and {checkpoint.path.name} ...")
         config = checkpoint.config(self.config)
@@ -135,7 +135,7 @@ def find_recipe(recipe: str) -> Recipe:
     Pass only what the user typed, never a name from a file: importing runs code.
 
     Raises:
-      AmpXlaError: there is no such recipe, or the file has no object ``recipe``.
+      AmpXlaError: there is no such recipe, its name cannot be imported, or it has no ``recipe``.
     """
     if recipe.endswith(".py"):
         module = module_of(recipe)

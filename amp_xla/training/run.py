@@ -258,7 +258,7 @@ class RunFolder:
             self.name = f"{first}-{attempt}"
 
     def mark_latest(self) -> None:
-        """Point ``latest`` to this run; called once the run has a checkpoint."""
+        """Point ``latest`` to this run and delete ``_FRESH``, because the run has a checkpoint."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(str(self.path / _FRESH))
         if not self.in_runs:

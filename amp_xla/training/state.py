@@ -56,7 +56,7 @@ class LoopState:
       skipped: updates skipped because of non-finite numbers.
       not_finite_in_a_row: steps since the last one that was finite.
       rolled_back_at: step at which the run was rolled back; None if it was not.
-      best, best_step: best monitored value so far, and its step; None while all were NaN.
+      best, best_step: best monitored value so far (None if there is none yet), and its step.
       stale: evaluations since the best one.
       evaluate_due: whether an evaluation is due after ``step`` and not done yet.
       log_sums, log_count: sums of loss and metrics, and number of steps in these sums, for the next
@@ -168,8 +168,8 @@ def differences(
     """Return the differences between two identities, a checkpoint's and the current job's.
 
     Differences in the first list need ``--force-resume``; those in the second only make the run
-    longer. A setting that one identity lacks, because another version of this project wrote it,
-    counts as its default. ``sides`` are the words for the two identities.
+    longer. Settings that may change are in neither list, unless the data differ, too. A setting
+    that one identity lacks counts as its default. ``sides`` are the words for the two identities.
     """
     old, new = ({(p, key): v for p in _PARTS for key, v in side.get(p, {}).items()}
                 for side in (saved, current))  # fmt: skip

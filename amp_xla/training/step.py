@@ -157,7 +157,7 @@ def _sharing(
         together = tf.concat([tf.stack(figures), inputs[FLAG]], 0)
         total = hvd.allreduce(together, op=hvd.Sum, name="amp_xla_figures")
         figures = tf.unstack(total, len(means) + 1)
-    # The optimizer applies the mean of the micro-batches' gradients; their sum is right.
+    # The optimizer averages the micro-batches' gradients. This factor turns the mean into the sum.
     return inputs, share * float(micro_batches), figures
 
 
@@ -223,7 +223,7 @@ def restore_weights(checkpoint: Checkpoint, weights: Sequence[Any]) -> None:
     If the run averaged its weights (``--ema``), ``weights`` are set to the averages.
 
     Raises:
-      CheckpointError: a tensor is missing or of another shape.
+      CheckpointError: a tensor is missing, not finite, or of another dtype or shape.
     """
     variables = Variables(weights)
     slot = SLOT if checkpoint.loop.applied else ""

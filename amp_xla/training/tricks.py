@@ -33,7 +33,7 @@ class Tricks:
       variables: weights to train.
 
     Raises:
-      SettingsError: a trick does not fit the model or another setting.
+      SettingsError, UnsupportedError: a trick does not fit the model or another setting.
     """
 
     def __init__(self, options: Any, model: Any, pretrained: bool, recompute: bool) -> None:
@@ -83,8 +83,8 @@ class Tricks:
     ) -> Tuple[Any, Any]:
         """Build loss and metrics of a batch.
 
-        With FGM, loss and metrics are computed on the perturbed texts; with R-Drop, they are means
-        over two dropout masks.
+        With FGM, loss and metrics are computed on the perturbed texts. With R-Drop, they are means
+        over two dropout masks, and the divergence is added to the loss.
 
         Args:
           objective: function from an output of the model to the float32 loss (a mean over the

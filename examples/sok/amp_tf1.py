@@ -2,8 +2,8 @@
 
     horovodrun -np 2 python examples/sok/amp_tf1.py
 
-The training step is from SparseOperationKit's documentation. Only the order of the gradients is
-fixed: embedding variables first, because the lists are cut by length.
+The training step is from SparseOperationKit's documentation, with one correction. The gradients of
+embedding variables come first, because the list of gradients is cut by length.
 """
 
 from __future__ import annotations

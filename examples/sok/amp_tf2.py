@@ -3,7 +3,7 @@
     horovodrun -np 2 python examples/sok/amp_tf2.py
 
 The training step is from SparseOperationKit's documentation, with one change: the optimizer is
-built before the first step. It averages dense gradients over ranks.
+built before the first step. This optimizer averages dense gradients over ranks.
 """
 
 from __future__ import annotations

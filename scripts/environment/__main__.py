@@ -31,7 +31,7 @@ before --:
 
 
 def main(words: Sequence[str], root: Path = ROOT) -> int:
-    """Start the command in its environment; return an exit code if it cannot start."""
+    """Start the command in its environment; return an exit code if no program is started."""
     before, words = take_options(words, "python")  # those before the command
     if not words or words[0] in ("-h", "--help"):
         return shown(usage("./amp-xla") + OPTIONS)
@@ -117,7 +117,7 @@ def prepared(choice: Choice, installing: bool, root: Path) -> str:
     """Return the path of the Python to run, after installing the packages that it needs.
 
     Raises:
-      SetupError: a container lacks bert4keras, and the command is not `env`.
+      SetupError: a provided Python lacks bert4keras and `installing` is False, or a build fails.
     """
     if not choice.provided:
         return str(ensure(choice, root))
@@ -138,7 +138,7 @@ def runtime_for(command: str, words: Sequence[str], request: str, root: Path) ->
     """Return the runtime that a command's recipe or run needs, else the requested one.
 
     Raises:
-      SetupError: the recipe is unknown, or does not run on the requested runtime.
+      SetupError: the recipe is unknown or does not fit runtime or NP, or a script trained the run.
     """
     subject = COMMANDS[command].positional[:1]
     if subject == ("recipe",):

@@ -48,7 +48,7 @@ def ensure(choice: Choice, root: Path) -> Path:
 
 
 def _built_from(folder: Path, runtime: Runtime) -> str:
-    """Return the hash of the lock of a complete environment with an allowed Python; else ''."""
+    """Return the lock's hash in the stamp of an environment with an allowed Python; '' = none."""
     runs = os.access(str(folder / "bin" / "python"), os.X_OK)
     if not runs or not any((folder / "lib" / f"python{m}").is_dir() for m in runtime.pythons):
         return ""

@@ -35,7 +35,7 @@ PRINT_VERSION = "import tensorflow; print('\\n' + tensorflow.__version__)"
 
 
 def find(minors: Sequence[str]) -> str:
-    """Return the path of a Python with the first of the versions `minors` that is here, or ''.
+    """Return the path of a Python of the first version in `minors` that is installed, or ''.
 
     uv would not see those of version managers: on PATH they are shims, which fail for most
     versions.

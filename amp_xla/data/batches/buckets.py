@@ -1,8 +1,8 @@
 """Batches in a few lengths, or of packed rows.
 
 XLA compiles a program per input shape, and a GPU pays for padding as for text. So samples are
-sorted into a few length buckets. All batches have the same number of rows; the last one is filled
-up with rows of weight 0.
+sorted into a few length buckets. All batches have the same number of rows; one of them may be
+filled up with rows of weight 0.
 
 Packed rows hold several samples: next to no padding, and one shape. ``models.packed`` keeps the
 samples of a row apart. The histogram of lengths decides once which lengths share a row, by best fit
@@ -22,7 +22,7 @@ from amp_xla.data.text.tokenizer import Encoded
 from amp_xla.errors import DataError
 
 MULTIPLE = 8  # bucket lengths are multiples of 8, for tensor cores
-GAIN = 0.001  # a further slot per row must save at least this share of the rows
+GAIN = 0.001  # more slots per row must save more than this share of the rows
 
 
 def filled(sample_ids: np.ndarray, rows: int) -> np.ndarray:
@@ -236,7 +236,7 @@ class PackedBatches(Batches):
     """The packed batches of a corpus, in one shape; follows ``BatchSource``.
 
     Args:
-      label_ids: int [samples]; None = no labels.
+      label_ids: as for ``Batches``.
       lengths: a sequence of one number, the tokens per row; the longest sample must fit.
       batch_size: average number of samples per step, which decides the number of rows.
       shuffle: False packs every epoch the same way.

@@ -2,7 +2,7 @@
 
 The order of samples is a function of (seed, epoch), not of the number of ranks. With ``n`` ranks
 of ``m`` micro-batches each, micro-batch ``k`` of rank ``r`` has rows ``r * m + k``, ``r * m + k +
-n * m``, ... of a batch.
+n * m``, ... of a batch, or these groups of rows if texts have windows.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Sequence, Tu
 import numpy as np
 from typing_extensions import Protocol
 
-# The arrays of one step by name. The first axis of each array is the rows of the batch. Every batch
-# has "weights", float32, 1 for a sample and 0 for padding; and "sample_ids", int64, -1 for padding.
+# The arrays of one step by name. Their first axis is rows (in "windows" groups); SHARE is a scalar.
+# Every batch has "weights", float32, 0 for padding, and "sample_ids", int64, -1 for padding.
 Batch = Dict[str, np.ndarray]
 SHARE = "share"  # a float32 scalar: the micro-batch's share of the weight of the whole batch
 # Values in rows of padding; other arrays have 0.

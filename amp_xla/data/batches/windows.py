@@ -120,7 +120,7 @@ class WindowBatches(Batches):
             groups = shared(packed, np.arange(len(leads)), sizes)
             units, numbers, real = laid(groups, np.append(sizes, 0), self.group)
             windows = np.append(leads, np.full((1, self.slots), -1), 0)[units]
-            windows[..., 0] += numbers  # only a text alone in its rows has more than one
+            windows[..., 0] += numbers  # above 0 only in a long text, which is alone in its rows
             windows[real < 0] = -1
             buckets.append(windows[source.permutation(len(groups))] if self._shuffle else windows)
         plan = in_batches(buckets, self.lengths, self.rows // self.group)

@@ -148,7 +148,7 @@ def _refuse_other_formats(table: Table, needs: Sequence[str]) -> List[List[str]]
 
 
 def _has_values(table: Table, name: str) -> bool:
-    """Return whether a JSON field has a value, other than a blank text, in any row."""
+    """Return whether any row has a value in a JSON field; a blank text, null or 0 is none."""
     for _, content in table.rows:
         with contextlib.suppress(ValueError):
             if str(json_object(content).get(name) or "").strip():
@@ -332,7 +332,7 @@ def _doubtful(
 def _by_number(
     table: Table, columns: Sequence[Sequence[str]], kinds: Sequence[str], request: Request
 ) -> Dict[str, int]:
-    """Return field -> column by position; empty columns and ids do not count."""
+    """Return field -> column by position; skip empty ones and ids if columns exceed ``needs``."""
     needs, known, last = request.needs, request.known, len(kinds) - 1
     ids = kinds[last] == "id" and all(map(is_number, columns[last]))  # or labels
     free = list(range(len(kinds)))

@@ -127,10 +127,10 @@ def _pairs(data: Dataset) -> Dataset:
 def entities() -> Parts:
     """Return training and dev texts: paragraphs of docstrings of Python's standard library.
 
-    The entities are names of parameters, classes, functions and constants. They come from the code
-    that a docstring documents, not from a list of words: "name" is a parameter if the function has
-    a parameter of this name, else it is a word. Markup is removed. A text that occurs several times
-    with different entities is left out.
+    The entities are names of parameters, classes, functions and constants. "name" is a parameter if
+    the code that the docstring documents has a parameter of this name, else it is a word. Classes
+    and constants are those of the whole library. Functions are other names before "()". Markup is
+    removed. A text that occurs several times with different entities is left out.
     """
     kinds = (*DEFINITION, ast.Assign)
     nodes = [node for node in _statements(LIBRARY) if isinstance(node, kinds)]
@@ -157,8 +157,8 @@ def relations() -> Parts:
     """Return training and dev texts; labels are lists of [subject, predicate, object] in JSON.
 
     A text has the signatures of a class or function of Python's standard library and of its inner
-    definitions, up to 40 words. A class ``extends`` another and ``defines`` a function; a function
-    ``takes`` a parameter. A text is left out if a name of its triples occurs twice in it.
+    definitions, up to 40 words. A class ``extends`` another, a function ``takes`` a parameter, and
+    each ``defines`` what is inside it. A text is left out if a name of its triples occurs twice.
     """
     labels: Dict[str, Set[str]] = {}
     for tree in trees(LIBRARY):
@@ -178,7 +178,7 @@ def relations() -> Parts:
 def _heads(node: Any, triples: List[Any]) -> Iterator[Tuple[str, List[Any]]]:
     """Yield (signature, triples) of the definition ``node``, then of each definition inside it.
 
-    The triples of ``node`` are the argument, such as (class, "defines", function), and those that
+    The triples of ``node`` are ``triples``, such as (class, "defines", function), and those that
     follow from its signature.
     """
     if isinstance(node, ast.ClassDef):
@@ -293,14 +293,14 @@ def is_dev(text: str) -> bool:
 
 
 def python_files(folder: str) -> Iterator[str]:
-    """Yield the paths of a folder's .py files, except tests."""
+    """Yield the paths of a folder's .py files, except those in folders of ``SKIPPED``."""
     for here, folders, files in os.walk(folder):
         folders[:] = sorted(set(folders) - SKIPPED)
         yield from (os.path.join(here, name) for name in sorted(files) if name.endswith(".py"))
 
 
 def trees(folder: str) -> Iterator[ast.Module]:
-    """Yield the syntax trees of a folder's .py files, except tests."""
+    """Yield the syntax trees of ``python_files``, except those that ``parsed`` cannot read."""
     return filter(None, map(parsed, python_files(folder)))
 
 
@@ -314,7 +314,7 @@ def _statements(folder: str) -> Iterator[Any]:
 
 
 def parsed(path: str) -> Optional[ast.Module]:
-    """Return the syntax tree of a file, or None if it is not Python 3.
+    """Return the syntax tree of a file, or None if it is unreadable or not Python 3.
 
     The file is only parsed, so no code runs and missing modules do not matter.
     """

@@ -1,4 +1,4 @@
-"""Read texts with named entities: columns as in CoNLL, or JSON lines; compressed or not."""
+"""Read texts with named entities: columns as in CoNLL, or JSON; compressed or not."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def chunks(tags: Sequence[str]) -> List[Entity]:
 def read(path: str, nested: bool = True, on_bad_line: str = "error") -> Dataset:
     """Read a file of texts with entities; its name and its first line show the format.
 
-    docs/tasks/tagging.md lists the formats: columns of tokens and tags, and three kinds of JSON.
+    docs/tasks/tagging.md lists the formats: columns of tokens and tags, and two kinds of JSON.
 
     Args:
       path: the file; ``-`` is standard input.
@@ -132,7 +132,7 @@ def _columns(path: str, rows: Sequence[List[str]], kind: str) -> Tuple[Layout, s
     _refuse_two_tags(path, filled)
     remark = _positions(first)
     filled_lines = [number for number, row in enumerate(rows) if row]
-    if 512 < len(first) == filled_lines[-1] - filled_lines[0] + 1:  # several texts
+    if 512 < len(first) == filled_lines[-1] - filled_lines[0] + 1:  # probably several texts
         remark += f"\nwarning: no blank line ends a text: all {len(first):,} tokens are one text"
     return Layout("conll", False, cells, 0, label=len(cells) - 1), remark
 

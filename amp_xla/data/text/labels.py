@@ -205,7 +205,7 @@ def as_number(text: str) -> float:
 
 
 def is_number(text: str) -> bool:
-    """Return whether a text is a finite number, in a form that is read or not (``1,5``)."""
+    """Return whether a text is a finite number, also in forms that are not read (``1,5``)."""
     return _OTHER_FORMS.fullmatch(text) is not None or math.isfinite(as_number(text))
 
 

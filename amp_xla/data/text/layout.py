@@ -46,7 +46,7 @@ USUAL = Known(
     "label gold_label is_duplicate quality score labels class category sentiment intent emotion "
     "标签 类别 情感 意图".split(),
 )
-# Source and target: CSL's titles, LCSTS, then usual names. The first is the longer text.
+# Source and target: CSL's titles, LCSTS, and usual names.
 TARGETS = Known(
     _names(
         "text/pair, source/target, abst/title, abstract/title, content/title, text/title, "
@@ -114,7 +114,7 @@ class Layout:
         return f"columns: {used} ({kind})" + (f"; {unused} unused" if unused else "")
 
     def values(self, content: Any) -> Dict[str, Any]:
-        """Return a row's values by name; raise ``ValueError`` if the row has other columns."""
+        """Return a row's values by name; raise ``ValueError`` if it does not fit or is a header."""
         if self.format == "json":
             return json_object(content)
         cells = content.split("\t")

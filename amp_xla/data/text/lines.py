@@ -30,17 +30,17 @@ EXAMINED = 10_000  # rows that decide what the columns are
 OBJECTS = 100  # JSON objects whose keys are collected: the first may lack a key
 JSON_SUFFIXES = (".json", ".jsonl", ".ndjson")
 JSON = re.compile(r"\s*([{]\s*(\"|$)|\[\s*([{]|$))")  # how JSON begins in a file of any name
-# Behind a token, as in CoNLL; several tags are none.
+# A tag behind a token, as in CoNLL. A cell with several tags does not match.
 TAG = re.compile(r"O|[BIESMLU]-(?!.*[\s\x02](O|[BIESMLU]-)).*\S")
 _BETWEEN = re.compile(r"[\s,\[\]]*")  # around the objects of an array
 # A row whose cells all have quotation marks, and a cell that has marks inside, as programs write
 _MARKED = re.compile('"[^"\t]*(""[^"\t]*)*"(\t"[^"\t]*(""[^"\t]*)*")+')
 _DOUBLED = re.compile('(^|\t)"[^"\t]*(""[^"\t]*)+"(\t|$)')
-_BACKSLASH = re.compile(r'(\\["\\])|\\(?=.)')  # pairs, and those that are text
+_BACKSLASH = re.compile(r'(\\["\\])|\\(?=.)')  # escapes, and backslashes that are text
 _BEHIND = re.compile('" +(,|\t|$)')
 _RETURN = "\udc0d"  # a carriage return, which ends no row; no UTF-8 has this character
 _SPACED = re.compile('(^|,) +"[^"]*" *(,|$)')  # a space before a quotation mark, as people write
-csv.field_size_limit(1 << 27)  # characters of a cell: documents, but no file without its last quote
+csv.field_size_limit(1 << 27)  # characters of a cell: enough for a document, not for a long file
 
 Line = Tuple[int, str]
 
@@ -72,7 +72,7 @@ class Table(NamedTuple):
       format: ``tab`` or ``comma``: what separates the columns; ``quoted``: tabs, and quotation
         marks around cells; or ``json``.
       rows: line number and content of each row: columns with tabs between them, or JSON.
-      bad: the lines that are not UTF-8 text.
+      bad: the lines that are not UTF-8 text, or have wrong quotation marks.
     """
 
     path: str
@@ -109,7 +109,7 @@ class Table(NamedTuple):
         marks = [line for _, line in rows if line[0] == '"' or '\t"' in line]
         most = 2 * len(list(filter(_MARKED.fullmatch, marks))) > len(rows)
         marked = most or any(map(_DOUBLED.search, marks))
-        if marked or (marks and fitting < len(rows)):  # line breaks inside, if that fits better
+        if marked or (marks and fitting < len(rows)):  # cells with line breaks, if that fits better
             table, wrong = _quoted(path, lines, "\t")
             fewer = len(wrong) + _misfits(table) < _misfits(rows) + marked
             if fewer and _fitting(table) >= fitting:

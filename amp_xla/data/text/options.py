@@ -37,7 +37,7 @@ class Files:
     """share of the training data to use; the seed decides which"""
 
     known: ClassVar[Known] = USUAL  # names of columns
-    # Without types, these are no fields here: separator of labels; are labels numbers, or names?
+    # No fields, as they have no types: separator of labels; labels are numbers; labels are classes.
     multilabel, regression, classes = None, False, True
 
     def built_in(self) -> Tuple[Dataset, Dataset]:
@@ -174,7 +174,7 @@ class VocabularyOptions:
     """size of the vocabulary that is trained without --vocab"""
     lowercase: bool = True
     """lower-case the text and strip accents, as uncased BERT does; with --bert its folder
-    decides"""
+    sets the default"""
 
     def tokenizer(self, texts: Sequence[str], bert: Optional[str] = None) -> Tokenizer:
         """Return the tokenizer of folder ``bert``, of file ``vocab``, or learned from ``texts``."""

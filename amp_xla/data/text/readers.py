@@ -1,4 +1,4 @@
-"""Read labelled texts: columns with or without a header, or JSON lines; compressed or not."""
+"""Read labelled texts: columns with or without a header, or JSON; compressed or not."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def read(
       path: the file; ``-`` is standard input.
       text_field, pair_field, label_field, header, needs, known: see ``columns.Request``.
       on_bad_line: ``"error"`` raises for unusable lines, ``"skip"`` returns them in ``bad_lines``.
-      numbers: labels must be finite numbers; they become their shortest text (``1.0`` is ``1``).
+      numbers: labels must be finite numbers; as text they have up to 12 digits (``1.0`` is ``1``).
       separator: separates the labels of a sample, which may have any number of labels, also none;
         in JSON, they may also be a list. None = each sample has one label.
       run: layout of the training file; see ``columns.decide``.
@@ -111,7 +111,7 @@ def read(
     table = Table.read(path)
     if not table.rows:
         return collected(path, (), list, table.bad, on_bad_line)  # raises
-    if table.bad and on_bad_line == "error":  # before what they leave is interpreted
+    if table.bad and on_bad_line == "error":  # before the other rows are interpreted
         raise unusable(path, table.bad, len(table.rows) + len(table.bad))
     fields = Fields(text_field, pair_field, label_field)
     layout = decide(table, Request(fields, header, needs, known), run)
@@ -301,7 +301,7 @@ def split(labels: Any, separator: str) -> List[Any]:
 
 
 def _number(value: str, field: str) -> str:
-    """Return a finite number as text, in the shortest form."""
+    """Return a finite number as text, in the shortest form with up to 12 digits."""
     number = as_number({"true": "1", "false": "0"}.get(value.lower(), value))
     if not math.isfinite(number):
         form = " (a point before decimals, no other marks)" * is_number(value)
@@ -323,7 +323,7 @@ def split_pairs(lines: Sequence[str]) -> Tuple[List[str], List[str]]:
 
 
 def unusable(path: str, bad: Sequence[BadLine], total: int) -> DataError:
-    """Return the error that lists the reasons for the bad lines of a file of ``total`` lines."""
+    """Return the error that lists why lines are bad; ``total``: number of samples and bad lines."""
     kinds = [re.sub(r"{.*}|.*; |0x\w+|\d+", "", line.reason) for line in bad]  # without values
     first = dict(zip(reversed(kinds), reversed(bad)))
     times = collections.Counter(kinds)

@@ -51,7 +51,7 @@ class Part(NamedTuple):
     before: Sequence[int]
     tokens: Sequence[int]
     after: Sequence[int]
-    first: bool = True  # the part is in segment 0, up to the first token after it
+    first: bool = True  # segment 0 ends after the first token of ``after``, else before ``tokens``
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Encoded:
       first_lengths: number of tokens of each row in segment 0 ([CLS] first [SEP]), int32 [rows];
         the row's other tokens are in segment 1 (second [SEP]).
       texts: rows per sample: 2 for pairs whose texts are encoded separately, else 1.
-      lost: number of tokens cut off from each sample, int64 [samples]; None = unknown.
+      lost: number of tokens cut off per sample (per row if ``texts`` is 2), int64; None = unknown.
       windows: ``Windows`` if rows are windows of texts; None if each row is a whole sample.
     """
 

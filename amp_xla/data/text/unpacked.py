@@ -34,7 +34,7 @@ _OPEN: Dict[str, Callable[[Any], Any]] = {
 }
 _NO_ZIP = (zipfile.BadZipFile, NotImplementedError)  # errors of ``zipfile``
 MEMORY = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4  # bytes of texts
-_SMALL, _RATIO = 64 << 20, 100  # an unpacked file has so many bytes, or times the packed one
+_SMALL, _RATIO = 64 << 20, 100  # most bytes of an unpacked file, or most bytes per packed byte
 
 
 @contextlib.contextmanager
@@ -76,7 +76,7 @@ def opened(path: str) -> Iterator[Any]:
 
 
 class _Unpacked(io.RawIOBase):
-    """The unpacked bytes of a file; raises ``DataError`` if a small file would fill the memory."""
+    """The unpacked bytes of a file; raises ``DataError`` beyond ``_SMALL`` and ``_RATIO``."""
 
     def __init__(self, path: str, file: Any) -> None:
         self._path, self._file = path, file
@@ -166,7 +166,7 @@ def _member(path: str, raw: Any) -> Any:
 
 
 def _files_in(archive: zipfile.ZipFile) -> List[str]:
-    """Return the names of the files in an archive, without files that macOS adds."""
+    """Return the names of the files in an archive, without hidden ones and those of macOS."""
     names = (n for n in archive.namelist() if not n.endswith("/") and not n.startswith("__MACOSX"))
     return [name for name in names if not os.path.basename(name).startswith(".")]
 
@@ -214,7 +214,7 @@ def extra(module: str, use: str, packages: Optional[str] = None) -> Any:
 
 
 def read_bytes(path: str, most: Optional[int] = None) -> bytes:
-    """Return the decompressed content of a file of at most ``most`` bytes; see ``opened``.
+    """Return the content of a file, of at most ``most`` bytes when decompressed; see ``opened``.
 
     ``most``: None = a quarter of the memory. If a number is given, the folder may be untrusted, so
     only a regular file is read, no pipe.

@@ -110,7 +110,7 @@ class _Characters(Dict[int, str]):
         is_cjk = any(first <= code <= last for first, last in _CJK)
         if self._drop_marks and category == "Mn":
             new = ""
-        # In ASCII, symbols such as + and $ too, of any category
+        # In ASCII, symbols such as + and $ count as punctuation, too
         elif is_cjk or category.startswith("P") or char in string.punctuation:
             new = f" {char} "
         elif char in " \n\r\t" or category == "Zs":

@@ -75,7 +75,7 @@ def kernels(module: bytes, gpu: Mapping[str, Any]) -> List[Kernel]:
       gpu: values for the fields of ``target.txtpb``, XLA's description of a GPU.
 
     Raises:
-      UnsupportedError: XLA fails, or cuDNN's attention would compute wrong numbers.
+      UnsupportedError: as for ``program``; XLA fails; or cuDNN's attention would be wrong.
     """
     built, description = program(), (_FOLDER / "target.txtpb").read_text(encoding="utf-8")
     with tempfile.TemporaryDirectory(prefix="amp_xla-") as name:

@@ -80,7 +80,7 @@ class Pretrained:
       config: content of ``path``; missing sizes have defaults, ``model_type`` is a known one.
 
     Raises:
-      DataError: a file is missing, is not JSON, or has an impossible value.
+      DataError: a file is missing, is not JSON, or has an impossible value or too few weights.
     """
 
     def __init__(self, folder: str, checkpoint: Callable[[Path], Tensors]) -> None:

@@ -35,7 +35,7 @@ APPENDS EMPTY_DICT SETITEM SETITEMS BINPUT LONG_BINPUT MEMOIZE BINGET LONG_BINGE
 STACK_GLOBAL REDUCE BUILD BINPERSID"""
 _LARGEST_PICKLE = 1 << 20  # bytes; that of a BERT-large has 40,000
 _LARGEST_LIST = 4 << 20  # bytes of a ZIP archive's list of members
-_SMALL, _MOST_UNUSED = 1 << 24, 16  # bytes of a storage; more are allowed per number of a tensor
+_SMALL, _MOST_UNUSED = 1 << 24, 16  # bytes allowed per storage, and more per tensor element
 _MOST_ARGUMENTS = 8
 
 

@@ -116,8 +116,8 @@ def value_and_grad(
 
     Args:
       fn: function that returns the loss, or (loss, aux) with ``has_aux``.
-      loss_scale: a number, or the loss scale of this step; pass it as an argument to the function
-        that ``jit`` compiles, because its value changes.
+      loss_scale: a Python number, or this step's loss scale, which must be an argument of the
+        function that ``jit`` compiles, because its value changes.
       policy: floating arguments are cast to its compute dtype, and aux to its output dtype;
         ``PolicyRules`` cast each parameter by its path. None casts nothing. Gradients have the
         dtype of their parameters, but float32 for parameters in half precision.

@@ -11,7 +11,7 @@ from amp_xla.speed.plan.forecast import Mode, Work
 from amp_xla.speed.plan.gpus import Gpu
 
 Range = Tuple[float, float]
-_FEW = 3  # GPUs of which each mode is printed
+_FEW = 3  # for at most this many GPUs, every mode is printed
 
 
 @dataclasses.dataclass(frozen=True)

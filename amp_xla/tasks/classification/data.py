@@ -73,7 +73,7 @@ def _targets(files: Any, given: Sequence[List[str]]) -> Tuple[Any, List[np.ndarr
     """Return ``Labels`` or ``Scale``; two arrays of labels; a description; and warnings.
 
     ``given`` are the labels of the training texts and of the dev texts. ``DataError`` is raised if
-    they are many different numbers, without --regression, --classes and --multilabel.
+    training labels are many numbers or fractions, without --regression, --classes and --multilabel.
     """
     names = sorted(set(given[0]))
     many = many_numbers(names) if files.multilabel is None else None
@@ -117,7 +117,7 @@ def class_weights(spec: Optional[str], labels: Labels, ids: np.ndarray) -> Optio
       ids: label of each training text, int [texts].
 
     Raises:
-      SettingsError: a label is unknown, or a weight is not above 0.
+      SettingsError: a label is unknown, or a weight is not a finite number above 0.
     """
     if spec is None:
         return None

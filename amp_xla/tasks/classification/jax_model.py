@@ -69,9 +69,9 @@ def dropout(config: Any, shape: Dict[str, Any], dtype: Any) -> Tuple[float, floa
     size = shape["hidden_size"] // shape["num_attention_heads"]
     if not bert.has_fused_attention(dtype, size):
         raise UnsupportedError(
-            f"--attention fused needs compute capability 8.0, half precision and heads of at most "
-            f"128; found: {jax.local_devices()[0].device_kind}, {dtype.__name__}, heads of {size}; "
-            f"change that, or take --attention plain"
+            f"--attention fused needs compute capability 8.0 or higher, half precision and heads "
+            f"of 8, 16, ... or 128; found: {jax.local_devices()[0].device_kind}, {dtype.__name__}, "
+            f"heads of {size}; change that, or take --attention plain"
         )
     note("attention by cuDNN, which has no dropout in JAX: no attention weights are dropped")
     return config.encoder.dropout, 0.0, True

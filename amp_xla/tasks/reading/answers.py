@@ -23,7 +23,7 @@ N_BEST = 5
 
 
 def evaluate(infer: Infer, data: Labelled, threshold: Any, most: int) -> Dict[str, float]:
-    """Return F1, exact match and mean loss; set ``threshold`` to the value with the highest F1.
+    """Return F1, exact match, loss; if a question has no answer, set ``threshold`` for the best F1.
 
     ``infer`` returns ``scores`` [B, L, 2] and ``loss`` [B]; ``most``: maximum tokens of an answer.
     """

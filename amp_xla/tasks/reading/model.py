@@ -19,7 +19,7 @@ def reader(encoder: Any) -> Any:
 def threshold() -> Any:
     """Return the variable of the threshold for "no answer".
 
-    "No answer" is predicted if its score minus the score of the best span exceeds the threshold.
+    "No answer" is predicted if its score minus the score of the best span reaches the threshold.
     The threshold is chosen on dev if a dev question has no answer, and saved in checkpoints.
     """
     never = tf.constant_initializer(1e30)
@@ -29,8 +29,8 @@ def threshold() -> Any:
 def loss(inputs: Dict[str, Any], scores: Any) -> Any:
     """Build the loss, float32 [B]: the mean cross-entropy of an answer's first and last token.
 
-    The softmax is over [CLS] and the passage. The loss is 0 for rows with the label -1, whose
-    answer is not in the tokens.
+    The softmax is over [CLS], the passage and its [SEP]. The loss is 0 for rows with the label -1,
+    whose answer is not in the tokens.
     """
     # AMP converts neither this operation nor those that use its result.
     scores = tf.ensure_shape(tf.cast(scores, tf.float32), scores.shape)

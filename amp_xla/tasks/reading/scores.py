@@ -88,7 +88,7 @@ def decode(
     Returns:
       Three arrays [B, count]: first tokens, last tokens (both counted from 1 in the passage) and
       probabilities of the spans. Two arrays [B]: the score of "no answer" minus that of the best
-      span; the probability of "no answer". Probabilities are computed as in transformers.
+      span; the probability of "no answer". For one window, probabilities are as in transformers.
     """
     scores, passage = scores.astype(np.float64), batch["segment_ids"] > 0
     rows, length = passage.shape

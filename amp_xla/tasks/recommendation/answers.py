@@ -48,8 +48,8 @@ def export(config: Any, checkpoint: Checkpoint, folder: Path) -> str:
     tf.saved_model.simple_save(session(), str(folder), inputs, outputs)
     return (
         f"numbers float32 [B, {columns.numbers}] and ids int64 [B, {columns.slots}, {values}] -> "
-        f"probability float32 [B]; amp_xla.tasks.recommendation.data.batch_of makes such "
-        f"arrays from lines"
+        f"probability float32 [B]; parse_line and batch_of in amp_xla.tasks.recommendation.data "
+        f"make such arrays from lines"
     )
 
 

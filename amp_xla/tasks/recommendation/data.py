@@ -128,7 +128,7 @@ class Lines:
 def parse_line(line: bytes, columns: Columns, values: int, index: int = 0) -> Parsed:
     """Return label, numbers and hashes of a line; an empty label is 0.
 
-    Each slot gets ``values`` hashes, -1 for missing ones. ``index``: line number for errors.
+    Each slot gets ``values`` hashes, -1 for missing ones. ``index``: line from 0, for errors.
 
     Raises:
       LineError: there are too many or too few columns, or a number is not finite.
@@ -167,7 +167,7 @@ class SlotBatches:
     Args:
       lines: lines in blocks of ``block_of(batch_size)``.
       rows: number of rows of the table.
-      values: maximum values per slot; further values are dropped.
+      values: maximum values per slot; further values are dropped. 1 = a slot is one value.
       shuffle: False keeps the order of the file.
     """
 
@@ -221,7 +221,7 @@ def batch_of(
       size: B, samples per batch.
 
     Returns:
-      ``numbers``: float32 [B, numbers], log(1 + x) of each number; ``ids``: int64 [B, slots,
+      ``numbers``: float32 [B, numbers], log(1 + max(x, 0)) of each x; ``ids``: int64 [B, slots,
       values], rows of the table, -1 for missing values; ``labels``, ``weights``: float32 [B];
       ``sample_ids``: int64 [B].
     """
@@ -266,7 +266,7 @@ class SlotFiles:
     """number of columns with numbers, after the label; none = 13 as in Criteo's files, or 0 for the
     built-in data"""
     values: Annotated[Optional[int], within(at_least=1)] = None
-    """maximum values per slot, separated by spaces; none = 1, or 64 for the built-in data"""
+    """maximum values per slot; above 1, spaces separate them; none = 1, or 64 for built-in data"""
 
     def read(self, batch_size: int) -> Tuple[Lines, Lines, int]:
         """Return training lines, dev lines and values per slot."""

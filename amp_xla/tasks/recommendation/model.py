@@ -1,8 +1,8 @@
 """Click models: each rank has the dense tower, and some rows of the embedding table.
 
 ``dlrm`` (Naumov et al., arXiv 1906.00091): a tower over the numbers, dot products of all pairs of
-vectors, and a tower over the products. ``deepfm`` (Guo et al., arXiv 1703.04247): the sum of a
-second-order factorization machine and of a tower over all vectors.
+vectors, and a tower over products and vectors. ``deepfm`` (Guo et al., arXiv 1703.04247): the sum
+of a second-order factorization machine and of a tower over all vectors and numbers.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from amp_xla.training.evaluation import Evaluation, Infer
 from amp_xla.training.extraction import ExtractionScores, Found, f1
 from amp_xla.training.sample_scores import Samples, Scorer
 
-MOST = 100  # subjects and objects of a text, the best ones: an untrained model may find thousands
+MOST = 100  # maximum subjects, and objects, of a text: an untrained model may find thousands
 
 
 def evaluation(infer: Infer, data: Labelled) -> Evaluation:

@@ -129,7 +129,7 @@ def cells_of(
     A cell (plane, row, column) stands for two tokens. Plane 0: first and last token of a subject.
     Plane 1: first and last token of an object. Plane 2 + p, for predicate p: first token of the
     subject, first token of the object. Plane 2 + predicates + p: last tokens of these two.
-    Subjects and objects that are not found are added to ``missed``: reason -> words.
+    For a triple that is not found, its subject or object is added to ``missed``: reason -> words.
     """
     cells: List[List[Cell]] = []
     for text, triples in enumerate(gold):

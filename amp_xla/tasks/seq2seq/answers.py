@@ -26,7 +26,7 @@ from amp_xla.training.evaluation import Evaluation, held_out
 from amp_xla.training.step import restore_weights
 
 TEXTS = 1024  # ROUGE-L is measured on this number of dev texts: a larger dev set would take long
-ROWS = 32  # texts per batch of the decoder
+ROWS = 32  # rows in a batch of the decoder: texts x beams
 
 
 def writer(tokenizer: Tokenizer) -> Callable[[Sequence[int]], str]:

@@ -176,11 +176,11 @@ def _transposed(x: Any) -> Any:
 def generate(
     decoder: CachedDecoder, end_id: int, options: GenerationOptions, sources: Sequence[List[int]]
 ) -> List[List[int]]:
-    """Return the tokens generated for each source, the same as by bert4keras' decoder.
+    """Return the tokens generated for each source; beam search is that of bert4keras' decoder.
 
     Args:
       decoder: has the weights of a run, and as many beams as ``options``.
-      end_id: token that ends a text; the result does not contain it.
+      end_id: token that ends a text; it is removed from the end of the result.
       sources: tokens [CLS] ... [SEP].
     """
     start, ranks = _draw if options.draws else _beams, distributed.current()

@@ -34,7 +34,7 @@ def evaluate(infer: Infer, data: Labelled, threshold: Optional[Any]) -> Dict[str
     """Return Spearman's correlation over all pairs, and the accuracy if labels are 0 and 1.
 
     ``infer`` outputs ``scores`` [B]. ``threshold`` is None, which means 0.5, or a variable: the
-    threshold with the highest accuracy is stored in this variable.
+    threshold with the highest accuracy is stored in this variable, and returned as well.
     """
     from amp_xla.backend import K
 
@@ -169,7 +169,7 @@ class BinaryPairScores(LabelScores):
 
 
 def scored(checkpoint: Checkpoint, samples: Samples) -> Scorer:
-    """Check labels that are 0 and 1; return a function that computes the scores of answers."""
+    """Return a function that scores answers; if the run has labels 0 and 1, check the samples'."""
     binary = Scale.load(checkpoint.file("labels.json")).binary
     if binary:
         samples.check(samples.wanted, ("0", "1"))

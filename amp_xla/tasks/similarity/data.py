@@ -19,7 +19,7 @@ from amp_xla.errors import DataError, SettingsError
 
 Method = Literal["cross-encoder", "cosent", "simcse", "unsupervised-simcse"]
 NEEDS = {"simcse": ("text", "pair"), "unsupervised-simcse": ("text",)}
-POSITIVE = 0.8  # SimCSE trains on pairs from this part of the range of scores on: 4 of 0 to 5
+POSITIVE = 0.8  # SimCSE trains on pairs with at least this scaled score: 4 if scores are 0 to 5
 
 
 @dataclasses.dataclass(frozen=True)

@@ -23,7 +23,7 @@ class AdamW(tf.train.AdamOptimizer):
       weight_decay: an update also subtracts learning rate * ``weight_decay`` * weight, except from
         norms and biases.
       factor: function from a variable to the factor of its learning rate; None = 1.
-      adam: ``beta1``, ``beta2``, ``epsilon`` and ``name``, as for ``tf.train.AdamOptimizer``.
+      adam: ``beta1``, ``beta2``, ``epsilon`` (default: 1e-6) and ``name``, as in TensorFlow's Adam.
     """
 
     _lr_t: Any

@@ -15,7 +15,7 @@ class LAMB(AdamW):
     weight decay. If ``|w|`` or ``|u|`` is 0, the ratio ``|w| / |u|`` is replaced by 1.
 
     For layer norms and biases the ratio is always 1, as in the authors' code for BERT. The
-    arguments are ``AdamW``'s.
+    arguments are ``AdamW``'s without ``name``; ``factor`` has no effect.
     """
 
     def __init__(self, learning_rate: Any = 1e-3, **adamw: Any) -> None:

@@ -40,10 +40,10 @@ class LossScaleOptimizer(optimizer.LossScaleOptimizer):
         attributes are as in Keras.
 
     Raises:
-      TypeError: not a Keras optimizer, or one that scales the loss already; ``dynamic`` is not a
-        bool.
-      ValueError: the arguments contradict each other, the optimizer is wrapped already, or the
-        strategy in scope is not supported.
+      TypeError: not a Keras optimizer, or a loss-scale optimizer; ``dynamic`` is not a bool.
+      UnsupportedError: an optimizer of the new kind in graph mode.
+      ValueError: the arguments contradict each other or are out of range, the optimizer is wrapped
+        already or accumulates gradients, or the strategy in scope is not supported.
     """
 
     keeps_keras_name = counts_skipped = True
@@ -120,7 +120,7 @@ class LossScaleOptimizer(optimizer.LossScaleOptimizer):
         return list(getattr(self.inner, "get_slot_names", list)())
 
     def get_config(self) -> Dict[str, Any]:
-        """Return a configuration that Keras' class reads, too."""
+        """Return a configuration that Keras' class reads, too, from TensorFlow 2.4 on."""
         return {
             "inner_optimizer": facade.described(self.inner),
             "dynamic": self.dynamic,
@@ -210,7 +210,7 @@ def loss_scale_of(
 
     Raises:
       TypeError: ``dynamic`` is not a bool.
-      ValueError: the arguments contradict each other.
+      ValueError: the arguments contradict each other or are out of range.
     """
     if not isinstance(dynamic, bool):
         raise TypeError(

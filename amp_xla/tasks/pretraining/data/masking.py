@@ -21,8 +21,8 @@ from amp_xla.data.text.unpacked import extra
 LONGEST_WORD = 8
 
 
-# Share of one-character CJK tokens in a Chinese vocabulary: Google's Chinese BERT has 0.35, its
-# English one 0.01, its multilingual one 0.12.
+# A vocabulary with a higher share of one-character CJK tokens is Chinese: Google's Chinese BERT has
+# 0.35, its English one 0.01, its multilingual one 0.12.
 CHINESE_SHARE = 0.2
 _SHUFFLE, _OFFSET, _ACTION, _TOKEN = range(4)  # streams of random numbers
 

@@ -27,7 +27,7 @@ FORMAT = 3
 SETTINGS, MANIFEST, VOCAB, UNITS = "settings.json", "manifest.json", "vocab.txt", "units"
 SPLITS = ("train", "heldout")
 # Each memory-mapped file is an open file, and many systems allow 1,024 per process. The sequences
-# that are shuffled together (``stream.GROUP``) are in at most 256 files.
+# that are shuffled together (``stream.GROUP``) are 256 blocks, most of which are in one file each.
 OPEN_FILES = 256
 LEFT_OUT = {
     "bad_lines": "bad lines",

@@ -38,7 +38,7 @@ class Stream:
     Args:
       sequences: the prepared text.
       masking: masks for ``mlm``; the other objectives use only its tokenizer and seed.
-      batch_size: B.
+      batch_size, batches: B, and the number of batches.
       objective: ``mlm``, ``lm`` (predict every next token) or ``unilm`` (predict the second of two
         segments, separated by a [SEP] at a random position).
       shuffle: False = order of the files.

@@ -1,7 +1,7 @@
 """Units of a corpus: whole documents of text files, JSON lines and Parquet.
 
-The corpus alone decides where units begin, so any number of machines and processes gets the same
-units. Files, compressed or not, are read as streams, so only one unit is in memory.
+Corpus and ``Reading`` alone decide where units begin, so any number of machines and processes gets
+the same units. Files, compressed or not, are read as streams, so few units are in memory at a time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from amp_xla.errors import DataError
 TEXT_SUFFIXES = (".txt", ".text", ".tsv", ".data")
 SUFFIXES = (*TEXT_SUFFIXES, *JSON_SUFFIXES, ".parquet")
 EXTRACTED = re.compile(r"wiki_\d+")  # file names of WikiExtractor and wiki_zh
-UNIT_BYTES = (1 << 18, 8 << 20)  # smallest and largest unit
+UNIT_BYTES = (1 << 18, 8 << 20)  # range of a unit's approximate size
 Document = Tuple[int, bytes]  # its first byte in the decompressed file, and its content
 UNITS = 64  # approximate number of units in a corpus, unless UNIT_BYTES forbids it
 HEAD_BYTES = 1 << 16  # first bytes of a file, which show its kind
