@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import http.client
 import io
 import os
 import pty
@@ -12,12 +13,13 @@ import subprocess
 import sys
 import termios
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
 from amp_xla.data.text import unpacked
-from amp_xla.errors import DataError
-from amp_xla.process import checkout, exits, output
+from amp_xla.errors import DataError, RankLost
+from amp_xla.process import checkout, exits, output, world
 from amp_xla.process.checkout import as_typed
 from amp_xla.process.progress import Progress, note
 from tests.support.running import ROOT, environment, run, run_python
@@ -193,10 +195,38 @@ def test_a_signal_during_the_imports_ends_the_process():
     assert run_python("-c", program, code=None) == (-signal.SIGINT, "", "")
 
 
+def test_a_rendezvous_server_that_ends_within_an_answer_is_lost(monkeypatch):
+    monkeypatch.setenv("HOROVOD_GLOO_RENDEZVOUS_ADDR", "localhost")
+    for error in (http.client.BadStatusLine(""), http.client.IncompleteRead(b""), OSError()):
+        monkeypatch.setattr(world, "_status", mock.Mock(side_effect=error))
+        with pytest.raises(RankLost, match="the rendezvous server has ended"):
+            world.meet(world.World(1, 2))
+        world.announce(world.World(1, 2))
+
+
+def test_the_revision_is_that_of_a_repository_that_has_the_package(tmp_path, monkeypatch):
+    file = tmp_path / ".venv" / "checkout.py"
+    file.parent.mkdir()
+    file.touch()
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=n", "-c", "user.email=e"]
+    for words in (["init", "-q"], ["commit", "-q", "--allow-empty", "-m", "theirs"]):
+        subprocess.run([*git, *words], check=True)
+    monkeypatch.setattr(checkout, "__file__", str(file))
+    monkeypatch.setenv("SOURCE_REVISION", "of the image")
+    assert checkout.revision() == "of the image"
+    subprocess.run([*git, "add", "-f", str(file)], check=True)
+    assert checkout.revision().endswith("+changes")
+
+
 POOLS = """
-import multiprocessing
+import multiprocessing, os, signal
 from amp_xla.process.stopping import SignalWatch
+others = signal.SIGRTMIN + 1, signal.SIGRTMAX, signal.SIGUSR2
+for number in others:
+    signal.signal(number, lambda *_: None)
 with SignalWatch():
+    for number in others:  # which the script handles
+        os.kill(os.getpid(), number)
     for _ in range(200):
         with multiprocessing.get_context("fork").Pool(2) as pool:
             assert pool.map(abs, range(-3, 1)) == [3, 2, 1, 0]
