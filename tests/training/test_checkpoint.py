@@ -7,6 +7,8 @@ import hashlib
 import math
 import os
 import shutil
+from types import SimpleNamespace
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -16,7 +18,7 @@ from amp_xla.data.text.labels import Labels, Scale
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.models.options import EncoderOptions
 from amp_xla.models.weights.pretrained import encoded
-from amp_xla.training import checkpoint
+from amp_xla.training import checkpoint, loop
 from amp_xla.training.checkpoint import CheckpointError
 from amp_xla.training.manifest import manifest_of, read_manifest
 from amp_xla.training.state import LoopState
@@ -29,6 +31,19 @@ FIRST, SECOND = "step-00000001", "step-00000002"
 
 def names(folder):
     return [path.name for path in checkpoint.steps(folder)]
+
+
+def test_a_checkpoint_that_cannot_be_read_does_not_hide_the_first_error(tmp_path, monkeypatch):
+    for step in (1, 2):
+        runs.checkpointed(tmp_path, step)
+    run = SimpleNamespace(checkpoints=tmp_path, continuing="continue")
+    unread = CheckpointError("cannot read")
+    for results, said in (
+        ([unread, []], f"{FIRST} is whole: continue"),
+        ([unread, ["bad"]], "no "),
+    ):
+        monkeypatch.setattr(loop, "problems", mock.Mock(side_effect=results))
+        assert loop.Loop._resumable(SimpleNamespace(run=run)).startswith(said)
 
 
 def test_every_damage_to_every_file_is_named_and_survived(tmp_path, capsys):
