@@ -156,7 +156,7 @@ def test_a_reason_is_given_once(file):
         "line 43: label is empty; correct them, or leave them out with --on-bad-line skip"
     )
     objects = '{"text": 1, "label": 1}\n' * 9
-    with pytest.raises(DataError, match="no line is left: is it the right file") as error:
+    with pytest.raises(DataError, match="no sample is left: is it the right file") as error:
         read(file("a.json", objects))
     assert "UTF-8" not in str(error.value) and "(9 times)" in str(error.value)
     for objects in ('{"text": "x", "label": {"%s": 1}}', '{"text": ["%s"], "label": 1}'):
