@@ -1,16 +1,14 @@
 """Labels have the same ids in every file; labelled texts become batches, tokens are hidden."""
 
 import shlex
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from amp_xla.data import labelled
 from amp_xla.data.batches.buckets import Batches, PackedBatches
-from amp_xla.data.labelled import BatchOptions, WindowOptions
-from amp_xla.data.text.labels import Labels, Scale
-from amp_xla.data.text.layout import Layout
+from amp_xla.data.labelled import BatchOptions
+from amp_xla.data.text.labels import Labels
 from amp_xla.data.text.options import TextFiles, VocabularyOptions
 from amp_xla.data.text.tokenizer import Tokenizer
 from amp_xla.errors import DataError, SettingsError
@@ -44,31 +42,6 @@ HOW = labelled.Preparation(
 def read(files, token_dropout=0.0, packed=False):
     how = HOW._replace(token_dropout=token_dropout, packed=packed)
     return classification.read(files, how)
-
-
-@pytest.mark.parametrize("stride, second, said", [
-    (5, "a text " * 9, "40 of 40 training pairs: shorter texts are cut to half a row"),
-    (5, "a text", "\n40 training"), (0, "a text", "--stride 8 reads all of them"),
-])  # fmt: skip
-def test_tokens_lost_in_spite_of_windows_are_reported(files, stride, second, said):
-    for name in (files.train, files.dev):
-        rows = [f"{'a text ' * 20}{i}\t{i} {second}\t{i % 2}\n" for i in range(40)]
-        Path(name).write_text(HEADER + "".join(rows))
-    how = HOW._replace(options=WindowOptions(40, 16, stride=stride), micro_batch=40)
-    text = classification.read(files, how).description
-    assert said in text and ("half a row" in said) == ("half a row" in text), text
-
-
-def test_files_of_a_run_have_the_bytes_of_older_versions():
-    assert Scale(0.5, 5.0, True).encoded() == b'{"low": 0.5, "high": 5.0, "binary": true}\n'
-    assert Layout("json", False, ("\ud800中",), 0).encoded().decode() == (
-        '{"format": "json", "header": false, "columns": ["\\ud800中"], "text": 0, "pair": null, '
-        '"label": null}\n'
-    )
-    assert Tokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]"]).assets["tokenizer_config.json"] == (
-        b'{"do_lower_case": true, "strip_accents": null, "tokenize_chinese_chars": true, '
-        b'"rules": "bert4keras"}\n'
-    )
 
 
 @pytest.mark.parametrize("packed", [False, True])

@@ -159,7 +159,6 @@ def test_positions_behind_tokens_cause_a_warning(tmp_path):
     ('{"text": "abc", "spo_list": []}', "must be a list; the fields are 'text', 'spo_list'"),
     (" \tO\n", "data:1: the text is blank"),
     ("a O\nb O\n\nc O\nd\n", "data: 1 of 4 lines cannot be used: .*data:5: 1 column; .* skip"),
-    ('{"tokens": ["a"], "tags": ["O"]}\n{"tokens": ["b"], "tags": []}', "data: 1 of 2 lines"),
     ("a O\n" * 3 + "b\n", "data: 1 of 4 lines cannot be used: .*; no sample is left"),
     ("\tO\n", "data:1: '', 'O'; needed: a token and its tag"),
     ("", r"data: the file is empty"),
