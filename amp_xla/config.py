@@ -48,8 +48,8 @@ class Range:
     """Allowed numbers of a field. NaN and infinities are never allowed."""
 
     at_least: float = -math.inf
-    above: float = -math.inf
     at_most: float = math.inf
+    above: float = -math.inf
     below: float = math.inf
 
     def __contains__(self, value: Any) -> bool:
@@ -82,15 +82,9 @@ def _plain(number: float) -> str:
     return f"{number:,}" if isinstance(number, int) else f"{number:g}"
 
 
-def within(
-    at_least: float = -math.inf,
-    at_most: float = math.inf,
-    above: float = -math.inf,
-    below: float = math.inf,
-    help: Optional[str] = None,
-) -> Any:
-    """Return the annotation for a field's range; ``help`` replaces the field's docstring."""
-    return tyro.conf.arg(help=help, help_behavior_hint=Range(at_least, above, at_most, below))
+def within(*limits: float, help: Optional[str] = None, **named: float) -> Any:
+    """Return the annotation for a field's ``Range``; ``help`` replaces the field's docstring."""
+    return tyro.conf.arg(help=help, help_behavior_hint=Range(*limits, **named))
 
 
 class Field(NamedTuple):
@@ -117,24 +111,22 @@ class Field(NamedTuple):
 
     def problem(self, value: Any, words: Sequence[str] = ()) -> Optional[str]:
         """Return what is wrong with a value, or None; ``words``: the command line."""
-        if value is None and type(None) in self.kinds:
+        if Any in self.kinds or (value is None and type(None) in self.kinds):
             return None
-        numbers = self.numbers()
+        numbers, limits = self.numbers(), self.range or Range()
         choices = [x for kind in self.kinds if get_origin(kind) is Literal for x in get_args(kind)]
-        if choices:
-            fits, allowed = value in choices, ", ".join(map(str, choices))
-        elif numbers:
-            limits = self.range or Range()
-            fits = value in limits and (float in numbers or isinstance(value, int))
-            allowed = str(limits) if float in numbers else f"a whole number, {limits}"
-            allowed += ", and finite" * bool(self.range and value == limits.at_most == limits.below)
-        else:
-            # Tuples are lists in JSON. A text is a ``Sequence`` of letters, but no list.
-            origins = [get_origin(kind) or kind for kind in self.kinds]
-            kinds = tuple(list if k is tuple or isinstance([], k) else k for k in origins)
-            allowed = " or ".join(json_files.NAMES.get(kind, kind.__name__) for kind in kinds)
-            fits = isinstance(list(value) if isinstance(value, tuple) else value, kinds)
-        if fits:
+        allowed = [", ".join(map(str, choices))] if choices else []
+        if numbers:
+            finite = ", and finite" * bool(self.range and value == limits.at_most == limits.below)
+            allowed.append("a whole number, " * (float not in numbers) + f"{limits}{finite}")
+        # Tuples are lists in JSON. A text is a ``Sequence`` of letters, but no list.
+        named = (int, float, type(None), Literal) if allowed else ()
+        origins = [kind for kind in (get_origin(k) or k for k in self.kinds) if kind not in named]
+        kinds = tuple(list if k is tuple or isinstance([], k) else k for k in origins)
+        allowed += [json_files.NAMES.get(kind, kind.__name__) for kind in kinds]
+        fits = numbers and value in limits and (float in numbers or isinstance(value, int))
+        listed = list(value) if isinstance(value, tuple) else value
+        if fits or value in choices or isinstance(listed, kinds):
             return None
         text = repr(value)
         typed = re.findall(f"{self.flag.replace('-', '[-_]')}[ =](\\S+)", " ".join(words))
@@ -142,7 +134,7 @@ class Field(NamedTuple):
             rounded = value in (0.0, math.inf, -math.inf) and re.search("[1-9]", typed[-1])
             text = typed[-1] + (f" ({value:g})" if rounded else "")  # 1e400, 1e-400
         text = text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
-        return f"{text}: allowed is {allowed}"
+        return f"{text}: allowed is {' or '.join(allowed)}"
 
 
 def fields(config: Any) -> Dict[str, Field]:
@@ -201,15 +193,6 @@ def changed(config: T, **values: Any) -> T:
     return dataclasses.replace(cast(Any, config), **new)
 
 
-def _defaults(config: Type[Any]) -> Dict[str, Any]:
-    try:
-        return flat(config())
-    except TypeError as error:
-        raise SettingsError(
-            f"every setting of {config.__name__} needs a default: {error}"
-        ) from None
-
-
 def _check(config: Type[Any], values: Mapping[str, Any], words: Sequence[str] = ()) -> None:
     known = fields(config)
     for name, value in values.items():
@@ -244,10 +227,16 @@ def parse(
     help_words = [word for word in words if word in ("-h", "--help")]
     default = None
     if stored is not None or hasattr(config, "defaults"):
-        given, known = _defaults(config), fields(config)
+        known = fields(config)
+        try:
+            given = flat(config())
+        except TypeError as error:
+            raise SettingsError(
+                f"every setting of {config.__name__} needs a default: {error}"
+            ) from None
         # Check these before they become flags. ``defaults`` may replace the rest: numbers and None.
-        fixed = {n: v for n, v in given.items() if v is not None and not known[n].numbers()}
-        _check(config, fixed)
+        free = {n for n, v in given.items() if known[n].numbers() and isinstance(v, (int, float))}
+        _check(config, {n: v for n, v in given.items() if v is not None and n not in free})
         with contextlib.suppress(*([SettingsError] if help_words else [])):
             typed: Any = _parse(config, [word for word in words if word not in help_words], prog)
             values = {} if stored is None else stored(typed)

@@ -20,7 +20,7 @@ from amp_xla.errors import AmpXlaError
 from amp_xla.models.options import GenerationOptions
 from amp_xla.process import durable, output, regular
 from amp_xla.process.progress import note
-from amp_xla.training.answers import Answers, Row, checked
+from amp_xla.training.answers import Answers, Row, checked, refuse_nan
 from amp_xla.training.checkpoint import Checkpoint, find
 from amp_xla.training.recipe import FunctionName, Recipe, find_recipe, own_recipe
 
@@ -151,6 +151,7 @@ def _write(path: Path, texts: Sequence[str], vectors: Callable[[], np.ndarray]) 
     if not texts:
         raise AmpXlaError(f"--vectors {path}: there is no text")
     content, rows = io.BytesIO(), vectors()
+    refuse_nan(rows.min())
     np.save(content, rows)
     durable.replace(path, content.getvalue())
     note(f"written: {path}: {rows.dtype} [{len(rows):,} texts, {rows.shape[1]}]")

@@ -148,9 +148,7 @@ class Preparation(NamedTuple):
             f"{self._lost(encoded[0])}{tokenizer.warnings(encoded[0])}{warnings}"
             f"{_repeated(train, dev)}"
         )
-        return Labelled(
-            train, dev, labels, tokenizer, batches, dev_batches, description, **others
-        )  # fmt: skip
+        return Labelled(*parts, labels, tokenizer, batches, dev_batches, description, **others)
 
     def _most_windows(self, encoded: Sequence[Encoded], parts: Sequence[Dataset]) -> int:
         """Return the most windows of a text (0 = none); raise if a group exceeds a micro-batch."""
@@ -200,11 +198,13 @@ class Preparation(NamedTuple):
         return batches, batches.like(encoded[1], answers[1])
 
     def _lost(self, encoded: Encoded) -> str:
-        """Return a line about training texts that are cut; empty if none is, or with windows."""
+        """Return a line about training texts that are cut; empty if none is."""
         lost = np.zeros(1, np.int64) if encoded.lost is None else encoded.lost
         cut, length = np.count_nonzero(lost), self.options.max_length
-        if not cut or self.options.stride:
+        if not cut:
             return ""
+        if self.options.stride:
+            return f"\n{cut:,} of {len(lost):,} training pairs: shorter texts are cut to half a row"
         way = ""
         if isinstance(self.options, WindowOptions):
             way = f"; --stride {max(1, length // 2)} reads all of them, in windows"

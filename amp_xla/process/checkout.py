@@ -86,20 +86,20 @@ def container(image: str) -> str:
 def horovod_from() -> str:
     """Return the words that say how to get Horovod."""
     if in_own_environment():  # tf1, tf2 or tf2-cuda
-        return (
-            f"{shortest(ROOT / 'scripts/build_horovod.sh')} {Path(sys.prefix).name[:3]} builds it"
-        )
+        script = shortest(ROOT / "scripts/build_horovod.sh")
+        return f"{script} {Path(sys.prefix).name.partition('-')[0]} builds it"
     return f"NVIDIA's containers have it: {container(TF2_IMAGE)}"
 
 
 def revision() -> Optional[str]:
     """Return git's short hash, with ``+changes`` if files differ; None if it is unknown.
 
-    In a container image, which has no repository, it is the environment variable
+    Without a repository that has this file, as in a container image, it is the environment variable
     ``SOURCE_REVISION``. Changes in docs/results are ignored, because benchmarks write there.
     """
     files = ["--untracked-files=no", "--", ":/", ":(top,exclude)docs/results"]
     try:
+        _git("ls-files", "--error-unmatch", __file__)  # an environment may be in another repository
         changed = _git("status", "--porcelain", *files)
         return _git("describe", "--always", "--exclude", "*") + "+changes" * bool(changed)
     except (OSError, subprocess.SubprocessError):

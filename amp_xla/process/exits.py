@@ -42,7 +42,7 @@ def guard() -> None:
 
 def exit_code(function: Any, *args: Any) -> int:
     """Call ``function`` and return the exit code; exceptions that are bugs pass through."""
-    output.tolerate_encoding()
+    output.reconfigure(errors="backslashreplace")  # for characters that the encoding lacks
     try:
         with SignalWatch() as watch, watch.nothing_to_save(""):
             try:

@@ -35,9 +35,9 @@ class Whole(NamedTuple):
 Kind = Any  # a type, ``Whole``, or [str] for a list of texts; in fields also a tuple of kinds
 
 
-def encode(value: Any) -> bytes:
-    """Return a value as the content of a JSON file."""
-    text = json.dumps(value, ensure_ascii=False, indent=1)
+def encode(value: Any, indent: Optional[int] = 1) -> bytes:
+    """Return a value as the content of a JSON file; ``indent``: None = in one line."""
+    text = json.dumps(value, ensure_ascii=False, indent=indent)
     # Bytes that are not UTF-8, such as of the working folder's name, and halves of surrogate pairs
     # become JSON's escapes.
     return text.encode("utf-8", "backslashreplace") + b"\n"

@@ -50,16 +50,11 @@ def lines(texts: Iterable[str]) -> None:
       AmpXlaError: standard output cannot be written, e.g. to a full disk.
       BrokenPipeError: the reading program has ended.
     """
-    _reconfigure(encoding="utf-8")
+    reconfigure(encoding="utf-8")
     with _writing():
         for text in texts:
             print(_CONTROLS.sub(lambda match: printable(match.group()), text))
         sys.stdout.flush()
-
-
-def tolerate_encoding() -> None:
-    r"""Let standard output escape characters that its encoding lacks, e.g. as ``\u4e2d``."""
-    _reconfigure(errors="backslashreplace")
 
 
 def flush() -> None:
@@ -106,7 +101,8 @@ def _open_closed() -> List[str]:
 CLOSED = _open_closed()
 
 
-def _reconfigure(**settings: str) -> None:
+def reconfigure(**settings: str) -> None:
+    """Change encoding or errors of standard output."""
     if hasattr(sys.stdout, "reconfigure"):  # a notebook's stream has no such method
         sys.stdout.reconfigure(**settings)
 

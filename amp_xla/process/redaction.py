@@ -13,11 +13,11 @@ _NAME = re.compile(
 )
 _FORMS = re.compile(
     r"(?P<before>://)[^/@\s]+(?=@)"  # user:password of a URL
-    r"|(?P<query>[?&][^=&\s]*(key|token|secret|signature|sig|password)=)[^&\s]+"
+    r"|(?P<query>[?&][^=&\s]*(key|token|secret|signature|sig|password)=)(?!\*{3})[^&\s]+"
     r"|\b(hf_|gh[opsu]_|github_pat_|glpat-|sk-|xox[abps]-|AKIA|eyJ)[\w.-]{16,}",
     re.IGNORECASE,
 )
-_HOMES = re.compile(r"(?<![\w.~-])(/home/[^/\s'\"]+|/Users/[^/\s'\"]+|/root)(?=/)")
+_HOMES = re.compile(r"(?<![\w.~-])(/(home|Users)/[^/\s'\",:;()<>\\]+(?<!\.)|/root(?!\.?[\w-]))")
 _HOST = re.compile(r"(\brank \d+) on \S+")
 
 
@@ -29,13 +29,13 @@ def without_secrets(words: Sequence[str]) -> List[str]:
     """
     hidden: List[str] = []
     follows = False
-    for word in words:
+    for word in map(_without_forms, words):
         name, equals, _ = word.partition("=")
         named = _NAME.search(name) is not None
         if follows and not word.startswith("--"):
             hidden.append(HIDDEN)
         else:
-            hidden.append(f"{name}={HIDDEN}" if named and equals else _without_forms(word))
+            hidden.append(f"{name}={HIDDEN}" if named and equals else word)
         follows = named and not equals and word.startswith("-")
     return hidden
 

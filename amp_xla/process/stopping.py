@@ -17,7 +17,7 @@ from typing import Any, Callable, Iterator, List, Optional, Set, Tuple
 
 # Slurm can send SIGUSR1 some time before it ends a job; stopping by it is not a failure.
 EXIT_CODES = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 129, "SIGUSR1": 0}
-_NUMBERS = [getattr(signal, name) for name in EXIT_CODES]
+_NAMES = {getattr(signal, name): name for name in EXIT_CODES}
 # A launcher may forward a signal that the whole process group has received already.
 SAME_SIGNAL_SECONDS = 0.5
 # Time to clean up before the process is ended: a library call may run no Python for minutes.
@@ -77,7 +77,7 @@ class SignalWatch:
     def __enter__(self) -> SignalWatch:
         if threading.current_thread() is not threading.main_thread():
             return self  # only the main thread may set handlers
-        for number in _NUMBERS:
+        for number in _NAMES:
             if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
                 self._undo.callback(signal.signal, number, signal.signal(number, self._receive))
         read_end, write_end = os.pipe()
@@ -93,7 +93,7 @@ class SignalWatch:
     def _receive(self, number: int, frame: Optional[FrameType]) -> None:
         if self.received is not None:
             return
-        self.received, self._ending = signal.Signals(number).name, self._may_end()
+        self.received, self._ending = _NAMES[number], self._may_end()
         if self._ending and self._nothing_to_save[-1][1]:
             stopped = self.stopped(self._nothing_to_save[-1][0])
             # An exception that passes through a library's C++ may crash the process.
@@ -144,8 +144,8 @@ class SignalWatch:
             if not data:
                 os.close(read_end)
                 return
-            name = signal.Signals(data[0]).name
-            if name not in EXIT_CODES:
+            name = _NAMES.get(data[0])
+            if name is None:  # a signal that the script handles
                 continue
             stays = name == "SIGINT" and interactive()
             if first and time.monotonic() - began > SAME_SIGNAL_SECONDS and not stays:
@@ -164,7 +164,7 @@ class SignalWatch:
 
 def _forget_in_child() -> None:
     """Restore the usual handlers in a forked process, as a pool ends its workers by SIGTERM."""
-    for number in _NUMBERS:
+    for number in _NAMES:
         if isinstance(getattr(signal.getsignal(number), "__self__", None), SignalWatch):
             usual = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
             signal.set_wakeup_fd(-1)
@@ -172,7 +172,7 @@ def _forget_in_child() -> None:
 
 
 def _hold() -> None:
-    _masks.append(signal.pthread_sigmask(signal.SIG_BLOCK, _NUMBERS))
+    _masks.append(signal.pthread_sigmask(signal.SIG_BLOCK, list(_NAMES)))
 
 
 def _release() -> None:

@@ -86,14 +86,14 @@ def meet(place: World) -> None:
                 if time.monotonic() > end:
                     raise AmpXlaError(f"rank {rank} has not started in {_START_SECONDS:.0f} s")
                 time.sleep(0.5)
-    except OSError as error:
+    except (OSError, http.client.HTTPException) as error:
         raise RankLost(f"the rendezvous server has ended: {error}") from error
 
 
 def announce(place: World) -> None:
     """Tell the launcher that this rank trains: from now on, all ranks agree on when to stop."""
     if place.size > 1 and _address():
-        with contextlib.suppress(OSError):  # the launcher was killed
+        with contextlib.suppress(OSError, http.client.HTTPException):  # the launcher was killed
             _status("PUT", TRAINING, place.rank, b"yes")
 
 

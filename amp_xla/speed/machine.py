@@ -16,6 +16,7 @@ from typing import Dict, List, Tuple
 from amp_xla import backend
 from amp_xla.backend import nvidia
 from amp_xla.errors import UnsupportedError
+from amp_xla.process.checkout import ROOT
 from amp_xla.settings import PRECISIONS, XLA_MODES
 
 _PROBE = "import json, amp_xla.speed.machine as m; print(json.dumps(m.probe()))"
@@ -34,6 +35,7 @@ class Machine:
     tensorflow: str
     bert4keras: str
     fork: bool
+    tf32: bool
     half_dtype: str
     python: str
     cores: int
@@ -43,8 +45,8 @@ class Machine:
     def absent(self) -> Dict[str, str]:
         """Precisions and XLA modes that this machine does not support, each with the reason."""
         out = {}
-        if not self.gpu:
-            out["tf32"] = "needs tensor cores; on a CPU it equals fp32"
+        if not self.tf32:
+            out["tf32"] = "equals fp32 on a CPU, and on a GPU before the A100"
         if not self.half_dtype:
             out["amp"] = "TensorFlow has no half precision on this device"
         if self.tensorflow.startswith("1.") and not self.fork:
@@ -86,8 +88,7 @@ def clean_environment() -> Dict[str, str]:
     if env.get(DEVICE) == "cpu":
         env["CUDA_VISIBLE_DEVICES"] = "-1"
     env["AMP_XLA_CACHE"] = "off"  # compiling is measured
-    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    paths = [root, os.getcwd(), env.get("PYTHONPATH", "")]
+    paths = [str(ROOT), os.getcwd(), env.get("PYTHONPATH", "")]
     env["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
     return env
 
@@ -114,6 +115,7 @@ def probe() -> Dict[str, object]:
         "tensorflow": backend.tensorflow().__version__,
         "bert4keras": ".".join(map(str, backend.bert4keras_version())),
         "fork": backend.is_fork(),
+        "tf32": bool(gpus) and (backend.compute_capability() or (8, 0)) >= (8, 0),
         "half_dtype": backend.half_dtype()[0] or "",
         "python": platform.python_version(),
         "cores": len(os.sched_getaffinity(0)),

@@ -219,7 +219,5 @@ def measure(
 
 
 def spread(values: Sequence[float]) -> float:
-    """Return (max - min) / upper median as a share; infinity for fewer than two values."""
-    if len(values) < 2:
-        return math.inf
-    return (max(values) - min(values)) / sorted(values)[len(values) // 2]
+    """Return (max - min) / median as a share; infinity for fewer than two values."""
+    return (max(values) - min(values)) / statistics.median(values) if len(values) > 1 else math.inf

@@ -52,6 +52,15 @@ def label_answers(
     return Answers(rows, {"label" if separator is None else "labels": None})
 
 
+def refuse_nan(answer: Any) -> None:
+    """Raise AmpXlaError if an answer is NaN, or has NaN in lists or objects."""
+    values = answer.values() if isinstance(answer, Mapping) else answer
+    for value in values if isinstance(answer, (Mapping, list, tuple)) else ():
+        refuse_nan(value)
+    if answer != answer:
+        raise AmpXlaError("some answers are NaN, not numbers: the run's weights cannot be used")
+
+
 def checked(predicted: Any, lines: Sequence[str]) -> Answers:
     """Check the result of a recipe's ``predict`` for ``lines``, and return it.
 
@@ -63,8 +72,7 @@ def checked(predicted: Any, lines: Sequence[str]) -> Answers:
             f"the recipe's predict returned {type(predicted).__name__}; allowed: Answers (see "
             f"amp_xla/training/answers.py)"
         )
-    if any(value != value for _, fields in predicted.rows for value in fields.values()):
-        raise AmpXlaError("some answers are NaN, not numbers: the run's weights cannot be used")
+    refuse_nan([fields for _, fields in predicted.rows])
     count = len(predicted.rows)
     if count != len(lines):
         raise AmpXlaError(f"the recipe's predict gave {count} answers to {len(lines)} lines")

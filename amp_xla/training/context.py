@@ -19,7 +19,7 @@ from amp_xla.process.progress import note
 from amp_xla.settings import AUTO, auto
 from amp_xla.training import distributed
 from amp_xla.training.checkpoint import ARCHITECTURE, Checkpoint
-from amp_xla.training.state import WINDOW_ROWS, XLA_LENGTHS
+from amp_xla.training.state import WINDOW_ROWS, XLA_LENGTHS, LoopState
 
 
 class RunContext:
@@ -132,7 +132,8 @@ class RunContext:
     def steps(self, batches: Any) -> int:
         """Return the steps of the whole run; if the run is new, print the defaults that it uses."""
         config = self.config
-        steps = config.training.epochs * int(batches.steps_per_epoch())
+        state = LoopState() if self._resume_from is None else self._resume_from.loop
+        steps = state.total(config.training.epochs, int(batches.steps_per_epoch()))
         if self._resume_from is None:
             defaults = vars(self).get("_defaults") or getattr(config, "defaults", dict)()
             note(fine_tuning.describe(flat(config), defaults, steps))

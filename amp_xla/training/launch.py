@@ -98,7 +98,7 @@ def _folder(recipe: str, run_options: RunOptions, ranks: Ranks) -> RunFolder:
 
 
 def _refuse_misspelt(run: RunFolder) -> None:
-    """Raise AmpXlaError if another run has the same digits and at most one letter more or less."""
+    """Raise AmpXlaError if a run has the same digits and one letter more or less, none replaced."""
     for other in checkpoint.runs_in(run.path.parent):
         one, two = (re.sub(r"[\W_]", "", name.lower()) for name in (run.name, other))
         slips = sum(((Counter(one) - Counter(two)) + (Counter(two) - Counter(one))).values())

@@ -63,14 +63,14 @@ class Loop:
     @property
     def total_steps(self) -> int:
         """Number of steps in the whole run."""
-        return int(self.options.epochs * self.engine.job.batches.steps_per_epoch())
+        return self.state.total(self.options.epochs, self.engine.job.batches.steps_per_epoch())
 
     def resume(self, state: LoopState, longer: bool = False) -> None:
         """Continue from a checkpoint's state; ``longer``: whether the run was extended."""
         if len(state.log_sums) != len(self.state.log_sums):  # metrics were added or removed
             state.log_sums, state.log_count = self.state.log_sums, 0
         self.state, self._saved_at = state, state.step
-        if longer and state.step_in_epoch == 0:  # the last epoch may have become longer
+        if longer and state.epoch >= self.options.epochs:  # the last epoch has become longer
             count = self.engine.job.batches.steps_per_epoch()
             state.epoch, state.step_in_epoch = divmod(state.step, count)
 
@@ -123,10 +123,11 @@ class Loop:
 
     def _resumable(self) -> str:
         """Return the end of an error message: how the run can be continued."""
-        left = [path for path in steps(self.run.checkpoints) if not problems(path)]
-        if not left:
-            return "no checkpoint was written yet"
-        return f"{left[-1].name} is whole: {self.run.continuing}"
+        for path in reversed(steps(self.run.checkpoints)):
+            with contextlib.suppress(CheckpointError):  # the message is about another error
+                if not problems(path):
+                    return f"{path.name} is whole: {self.run.continuing}"
+        return "no checkpoint was written yet"
 
     @property
     def over(self) -> bool:

@@ -90,6 +90,11 @@ class LoopState:
         json_files.require(values, kinds, "loop.")
         return cls(**{name: values[name] for name in kinds})
 
+    def total(self, epochs: int, steps_per_epoch: int) -> int:
+        """Return the steps of the whole run; more if past epochs had more steps than now."""
+        left = (epochs - self.epoch) * steps_per_epoch - self.step_in_epoch
+        return max(epochs * steps_per_epoch, self.step + left)
+
     def record(self, value: float, higher_is_better: bool) -> bool:
         """Record an evaluation; return True if it is the best so far. NaN is never the best."""
         sign = 1.0 if higher_is_better else -1.0

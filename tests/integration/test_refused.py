@@ -370,8 +370,12 @@ def test_a_finished_run_is_extended_without_force(command):
     assert command.metrics("classification", "mine")[-1]["step"] == 12
     command.done(VERIFY, "--run", str(RUN))
     command.done(RECIPE, *RESUMED)
+    larger = train(command, *RESUMED, "--force-resume", "--batch-size", "32", epochs=4)
+    assert "at step 12 of 14" in larger.err and "run is complete" not in larger.err, larger.err
+    last = [line for line in command.metrics("classification", "mine") if line["kind"] == "train"]
+    assert (last[-1]["step"], last[-1]["epoch"]) == (14, 4) and last[-1]["learning_rate"] > 0
     shorter = train(command, "--name", "mine", "--resume", epochs=1)
-    assert "setting epochs: 3 in the checkpoint, 1 now" in shorter.error
+    assert "setting epochs: 4 in the checkpoint, 1 now" in shorter.error
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import http.client
 import io
 import os
 import pty
@@ -12,12 +13,13 @@ import subprocess
 import sys
 import termios
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
 from amp_xla.data.text import unpacked
-from amp_xla.errors import DataError
-from amp_xla.process import checkout, exits, output
+from amp_xla.errors import DataError, RankLost
+from amp_xla.process import checkout, exits, output, world
 from amp_xla.process.checkout import as_typed
 from amp_xla.process.progress import Progress, note
 from tests.support.running import ROOT, environment, run, run_python
@@ -51,9 +53,7 @@ def test_packages_are_added_as_it_is_typed_here(monkeypatch):
     for prefix, count in (("/usr", 0), (ROOT / ".venvs" / "tf2", 2)):
         monkeypatch.setattr("sys.prefix", str(prefix))
         assert as_typed(as_typed(text)).count("./amp-xla pip install") == count
-        horovod = (
-            "scripts/build_horovod.sh tf2 builds it" if count else "have it: make docker-train"
-        )
+        horovod = "build_horovod.sh tf2 builds it" if count else "have it: make docker-train"
         assert horovod in checkout.horovod_from()
     monkeypatch.setattr(checkout, "_SCRIPT", Path(sys.executable))  # an installed package
     monkeypatch.setattr("sys.prefix", "/usr")
@@ -193,10 +193,31 @@ def test_a_signal_during_the_imports_ends_the_process():
     assert run_python("-c", program, code=None) == (-signal.SIGINT, "", "")
 
 
+def test_a_rendezvous_server_that_ends_within_an_answer_is_lost(monkeypatch):
+    monkeypatch.setenv("HOROVOD_GLOO_RENDEZVOUS_ADDR", "localhost")
+    monkeypatch.setattr(world, "_status", mock.Mock(side_effect=http.client.BadStatusLine("")))
+    world.announce(world.World(1, 2))
+    with pytest.raises(RankLost, match="the rendezvous server has ended"):
+        world.meet(world.World(1, 2))
+
+
+def test_the_revision_is_that_of_a_repository_that_has_the_package(tmp_path, monkeypatch):
+    (tmp_path / "checkout.py").touch()
+    monkeypatch.setattr(checkout, "__file__", str(tmp_path / "checkout.py"))
+    monkeypatch.setenv("SOURCE_REVISION", "of the image")
+    commit = "git -c user.name=n -c user.email=e commit -q --allow-empty -m theirs"
+    subprocess.run(f"git init -q; {commit}", shell=True, cwd=str(tmp_path), check=True)
+    assert checkout.revision() == "of the image"
+    subprocess.run(["git", "add", "."], cwd=str(tmp_path), check=True)
+    assert checkout.revision().endswith("+changes")
+
+
 POOLS = """
-import multiprocessing
+import multiprocessing, os, signal
 from amp_xla.process.stopping import SignalWatch
 with SignalWatch():
+    signal.signal(signal.SIGRTMIN + 1, lambda *_: None)  # the script handles it
+    os.kill(os.getpid(), signal.SIGRTMIN + 1)
     for _ in range(200):
         with multiprocessing.get_context("fork").Pool(2) as pool:
             assert pool.map(abs, range(-3, 1)) == [3, 2, 1, 0]

@@ -125,6 +125,8 @@ def test_text_from_a_run_folder_is_only_text_also_of_scored_files(tmp_path):
     ("a.py --hf-token hf_x --seed 1", 1, "python a.py --hf-token &#39;***&#39; --seed 1<"),
     ("a.py WANDB_API_KEY=1 x", 1, "python a.py &#39;WANDB_API_KEY=***&#39; x<"),
     ("a.py s3://u:p@h/x?a=1&token=2&b=3", 1, "python a.py &#39;s3://***@h/x?a=1&amp;token=***&amp;b=3&#39;<"),
+    ("a.py s3://u:p@h/x?api_key=k", 1, "python a.py &#39;s3://***@h/x?api_key=***&#39;<"),
+    ("a.py /home/me: /Users/my.name. /root, /rootfs", 1, "python a.py ~: ~. ~, /rootfs<"),
     ("a.py --token-dropout 0.1 --tokens 3", 1, "python a.py --token-dropout 0.1 --tokens 3<"),
     ("a.py --key=sk-abcdefghijklmnopq", 1, "python a.py &#39;--key=***&#39;<"),
 ])  # fmt: skip

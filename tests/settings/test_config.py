@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import re
-from typing import List, Optional, Sequence, Tuple
+from typing import Any, List, Optional, Sequence, Tuple, Union
 
 import pytest
 from typing_extensions import Annotated, Literal
@@ -98,6 +98,8 @@ def test_the_command_line_is_flat_and_the_help_shows_the_ranges(capsys):
     *(([("words", kind, value)], "--words .*: allowed is a list$")
       for kind in (List[str], Sequence[str], Tuple[str, ...]) for value in ("abc", 5, {"a": 1})),
     ([("words", Optional[Sequence[str]], "abc")], "--words 'abc': allowed is a list or null"),
+    ([("n", Union[int, Literal["auto"]], "no")], "--n 'no': allowed is auto or a whole n"),
+    ([("n", Union[float, List[str]], "no")], "--n 'no': allowed is any finite number or a list"),
     ([("words", str, ["abc"])], r"--words \['abc'\]: allowed is text"),
     ([("rate", int, 1), ("b", Group, Group())], "Own.b.rate has the flag --rate of Own.rate; "),
     ([("a", Group, Group()), ("b", Group, Group())], "Own.b.rate .* --rate of Own.a.rate; rename"),
@@ -123,12 +125,18 @@ def test_settings_of_an_own_recipe_that_can_be():
         a: Group = Group()  # a group may be called like a setting of another group
         other: Other = Other()
         level: Literal[1, 2] = 1
+        size: Union[int, Literal["auto"]] = "auto"
+        of: Union[str, float] = "mean"
+        extra: Any = None
 
         def defaults(self):
             return {"a": 0.5}
 
     globals().update(Other=Other)  # for the types' names
     assert parse(Own, ["--level", "2"], "try").other.a == 0.5
+    for size in ("7", "auto"):
+        assert str(parse(Own, ["--size", size, "--of", "max"], "try").size) == size
+    assert changed(Own(), size=7, of=0.5, extra={"a": [1]}).extra == {"a": [1]}
     needed = dataclasses.make_dataclass("Needed", [("a", int)], frozen=True)
     with pytest.raises(SettingsError, match="every setting of Needed needs a default: .*'a'"):
         parse(needed, [], "try", lambda _: {})

@@ -64,6 +64,7 @@ ROUNDS = [
     ([(10.0, 7.0, 12.2), (12.5, 10.0, 15.1)], None,
      "1.25x fp32.*within the spread.*fp32 52%.*amp 41%.*nothing to recommend"),
     ([(10.0,), (20.0,)], None, "one round only"),
+    ([(10.0, 10.0), (8.0, 12.4)], None, "1.02x fp32.*within the spread.*amp 43%"),
     ([(10.0, 10.1, 9.9), (20.0, 20.5, 19.5), (20.2, 20.9, 19.8)], 1, "simplest of these is amp$"),
     ([(10.0, 10.1, 9.9), (20.0, 20.5, 19.5)], 1, "^fastest: amp, 2.00x fp32$"),
 ]  # fmt: skip

@@ -22,7 +22,9 @@ def test_other_results_of_predict_are_one_clear_error(returned, lines, message):
 
 def test_labels_are_joined_by_the_separator_and_nan_is_an_error():
     rows = label_answers(["a"], ("x", "y"), np.array([[np.nan, 0.5]])).rows
-    for answer in (rows[0], ([], {"score": float("nan")})):
+    several = ([], {"labels": [], "probabilities": {"x": float("nan")}})  # of --multilabel
+    nested = ([], {"spans": [{"at": 1}, ({"score": np.float32("nan")},)]})
+    for answer in (rows[0], several, nested, ([], {"score": float("nan")})):
         with pytest.raises(AmpXlaError, match="NaN"):
             checked(Answers([answer]), ["a"])
     rows, blank = label_answers(["a", "b", "c"], ("tool", "food"), CHANCES, ",")

@@ -7,6 +7,7 @@ import hashlib
 import math
 import os
 import shutil
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from amp_xla.models.options import EncoderOptions
 from amp_xla.models.weights.pretrained import encoded
 from amp_xla.training import checkpoint
 from amp_xla.training.checkpoint import CheckpointError
+from amp_xla.training.loop import Loop
 from amp_xla.training.manifest import manifest_of, read_manifest
 from amp_xla.training.state import LoopState
 from tests.support import run_folders as runs
@@ -94,6 +96,8 @@ def test_what_cannot_be_read_is_no_damage(tmp_path, monkeypatch, name, code):
     for check in (*checks, lambda _: verify.main(["--run", str(run)])):
         with pytest.raises((CheckpointError, OSError), match=os.strerror(getattr(errno, code))):
             check(folder)
+    training = mock.Mock(**{"run.checkpoints": folder, "run.continuing": "continue"})
+    assert name not in FILES or Loop._resumable(training) == f"{FIRST} is whole: continue"
     monkeypatch.undo()
     assert checkpoint.newest(folder).path.name == SECOND
 

@@ -36,10 +36,9 @@ GROUP = 50  # files per task of a worker process
 FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
 DEFINITION = (ast.ClassDef, *FUNCTION)
 DOCUMENTED = (ast.Module, *DEFINITION)
-WORDS = (6, 60)  # fewest and most words of a paragraph with entities
 WORDS_OF_HEADS = 40  # most words of a text with triples
 DESCRIPTION = range(4, 41)  # allowed numbers of words of a text with a name
-SENTENCES = range(6, 61)  # allowed numbers of words of a passage
+SENTENCES = range(6, 61)  # allowed numbers of words of a passage or a text with entities
 SENTENCE = re.compile(r"([^.;: ].*?)(?=[.;:](?: |$)|$)")
 RETURNED = re.compile(r"[Rr]eturns? " + SENTENCE.pattern)
 MARKUP = re.compile(r":[a-z:]+:(?=`)|[`*]+")
@@ -147,7 +146,7 @@ def entities() -> Parts:
     for node in nodes:
         for paragraph, parameters in _paragraphs(node):
             text, marked = _marked(paragraph, parameters, classes, constants - classes)
-            if WORDS[0] <= len(text.split()) <= WORDS[1] and not text_problem(text):
+            if len(text.split()) in SENTENCES and not text_problem(text):
                 labels.setdefault(text, set()).add(pack(marked))
     return _sides(labels)
 
@@ -296,7 +295,8 @@ def python_files(folder: str) -> Iterator[str]:
     """Yield the paths of a folder's .py files, except those in folders of ``SKIPPED``."""
     for here, folders, files in os.walk(folder):
         folders[:] = sorted(set(folders) - SKIPPED)
-        yield from (os.path.join(here, name) for name in sorted(files) if name.endswith(".py"))
+        paths = (os.path.join(here, name) for name in sorted(files) if name.endswith(".py"))
+        yield from filter(os.path.isfile, paths)  # Emacs marks open files by broken links
 
 
 def trees(folder: str) -> Iterator[ast.Module]:

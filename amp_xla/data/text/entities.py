@@ -84,7 +84,7 @@ def read(path: str, nested: bool = True, on_bad_line: str = "error") -> Dataset:
       The texts; the label of a text is its entities as ``pack`` writes them.
     """
     lines, bad = every_line(path)
-    table, remark = Table.of(path, lines, bad), ""
+    table, remark, total = Table.of(path, lines, bad), "", 0
     read_one: Callable[[Any], Tuple[str, List[Entity]]] = _joined
     if table.format == "json":
         names = keys(table)
@@ -100,6 +100,7 @@ def read(path: str, nested: bool = True, on_bad_line: str = "error") -> Dataset:
         for before, row in zip([[], *rows], rows):
             if row[:1] == ["#"] and not before and not TAG.fullmatch(row[-1]):
                 row.clear()  # a comment before a text, as in GermEval and MultiCoNER
+        total = sum(map(bool, rows)) + len(bad)
         layout, remark = _columns(path, rows, table.format)
         places = _texts(path, enumerate(rows, 1), bad)
 
@@ -114,7 +115,7 @@ def read(path: str, nested: bool = True, on_bad_line: str = "error") -> Dataset:
                 )
         return text, None, pack(entities)
 
-    data = collected(path, places, sample, bad, on_bad_line)
+    data = collected(path, places, sample, bad, on_bad_line, total)
     return dataclasses.replace(data, layout=layout, remark=remark)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 import contextlib
 import dataclasses
-import json
 import math
 import re
 import shlex
@@ -149,14 +148,13 @@ class Scale:
 
     def encoded(self) -> bytes:
         """Return the scale as JSON, the content of ``labels.json``."""
-        return json.dumps(dataclasses.asdict(self)).encode() + b"\n"
+        return json_files.encode(dataclasses.asdict(self), indent=None)
 
     @classmethod
     def load(cls, path: str) -> Scale:
         """Read a file that ``encoded`` wrote; its checksum is verified with the checkpoint."""
         number = (int, float)
-        fields = {"low": number, "high": number, "binary": bool}
-        values = json_files.read(Path(path), fields)
+        values = json_files.read(Path(path), {"low": number, "high": number, "binary": bool})
         return cls(values["low"], values["high"], values["binary"])
 
 

@@ -127,8 +127,7 @@ class Layout:
 
     def encoded(self) -> bytes:
         """Return the layout as JSON, the content of ``layout.json``."""
-        text = json.dumps(dataclasses.asdict(self), ensure_ascii=False)
-        return text.encode("utf-8", "backslashreplace") + b"\n"  # a key may be half a character
+        return json_files.encode(dataclasses.asdict(self), indent=None)
 
     @classmethod
     def of_objects(cls, names: Sequence[str], labels: Sequence[str], text: str = "text") -> Layout:

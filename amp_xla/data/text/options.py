@@ -88,7 +88,7 @@ class Files:
         with contextlib.suppress(DataError):  # reported when the texts are read
             # A pipe can be read only once.
             if all(path is None or os.path.isfile(path) for path in (self.train, self.dev)):
-                return int(len(_whole(self, **training)[0]) * self.train_fraction)
+                return max(1, int(len(_whole(self, **training)[0]) * self.train_fraction))
         return 0
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import collections
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -148,12 +150,13 @@ def collected(
     sample: Callable[[Any], Sequence[Optional[str]]],
     bad: List[BadLine],
     on_bad_line: str,
+    total: int = 0,
 ) -> Dataset:
     """Return the samples of a file; raise ``DataError`` for bad lines, or if there are no samples.
 
     ``places`` has (line number, content) of each sample. ``sample`` turns a content into (text,
     second text, label), or raises ``ValueError`` with the reason. ``bad``: lines already known to
-    be unusable. ``on_bad_line``: as for ``read``.
+    be unusable. ``on_bad_line``: as for ``read``. ``total``: number of lines; 0 = one per place.
     """
     samples: List[Sequence[Optional[str]]] = []
     for number, content in places:
@@ -163,7 +166,7 @@ def collected(
             bad.append(BadLine(path, number, str(reason)))
     bad.sort(key=lambda line: line.line)
     if bad and (on_bad_line == "error" or not samples):
-        raise unusable(path, bad, len(samples) + len(bad))
+        raise unusable(path, bad, total or len(samples) + len(bad), bool(samples))
     if not samples:
         raise DataError(f"{called(path)}: the file is empty, or has no sample below its header")
     columns: Any = [None if values[0] is None else list(values) for values in zip(*samples)]
@@ -190,10 +193,7 @@ def label_value(record: Dict[str, Any], field: str, separator: Optional[str] = N
     """Return a field's label, or its labels joined by ``separator``; else raise ``ValueError``."""
     value = record.get(field)
     if isinstance(value, str) and LISTED.fullmatch(value):
-        try:  # as pandas writes lists; numpy writes them without commas
-            value = json.loads(value if '"' in value else value.replace("'", '"'))
-        except ValueError:
-            raise ValueError(f"{field} is {value[:40]}; commas between labels are needed") from None
+        value = _listed(value, field)
     if isinstance(value, list) and len(value) > 2 and all(part in (0, 1) for part in value):
         raise ValueError(f"{field} is {value}; needed: names of labels, not 0 or 1 per label")
     if separator is not None and field in record:
@@ -208,9 +208,19 @@ def label_value(record: Dict[str, Any], field: str, separator: Optional[str] = N
         allowed += "; several labels need --multilabel ," * isinstance(value, list)
     if isinstance(value, int) or (isinstance(value, float) and math.isfinite(value)):
         return json.dumps(value)  # true, 3, 0.5: as in the file
-    return text_value(
-        {**record, field: value} if field in record else record, field, allowed
-    ).strip()
+    record = {**record, field: value} if field in record else record
+    return text_value(record, field, allowed).strip()
+
+
+def _listed(text: str, field: str) -> Any:
+    """Return the list in a text, as JSON or as pandas writes it; else raise ``ValueError``."""
+    with contextlib.suppress(ValueError, RecursionError):
+        return json.loads(text if '"' in text else text.replace("'", '"'))
+    with contextlib.suppress(ValueError, SyntaxError, RecursionError, MemoryError):
+        value = ast.literal_eval(text)
+        if len(value) > 1:  # NumPy writes no commas: Python reads its ['a' 'b'] as ['ab']
+            return value
+    raise ValueError(f"{field} is {text[:40]}; commas between labels are needed")
 
 
 def refuse_rejected(record: Dict[str, Any]) -> None:
@@ -322,8 +332,8 @@ def split_pairs(lines: Sequence[str]) -> Tuple[List[str], List[str]]:
     return [first for first, _ in pairs], [second for _, second in pairs]
 
 
-def unusable(path: str, bad: Sequence[BadLine], total: int) -> DataError:
-    """Return the error that lists why lines are bad; ``total``: number of samples and bad lines."""
+def unusable(path: str, bad: Sequence[BadLine], total: int, left: bool = True) -> DataError:
+    """Return the error about bad lines, of ``total`` lines; ``left``: whether samples are left."""
     kinds = [re.sub(r"{.*}|.*; |0x\w+|\d+", "", line.reason) for line in bad]  # without values
     first = dict(zip(reversed(kinds), reversed(bad)))
     times = collections.Counter(kinds)
@@ -337,8 +347,8 @@ def unusable(path: str, bad: Sequence[BadLine], total: int) -> DataError:
     if len(reasons) > len(listed):
         listed.append(f"and {len(reasons) - len(listed):,} more reasons")
     hint, advice = "", "; correct them, or leave them out with --on-bad-line skip"
-    if len(bad) == total:
-        hint = "; no line is left: is it the right file, and are the field names right?"
+    if not left:
+        hint = "; no sample is left: is it the right file, and are the field names right?"
         if all(line.reason.endswith("such as 0.75") for line in bad):
             hint = "; recipe classification without --regression is for labels that are names"
     if any("not UTF-8" in line.reason for line in bad):
@@ -346,4 +356,4 @@ def unusable(path: str, bad: Sequence[BadLine], total: int) -> DataError:
         hint += "name is CP1252, in Japan CP932)"
     counts = f"{len(bad):,} of {total:,} lines cannot be used"
     problem = f"{called(path)}: {counts}: {'; '.join(listed)}{hint}"
-    return DataError(problem, "" if len(bad) == total else advice)
+    return DataError(problem, advice * left)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-import json
 import re
 import sys
 import unicodedata
@@ -20,6 +19,7 @@ from tokenizers.models import WordPiece
 from amp_xla.data.text import vocabulary
 from amp_xla.data.text.vocabulary import SPECIAL_TOKENS, Rules
 from amp_xla.errors import DataError
+from amp_xla.process import json_files
 
 MAX_KNOWN_WORDS = 1_000_000  # about 400 MB
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
@@ -141,11 +141,11 @@ class Tokenizer:
         if missing:
             raise DataError(
                 f"{source}: {len(self.tokens):,} tokens without {', '.join(missing)}; a BERT "
-                f"vocabulary has one token per line, including {', '.join(REQUIRED)}"
+                f"vocabulary includes {', '.join(REQUIRED)}; vocab.txt has one token per line"
             )
         if self._ids["[PAD]"] != 0:
             raise DataError(
-                f"{source}: [PAD] is line {self._ids['[PAD]'] + 1}; it must be line 1, for id 0"
+                f"{source}: [PAD] has id {self._ids['[PAD]']}; it must have id 0, as first token"
             )
         self.vocab_size = len(self.tokens)
         self.pad_id, self.unk_id, self.cls_id, self.sep_id = (self._ids[t] for t in REQUIRED)
@@ -189,8 +189,8 @@ class Tokenizer:
     def assets(self) -> Dict[str, bytes]:
         """File name -> content: vocabulary and settings, which checkpoints keep."""
         tokens = "".join(token + "\n" for token in self.tokens)
-        settings = json.dumps(vocabulary.settings(self.rules)) + "\n"
-        return {"vocab.txt": tokens.encode(), "tokenizer_config.json": settings.encode()}
+        settings = json_files.encode(vocabulary.settings(self.rules), indent=None)
+        return {"vocab.txt": tokens.encode(), "tokenizer_config.json": settings}
 
     def warnings(self, encoded: Encoded) -> str:
         """Return ``vocabulary.warnings`` about the encoded training texts."""

@@ -67,8 +67,7 @@ class Work(NamedTuple):
         """Return the work of a batch that is ``factor`` times as large."""
         products = [Product(p.flops * factor, p.elements * factor, p.half) for p in self.products]
         unfused, fused = (Traffic(t.amp * factor, t.full * factor) for t in self[2:4])
-        samples = round(self.samples * factor)
-        kept = self.kept * factor
+        samples, kept = round(self.samples * factor), self.kept * factor
         return Work(samples, products, unfused, fused, kept, self.parameters, self.variables)
 
 
@@ -139,15 +138,10 @@ def seconds(work: Work, gpu: Gpu, mode: Mode, c: Mapping[str, float]) -> Seconds
     exchange = c["inside"] * (inside - 1) / inside / (gpu.link * 1e9)
     exchange += c["between"] * (machines - 1) / machines / (NETWORK * 1e9)
     fixed = c["fixed"] + (c["casts"] * work.variables if amp and not mode.xla else 0.0)
-    result = Seconds(
-        parts[0],
-        parts[1],
-        others / bandwidth,
-        c["updates"] * update / mode.accumulation + between,
-        gradients * exchange / mode.accumulation,
-        fixed,
-    )
-    result = Seconds(*[c["scale"] * part for part in result])
+    update = c["updates"] * update / mode.accumulation + between
+    all_reduce = gradients * exchange / mode.accumulation
+    parts += [others / bandwidth, update, all_reduce, fixed]
+    result = Seconds(*[c["scale"] * part for part in parts])
     # A GPU waits if its kernels are launched more slowly than it runs them.
     waiting = max(0.0, c["launch"] * work.variables - sum(result))
     return result._replace(fixed=result.fixed + waiting)

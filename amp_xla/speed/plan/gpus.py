@@ -83,6 +83,5 @@ def named(word: str, flag: str, others: str = "") -> Gpu:
         starts = [known for known in GPUS if name and known.startswith(name)]
         close = starts or difflib.get_close_matches(name, GPUS, 1)
         hint = f"did you mean {' or '.join(close)}? " if close else ""
-        allowed = f"{others}{', '.join(GPUS)}"
-        raise SettingsError(f"{flag} {name}: no such GPU; {hint}allowed: {allowed}")
+        raise SettingsError(f"{flag} {name}: no such GPU; {hint}allowed: {others}{', '.join(GPUS)}")
     return GPUS[name]

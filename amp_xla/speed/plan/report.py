@@ -119,7 +119,8 @@ class Report(JsonReport):
         """Return one line: the GPU and the mode to choose, and why."""
         fitting = [item for item in self.best() if item.verdict == "fits"]
         if not fitting:
-            largest = max(self.options, key=lambda item: item.largest_batch)
+            allowed = [item for item in self.options if self.auto in (None, item.xla)]
+            largest = max(allowed, key=lambda item: item.largest_batch)
             return (
                 f"Advice: none of these GPUs surely holds the batch; the largest that fits is "
                 f"{largest.largest_batch} per GPU, on {largest.gpu} with {largest.mode}"
@@ -128,11 +129,8 @@ class Report(JsonReport):
             chosen, why = min(fitting, key=lambda item: sum(item.cost or ())), "the least cost"
         else:
             chosen, why = max(fitting, key=lambda item: item.speed), "the fastest"
-        plain = [
-            item for item in self.options
-            if item.gpu == chosen.gpu and item.precision != "amp" and not item.xla
-        ]  # fmt: skip
-        slower = max(plain, key=lambda item: item.speed)
+        same = (item for item in self.options if item.gpu == chosen.gpu and not item.xla)
+        slower = max((o for o in same if o.precision != "amp"), key=lambda item: item.speed)
         gain = f"; {chosen.speed / slower.speed:.1f} times as fast as {slower.precision} "
         gain = f"{gain}without XLA" * (chosen is not slower)
         end = "; a larger batch pays more than a faster GPU" if chosen.parts["fixed"] > 0.4 else ""

@@ -123,6 +123,9 @@ def test_pairs_keep_the_shorter_text_in_every_window():
     assert rows[6] == "CLS a b c SEP g h i SEP" and rows[8] == "CLS a b c SEP l m n SEP"
     assert encoded.lost.tolist() == [0, 0, 3, 0] and rows[9] == "CLS a SEP"
     assert encoded.first_lengths[:6].tolist() == [4, 4, 4, 6, 6, 6]
+    cut = Preparation(None, WindowOptions(max_length=9, stride=3), None, 0.0, 1)._lost
+    assert cut(encoded) == "\n1 of 4 training pairs: shorter texts are cut to half a row"
+    assert cut(tokenizer.encode_lines(lines[:2], 9, stride=3)) == ""
 
 
 def test_too_many_windows_are_one_error_with_an_example():

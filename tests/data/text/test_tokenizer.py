@@ -172,7 +172,7 @@ def test_other_kinds_of_tokenizers_are_refused(tmp_path):
 def test_a_vocabulary_without_special_tokens_is_refused():
     with pytest.raises(DataError, match=r"v.txt: 3 tokens without \[CLS\], \[SEP\]"):
         Tokenizer(["[PAD]", "[UNK]", "a"], source="v.txt")
-    with pytest.raises(DataError, match=r"\[PAD\] is line 2; it must be line 1"):
+    with pytest.raises(DataError, match=r"\[PAD\] has id 1; it must have id 0"):
         Tokenizer(["[UNK]", "[PAD]", "[CLS]", "[SEP]"])
     with pytest.raises(DataError, match="masked language"):
         _ = Tokenizer(["[PAD]", "[UNK]", "[CLS]", "[SEP]"]).mask_id

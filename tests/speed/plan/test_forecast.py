@@ -130,4 +130,7 @@ def test_a_report(price):
     found = options(plan_rows.work("bert-large", 512, 512, 0, False), "t4 rtx3080", price)
     result = report.Report("job", 512, 1, 1e12, 0.9, "a guess", found)
     assert "none of these GPUs surely holds the batch" in str(result)
+    best = max(item.largest_batch for item in found if not item.xla)
+    advice = report.Report("job", 512, 1, 1e12, 0.9, "a guess", found, False).advice()
+    assert f"the largest that fits is {best} per GPU" in advice
     assert json.loads(json.dumps(result.to_json()))["options"][0]["verdict"] == "does not fit"

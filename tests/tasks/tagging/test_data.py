@@ -158,6 +158,8 @@ def test_positions_behind_tokens_cause_a_warning(tmp_path):
     ('{"text": "abc", "label": 1}', "must be a list; the fields are 'text', 'label'"),
     ('{"text": "abc", "spo_list": []}', "must be a list; the fields are 'text', 'spo_list'"),
     (" \tO\n", "data:1: the text is blank"),
+    ("a O\nb O\n\nc O\nd\n", "data: 1 of 4 lines cannot be used: .*data:5: 1 column; .* skip"),
+    ("a O\n" * 3 + "b\n", "data: 1 of 4 lines cannot be used: .*; no sample is left"),
     ("\tO\n", "data:1: '', 'O'; needed: a token and its tag"),
     ("", r"data: the file is empty"),
     ("[\n]", r"data: the file is empty"),
@@ -254,6 +256,14 @@ def test_an_answer_is_that_of_the_window_where_it_is_furthest_from_an_edge(flat)
                 span for number, each in enumerate(moved) for span in each
                 if nearest((span.first + span.last - 2) // 2) == number
             ]  # fmt: skip
+
+
+def test_a_broken_link_among_packages_is_left_out(tmp_path, monkeypatch):
+    (tmp_path / "x.py").touch()
+    (tmp_path / ".#x.py").symlink_to("me@host.1")  # as Emacs marks an open file
+    paths = dict.fromkeys(("stdlib", "purelib", "platlib"), str(tmp_path))
+    monkeypatch.setattr(corpora.sysconfig, "get_paths", lambda: paths)
+    assert corpora.package_files() == [[("x", str(tmp_path / "x.py"))]]
 
 
 def test_built_in_texts_name_what_their_code_has(monkeypatch):
