@@ -82,9 +82,16 @@ def _plain(number: float) -> str:
     return f"{number:,}" if isinstance(number, int) else f"{number:g}"
 
 
-def within(*limits: float, help: Optional[str] = None, **named: float) -> Any:
-    """Return the annotation for a field's ``Range``; ``help`` replaces the field's docstring."""
-    return tyro.conf.arg(help=help, help_behavior_hint=Range(*limits, **named))
+def within(
+    at_least: float = -math.inf,
+    at_most: float = math.inf,
+    above: float = -math.inf,
+    below: float = math.inf,
+    help: Optional[str] = None,
+) -> Any:
+    """Return the annotation for a field's range; ``help`` replaces the field's docstring."""
+    limits = Range(at_least, at_most, above, below)
+    return tyro.conf.arg(help=help, help_behavior_hint=limits)
 
 
 class Field(NamedTuple):
