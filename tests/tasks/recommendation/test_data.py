@@ -1,11 +1,14 @@
 """Samples with slots: lines of Criteo's format, blocks, hashes, what is refused."""
 
+import gzip
+import os
+
 import numpy as np
 import pytest
 
 from amp_xla.errors import DataError
 from amp_xla.report.scores import auc
-from amp_xla.tasks.recommendation.data import Lines, SlotBatches
+from amp_xla.tasks.recommendation.data import Columns, Lines, SlotBatches, SlotFiles, parse_line
 
 pytestmark = pytest.mark.once
 
@@ -60,6 +63,19 @@ def test_a_value_has_the_same_row_also_in_gzipped_files(lines_in):
     same = Lines(lines_in(["1\tabc\tabc"], "s.tsv"), 0, 8)
     ids = next(SlotBatches(same, 1, 10**6).epoch(0))["ids"].reshape(-1)
     assert ids.tolist() == [ids[0], ids[1]] and ids[0] != ids[1]
+    # Spaces between values are not values.
+    rows = [parse_line(b"1\t" + x, Columns(0, 1), 2) for x in (b"a b", b"a  b", b" a b  c")]
+    assert rows == rows[:1] * 3
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress])
+def test_a_pipe_is_read_once(lines_in, pack):
+    text, (end, begin) = criteo(40), os.pipe()
+    os.write(begin, pack("".join(f"{line}\n" for line in text).encode()))
+    os.close(begin)
+    piped, plain = Lines(f"/dev/fd/{end}", 13, 16), Lines(lines_in(text), 13, 16)
+    os.close(end)
+    assert piped.sample() == plain.sample() and list(piped.blocks(1)) == list(plain.blocks(1))
 
 
 @pytest.mark.parametrize(
@@ -76,6 +92,8 @@ def test_a_value_has_the_same_row_also_in_gzipped_files(lines_in):
 def test_wrong_lines_are_refused(lines_in, lines, message):
     with pytest.raises(DataError, match=message):
         Lines(lines_in(lines), 1, 8)
+    with pytest.raises(DataError, match="--numbers 1: allowed without --train: 0"):
+        SlotFiles(numbers=1).read(8)
 
 
 def test_auc_is_the_share_of_pairs_in_order():
