@@ -153,8 +153,7 @@ def test_files_of_another_table_are_refused(tmp_path):
 def test_files_are_replaced_when_the_last_rank_has_written(tmp_path, monkeypatch):
     def written(rank, size):
         monkeypatch.setattr(ranks, "place", lambda: (rank, size))
-        values = np.full((len(range(rank, 9, size)), 1), size, np.float32)
-        saver.write_rows(tmp_path, "t", {"t": values})
+        saver.write_rows(tmp_path, "t", {"t": np.float32([[size]] * len(range(rank, 9, size)))})
         monkeypatch.setattr(ranks, "place", lambda: (0, 1))
         return set(saver.read_rows(tmp_path, "t", "t", Rows(9, 1, "t")).ravel())
 
