@@ -101,8 +101,8 @@ def attention(
     dropout: Optional[Dropout], place: int,
 ) -> jax.Array:  # fmt: skip
     """Compute attention, [B, L, heads, size]; ``allowed``: bool [B, 1, 1, L], False for padding."""
+    query = query * query.shape[-1] ** -0.5  # first: the product may exceed float16's range
     scores = jnp.einsum("bqhd,bkhd->bhqk", query, key).astype(jnp.float32)
-    scores = scores * query.shape[-1] ** -0.5
     weights = jax.nn.softmax(jnp.where(allowed, scores, _FAR)).astype(query.dtype)
     if dropout is not None:
         weights = dropped(weights, dropout._replace(rate=dropout.attention), place)

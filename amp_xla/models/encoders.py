@@ -196,12 +196,14 @@ def classifier(vectors: Any, inputs: Any, classes: int, dropout: float) -> Any:
     The logits are the output of a dense layer on ``vectors``, with dropout before it.
     """
     dropped = keras.layers.Dropout(dropout, name="Pooling-Dropout")(vectors)
+    return keras.models.Model(inputs, scores(dropped, classes, "Logits"))
+
+
+def scores(vectors: Any, count: int, name: str) -> Any:
+    """Build the output of a new dense layer, float32 [..., count], on float [..., hidden]."""
+    start = keras.initializers.TruncatedNormal(stddev=0.02)
     # float32 also under a Keras policy: a softmax of rounded logits is inaccurate.
-    logits = keras.layers.Dense(
-        classes, kernel_initializer=keras.initializers.TruncatedNormal(stddev=0.02), name="Logits",
-        dtype="float32",
-    )(dropped)  # fmt: skip
-    return keras.models.Model(inputs, logits)
+    return keras.layers.Dense(count, kernel_initializer=start, name=name, dtype="float32")(vectors)
 
 
 def inputs_of(

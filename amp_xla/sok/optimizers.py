@@ -6,6 +6,7 @@ import contextlib
 from typing import Any, Iterable, Iterator
 
 from amp_xla import backend
+from amp_xla.errors import UnsupportedError
 from amp_xla.sok import table
 
 tf: Any = backend.tensorflow()
@@ -35,6 +36,8 @@ class LazyAdam(_legacy.Adam):
     def _resource_apply_sparse(
         self, grad: Any, var: Any, indices: Any, apply_state: Any = None
     ) -> Any:
+        if self.amsgrad:
+            raise UnsupportedError("LazyAdam has no amsgrad; allowed: amsgrad=False, or Adam")
         dtype = var.dtype.base_dtype
         state = (apply_state or {}).get((var.device, dtype)) or self._fallback_apply_state(
             var.device, dtype

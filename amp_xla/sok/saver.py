@@ -6,6 +6,7 @@ checkpoints NAME is ``rows``, and a file has these rows of all tables and optimi
 
 from __future__ import annotations
 
+import contextlib
 import re
 from pathlib import Path
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
@@ -63,16 +64,18 @@ def _assign(variable: Any, function: Callable[..., Any], *inputs: Any) -> Any:
 def write_rows(folder: Path, name: str, tensors: Mapping[str, Any]) -> None:
     """Write tensors with this rank's rows to a file in ``folder``; wait until it is on disk.
 
-    Rank 0 also deletes older files of this name that another number of ranks wrote.
+    The last rank to write also deletes files of this name that another number of ranks wrote. So
+    one of the two sets of files is complete at any time.
     """
     rank, size = ranks.place()
     path = folder / f"{name}-{rank}-of-{size}.safetensors"
     temporary = folder / f"{durable.TEMPORARY}{path.name}"
     safetensors.numpy.save_file(dict(tensors), str(temporary))
     durable.adopt(temporary, path)
-    if rank == 0:
-        for count, paths in _files(folder, name).items():
-            for older in paths.values() if count != size else ():
+    files = _files(folder, name)
+    if len(files.pop(size, {})) == size:
+        for older in (path for paths in files.values() for path in paths.values()):
+            with contextlib.suppress(FileNotFoundError):  # two ranks may be the last
                 older.unlink()
 
 
@@ -82,7 +85,8 @@ def read_rows(folder: Path, name: str, tensor: str, rows: table.Rows) -> Any:
     Raises:
       AmpXlaError: files are missing, damaged, or belong to another table.
     """
-    files = _files(folder, name)
+    every = _files(folder, name)  # of two numbers of ranks if a rank was killed while writing
+    files = {count: paths for count, paths in every.items() if len(paths) == count} or every
     if len(files) != 1:
         counts = ", ".join(map(str, sorted(files))) or "none"
         raise AmpXlaError(

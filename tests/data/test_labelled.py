@@ -130,7 +130,10 @@ def test_class_weights():
     balanced = classification.class_weights("balanced", labels, ids)
     assert balanced == [0.5, 2.0, 2.0] and np.mean(np.array(balanced)[ids]) == 1.0
     assert classification.class_weights("c=d=3,a=0.5", labels, ids) == [0.5, 1.0, 3.0]
-    for spec in ("e=1", "a", "a=nan", ""):
+    for spec in ("x, y=2,a=0.5", "a=0.5,x, y=2", "x, y=2,y=1,a=0.5"):
+        weights = classification.class_weights(spec, Labels(("a", "x, y", "y")), ids)
+        assert weights == [0.5, 2.0, 1.0]
+    for spec in ("e=1", "a", "a=nan", "", "a=1,a=2", "a=1,b", "a=1,", "a,b=2"):
         with pytest.raises(SettingsError, match="--class-weights: found .* such as a=2,b=0.5"):
             classification.class_weights(spec, labels, ids)
 

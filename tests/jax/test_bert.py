@@ -65,6 +65,14 @@ def test_dropout_drops_its_share_anew_each_step_and_place():
     assert bert.dropped(x, None, 0) is x
 
 
+@pytest.mark.parametrize("size", [16, 24, 64])
+def test_large_products_in_float16_do_not_overflow(size):
+    query = jnp.full((1, 2, 1, size), 90.0, jnp.float16).at[0, 1].set(-90.0)  # 90^2 * 16 > 2^16
+    value, allowed = jnp.arange(2 * size, dtype=jnp.float16), jnp.ones((1, 1, 1, 2), bool)
+    found = bert.attention(query, query, value.reshape(query.shape), allowed, None, 0)
+    np.testing.assert_array_equal(found.ravel(), value)
+
+
 def gradients(model, tokens, fused=False):
     """Return gradients and hidden states of a training step without dropout."""
     dropout = bert.Dropout(jnp.zeros(2, jnp.uint32), 0.0, 0.0, fused)

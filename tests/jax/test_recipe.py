@@ -138,6 +138,11 @@ def test_commands_for_its_run(whole, folder, capsys):
         np.testing.assert_array_equal(value, tensors[name], name)
 
 
+def test_half_precision_parameters_are_exported(folder):
+    assert train("half", "--policy", "p=f16,c=f16,o=f16", "--epochs", "1", "--loss-scale", "1") == 0
+    assert cli.main(["export", str(RUNS / "half"), "--to", "of_half", "--format", "hf"]) == 0
+
+
 def test_killed_and_resumed_bitwise(folder, whole, capsys):
     words = [*FLAGS, "--name", "killed", *HALF, "--checkpoint-every", "7"]
     run_in(folder, "-c", KILLED, recipe.__name__, *words, code=-9)

@@ -12,7 +12,7 @@ import amp_xla.sok as sok
 from amp_xla import backend
 from amp_xla.backend import tf
 from amp_xla.errors import AmpXlaError
-from amp_xla.sok import saver
+from amp_xla.sok import ranks, saver
 from amp_xla.sok.table import Rows
 from tests.support.horovod import on_two_ranks
 from tests.support.running import run_python
@@ -107,10 +107,12 @@ def test_what_is_not_allowed_is_named(cleared):
     shared = tf.get_variable("shared", [2, 2], use_resource=True)
     layer = sok.All2AllDenseEmbedding(0, 2, 3, 2, vocabulary_size=7, name="range")
     table, ids = layer.embedding_variable, tf.constant([[[1, 2], [3, 9], [0, 1]]])
+    lazy, rows = sok.optimizers.LazyAdam(amsgrad=True), tf.IndexedSlices([[1.0, 1.0]], [0], [2, 2])
     for refused, words in (
         (lambda: backend.session().run(layer(ids)), "range: slot.*1.*has id.*9.*allowed: 0 to 6"),
         (lambda: sok.DistributedEmbedding("max", 1, 1, 1), "combiner is 'max'; allowed: sum, mean"),
         (lambda: sok.OptimizerScope([shared]).__enter__(), "shared.* is not a table"),
+        (lambda: lazy.apply_gradients([(rows, shared)]), "has no amsgrad; allowed: amsgrad=False"),
         (
             lambda: Rows(7, 2, "t").taken(np.ones((6, 2))),
             r"\(6, 2\) do not fit a table of \[7, 2\]",
@@ -146,3 +148,15 @@ def test_files_of_another_table_are_refused(tmp_path):
     (tmp_path / "t-0-of-1.safetensors").rename(tmp_path / "t-0-of-2.safetensors")
     with pytest.raises(AmpXlaError, match="has no t-1-of-2.safetensors"):
         saver.read_rows(tmp_path, "t", "t", Rows(5, 3, "t"))
+
+
+def test_files_are_replaced_when_the_last_rank_has_written(tmp_path, monkeypatch):
+    def written(rank, size):
+        monkeypatch.setattr(ranks, "place", lambda: (rank, size))
+        saver.write_rows(tmp_path, "t", {"t": np.float32([[size]] * len(range(rank, 9, size)))})
+        monkeypatch.setattr(ranks, "place", lambda: (0, 1))
+        return set(saver.read_rows(tmp_path, "t", "t", Rows(9, 1, "t")).ravel())
+
+    found = [written(rank, size) for size in (1, 3, 2) for rank in reversed(range(size))]
+    assert found == [{1}, {1}, {1}, {3}, {3}, {2}]  # so a kill between loses nothing
+    assert len(list(tmp_path.iterdir())) == 2

@@ -5,14 +5,15 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from typing import Any, List, Optional, Sequence, Tuple
+import re
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy as np
 from typing_extensions import Annotated
 
 from amp_xla.config import MAY_CHANGE
 from amp_xla.data.labelled import Labelled, Preparation
-from amp_xla.data.text.labels import Labels, Scale, as_number, many_numbers, several
+from amp_xla.data.text.labels import MANY_NUMBERS, Labels, Scale, as_number, many_numbers, several
 from amp_xla.data.text.options import TextFiles
 from amp_xla.data.text.readers import split
 from amp_xla.errors import DataError, SettingsError
@@ -91,7 +92,8 @@ def _targets(files: Any, given: Sequence[List[str]]) -> Tuple[Any, List[np.ndarr
         form = " (a point before decimals)" * any(math.isnan(as_number(name)) for name in names)
         hint = several(names)
         raise DataError(
-            f"training data: the labels are {len(names):,} different numbers, such as {names[0]} "
+            f"training data: the labels are {len(names):,} different numbers"
+            f"{' with decimals or marks' * (len(names) <= MANY_NUMBERS)}, such as {names[0]} "
             f"and {names[-1]}; give --regression to predict a number{form}, or --classes to "
             f"predict one of {len(names):,} classes{hint and f'; {hint}'}"
         )
@@ -124,14 +126,15 @@ def class_weights(spec: Optional[str], labels: Labels, ids: np.ndarray) -> Optio
     if spec == "balanced":
         counts = np.bincount(ids, minlength=len(labels))
         return [float(x) for x in len(ids) / (len(labels) * np.maximum(counts, 1.0))]
-    weights = dict.fromkeys(labels.names, 1.0)
-    for pair in spec.split(","):
+    weights: Dict[str, float] = {}
+    # A label may contain commas, so only a comma after a weight ends a pair.
+    for pair in re.sub("(=[^,=]*),", r"\1\0", spec).split("\0"):
         name, _, number = pair.rpartition("=")
         weight = as_number(number)
-        if name not in weights or not 0.0 < weight < math.inf:
+        if name not in labels.names or name in weights or not 0.0 < weight < math.inf:
             raise SettingsError(
-                f"--class-weights: found {pair[:60]!r}; allowed: balanced, or labels with weights "
-                f"above 0, such as {labels.names[0]}=2,{labels.names[1]}=0.5"
+                f"--class-weights: found {pair[:60]!r}; allowed: balanced, or labels, each once, "
+                f"with weights above 0, such as {labels.names[0]}=2,{labels.names[1]}=0.5"
             )
         weights[name] = weight
-    return list(weights.values())
+    return [weights.get(name, 1.0) for name in labels.names]

@@ -101,16 +101,15 @@ def exportable(config: Any, checkpoint: Checkpoint) -> Exportable:
     labels = Labels.load(checkpoint.file("labels.json")).names
     shape = pretrained(str(checkpoint.path)).config
 
-    def untrained(sizes: Dict[str, Any]) -> Any:
-        return bert.new_classifier(sizes, len(labels), config.seed)
-
     def reload(folder: Path) -> Run:
-        model, head = untrained(pretrained(str(folder)).config), read_head(folder)
+        sizes, head = pretrained(str(folder)).config, read_head(folder)
+        model = bert.new_classifier(sizes, len(labels), config.seed)
         dense = bert.Dense(jnp.asarray(head["classifier.weight"].T), head["classifier.bias"])
         loaded = load(model.bert, str(folder))
         return _run(dataclasses.replace(model, bert=loaded, logits=dense))
 
-    model = restored(checkpoint, untrained(shape), ".model")
+    like = precision(config)[0].cast_to_param(bert.new_classifier(shape, len(labels), config.seed))
+    model = get_policy("float32").cast_to_param(restored(checkpoint, like, ".model"))
     tensors = {name: np.asarray(value) for name, value in named(model.bert).items()}
     head = {
         "classifier.weight": np.asarray(model.logits.kernel).T,

@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import Any, Dict
 
 from amp_xla.backend import keras, tf
+from amp_xla.models import encoders
 
 
 def reader(encoder: Any) -> Any:
     """Return a Keras model on bert4keras' ``encoder``; its output is scores, float32 [B, L, 2]."""
-    scores = keras.layers.Dense(
-        2, kernel_initializer=keras.initializers.TruncatedNormal(stddev=0.02), name="Answer",
-        dtype="float32",
-    )(encoder.model.output)  # fmt: skip
+    scores = encoders.scores(encoder.model.output, 2, "Answer")
     return keras.models.Model(encoder.model.inputs, scores)
 
 

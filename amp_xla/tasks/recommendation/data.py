@@ -13,6 +13,7 @@ import dataclasses
 import hashlib
 import io
 import math
+import os
 import re
 import zlib
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple
@@ -26,8 +27,8 @@ from amp_xla.data.batches.order import permutation
 from amp_xla.data.batches.protocol import Batch
 from amp_xla.data.text import corpora
 from amp_xla.data.text.layout import sample
-from amp_xla.data.text.lines import LineError, Table, refuse_encoding
-from amp_xla.data.text.unpacked import opened
+from amp_xla.data.text.lines import LineError, refuse_encoding
+from amp_xla.data.text.unpacked import called, opened, read_bytes
 from amp_xla.errors import DataError
 from amp_xla.process.progress import note
 
@@ -64,6 +65,8 @@ class Lines:
         content: Optional[bytes] = None,
         columns: Optional[Columns] = None,
     ) -> None:
+        if content is None and not os.path.isfile(path):
+            content = read_bytes(path)  # of a pipe, which can be read only once
         self.path, self.block, self._content = path, block, content
         self._offsets: List[int] = []
         self._count, self._digest = 0, hashlib.sha256()
@@ -94,9 +97,9 @@ class Lines:
                     self._count += 1
                     self._digest.update(line)
         except LineError as error:
-            raise DataError(f"{path}, {error}") from None
+            raise DataError(f"{called(path)}, {error}") from None
         if columns is None:
-            raise DataError(f"{path} has no lines")
+            raise DataError(f"{called(path)} has no lines")
         self.columns = columns
 
     def _open(self) -> Any:
@@ -149,8 +152,8 @@ def parse_line(line: bytes, columns: Columns, values: int, index: int = 0) -> Pa
             )
     hashes: List[int] = []
     for slot in fields[columns.numbers :]:
-        parts = [slot] if values == 1 else slot.split(b" ")[:values]
-        known = [zlib.crc32(part) for part in parts if part]
+        parts = [slot] if values == 1 else slot.split(b" ")
+        known = [zlib.crc32(part) for part in parts if part][:values]
         hashes += known + [-1] * (values - len(known))
     return float(label or 0), numbers, hashes
 
@@ -275,20 +278,14 @@ class SlotFiles:
             raise DataError("--train and --dev belong together: give both, or neither")
         note(f"reading {self.train or 'the built-in texts'} ...")
         if self.train is None or self.dev is None:
-            names = ("built-in, train", "built-in, dev")
-            train, dev = (
-                Lines(name, self.numbers or 0, block, text)
-                for name, text in zip(names, two_packages())
-            )
+            if self.numbers:
+                raise DataError(f"--numbers {self.numbers}: allowed without --train: 0")
+            texts = zip(("built-in, train", "built-in, dev"), two_packages())
+            train, dev = (Lines(name, 0, block, text) for name, text in texts)
             return train, dev, self.values or _BUILT_IN_VALUES
         numbers = _CRITEO_NUMBERS if self.numbers is None else self.numbers
         train = Lines(self.train, numbers, block)
         return train, Lines(self.dev, numbers, block, columns=train.columns), self.values or 1
-
-    def examples(self, path: str, _: Any = None) -> Tuple[List[str], List[str]]:
-        """Return input lines for ``predict``, and their labels."""
-        lines = [text for _, text in Table.read(path).rows]
-        return lines, [line.partition("\t")[0] for line in lines]
 
 
 def two_packages() -> Tuple[bytes, bytes]:

@@ -231,7 +231,8 @@ def _beams(options: GenerationOptions, end_id: int, most: int, _: int) -> Search
     while True:
         probabilities = (yield last, parents)[: len(scores)]
         sums = scores[:, None] + np.log(_with_temperature(probabilities, options) + 1e-12)
-        chosen = sums.argpartition(-beams, axis=None)[-beams:]
+        # A small vocabulary has fewer first tokens than there are beams.
+        chosen = sums.argpartition(-min(beams, sums.size), axis=None)[-beams:]
         parents, last = chosen // sums.shape[1], chosen % sums.shape[1]
         tokens, scores = np.concatenate([tokens[parents], last[:, None]], 1), sums.ravel()[chosen]
         length = tokens.shape[1]
@@ -266,5 +267,7 @@ def _draw(options: GenerationOptions, end_id: int, most: int, number: int) -> Se
 def _with_temperature(probabilities: np.ndarray, options: GenerationOptions) -> Any:
     if options.temperature == 1.0:
         return probabilities
-    probabilities = np.power(probabilities, 1.0 / options.temperature)
-    return probabilities / probabilities.sum(axis=-1, keepdims=True)
+    # In float32, or without the division by the maximum, the powers of all tokens may become 0.
+    ratios = probabilities / probabilities.max(axis=-1, keepdims=True).astype(np.float64)
+    powers = ratios ** (1.0 / options.temperature)
+    return powers / powers.sum(axis=-1, keepdims=True)

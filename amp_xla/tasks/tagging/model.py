@@ -9,8 +9,7 @@ from __future__ import annotations
 from typing import Any, Dict, NamedTuple, Tuple
 
 from amp_xla.backend import configuring, keras, tf
-from amp_xla.models import losses
-from amp_xla.models.encoders import inputs_of, pointer
+from amp_xla.models import encoders, losses
 from amp_xla.tasks.tagging.spans import is_flat
 
 POINTERS = {
@@ -66,8 +65,8 @@ class Tagger(NamedTuple):
     def inputs(self) -> Dict[str, Any]:
         """Return the placeholders by name; labels and weights as in ``data.with_labels``."""
         if is_flat(self.head):
-            return inputs_of(self.model, [None] * 2, [None] * 2)
-        return inputs_of(self.model, [None] * 4, [None], tf.bool)
+            return encoders.inputs_of(self.model, [None] * 2, [None] * 2)
+        return encoders.inputs_of(self.model, [None] * 4, [None], tf.bool)
 
     def total_loss(self, inputs: Dict[str, Any], scores: Any, smoothing: float = 0.0) -> Any:
         """Build the weighted sum of the losses in a batch, a float32 scalar."""
@@ -94,10 +93,8 @@ class Tagger(NamedTuple):
 
     def outputs(self, scores: Any) -> Dict[str, Any]:
         """Return, by name, the tensors whose values ``spans.decode`` needs."""
-        return {
-            "scores": scores,
-            **({"transitions": self.transitions} if is_flat(self.head) else {}),
-        }
+        others = {"transitions": self.transitions} if is_flat(self.head) else {}
+        return {"scores": scores, **others}
 
 
 def tagger(config: Any, encoder: Any, labels: int, dropout: float) -> Tagger:
@@ -108,12 +105,9 @@ def tagger(config: Any, encoder: Any, labels: int, dropout: float) -> Tagger:
     head, length = config.head, config.batches.max_length
     vectors = keras.layers.Dropout(dropout, name="Head-Dropout")(encoder.output)
     if not is_flat(head):
-        scores = pointer(POINTERS[head], labels, "Spans")(vectors)
+        scores = encoders.pointer(POINTERS[head], labels, "Spans")(vectors)
         return Tagger(head, keras.models.Model(encoder.inputs, scores), None, length)
-    scores = keras.layers.Dense(
-        1 + 2 * labels, kernel_initializer=keras.initializers.TruncatedNormal(stddev=0.02),
-        name="Tags", dtype="float32",
-    )(vectors)  # fmt: skip
+    scores = encoders.scores(vectors, 1 + 2 * labels, "Tags")
     transitions: Any = tf.zeros([1 + 2 * labels] * 2)
     if head == "crf":
         layer = Transitions(TRANSITION_RATE / config.update.learning_rate, name="CRF")

@@ -128,7 +128,7 @@ def best_tags(scores: np.ndarray, transitions: np.ndarray, lengths: np.ndarray) 
     rows, size, count = scores.shape
     tag = np.arange(count)
     inside = (tag > 0) & (tag % 2 == 0)
-    continues = (tag == tag[:, None]) | (tag == tag[:, None] + 1) & ~inside[:, None]
+    continues = (tag == tag[:, None]) | (tag == tag[:, None] + 1)
     step = np.where(inside & ~continues, -np.inf, transitions.astype(np.float64))
     scores = scores.astype(np.float64)
     scores[:, 0, 1:] = -np.inf

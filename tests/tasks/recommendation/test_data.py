@@ -1,11 +1,13 @@
 """Samples with slots: lines of Criteo's format, blocks, hashes, what is refused."""
 
+import os
+
 import numpy as np
 import pytest
 
 from amp_xla.errors import DataError
 from amp_xla.report.scores import auc
-from amp_xla.tasks.recommendation.data import Lines, SlotBatches
+from amp_xla.tasks.recommendation.data import Columns, Lines, SlotBatches, SlotFiles, parse_line
 
 pytestmark = pytest.mark.once
 
@@ -46,12 +48,17 @@ def test_each_sample_occurs_once_per_epoch_and_epochs_differ(lines_in):
     assert ids_of(SlotBatches(lines, 32, 1000, seed=5), 1) == second
 
 
-def test_a_value_has_the_same_row_also_in_gzipped_files(lines_in):
+def test_a_value_has_the_same_row_also_in_gzipped_files_and_pipes(lines_in):
     text = criteo(40)
     plain, packed = Lines(lines_in(text), 13, 64), Lines(lines_in(text, "d.gz"), 13, 64)
-    assert plain.fingerprint() == packed.fingerprint()
-    one, other = (next(SlotBatches(x, 40, 10**6, shuffle=False).epoch(0)) for x in (plain, packed))
-    np.testing.assert_array_equal(one["ids"], other["ids"])
+    end, begin = os.pipe()
+    os.write(begin, np.fromfile(packed.path, np.uint8).tobytes())
+    os.close(begin)
+    each = plain, packed, Lines(f"/dev/fd/{end}", 13, 64)
+    os.close(end)
+    assert len({x.fingerprint() for x in each}) == len({x.sample() for x in each}) == 1
+    one, *others = (next(SlotBatches(x, 40, 10**6, shuffle=False).epoch(0)) for x in each)
+    np.testing.assert_array_equal([other["ids"] for other in others], [one["ids"]] * 2)
     fields = text[0].split("\t")
     assert one["numbers"][0, 3] == np.float32(np.log1p(max(float(fields[4] or 0), 0)))
     assert (one["ids"][0, :, 0] == -1).tolist() == [not field for field in fields[14:]]
@@ -60,6 +67,8 @@ def test_a_value_has_the_same_row_also_in_gzipped_files(lines_in):
     same = Lines(lines_in(["1\tabc\tabc"], "s.tsv"), 0, 8)
     ids = next(SlotBatches(same, 1, 10**6).epoch(0))["ids"].reshape(-1)
     assert ids.tolist() == [ids[0], ids[1]] and ids[0] != ids[1]
+    lines = (f"1\t{values}".encode() for values in ("a b", "a  b", " a b  c"))
+    assert len({str(parse_line(line, Columns(0, 1), 2)) for line in lines}) == 1
 
 
 @pytest.mark.parametrize(
@@ -76,6 +85,8 @@ def test_a_value_has_the_same_row_also_in_gzipped_files(lines_in):
 def test_wrong_lines_are_refused(lines_in, lines, message):
     with pytest.raises(DataError, match=message):
         Lines(lines_in(lines), 1, 8)
+    with pytest.raises(DataError, match="--numbers 1: allowed without --train: 0"):
+        SlotFiles(numbers=1).read(8)
 
 
 def test_auc_is_the_share_of_pairs_in_order():

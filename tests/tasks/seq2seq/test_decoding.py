@@ -9,7 +9,7 @@ from amp_xla.data.batches.order import generator
 from amp_xla.models import dropout
 from amp_xla.models.language_model import LanguageModel
 from amp_xla.models.options import GenerationOptions, bert_config
-from amp_xla.tasks.seq2seq.decoding import CachedDecoder, generate
+from amp_xla.tasks.seq2seq.decoding import CachedDecoder, _beams, _draw, generate
 from amp_xla.training.step import initialize_variables
 
 VOCAB, END, SOURCE, TARGET = 50, 3, 12, 9
@@ -79,3 +79,15 @@ def test_texts_are_those_of_bert4keras(model, chosen):
     found = generate(decoder, END, options, sources)
     assert found == list(reference(lm, sources, options, END, TARGET))
     assert len(set(map(tuple, found))) > 1
+
+
+@pytest.mark.parametrize("how", [dict(beams=2), dict(beams=64), dict(top_k=5), dict(top_p=0.5)])
+@pytest.mark.parametrize("temperature", [0.02, 1e-300, 0.5])
+def test_low_temperatures_choose_the_most_probable_tokens(how, temperature):
+    options = GenerationOptions(temperature=temperature, **how)
+    search = (_draw if options.draws else _beams)(options, END, 3, 0)
+    probabilities = np.float32([[0.1 if token == 7 else 1e-3 for token in range(VOCAB)]] * 64)
+    next(search)
+    with pytest.raises(StopIteration, match=r"\[7, 7, 7\]"):
+        for rows in (1, 64, 64):
+            search.send(probabilities[:rows])

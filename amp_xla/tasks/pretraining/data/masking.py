@@ -19,8 +19,6 @@ from amp_xla.data.text.unpacked import extra
 
 # Longer "words", such as hashes and paths, are masked in parts of this many tokens.
 LONGEST_WORD = 8
-
-
 # A vocabulary with a higher share of one-character CJK tokens is Chinese: Google's Chinese BERT has
 # 0.35, its English one 0.01, its multilingual one 0.12.
 CHINESE_SHARE = 0.2

@@ -173,8 +173,8 @@ def _sample(config: Config, files: List[str]) -> List[str]:
         size += unit.size
     if not texts:
         raise DataError(
-            f"the corpus {config.corpus} is empty, or no document has a length from --shortest to "
-            "--longest"
+            f"corpus {config.corpus or 'built-in'}: empty, or no document has a length from "
+            "--shortest to --longest"
         )
     return texts
 
@@ -223,8 +223,8 @@ def _write_units(config: Config, files: List[str], cut: str, parallel: Map) -> L
             if number % parts == part:
                 yield unit
 
-    # Units count decompressed bytes, and the size of a compressed file is unknown.
-    packed = any(plain_name(file) != file for file in files)
+    # Units count decompressed bytes, and the size of a decompressed file is unknown.
+    packed = any(plain_name(file) != file or file.lower().endswith(".parquet") for file in files)
     total = None if packed else sum(map(os.path.getsize, files)) // parts
     hidden = not sys.stderr.isatty()
     with tqdm(total=total, unit="B", unit_scale=True, disable=hidden, desc="preparing") as bar:

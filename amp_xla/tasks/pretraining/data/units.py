@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import glob
+import itertools
 import os
 import re
 from typing import Dict, Iterator, List, NamedTuple, Tuple
@@ -126,20 +127,17 @@ def _kind(path: str, head: bytes, field: str) -> str:
 
 
 def _documents(path: str, kind: str, reading: Reading) -> Iterator[Document]:
+    def inside(line: Document) -> bool:
+        return reading.documents == "file" or bool(line[1].strip(b" \t\r\n"))
+
     lines = _lines(path)
     if kind == "json" or reading.documents == "line":
         yield from lines
-    else:
-        begin, content = 0, bytearray()
-        for start, line in lines:
-            if reading.documents == "file" or line.strip(b" \t\r\n"):
-                begin = begin if content else start
-                content += line
-            elif content:
-                yield begin, bytes(content)
-                content.clear()
-        if content:
-            yield begin, bytes(content)
+        return
+    for is_document, group in itertools.groupby(lines, inside):
+        if is_document:
+            begin, first = next(group)
+            yield begin, first + b"".join(line for _, line in group)
 
 
 def _lines(path: str) -> Iterator[Tuple[int, bytes]]:
@@ -178,13 +176,14 @@ def _text(raw: bytes, unit: Unit, field: str) -> str:
     if unit.kind == "text":
         if not all(map(str.isdecimal, fields)):
             return line
-        columns = line.split("\t")
-        for name in fields:
+        lines = [row.lstrip("\ufeff").strip("\r") for row in line.split("\n") if row.strip()]
+        rows = [row.split("\t") for row in lines]
+        for columns, name in itertools.product(rows, fields):
             if int(name) >= len(columns):
                 raise ValueError(
                     f"{len(columns)} tab-separated columns; none has number {name}, counted from 0"
                 )
-        return "\n".join(columns[int(name)] for name in fields)
+        return "\n".join(columns[int(name)] for columns in rows for name in fields)
     if not line.strip():
         return ""
     record = json_object(line)

@@ -263,8 +263,10 @@ def test_texts_of_other_lengths_are_counted_and_a_corpus_without_text_is_an_erro
     with pytest.raises(DataError, match=r"no document to train on \(4 held out; skipped: 0 bad"):
         prepared(tmp_path, None, tmp_path / "some.txt", out="all", heldout=0.99999, vocab_size=256)
     (tmp_path / "empty.txt").write_text("\n\n  \n")
-    with pytest.raises(DataError, match=r"empty\.txt is empty"):
+    with pytest.raises(DataError, match=r"corpus .*empty\.txt: empty, or"):
         prepared(tmp_path, None, tmp_path / "empty.txt", out="no")
+    with pytest.raises(DataError, match="corpus built-in: empty, or no document"):
+        prepare._sample(prepare.Config(shortest=100), [str(tmp_path / "some.txt")])
     assert not (tmp_path / "no" / "manifest.json").exists()
 
 

@@ -82,12 +82,17 @@ def test_several_fields_are_paragraphs_of_a_text(tmp_path):
     path = tmp_path / "news2016zh_valid.json"
     path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), "utf-8")
     assert corpus_texts(path, field="title,content") == ["标题\n正文。", "二"]
-    table = tmp_path / "table.tsv"
-    table.write_text("a\tb\tc\n")
-    assert corpus_texts(table, field="0") == ["a"]
-    assert corpus_texts(table, field="2,0") == ["c\na"]
-    with pytest.raises(DataError, match="3 tab-separated columns; none has number 3"):
-        corpus_texts(table, field="0,3")
+
+
+@pytest.mark.parametrize("documents, count", [("line", 3), ("blank", 2), ("file", 1)])
+def test_each_line_of_a_document_is_a_row(tmp_path, documents, count):
+    path = tmp_path / "table.tsv"
+    path.write_bytes("\ufeffa\tb\r\nc\td\r\n\r\n \n\ufeffe\tf\n".encode())
+    for field, texts in (("0", "a c e"), ("1,0", "b a d c f e")):
+        found = corpus_texts(path, field=field, documents=documents)
+        assert len(found) == count and "\n".join(found).split("\n") == texts.split()
+    with pytest.raises(DataError, match="2 tab-separated columns; none has number 3"):
+        corpus_texts(path, field="0,3", documents=documents)
 
 
 def test_json_lines_are_known_by_their_first_character(tmp_path, small_units):
