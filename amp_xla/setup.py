@@ -17,7 +17,7 @@ from amp_xla.backend import configuring
 from amp_xla.backend.configuring import current, resolve
 from amp_xla.errors import SettingsError, SetupOrderError
 from amp_xla.process import output
-from amp_xla.settings import AUTO, XLA_MODES, Precision
+from amp_xla.settings import AUTO, XLA_MODES, Precision, Settings
 
 __all__ = ["SetupOrderError", "configure", "current", "resolve"]
 _printed = ""
@@ -30,12 +30,12 @@ _ADVICE = (
 def configure(**overrides: Any) -> Precision:
     """Apply settings as ``configuring.configure`` does, but not ``auto``; print them if changed."""
     global _printed
-    precision = configuring.configure(**overrides)
-    if precision.settings.xla == AUTO:
+    if Settings.from_environment(configuring._original_environment, **overrides).xla == AUTO:
         raise SettingsError(
             "xla=auto is for recipes, whose steps and shapes are known; allowed in a script: "
             f"{', '.join(XLA_MODES)}"
         )
+    precision = configuring.configure(**overrides)
     line = precision.describe()
     if line != _printed:
         with output.messages():

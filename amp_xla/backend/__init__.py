@@ -22,9 +22,10 @@ from amp_xla.process.checkout import environment
 # that can be set, and their CRF takes scores below -1e6 for padding.
 SAFE_MASKS = (0, 11, 5)
 CRF_LAYERS = ("ConditionalRandomField", "MaximumEntropyMarkovModel")
-_BFLOAT16 = "auto_mixed_precision_onednn_bfloat16"  # oneDNN's pass for CPUs
+REWRITES = ("auto_mixed_precision", "auto_mixed_precision_onednn_bfloat16")  # oneDNN's for CPUs
 _INITIALIZED = "_keras_initialized"  # Keras' own mark of a variable
 MIN_CAPABILITY = (7, 0)  # the rewrite pass skips older GPUs (no tensor cores)
+_devices_listed = False
 
 
 @functools.lru_cache(maxsize=None)
@@ -165,7 +166,7 @@ def bert4keras(name: str = "backend") -> Any:
         try:
             return importlib.import_module(f"bert4keras.{name}")
         except ModuleNotFoundError as error:
-            if (error.name or "").split(".")[0] != "bert4keras":
+            if error.name != "bert4keras":
                 raise
             raise UnsupportedError("bert4keras is not installed; pip install bert4keras") from None
 
@@ -209,12 +210,12 @@ def set_graph_rewrite(half_dtype: Optional[str]) -> None:
     from tensorflow.python.training.experimental import mixed_precision_global_state as state
 
     half = half_dtype == "float16"
-    options = {"auto_mixed_precision": half}
+    options = {REWRITES[0]: half}
     if kind() == "tf1":
         state.mixed_precision_graph_rewrite_is_enabled = half
     else:
         state.set_mixed_precision_graph_rewrite_enabled(half)
-        options[_BFLOAT16] = half_dtype == "bfloat16"
+        options[REWRITES[1]] = half_dtype == "bfloat16"
     tensorflow().config.optimizer.set_experimental_options(options)
     _rewrite_in_plain_sessions()
 
@@ -229,7 +230,7 @@ def _rewrite_in_plain_sessions() -> None:
     @functools.wraps(original)
     def init(self: Any, target: str = "", graph: Any = None, config: Any = None) -> None:
         options = raw.config.optimizer.get_experimental_options()
-        passes = [name for name in ("auto_mixed_precision", _BFLOAT16) if options.get(name)]
+        passes = [name for name in REWRITES if options.get(name)]
         if passes:
             both = raw.compat.v1.ConfigProto()
             for name in passes:
@@ -255,19 +256,7 @@ def used() -> bool:
     from tensorflow.python.client import session as client
 
     sessions = client._python_session_create_counter.get_cell().value()
-    return sessions > 0 or (kind() == "tf2" and _physical_gpus.cache_info().currsize > 0)
-
-
-@functools.lru_cache(maxsize=None)
-def _physical_gpus() -> Tuple[Any, ...]:
-    return tuple(tensorflow().config.experimental.get_visible_devices("GPU"))
-
-
-def hide_gpus() -> None:
-    """Hide GPUs from new sessions, also on 1.15 after it has read CUDA_VISIBLE_DEVICES."""
-    if _physical_gpus():
-        tensorflow().config.experimental.set_visible_devices([], "GPU")
-        _physical_gpus.cache_clear()
+    return sessions > 0 or (kind() == "tf2" and _devices_listed)
 
 
 def use_gpu(number: int) -> None:
@@ -276,30 +265,32 @@ def use_gpu(number: int) -> None:
     Raises:
       UnsupportedError: this host has fewer GPUs than ranks.
     """
-    seen = _physical_gpus()
+    config = tensorflow().config.experimental
+    seen = config.get_visible_devices("GPU")
     if number >= len(seen):
         raise UnsupportedError(
             f"rank {number} of this host has no GPU: TensorFlow sees {len(seen)} here; start as "
             f"many ranks on each host as the host has GPUs (NP=auto)"
         )
-    config = tensorflow().config.experimental
     config.set_visible_devices([seen[number]], "GPU")
     config.set_memory_growth(seen[number], True)
-    _physical_gpus.cache_clear()
 
 
 def gpus() -> List[str]:
     """Return the names of the GPUs that TensorFlow sees, without initializing these GPUs."""
-    return [device.name for device in _physical_gpus()]
+    global _devices_listed
+    _devices_listed = True
+    return [gpu.name for gpu in tensorflow().config.experimental.get_visible_devices("GPU")]
 
 
 def compute_capability() -> Optional[Tuple[int, int]]:
-    """Return the GPUs' lowest compute capability (1.15: of all in nvidia-smi); None if unknown."""
-    details = getattr(tensorflow().config.experimental, "get_device_details", None)
-    if details is not None:  # TensorFlow 2
-        known = [details(d).get("compute_capability") for d in _physical_gpus()]
+    """Return the lowest compute capability of the GPUs that CUDA shows; None if unknown."""
+    config = tensorflow().config.experimental
+    if kind() == "tf2":
+        details = map(config.get_device_details, config.get_visible_devices("GPU"))
+        known = [each.get("compute_capability") for each in details]
     else:
-        known = [gpu.capability for gpu in nvidia.look().gpus]
+        known = [gpu.capability for gpu in nvidia.visible(nvidia.look().gpus, os.environ)]
     return min(((c[0], c[1]) for c in known if c), default=None)
 
 

@@ -88,8 +88,9 @@ def configure(**overrides: Any) -> Precision:
             f"TensorFlow 2; stock {backend.tensorflow().__version__} would silently run without "
             f"XLA; allowed here: off, on, no_lazy"
         )
-    if backend.kind() == "tf1" and settings.device == "cpu":
-        backend.hide_gpus()
+    if backend.kind() == "tf1" and settings.device == "cpu" and backend.gpus():
+        # 1.15 may have read CUDA_VISIBLE_DEVICES.
+        backend.tensorflow().config.experimental.set_visible_devices([], "GPU")
     _current = _apply(Precision.of(settings, *backend.half_dtype(has_gpu=gpu)))
     return _current
 

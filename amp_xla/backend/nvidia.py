@@ -10,7 +10,7 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
-from typing import List, Mapping, NamedTuple, Optional, Tuple
+from typing import List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 ROOT = Path("/")
 SECONDS = 60  # nvidia-smi takes 30 with eight GPUs without persistence mode
@@ -84,6 +84,17 @@ def hidden(environ: Mapping[str, str]) -> str:
     value = environ.get(name, "0").strip()
     # CUDA ignores the list from its first entry that is no GPU on, such as Slurm's NoDevFiles.
     return "" if re.match(r"\d|GPU-|MIG-", value) else f"{name}={value or repr('')}"
+
+
+def visible(gpus: Sequence[Gpu], environ: Mapping[str, str]) -> Sequence[Gpu]:
+    """Return those of nvidia-smi's ``gpus`` that CUDA shows; none if they are given by UUID."""
+    names = environ.get("CUDA_VISIBLE_DEVICES")
+    if names is None:
+        return gpus
+    if environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":  # CUDA counts from the fastest GPU
+        gpus = sorted(gpus, key=lambda gpu: gpu.capability or (), reverse=True)
+    numbers = [name.strip() for name in names.split(",")]
+    return [gpu for number, gpu in enumerate(gpus) if str(number) in numbers]
 
 
 def has_device(environ: Mapping[str, str]) -> bool:

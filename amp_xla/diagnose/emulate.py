@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any, Dict, List, Set, Tuple
 
 from amp_xla.backend import tf
-from amp_xla.graph.nodes import FLOAT, HALF, is_half, output_types, parse_input
+from amp_xla.graph.nodes import FLOAT, HALF, has_type, output_types, parse_input
 
 # Ops that output elements of their inputs, zeros or ones (up to sign): rounding changes nothing.
 EXACT = frozenset(
@@ -46,7 +46,7 @@ def tensor_cores(graph_def: Any, rounds: bool = True) -> Any:
         copy.CopyFrom(node)
         if node.op == "Cast":
             _cast(copy, new, rounds)
-        elif is_half(node):
+        elif has_type(node, HALF):
             _compute_in_float32(copy, output_types(node) if rounds else [], new, moved)
     for node in result.node:
         for position, text in enumerate(node.input):

@@ -105,9 +105,7 @@ class GraphCopies(contextlib.AbstractContextManager):
             if node.op in ("Enter", "RefEnter"):  # two loops must not share a frame
                 frame = node.attr["frame_name"].s.decode()
                 node.attr["frame_name"].s = f"{prefix}/{frame}".encode()
-            # The training graph may place nodes on a GPU.
-            node.device = ""
-            node.attr.pop("_class", None)
+            node.device = ""  # the training graph may place nodes on a GPU
         # A copy that does not use a placeholder has no such node.
         present = {node.name for node in part.node}
         shared = {f"{n}:0": t for n, t in self._feeds.items() if n in present}

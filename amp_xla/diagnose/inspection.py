@@ -58,7 +58,7 @@ def inspect(model: Any, batch: Optional[Sequence[Any]] = None) -> Report:
         batch=feed_shapes,
         nodes=len(after),
         half_nodes=len(half),
-        casts=sum(node.op == "Cast" and nodes.is_half(node) for node in after.values()),
+        casts=sum(n.op == "Cast" and nodes.has_type(n, nodes.HALF) for n in after.values()),
         matmul_flops=total,
         half_flops_share=sum(flops[name] for name in half & set(flops)) / max(total, 1),
         unmeasured=unmeasured,
@@ -184,7 +184,7 @@ def _misfits(graph: Mapping[str, Any], origins: NodeOrigins) -> List[Misfit]:
             continue
         value = _misfit(tf.make_ndarray(node.attr["value"].tensor).astype(np.float32).ravel())
         reached = nodes.closure([name], lambda n: readers[n] if graph[n].op in _PASS_ON else [])
-        half, origin = any(nodes.is_half(graph[n]) for n in reached), origins.of(name)
+        half, origin = any(nodes.has_type(graph[n], nodes.HALF) for n in reached), origins.of(name)
         # The optimizer's constants stay in float32 and do no harm.
         if value is not None and (half or origin.phase != "update"):
             problem = "overflows" if abs(value) > 1 else "vanishes"

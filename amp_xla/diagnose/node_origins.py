@@ -12,8 +12,8 @@ from amp_xla.graph.training_graph import TrainingGraph
 
 OUTSIDE = "(outside layers)"  # losses and other computations of a recipe around the model
 _NOT_MODELS = re.compile(
-    r"/(tensorflow|tensorflow_core|tensorflow_estimator|keras|tf_keras)/|<frozen|<string>"
-    r"|/amp_xla/(graph|diagnose|training|precision|optimizers)/"
+    r"-packages/(tensorflow|tensorflow_core|tensorflow_estimator|keras|tf_keras)/|<frozen|<string>"
+    r"|/amp_xla/(graph|diagnose|training|precision)/"
 )
 # Code of layers: bert4keras, and the derivatives that replace some of its formulas.
 _FORMULAS = re.compile(r"/bert4keras/|/amp_xla/models/derivatives")

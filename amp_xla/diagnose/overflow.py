@@ -192,7 +192,7 @@ def _finding(
         op=node.op,
         layer=origin.layer,
         phase=origin.phase,
-        half=half or nodes.is_half(node),
+        half=half or nodes.has_type(node, nodes.HALF),
         output=values,
         inputs=inputs,
         source=origins.source(name),

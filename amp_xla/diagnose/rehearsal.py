@@ -206,7 +206,7 @@ def _by_layer(replay: PairedReplay, origins: NodeOrigins) -> Dict[str, LayerHeal
 def _errors(rows: Any) -> Tuple[float, float]:
     """Return relative error and share of lost elements, given the ``rows`` of ``examine``."""
     error, norm, elements, lost = rows.sum(0)
-    relative = math.sqrt(error / norm) if norm else 0.0
+    relative = math.sqrt(error / norm) if norm else (math.inf if error else 0.0)
     return math.inf if math.isnan(relative) else relative, lost / max(elements, 1.0)
 
 

@@ -30,7 +30,8 @@ def columns(rows: Sequence[Sequence[str]]) -> str:
 
 def si(number: float) -> str:
     """Return a number with an SI prefix, e.g. 1234567 as ``1.23 M``."""
-    for factor, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+    number = float(f"{number:.3g}")  # 999,600 is 1 M
+    for factor, letter in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if number >= factor:
             return f"{number / factor:.3g} {letter}"
     return f"{number:.3g} "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import List
 
+from amp_xla import backend
 from amp_xla.export.model import Exportable, describe_head, stored, write_head
 from amp_xla.models import encoders
 from amp_xla.models.language_model import CHECKPOINT
@@ -35,6 +36,8 @@ def describe(model: Exportable, folder: Path) -> List[str]:
         f'"{folder}/{CHECKPOINT}", "{model.config["model_type"]}"{outputs})'
     )
     load += " (its output is that of bert/pooler/dense)" * ("with_pool" in outputs)
-    if model.config["model_type"] in ("bert", "albert", "electra") and epsilon != 1e-12:
+    fixed = model.config["model_type"] in ("bert", "albert", "electra")
+    # Older versions fix it for the other families, too.
+    if (fixed or backend.bert4keras_version() < backend.SAFE_MASKS) and epsilon != 1e-12:
         load += f" (answers differ: bert4keras fixes layer_norm_eps to 1e-12, here {epsilon})"
     return [load, describe_head(model, folder)] if model.formula else [load]

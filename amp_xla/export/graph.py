@@ -12,14 +12,13 @@ import numpy as np
 from amp_xla import backend
 from amp_xla.backend import K, tf
 from amp_xla.data.text.tokenizer import Tokenizer
-from amp_xla.export.model import Exportable, Run, comparable, read_head
+from amp_xla.export.model import LARGE, Exportable, Run, comparable, read_head
 from amp_xla.models import dropout, encoders
 from amp_xla.models.weights import google
 from amp_xla.training.checkpoint import Checkpoint
 from amp_xla.training.step import restore_weights
 
 NAMES = {"Input-Token": "token_ids", "Input-Segment": "segment_ids"}  # of bert4keras' inputs
-_LARGE = 1024  # elements; smaller constants stay float32
 
 
 class Parts(NamedTuple):
@@ -150,7 +149,7 @@ def _in_half(frozen: Any) -> Dict[str, Any]:
     casts = {}
     for node in [node for node in frozen.node if node.op == "Const"]:
         value = tf.make_ndarray(node.attr["value"].tensor)
-        if value.dtype == np.float32 and value.size >= _LARGE:
+        if value.dtype == np.float32 and value.size >= LARGE:
             casts[f"{node.name}:0"] = tf.cast(tf.constant(value.astype(np.float16)), tf.float32)
             frozen.node.remove(node)
     return casts

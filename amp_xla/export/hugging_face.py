@@ -11,7 +11,7 @@ import safetensors.numpy
 from amp_xla.data.text.tokenizer import MASK
 from amp_xla.data.text.vocabulary import SETTINGS
 from amp_xla.errors import AmpXlaError
-from amp_xla.export.model import Exportable, describe_head, stored, write_head
+from amp_xla.export.model import NAMES, Exportable, describe_head, stored, write_head
 from amp_xla.models.weights import hugging_face
 from amp_xla.process import json_files
 
@@ -107,7 +107,7 @@ def _config(model: Exportable, dtype: str) -> Dict[str, Any]:
     start = "RoFormer" if family == "roformer" else family.capitalize()
     values.update(
         model_type=family, architectures=[start + (model.kind or "Model")], pad_token_id=0,
-        torch_dtype={"fp32": "float32", "fp16": "float16"}[dtype],
+        torch_dtype=NAMES[dtype],
         hidden_act=config["hidden_act"].replace("gelu_tanh", "gelu_new"),
         # transformers limits the positions of RoFormer and NEZHA; this project does not.
         max_position_embeddings=max(model.length, config["max_position_embeddings"]),

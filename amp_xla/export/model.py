@@ -20,7 +20,9 @@ MEAN = "mean of the vectors of all tokens but padding"
 LINEAR = " @ classifier.weight.T + classifier.bias"
 MEAN_POOLING = f"softmax({MEAN}{LINEAR})"
 FIRST = "vector of the first token"
+LARGE = 1024  # elements; smaller weights and constants stay float32 in a graph of --dtype fp16
 TOLERANCE = {"fp32": 1e-4, "fp16": 1e-2}  # allowed difference of outputs
+NAMES = {"fp32": "float32", "fp16": "float16"}
 # A model: token ids and segment ids, int32 [B, L] -> probabilities, float [B, ..., classes];
 # similarities, float [B]; or vectors, float [B, hidden]
 Run = Callable[..., np.ndarray]
@@ -141,8 +143,7 @@ def comparable(outputs: Mapping[str, np.ndarray]) -> np.ndarray:
 
 def stored(values: Mapping[str, np.ndarray], dtype: str) -> Dict[str, np.ndarray]:
     """Return arrays in the dtype of an export's files: ``fp32`` or ``fp16``."""
-    kind = {"fp32": np.float32, "fp16": np.float16}[dtype]
-    return {name: np.ascontiguousarray(value, kind) for name, value in values.items()}
+    return {name: np.ascontiguousarray(value, NAMES[dtype]) for name, value in values.items()}
 
 
 def write_head(model: Exportable, folder: Path, dtype: str) -> None:

@@ -12,12 +12,11 @@ import numpy as np
 
 from amp_xla.data.text.unpacked import extra
 from amp_xla.errors import UnsupportedError
-from amp_xla.export.model import Exportable, Run, comparable
+from amp_xla.export.model import LARGE, Exportable, Run, comparable
 from amp_xla.models.weights import first_line
 
 FILE = "model.onnx"
 _OPSET = 13
-_LARGE = 1024  # elements; smaller weights stay float32
 # onnxruntime from 1.11 on needs a newer numpy than TensorFlow 1.15; newer onnx, a newer protobuf.
 PACKAGES = (
     "tf2onnx==1.16.1 onnx==1.14.1 onnxruntime==1.10.0"
@@ -86,7 +85,7 @@ def _halve(onnx: Any, graph: Any) -> None:
     casts = []
     for weight in graph.initializer:
         value = onnx.numpy_helper.to_array(weight)
-        if value.dtype != np.float32 or value.size < _LARGE:
+        if value.dtype != np.float32 or value.size < LARGE:
             continue
         name = weight.name
         half = onnx.numpy_helper.from_array(value.astype(np.float16), f"{name}/half")

@@ -39,7 +39,7 @@ class ExecutedGraph:
     def describe(self) -> str:
         """Return one line for the log."""
         if self.half_nodes:
-            matmuls = sum(n for op, n in self.half_ops.items() if "MatMul" in op or op == "Einsum")
+            matmuls = sum(n for op, n in self.half_ops.items() if "MatMul" in op or "Einsum" in op)
             text = (
                 f"{self.half_nodes} of {self.nodes} executed nodes are {self.half_dtype} "
                 f"({matmuls} matrix products, {self.casts} casts)"

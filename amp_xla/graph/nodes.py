@@ -35,11 +35,6 @@ def by_name(graph_def: Any) -> Dict[str, Any]:
     return {node.name: node for node in graph_def.node}
 
 
-def is_half(node: Any) -> bool:
-    """Return whether any type attribute of a NodeDef is float16."""
-    return has_type(node, HALF)
-
-
 def has_type(node: Any, dtype: int) -> bool:
     """Return whether any type attribute of a NodeDef is ``dtype``."""
     return any(a.type == dtype or dtype in a.list.type for a in node.attr.values())
@@ -47,7 +42,7 @@ def has_type(node: Any, dtype: int) -> bool:
 
 def half_nodes(graph_def: Any) -> Set[str]:
     """Return the names of all float16 nodes except casts."""
-    return {n.name for n in graph_def.node if n.op != "Cast" and is_half(n)}
+    return {n.name for n in graph_def.node if n.op != "Cast" and has_type(n, HALF)}
 
 
 @functools.lru_cache(maxsize=None)

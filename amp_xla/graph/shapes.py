@@ -57,7 +57,6 @@ def _with_known_inputs(graph_def: Any, placeholders: Mapping[str, Sequence[int]]
     result = tf.GraphDef()
     result.CopyFrom(graph_def)
     for node in list(result.node):
-        node.attr.pop("_class", None)
         if node.op != "Placeholder":
             continue
         shape = placeholders.get(node.name, _shape(node.attr["shape"].shape))

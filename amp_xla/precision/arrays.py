@@ -44,7 +44,7 @@ def canonical(dtype: Any) -> str:
             return canonical(half_dtype())
         if name in NAMES:
             return NAMES[name]
-    else:
+    elif dtype is not None:  # which NumPy takes for float64
         with contextlib.suppress(TypeError):
             name = np.dtype(getattr(dtype, "as_numpy_dtype", dtype)).name
             if name in SPELLINGS:

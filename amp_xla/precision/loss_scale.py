@@ -221,6 +221,9 @@ def from_spec(spec: Any) -> Any:
         kind = fields.pop("kind", None)
         if kind not in kinds:
             raise ValueError(f"loss scale kind is {kind!r}; allowed: {', '.join(kinds)}")
+        known = [field.name for field in dataclasses.fields(kinds[kind])]
+        for name in set(fields) - set(known):
+            raise ValueError(f"{kind} loss scale has no {name!r}; allowed: {', '.join(known)}")
         return kinds[kind](**fields)
     if isinstance(spec, str) and spec == "dynamic":
         return DynamicLossScale()
@@ -230,7 +233,8 @@ def from_spec(spec: Any) -> Any:
             number = float(spec)
     if isinstance(number, (str, bool, np.bool_)) or hasattr(spec, "get_config"):
         raise ValueError(f"loss scale is {spec!r}; allowed: a positive number or 'dynamic'")
-    return NoOpLossScale() if number == 1 else StaticLossScale(number)
+    one = isinstance(number, (int, float, np.number)) and number == 1  # not for JAX's tracers
+    return NoOpLossScale() if one else StaticLossScale(number)
 
 
 def scale_loss(loss: Any, scale: Any = 1000.0) -> Any:
@@ -274,6 +278,8 @@ def whole_number(name: str, value: Any, least: int, unit: str) -> int:
 def check_scale(
     name: str, value: Any, low: float = SMALLEST_SCALE, high: float = LARGEST_SCALE
 ) -> None:
-    """Raise ValueError for a number outside [low, high]; do not check tensors or JAX's arrays."""
+    """Raise ValueError for arrays, and for numbers outside [low, high] that are not tensors."""
+    if getattr(value, "ndim", 0):
+        raise ValueError(f"{name} is {value}; allowed: one number")
     if isinstance(value, (int, float, np.generic)) and not low <= float(value) <= high:
         raise ValueError(f"{name} is {float(value)}; allowed: {low} to {high}")

@@ -167,9 +167,7 @@ class PolicyRules:
     rules: Any = ()
 
     def __post_init__(self) -> None:
-        rules = tuple((pattern, get_policy(policy)) for pattern, policy in self.rules)
-        for pattern, _ in rules:
-            re.compile(pattern)
+        rules = tuple((re.compile(p).pattern, get_policy(policy)) for p, policy in self.rules)
         object.__setattr__(self, "default", get_policy(self.default))
         object.__setattr__(self, "rules", rules)
 

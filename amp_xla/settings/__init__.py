@@ -23,8 +23,8 @@ DEVICES: Tuple[str, ...] = ("auto", "cpu", "gpu")
 # Two masks (padding and causal) may be added to one attention score, so twice the infinity must
 # fit float16, whose largest number is 65504.
 MAX_HALF_INFINITY = 32752.0
-# Smaller constants round to zero in float16: this is half of its smallest subnormal.
-MIN_HALF_EPSILON = 2.0**-25
+# float16 rounds this constant, half of its smallest subnormal, and smaller ones to zero.
+ZERO_IN_HALF = 2.0**-25
 
 LossScaleSetting = Union[float, str]
 
@@ -84,10 +84,10 @@ class Settings:
                     f"add up, the largest float16 is 65504): with precision=amp it must be at "
                     f"most {MAX_HALF_INFINITY:g}; 1e4 is known to work"
                 )
-            if self.epsilon is not None and self.epsilon < MIN_HALF_EPSILON:
+            if self.epsilon is not None and self.epsilon <= ZERO_IN_HALF:
                 raise SettingsError(
                     f"epsilon={self.epsilon:g} rounds to zero in float16: with precision=amp it "
-                    f"must be at least {MIN_HALF_EPSILON:.1e}; 1e-5 is known to work"
+                    f"must be above {ZERO_IN_HALF:.1e}; 1e-5 is known to work"
                 )
 
     @classmethod

@@ -131,7 +131,9 @@ def _xla(settings: Settings, current: str, gpu: bool, cache: str) -> str:
         # that is resumed between their first batches would have other bits.
         needed = {"--tf_xla_enable_lazy_compilation": "false"}
     for name, value in {JIT: "0", **needed}.items():
-        if name in flags and flags[name] not in _SAME.get(value, (value,)):
+        # -1 also turns XLA off in sessions whose options turn it on, as ``auto`` does on a GPU.
+        same = {} if settings.xla == AUTO and gpu else _SAME
+        if name in flags and flags[name] not in same.get(value, (value,)):
             raise SettingsError(
                 f"{XLA_FLAGS} has {name}={flags[name]} but xla={settings.xla} needs "
                 f"{name}={value}; remove the flag, or set AMP_XLA_XLA to another of "

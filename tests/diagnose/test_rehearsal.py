@@ -9,7 +9,9 @@ import pytest
 
 from amp_xla import backend
 from amp_xla.backend import K, keras, tf
-from amp_xla.diagnose import overflow, rehearse
+from amp_xla.diagnose import overflow, rehearsal, rehearse
+from amp_xla.diagnose.node_origins import NodeOrigins
+from amp_xla.diagnose.report_text import si
 from amp_xla.graph import training_graph
 from amp_xla.precision.compat.keras import set_policy
 from amp_xla.precision.optimizer import LossScaleOptimizer
@@ -61,6 +63,14 @@ def rehearsed(steps=3, **plant):
     report = rehearse(planted(**plant), batches(), steps)
     json.dumps(report.to_json(), allow_nan=False)
     return report
+
+
+def test_the_source_may_be_in_a_folder_named_as_a_library():
+    for folder in ("tensorflow", "keras/src", "opt/tensorflow/lib/site-packages/my"):
+        with tf.Graph().as_default() as graph:
+            exec(compile("tf.zeros([], name='x')", f"/me/{folder}/train.py", "exec"), {"tf": tf})
+        training = training_graph.TrainingGraph(graph, {}, {}, "x", (), (), "", None, {})
+        assert "train.py:1 in <module>" in NodeOrigins(training).source("x")
 
 
 def layer(report, name):
@@ -120,6 +130,9 @@ def test_too_small_and_too_large_loss_scales():
     assert report.suggested_loss_scale >= 1024
     assert first.gradients_lost_then < 0.01 and layer(report, "Second").gradients_lost == 0.0
     assert f"suggested constant loss scale: {report.suggested_loss_scale:g} (now 1)" in str(report)
+    for error, relative in {0.0: 0.0, 4.0: math.inf, math.nan: math.inf}.items():  # float32 has 0
+        assert rehearsal._errors(np.array([[error, 0.0, 0.0, 0.0]])) == (relative, 0.0)
+    assert [si(x) for x in (999.6, 999_600, 1234567, 2e15)] == ["1 k", "1 M", "1.23 M", "2 P"]
     finding = rehearsed(1, scale=2.0**30).finding
     assert finding is not None and "scale from 1.07374e+09 to" in finding.remedies[0]
 

@@ -203,6 +203,14 @@ def test_doctor_says_what_a_gpu_can_compute(machine, smi, level, words):
     assert findings[0].level == level and words in str(findings[0])
 
 
+def test_the_gpus_that_cuda_shows(machine):
+    machine.driver("Tesla K80, 470.82.01, 11441, 3.7\nTesla V100, 470.82.01, 16160, 7.0")
+    gpus, bus = nvidia.look().gpus, {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    for shown, order, first in (("0", {}, [7]), ("1", {}, [3]), ("1", bus, [7]), ("GPU-b", {}, [])):
+        seen = nvidia.visible(gpus, {"CUDA_VISIBLE_DEVICES": shown, **order})
+        assert [gpu.capability[0] for gpu in seen] == first
+
+
 @pytest.mark.parametrize("name, version, level", [
     ("NVIDIA GeForce RTX 3090", "530.30.02", "ok"),
     ("NVIDIA GeForce RTX 3090", "470.82.01", "error"),

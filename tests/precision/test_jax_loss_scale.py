@@ -55,6 +55,10 @@ def test_value_and_grad_applies_a_policy():
     rules = PolicyRules("mixed_float16", [("w", "float32")])
     _, aux = value_and_grad(loss_fn, NoOpLossScale(), rules, has_aux=True)(PARAMS, X).value
     assert aux["seen"] == "float32"
+    step = value_and_grad(loss_fn, 1, PolicyRules("f16", [("^w$", "f32")]), has_aux=True)
+    assert step(PARAMS, x=X).value[1]["seen"] == "float32"
+    step = jax.jit(lambda scale: value_and_grad(jnp.sum, scale)(X).loss_scale.loss_scale)
+    assert [step(scale) for scale in (256.0, 1.0, 3)] == [256, 1, 3]  # tracers inside jit
 
 
 def test_optax_wrapper_skips_whole_steps():

@@ -14,6 +14,7 @@ from amp_xla.backend import tf
 from amp_xla.precision import (
     DynamicLossScale,
     NoOpLossScale,
+    Policy,
     PolicyRules,
     StaticLossScale,
     arrays,
@@ -84,8 +85,9 @@ def test_copies_pickles_and_specs_keep_everything():
     assert from_spec("dynamic") == DynamicLossScale()
     assert from_spec("1000") == StaticLossScale(1000)
     assert from_spec(1) == NoOpLossScale() == from_spec(None)
-    for unknown in ("fast", {"kind": "other"}):
-        with pytest.raises(ValueError):
+    array, field = {"kind": "dynamic", "loss_scale": (2,)}, {"kind": "dynamic", "growth": 3}
+    for unknown in ("fast", {"kind": "other"}, [1, 2], np.ones(1), array, field):
+        with pytest.raises(ValueError, match="; allowed: .*(number|dynamic|growth_factor)"):
             from_spec(unknown)
 
 
@@ -152,6 +154,8 @@ def test_keys_and_defaults(text, names):
 def test_mistakes_are_named(text, said):
     with pytest.raises(ValueError, match=said):
         get_policy(text)
+    with pytest.raises(ValueError, match="Unknown dtype None"):  # NumPy's is float64
+        Policy("f16", "f16", None)
 
 
 Pair = collections.namedtuple("Pair", ["left", "right"])

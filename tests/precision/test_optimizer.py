@@ -124,6 +124,16 @@ def test_tensorflows_loss_scale_objects_are_taken(wrap):
         wrap(inner, keras.layers.Dense(1))
 
 
+def test_sok_takes_tensorflow_2s_arguments():
+    for arguments, named, scale, steps in (
+        ((8,), {"dynamic_growth_steps": 3}, 8, 3), ((None, 3), {}, 2**15, 3), ((8, 3), {}, 8, 3),
+    ):  # fmt: skip
+        made = SokOptimizer(keras.optimizers.SGD(0.1), True, *arguments, **named)
+        assert made.loss_scale_at_start == DynamicLossScale(scale, growth_interval=steps)
+    with pytest.raises(ValueError, match="dynamic_growth_steps is 2.7; allowed: a whole"):
+        DropIn(keras.optimizers.SGD(0.1), True, 8.0, 2.7)
+
+
 def test_other_things_than_optimizers_and_no_gradients_are_refused():
     optimizer = LossScaleOptimizer(tf.train.AdamOptimizer())
     with pytest.raises(ValueError, match="no gradients"):

@@ -66,6 +66,7 @@ TF, XLA, TRITON = "TF_XLA_FLAGS", "XLA_FLAGS", "--xla_gpu_enable_triton_gemm"
     (TF, "--tf_xla_ops_to_cluster=PW,RED,--tf_xla_min_cluster_size=2", {"xla": "on"},
      "--tf_xla_ops_to_cluster=PW,RED --tf_xla_min_cluster_size=2 --tf_xla_auto_jit=1"),
     (TF, "--tf_xla_auto_jit=2", {"xla": "on"}, None),  # the same level as 1
+    (TF, "--tf_xla_auto_jit=-1", {"xla": "auto", "gpu": False}, None),
     # XLA is not to time kernels of Triton.
     (XLA, "", {"xla": "lite", "tf2": True}, f"{TRITON}=false"),
     (XLA, "--xla_dump_to=/d", {"xla": "on", "tf2": True}, f"--xla_dump_to=/d {TRITON}=false"),
@@ -86,7 +87,7 @@ REWRITE = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_"
     ("AMP_XLA_PRECISION", "fp16", {}, ["precision='fp16'", "fp32, tf32, amp"]),
     ("AMP_XLA_XLA", "lit", {}, ["did you mean lite?", "off, on, no_lazy, lite"]),
     ("AMP_XLA_INFINITY", "1e12", {}, ["65504", "at most 32752"]),
-    ("AMP_XLA_EPSILON", "1e-12", {}, ["rounds to zero", "at least"]),
+    ("AMP_XLA_EPSILON", str(2.0**-25), {}, ["rounds to zero", "above 3.0e-08"]),
     ("AMP_XLA_EPSILON", "tiny", {}, ["not a number"]),
     ("AMP_XLA_LOSS_SCALE", "0", {}, ["loss_scale", "above 0", "dynamic"]),
     ("AMP_XLA_LOSS_SCALE", "9" * 400, {}, ["loss_scale='999", "finite in float32"]),
@@ -94,6 +95,7 @@ REWRITE = "TF_AUTO_MIXED_PRECISION_GRAPH_REWRITE_"
     # Two settings that contradict each other: both are named.
     (TF, "--tf_xla_auto_jit=1", {"xla": "off"}, ["--tf_xla_auto_jit=1", "off"]),
     (TF, "--tf_xla_auto_jit=2", {"xla": "auto"}, ["--tf_xla_auto_jit=2", "auto"]),
+    (TF, "--tf_xla_auto_jit=-1", {"xla": "auto"}, ["--tf_xla_auto_jit=-1", "auto", "auto_jit=0"]),
     (TF, "--tf_xla_auto_jit=fusible", {"xla": "on"}, ["_jit=fusible", "xla=on", "lazy, lite"]),
     (TF, "flags.txt", {"xla": "on"}, ["flags.txt", "file"]),
     (TF, "--a=1 b", {"xla": "on"}, ["'b' is not a flag"]),

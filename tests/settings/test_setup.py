@@ -117,13 +117,17 @@ def test_bad_settings_and_a_late_import_stop_before_training(tmp_path):
 CONFIGURE = """
 from amp_xla import setup
 setup.configure(precision="fp32", xla="on")
-import os
+import os, pytest
 assert "--tf_xla_auto_jit=1" in os.environ["TF_XLA_FLAGS"]
 assert "TF_ENABLE_AUTO_MIXED_PRECISION_GRAPH_REWRITE" not in os.environ
 from bert4keras.backend import K
 assert K.epsilon() == 1e-7
 setup.configure(precision="amp")  # still in time; xla is off again
 assert "TF_XLA_FLAGS" not in os.environ and K.epsilon() == 1e-5
+before = dict(os.environ), setup.current()
+with pytest.raises(ValueError, match="xla=auto is for recipes.*: off, on, no_lazy"):
+    setup.configure(xla="auto", precision="fp32")
+assert (dict(os.environ), setup.current()) == before and K.epsilon() == 1e-5
 from amp_xla.backend import session
 session()
 assert setup.configure(precision="amp") == setup.current()  # says nothing new: allowed
@@ -146,10 +150,17 @@ def test_configure_from_python_until_a_session_exists():
 
 ON_GPU = """
 import pathlib, pytest, sys
+from unittest import mock
 from amp_xla.backend import nvidia
 nvidia.ROOT = pathlib.Path(sys.argv[1])
 import amp_xla.setup
+from amp_xla import backend
 from amp_xla.backend import tf
+with mock.patch.object(backend.tensorflow().config, "experimental") as config:
+    config.get_visible_devices.return_value = [mock.Mock()]
+    assert not backend.used() and backend.gpus()
+    backend.use_gpu(0)
+    assert backend.used() == (backend.kind() == "tf2")  # which has then read its flags
 for session in tf.Session(), tf.InteractiveSession():
     options = session._config.graph_options
     assert options.rewrite_options.auto_mixed_precision == 1 and not options.place_pruned_graph

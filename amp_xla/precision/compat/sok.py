@@ -9,7 +9,7 @@ ranks count in the decision to skip, and stay on their rank. Other gradients are
 from __future__ import annotations
 
 import types
-from typing import Any, Callable, Iterable, List, Optional, Tuple
+from typing import Any, Callable, Iterable, List, Tuple
 
 from amp_xla.precision import agreement
 from amp_xla.precision import optimizer as wrapper
@@ -39,25 +39,18 @@ class LossScaleOptimizer(wrapper.LossScaleOptimizer):
       opt: the optimizer to wrap.
       loss_scale: a number, ``"dynamic"`` or a loss scale of this package. A boolean is taken as
         ``dynamic``, which is the second argument in TensorFlow 2.
-      dynamic, initial_scale, dynamic_growth_steps: as in Keras.
-      **more: arguments of ``amp_xla.precision.optimizer.LossScaleOptimizer``.
+      *others: ``initial_scale`` and ``dynamic_growth_steps``, as in Keras.
+      **more: these two or ``dynamic`` by name; arguments of ``LossScaleOptimizer`` of this package.
     """
 
-    def __init__(
-        self,
-        opt: Any,
-        loss_scale: Any = "dynamic",
-        dynamic: Optional[bool] = None,
-        initial_scale: Optional[float] = None,
-        dynamic_growth_steps: Optional[int] = None,
-        **more: Any,
-    ) -> None:
-        if isinstance(loss_scale, bool):
-            if dynamic is not None:  # by position, in TensorFlow 2's order
-                initial_scale, dynamic_growth_steps = dynamic, initial_scale
-            dynamic = loss_scale
-        if (dynamic, initial_scale, dynamic_growth_steps) != (None, None, None):
-            loss_scale = loss_scale_of(dynamic is not False, initial_scale, dynamic_growth_steps)
+    def __init__(self, opt: Any, loss_scale: Any = "dynamic", *others: Any, **more: Any) -> None:
+        names = ("dynamic", "initial_scale", "dynamic_growth_steps")
+        values = {name: more.pop(name, None) for name in names}
+        named = {name: value for name, value in values.items() if value is not None}
+        if isinstance(loss_scale, bool):  # TensorFlow 2's ``dynamic``
+            loss_scale = loss_scale_of(loss_scale, *others, **named)
+        elif others or named:
+            loss_scale = loss_scale_of(*others, **named)
         super().__init__(opt, loss_scale, **more)
 
     def _averaged(self, pairs: Pairs, aggregate: bool) -> Pairs:

@@ -134,7 +134,9 @@ def value_and_grad(
 
     def scaled(*args: Any, **kwargs: Any) -> Any:
         if rules is not None:
-            args, kwargs = rules.cast_to_compute(args), rules.cast_to_compute(kwargs)
+            # Each by itself: a path such as ``encoder/scale`` starts inside the argument.
+            args = tuple(map(rules.cast_to_compute, args))
+            kwargs = {name: rules.cast_to_compute(value) for name, value in kwargs.items()}
         result = fn(*args, **kwargs)
         loss, aux = result if has_aux else (result, None)
         if isinstance(rules, Policy):

@@ -69,7 +69,7 @@ class _Graph:
             node = self._nodes[name]
             inputs = [nodes.parse_input(text) for text in node.input if text[0] != "^"]
             elements = sum(self._elements(output) for output in (*inputs, (name, 0)))
-            found[float(flops), elements, nodes.is_half(node)] += 1
+            found[float(flops), elements, nodes.has_type(node, nodes.HALF)] += 1
         return [Product(f * n, e * n, half) for (f, e, half), n in found.items()]
 
     def traffic(self) -> Tuple[Traffic, Traffic]:

@@ -19,6 +19,7 @@ from amp_xla.precision.loss_scale import (
     DynamicLossScale,
     LossScaleWarning,
     StaticLossScale,
+    whole_number,
 )
 from amp_xla.precision.tensorflow import LossScaleVariables, tf
 
@@ -204,7 +205,7 @@ def _check_inner(optimizer: Any) -> None:
 
 
 def loss_scale_of(
-    dynamic: Any, initial_scale: Optional[float], growth_steps: Optional[int]
+    dynamic: Any = True, initial_scale: Optional[float] = None, dynamic_growth_steps: Any = None
 ) -> Union[DynamicLossScale, StaticLossScale]:
     """Return the loss scale that Keras' arguments describe.
 
@@ -219,13 +220,15 @@ def loss_scale_of(
         )
     if dynamic:
         initial = DEFAULT_INITIAL if initial_scale is None else float(initial_scale)
-        steps = DEFAULT_GROWTH_INTERVAL if growth_steps is None else int(growth_steps)
+        steps = DEFAULT_GROWTH_INTERVAL if dynamic_growth_steps is None else dynamic_growth_steps
+        steps = whole_number("dynamic_growth_steps", steps, 1, "steps")
         return DynamicLossScale(initial, growth_interval=steps, minimum=min(1.0, initial))
     if initial_scale is None:
         raise ValueError('"initial_scale" must be specified if "dynamic" is False')
-    if growth_steps is not None:
+    if dynamic_growth_steps is not None:
         raise ValueError(
-            f'"dynamic_growth_steps" must be None if "dynamic" is False, but got: {growth_steps}'
+            f'"dynamic_growth_steps" must be None if "dynamic" is False, but got: '
+            f"{dynamic_growth_steps}"
         )
     return StaticLossScale(float(initial_scale))
 

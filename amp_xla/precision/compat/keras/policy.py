@@ -16,8 +16,6 @@ from amp_xla.precision.policy import Policy, PolicyRules, get_policy
 from amp_xla.precision.tensorflow import tf
 from amp_xla.settings import flags
 
-REWRITE_OPTIONS = ("auto_mixed_precision", "auto_mixed_precision_onednn_bfloat16")
-
 
 def to_keras(policy: Union[Policy, str]) -> Any:
     """Return a policy as a Keras policy object, for the argument ``dtype`` of a layer.
@@ -109,7 +107,7 @@ def graph_rewrite() -> Optional[str]:
         if os.environ.get(name, "").lower() in ("1", "true"):
             return name
     options = tf.config.optimizer.get_experimental_options()
-    for name in REWRITE_OPTIONS:
+    for name in backend.REWRITES:
         if options.get(name):
             return f"the optimizer option {name}"
     return None
