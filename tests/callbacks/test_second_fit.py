@@ -107,6 +107,26 @@ def test_a_finished_fit_leaves_data_as_they_were_for_the_next(kind, epochs, step
     assert again == whole
 
 
+@pytest.mark.parametrize("kind", ["generator", *once("sequence")])
+def test_a_new_run_with_initial_epoch_begins_with_the_first_batch(kind, tmp_path, capfd):
+    """A resume may pass another ``initial_epoch``; the position of the first batch stays."""
+
+    def trained(run, *callbacks):
+        read, model, batches = [], build(), MAKERS[kind]()
+        numbered = ((read.append(batch[0].tobytes()), batch)[1] for batch in batches)
+        how = {"x": numbered if kind == "generator" else batches, "y": None, "batch_size": None}
+        begin = 1 - run._config.run.resume
+        fit(model, run, *callbacks, initial_epoch=begin, steps_per_epoch=5, **how)
+        return states(model), read
+
+    (whole, read), *others = resumed(trained, tmp_path, KilledAfter(7), KilledAfter(epoch=3))
+    assert all(bits == whole for bits, _ in others)
+    if kind == "generator":
+        assert len(read) == 3 * 5 and all(each == read for _, each in others)
+        said = capfd.readouterr().err
+        assert "skipping 0" not in said and said.count(" batches of the generator") == 2
+
+
 @pytest.mark.once
 def test_a_sequence_may_change_its_length_but_not_have_0(tmp_path):
     how = {"y": None, "batch_size": None, "shuffle": False}
