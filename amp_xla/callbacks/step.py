@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import math
@@ -104,6 +105,7 @@ class FitStep:
         if self._ranks.several:
             self._add_figures()
         self.inputs = list(function.inputs)  # code that wraps Keras' train function reads these
+        self._options = function.run_options, function.run_metadata  # as given to compile
         function.run_options = tf.RunOptions(output_partition_graphs=True)
         function.run_metadata = tf.RunMetadata()
         vars(function)["_make_callable"] = self._make_callable
@@ -214,7 +216,7 @@ class FitStep:
         if self.executed is None:
             fetches = [*function.outputs, *function.fetches, function.updates_op]
             self.executed = counted(function.run_metadata, backend.session(), fetches)
-            function.run_options = function.run_metadata = None
+            function.run_options, function.run_metadata = self._options
         fed = zip(function.inputs, inputs)  # without Keras' learning phase, a bool
         self.fed = {t.op.name: value for t, value in fed if t.dtype.base_dtype != tf.bool}
         if self._ranks.several:
@@ -243,7 +245,8 @@ class FitStep:
             traces = buffers.TF_NewBuffer()
             try:
                 results = step(options, traces)
-                run_metadata.ParseFromString(bytes(buffers.TF_GetBuffer(traces)))
+                if run_metadata is not None:
+                    run_metadata.ParseFromString(bytes(buffers.TF_GetBuffer(traces)))
             finally:
                 for buffer in (options, traces):
                     buffers.TF_DeleteBuffer(buffer)
@@ -280,6 +283,7 @@ class FitStep:
     def close(self) -> None:
         """Restore the model's original train function."""
         self.function.inputs, self.function.fetches = self._own
+        self.function.run_options, self.function.run_metadata = self._options
         self.function._callable_fn = None
         vars(self.function).pop("_make_callable", None)
         vars(self.model).pop("_make_train_function", None)
@@ -293,8 +297,11 @@ def _inside(model: Any) -> Optional[Any]:
         return function
     if not isinstance(function, types.FunctionType):
         return None
-    cells = [cell.cell_contents for cell in function.__closure__ or ()]
-    for value in (*cells, *map(function.__globals__.get, function.__code__.co_names)):
+    values = [*map(function.__globals__.get, function.__code__.co_names)]
+    for cell in function.__closure__ or ():
+        with contextlib.suppress(ValueError):  # a variable that has no value yet
+            values.append(cell.cell_contents)
+    for value in values:
         outputs = getattr(value, "outputs", None)
         if isinstance(outputs, list) and outputs and outputs[0] is model.total_loss:
             return value

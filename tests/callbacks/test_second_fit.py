@@ -1,5 +1,6 @@
 """Scripts that call ``fit`` more than once, or stop it within an epoch."""
 
+import contextlib
 import json
 import re
 
@@ -7,12 +8,13 @@ import numpy as np
 import pytest
 
 from amp_xla import backend
-from amp_xla.backend import keras
+from amp_xla.backend import keras, tf
 from amp_xla.callbacks import Run
 from amp_xla.errors import DataError
 from tests.support.running import run_python
 from tests.support.small_fit import (
     Batches,
+    Killed,
     KilledAfter,
     Shuffled,
     as_in_a_new_process,
@@ -147,6 +149,21 @@ def test_variables_changed_between_two_fits_of_a_run_are_named(tmp_path, capfd):
             each.set_weights([weight * 0.5 for weight in each.get_weights()])
     said = re.findall("(.*?), .* since the last fit; the check", capfd.readouterr().err)
     assert said == [each.weights[0].op.name for each in (model, other, model)]
+
+
+def test_options_of_compile_are_used_after_the_first_step_and_stay(tmp_path):
+    options, traces = tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE), tf.RunMetadata()
+    for given in ({"options": options, "run_metadata": traces}, {"options": options}, {}):
+        for number, kill in enumerate(((), (KilledAfter(epoch=0),))):
+            model = build()
+            model.compile(model.optimizer, "mse", **given)
+            run = Run(tmp_path / f"{len(given)}-{number}")
+            with pytest.raises(Killed) if kill else contextlib.suppress():
+                fit(model, run, *kill, epochs=1)
+            function = model.train_function
+            assert function.run_options is given.get("options")
+            assert function.run_metadata is given.get("run_metadata")
+    assert traces.step_stats.dev_stats
 
 
 class Limit(keras.callbacks.Callback):
