@@ -16,6 +16,7 @@ from typing import Dict, List, Tuple
 from amp_xla import backend
 from amp_xla.backend import nvidia
 from amp_xla.errors import UnsupportedError
+from amp_xla.process.checkout import ROOT
 from amp_xla.settings import PRECISIONS, XLA_MODES
 
 _PROBE = "import json, amp_xla.speed.machine as m; print(json.dumps(m.probe()))"
@@ -71,11 +72,23 @@ class Machine:
 
 
 def look(seconds: float = 150.0) -> Machine:
-    """Return the ``Machine``, queried in a new process that may take at most ``seconds``."""
-    done = subprocess.run(  # doctor shows the stderr of a CalledProcessError
-        [sys.executable, "-c", _PROBE], capture_output=True, env=clean_environment(), check=True,
-        timeout=seconds,
-    )  # fmt: skip
+    """Return the ``Machine``, queried in a new process that may take at most ``seconds``.
+
+    Raises:
+      UnsupportedError: TensorFlow cannot be imported, or not in this time.
+    """
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", _PROBE], capture_output=True, env=clean_environment(),
+            check=True, timeout=seconds,
+        )  # fmt: skip
+    except subprocess.CalledProcessError as error:
+        # A signal, e.g. for an instruction that the processor lacks, leaves no text.
+        text = error.stderr.decode(errors="replace").strip() or f"exit code {error.returncode}"
+        reason = text.splitlines()[-1].rpartition("Error: ")[2]
+        raise UnsupportedError(f"TensorFlow: {reason}") from None
+    except subprocess.TimeoutExpired:
+        raise UnsupportedError(f"TensorFlow: not imported within {seconds:.0f} s") from None
     return Machine(**json.loads(done.stdout.decode().splitlines()[-1]))
 
 
@@ -86,8 +99,7 @@ def clean_environment() -> Dict[str, str]:
     if env.get(DEVICE) == "cpu":
         env["CUDA_VISIBLE_DEVICES"] = "-1"
     env["AMP_XLA_CACHE"] = "off"  # compiling is measured
-    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    paths = [root, os.getcwd(), env.get("PYTHONPATH", "")]
+    paths = [str(ROOT), os.getcwd(), env.get("PYTHONPATH", "")]
     env["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
     return env
 
