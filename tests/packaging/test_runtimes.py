@@ -6,6 +6,7 @@ The kernel's files, nvidia-smi and the Pythons are faked.
 import json
 import os
 import re
+import sys
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -13,6 +14,8 @@ import pytest
 
 from amp_xla.backend import nvidia
 from amp_xla.commands import doctor
+from amp_xla.errors import UnsupportedError
+from amp_xla.speed.machine import look
 from scripts.environment import SetupError, installed, runtimes
 from scripts.environment.__main__ import main, runtime_for
 from tests.support.commands import CLI, Commands
@@ -176,6 +179,13 @@ def test_a_run_decides(tmp_path, monkeypatch):
                 patched.setattr("scripts.environment.__main__.choose", chosen)
                 assert main([command, *words]) == 2
             assert chosen.call_args[0] == (runtime, "", f"the run was trained with {runtime}")
+    os.makedirs("runs/classification")
+    os.symlink("../tagging/x", "runs/classification/latest")
+    Path("run.json").write_text('{"jax": "1"}')
+    for words in (["--file", "a.txt"], [], ["--json"]):
+        assert runtime_for("predict", words, "auto", ROOT) == "tf2"  # of the default run
+    for command, *words in (["fill"], ["export", "--script", "a.py:b", "--weights", "w"]):
+        assert runtime_for(command, words, "auto", ROOT) == "auto"
     assert runtime_for("predict", ["runs/tagging/x"], "jax", ROOT) == "jax"
     monkeypatch.setattr("scripts.environment.__main__.has_tensorflow", lambda: True)
     assert runtime_for("predict", ["runs/tagging/x"], "auto", ROOT) == "auto"
@@ -196,15 +206,23 @@ echo 'Tesla T4, 440.64.00, 15109'
     ("echo 'NVIDIA Thing, 470.82.01, 24576, 8.6'", "ok", "bfloat16 and TF32"),
     (f"echo '{BROKEN}'; exit 9", "error", BROKEN),
     (OLD_SMI, "note", "compute capability unknown"),
+    ("", "note", "/dev/dxg shows a driver, but nvidia-smi is not on PATH"),
 ])  # fmt: skip
 def test_doctor_says_what_a_gpu_can_compute(machine, smi, level, words):
-    machine.program("nvidia-smi", f"#!/bin/sh\n{smi}\n")
+    if smi:
+        machine.program("nvidia-smi", f"#!/bin/sh\n{smi}\n")
+    else:  # WSL
+        machine.patch.setenv("PATH", str(machine.folder))
+        (machine.folder / "dev/dxg").mkdir(parents=True)
     findings = doctor.graphics(nvidia.look())
     assert findings[0].level == level and words in str(findings[0])
 
 
 @pytest.mark.parametrize("name, version, level", [
     ("NVIDIA GeForce RTX 3090", "530.30.02", "ok"),
+    ("NVIDIA GeForce RTX 3090", "525.60.13", "warning"),  # `make train` works
+    ("NVIDIA GeForce RTX 3090", "530.29", "warning"),
+    ("NVIDIA GeForce RTX 3090", "525.53", "error"),
     ("NVIDIA GeForce RTX 3090", "470.82.01", "error"),
     # The same driver on a data-center GPU goes through the compatibility package.
     ("NVIDIA A100-SXM4-40GB", "470.82.01", "ok"),
@@ -212,6 +230,20 @@ def test_doctor_says_what_a_gpu_can_compute(machine, smi, level, words):
 ])  # fmt: skip
 def test_doctor_compares_the_driver_with_the_container(name, version, level):
     assert doctor.driver(doctor.Gpu(name, version)).level == level
+
+
+def test_a_tensorflow_that_cannot_be_imported_is_one_line(monkeypatch):
+    for program, seconds, reason in (
+        (sys.executable, 0.01, "not imported within 0 s"),
+        ("/bin/false", 9, "exit code 1"),  # as after a signal
+        ("/bin/ls", 9, ".*annot access.*"),
+    ):
+        monkeypatch.setattr(sys, "executable", program)
+        with pytest.raises(UnsupportedError, match=f"^TensorFlow: {reason}$"):
+            look(seconds)
+    monkeypatch.setattr(doctor, "look", lambda: look(0.01))
+    said = [check for check in doctor.examine() if check.about == "TensorFlow"]
+    assert [check.level for check in said] == ["error"]
 
 
 def test_training_refuses_a_gpu_that_tensorflow_does_not_see(server, tmp_path, machine):
