@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import math
@@ -297,11 +296,8 @@ def _inside(model: Any) -> Optional[Any]:
         return function
     if not isinstance(function, types.FunctionType):
         return None
-    values = [*map(function.__globals__.get, function.__code__.co_names)]
-    for cell in function.__closure__ or ():
-        with contextlib.suppress(ValueError):  # a variable that has no value yet
-            values.append(cell.cell_contents)
-    for value in values:
+    cells = [cell.cell_contents for cell in function.__closure__ or ()]
+    for value in (*cells, *map(function.__globals__.get, function.__code__.co_names)):
         outputs = getattr(value, "outputs", None)
         if isinstance(outputs, list) and outputs and outputs[0] is model.total_loss:
             return value

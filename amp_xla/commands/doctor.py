@@ -11,7 +11,6 @@ import importlib.util
 import json
 import os
 import shutil
-import sys
 from pathlib import Path
 from typing import List, Optional, Sequence
 
@@ -84,19 +83,15 @@ def examine() -> List[Check]:
     seen = nvidia.look()
     checks = [*graphics(seen), *map(driver, seen.gpus[:1])]
     machine: Optional[Machine] = None
-    if importlib.util.find_spec("tensorflow") is None:
-        what = f"not installed for {sys.executable}"
+    try:
+        machine = look()
+        checks += tensorflow(machine)
+    except UnsupportedError as error:
+        what, why = str(error).partition(": ")[2], "recipes and most commands need TensorFlow"
         # An environment for JAX is complete without it.
-        level: Level = "note" if importlib.util.find_spec("jax") is not None else "error"
-        why = "recipes and most commands need it; amp_xla.precision.jax does not"
+        found = [importlib.util.find_spec(name) is not None for name in ("tensorflow", "jax")]
+        level: Level = "note" if found == [False, True] else "error"
         checks.append(Check(level, "TensorFlow", what, why, environment_command()))
-    else:
-        try:
-            machine = look()
-            checks += tensorflow(machine)
-        except UnsupportedError as error:
-            what, why = str(error).partition(": ")[2], "training is impossible without TensorFlow"
-            checks.append(Check("error", "TensorFlow", what, why, environment_command()))
     return [*checks, *environment(machine), docker()]
 
 

@@ -225,26 +225,19 @@ def _value(module: Any, script: ScriptFunction) -> Any:
 
 
 def _batches(value: Any, source: str) -> Iterator[Any]:
-    """Return batches from one batch, an iterator, a ``Sequence`` or a bert4keras generator.
-
-    Raises:
-      DataError: it is of another type, or the first batch is missing or empty.
-    """
-    batches: Iterator[Any]
+    """Return batches from one batch, an iterator, a ``Sequence`` or a bert4keras generator."""
     if isinstance(value, (tuple, list, dict, np.ndarray)):
-        batches = itertools.repeat(value if isinstance(value, (tuple, list)) else [value])
+        value = itertools.repeat(value if isinstance(value, (tuple, list)) else [value])
     elif hasattr(value, "forfit"):
-        batches = iter(() if value.steps == 0 else value.forfit(random=False))
+        value = iter(() if value.steps == 0 else value.forfit(random=False))
     elif hasattr(value, "__getitem__") and hasattr(value, "__len__"):
-        batches = (value[i] for i in itertools.cycle(range(len(value))))
-    elif hasattr(value, "__next__"):
-        batches = iter(value)
-    else:
+        value = (value[i] for i in itertools.cycle(range(len(value))))
+    if not hasattr(value, "__next__"):
         raise DataError(
             f"{source} is of type {type(value).__name__}; allowed: a batch as for fit, such as "
             f"(inputs, targets), or a Sequence, generator or bert4keras DataGenerator of batches"
         )
-    first = next(batches, None)
+    first = next(value, None)
     if first is None or not _size(first):
         raise DataError(f"{source} has no samples; at least 1 is needed")
-    return itertools.chain([first], batches)
+    return itertools.chain([first], value)

@@ -77,18 +77,15 @@ def look(seconds: float = 150.0) -> Machine:
     Raises:
       UnsupportedError: TensorFlow cannot be imported, or not in this time.
     """
+    command, env = [sys.executable, "-c", _PROBE], clean_environment()
     try:
-        done = subprocess.run(
-            [sys.executable, "-c", _PROBE], capture_output=True, env=clean_environment(),
-            check=True, timeout=seconds,
-        )  # fmt: skip
-    except subprocess.CalledProcessError as error:
-        # A signal, e.g. for an instruction that the processor lacks, leaves no text.
-        text = error.stderr.decode(errors="replace").strip() or f"exit code {error.returncode}"
-        reason = text.splitlines()[-1].rpartition("Error: ")[2]
-        raise UnsupportedError(f"TensorFlow: {reason}") from None
+        done = subprocess.run(command, capture_output=True, env=env, timeout=seconds)
     except subprocess.TimeoutExpired:
         raise UnsupportedError(f"TensorFlow: not imported within {seconds:.0f} s") from None
+    if done.returncode:
+        # A signal, e.g. for an instruction that the processor lacks, leaves no text.
+        text = done.stderr.decode(errors="replace").strip() or f"exit code {done.returncode}"
+        raise UnsupportedError(f"TensorFlow: {text.splitlines()[-1].rpartition('Error: ')[2]}")
     return Machine(**json.loads(done.stdout.decode().splitlines()[-1]))
 
 
