@@ -65,8 +65,6 @@ def test_the_interface_and_the_first_nodes_name_may_be_unknown(monkeypatch):
             "SLURM_STEP_TASKS_PER_NODE": "1(x2)", "SLURM_LOCALID": "0"}  # fmt: skip
     monkeypatch.setattr(slurm, "_serve", lambda task, address: None)
     assert slurm.join(step)["HOROVOD_GLOO_RENDEZVOUS_ADDR"] == "127.0.0.1"
-    with pytest.raises(AmpXlaError, match=r"host no\.invalid cannot be reached"):
-        slurm.join({**step, "SLURM_NODEID": "1"})
     monkeypatch.setattr("psutil.net_if_addrs", dict)
     with pytest.raises(AmpXlaError, match="no network interface .* set .*HOROVOD_GLOO_IFACE"):
         slurm.join(step)

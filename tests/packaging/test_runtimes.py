@@ -182,10 +182,9 @@ def test_a_run_decides(tmp_path, monkeypatch):
     os.makedirs("runs/classification")
     os.symlink("../tagging/x", "runs/classification/latest")
     Path("run.json").write_text('{"jax": "1"}')
-    for words in (["--file", "a.txt"], [], ["--json"]):
-        assert runtime_for("predict", words, "auto", ROOT) == "tf2"  # of the default run
-    for command, *words in (["fill"], ["export", "--script", "a.py:b", "--weights", "w"]):
-        assert runtime_for(command, words, "auto", ROOT) == "auto"
+    for words, runtime in (("--file a.txt", "tf2"), ("--script a.py:b --weights w", "auto")):
+        assert runtime_for("export", words.split(), "auto", ROOT) == runtime  # of the default run
+    assert runtime_for("fill", [], "auto", ROOT) == "auto"
     assert runtime_for("predict", ["runs/tagging/x"], "jax", ROOT) == "jax"
     monkeypatch.setattr("scripts.environment.__main__.has_tensorflow", lambda: True)
     assert runtime_for("predict", ["runs/tagging/x"], "auto", ROOT) == "auto"
@@ -209,11 +208,8 @@ echo 'Tesla T4, 440.64.00, 15109'
     ("", "note", "/dev/dxg shows a driver, but nvidia-smi is not on PATH"),
 ])  # fmt: skip
 def test_doctor_says_what_a_gpu_can_compute(machine, smi, level, words):
-    if smi:
-        machine.program("nvidia-smi", f"#!/bin/sh\n{smi}\n")
-    else:  # WSL
-        machine.patch.setenv("PATH", str(machine.folder))
-        (machine.folder / "dev/dxg").mkdir(parents=True)
+    (machine.folder / "dev/dxg").mkdir(parents=True)  # WSL
+    machine.program("nvidia-smi" if smi else "other", f"#!/bin/sh\n{smi}\n")
     findings = doctor.graphics(nvidia.look())
     assert findings[0].level == level and words in str(findings[0])
 
@@ -221,8 +217,6 @@ def test_doctor_says_what_a_gpu_can_compute(machine, smi, level, words):
 @pytest.mark.parametrize("name, version, level", [
     ("NVIDIA GeForce RTX 3090", "530.30.02", "ok"),
     ("NVIDIA GeForce RTX 3090", "525.60.13", "warning"),  # `make train` works
-    ("NVIDIA GeForce RTX 3090", "530.29", "warning"),
-    ("NVIDIA GeForce RTX 3090", "525.53", "error"),
     ("NVIDIA GeForce RTX 3090", "470.82.01", "error"),
     # The same driver on a data-center GPU goes through the compatibility package.
     ("NVIDIA A100-SXM4-40GB", "470.82.01", "ok"),
@@ -233,17 +227,11 @@ def test_doctor_compares_the_driver_with_the_container(name, version, level):
 
 
 def test_a_tensorflow_that_cannot_be_imported_is_one_line(monkeypatch):
-    for program, seconds, reason in (
-        (sys.executable, 0.01, "not imported within 0 s"),
-        ("/bin/false", 9, "exit code 1"),  # as after a signal
-        ("/bin/ls", 9, ".*annot access.*"),
-    ):
-        monkeypatch.setattr(sys, "executable", program)
-        with pytest.raises(UnsupportedError, match=f"^TensorFlow: {reason}$"):
-            look(seconds)
     monkeypatch.setattr(doctor, "look", lambda: look(0.01))
-    said = [check for check in doctor.examine() if check.about == "TensorFlow"]
-    assert [check.level for check in said] == ["error"]
+    assert "ERROR   TensorFlow: not imported within 0 s\n" in "".join(map(str, doctor.examine()))
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with pytest.raises(UnsupportedError, match="^TensorFlow: exit code 1$"):
+        look(9)
 
 
 def test_training_refuses_a_gpu_that_tensorflow_does_not_see(server, tmp_path, machine):

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from amp_xla.commands import cli, train
+from amp_xla.commands import cli
 from amp_xla.config import fields, flat, parse
 from amp_xla.errors import AmpXlaError, SettingsError
 from amp_xla.models.fine_tuning import describe
 from amp_xla.process import json_files
 from amp_xla.process.exits import exit_code
-from amp_xla.training import checkpoint, launch
+from amp_xla.training import checkpoint
 from amp_xla.training.recipe import own_recipes
 from amp_xla.training.state import settings_of
 from recipes import classification, jax_classification
@@ -27,12 +27,6 @@ from tests.support.running import ROOT, run_python
 
 pytestmark = pytest.mark.once
 FLAGS = Path(__file__).with_name("flags.txt")
-
-
-@pytest.mark.parametrize("words", ["--recipe=tagging", "--recipe tagging", "--recipe=tagging --"])
-def test_train_takes_both_forms_of_the_recipe(words, monkeypatch):
-    monkeypatch.setattr(launch, "main", lambda recipe, rest: (recipe.name, rest))
-    assert train.main([*words.split(), "--epochs", "1"]) == ("tagging", ["--epochs", "1"])
 
 
 def test_a_new_flag_is_a_decision():
