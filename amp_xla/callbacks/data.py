@@ -138,15 +138,13 @@ class Generator:
     A resumed run starts bert4keras' ``DataGenerator.forfit()`` at the epoch to continue, if each
     epoch is one pass over its data. Any other generator is read again from its first batch on.
 
-    Args:
-      first: position of the generator's first batch.
-
     Attributes:
+      first: position of the generator's first batch.
       read: position after the last batch that was yielded, also before a resume.
     """
 
     def __init__(self, generator: Any, steps: int, read: int = 0, first: int = 0) -> None:
-        self._generator, self.steps, self.read, self._first = generator, steps, read, first
+        self._generator, self.steps, self.read, self.first = generator, steps, read, first
         self._hash = ""
 
     def identity(self, seed: int) -> Dict[str, Any]:
@@ -156,7 +154,7 @@ class Generator:
     def batches(self, seed: int, position: int) -> Iterator[Any]:
         """Yield the batches from ``position`` on; raise DataError if they end too early."""
         starts_over = self.starts_over()
-        number = position // self.steps * self.steps if starts_over else self._first
+        number = position // self.steps * self.steps if starts_over else self.first
         if position > number:
             note(f"skipping {position - number} batches of the generator that were read before")
         while True:
@@ -169,7 +167,7 @@ class Generator:
                 if self.steps == ONE_EPOCH:  # Keras warns of it
                     return
                 raise DataError(
-                    f"the generator ended after {number - self._first} batches; it must yield "
+                    f"the generator ended after {number - self.first} batches; it must yield "
                     f"batches for all epochs, e.g. in `while True:` or by bert4keras' forfit()"
                 ) from None
             number += 1

@@ -150,10 +150,9 @@ def driver(gpu: Gpu) -> Check:
         why = "" if version >= DRIVER else "; data-center GPUs also work with this branch"
         return Check("ok", "driver", gpu.driver, needed + why)
     fix = f"install driver {DRIVER[0]} or newer, or use an older container; see docs/doctor.md"
-    if version >= nvidia.CUDA_12_DRIVER:
-        what = f"{gpu.driver} is too old for one container, not for TensorFlow 2.17"
-        return Check("warning", "driver", what, needed, fix)
-    return Check("error", "driver", f"{gpu.driver} is too old", needed, fix)
+    level: Level = "warning" if version >= nvidia.CUDA_12_DRIVER else "error"
+    rest = " for this container, not for TensorFlow 2.17" * (level == "warning")
+    return Check(level, "driver", f"{gpu.driver} is too old{rest}", needed, fix)
 
 
 def tensorflow(machine: Machine) -> List[Check]:
