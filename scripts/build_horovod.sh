@@ -37,7 +37,7 @@ works() {
     "$python" - "$version" <<'PYTHON' >/dev/null 2>&1
 import sys
 import horovod, horovod.tensorflow
-assert horovod.__version__ == sys.argv[1] or not sys.prefix.endswith(("tf1", "tf2"))
+assert horovod.__version__ == sys.argv[1] or "/.venvs/" not in sys.prefix  # a container's
 PYTHON
 }
 

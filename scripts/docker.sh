@@ -9,8 +9,9 @@
 # or indices like 0,1), DATA (folders to mount read-only at the same path), RUNS (folder for runs;
 # default: runs), NP (number of ranks), ENGINE (docker, podman, apptainer; default: docker, else podman).
 #
-# Files after --train, --dev, --bert, --vocab, --data, --file, --corpus or --warm-start are mounted
-# read-only at the same path, and the folder after --out writable. RUNS is always mounted.
+# Files after --train, --dev, --bert, --vocab, --data, --file, --corpus or --warm-start, and the file of
+# an own recipe, are mounted read-only at the same path, and the folder after --out writable. RUNS is
+# always mounted.
 set -euo pipefail
 
 root=$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
@@ -38,8 +39,11 @@ choose_engine() { # sets engine
     fi
     [[ $engine =~ ^(docker|podman|apptainer)$ ]] ||
         fail "ENGINE=$engine is unknown. Allowed: docker, podman, apptainer."
+    local page=https://docs.docker.com/engine/install/
+    [[ $engine != podman ]] || page=https://podman.io/docs/installation
+    [[ $engine != apptainer ]] || page=https://apptainer.org/docs/admin/main/installation.html
     command -v "$engine" >/dev/null ||
-        fail "$engine is not installed: https://docs.docker.com/engine/install/" \
+        fail "$engine is not installed: $page" \
             "Without it: make train; docs/servers.md has podman, Apptainer and enroot."
 }
 
@@ -67,8 +71,14 @@ check_name() { # check_name VARIABLE IMAGE: refuse what docker could read as an 
         fail "$1=$2 is not an image's name. Names look like $tf1_image."
 }
 
-check_recipe() {
-    [[ $1 == *.py || (-f $root/recipes/$1.py && $1 != _*) ]] && return
+check_recipe() { # check_recipe RECIPE: extends readable; sets recipe to the path in the container
+    if [[ $1 == *.py ]]; then
+        [[ -f $1 ]] || fail "RECIPE=$1: there is no such file."
+        recipe=$(realpath -- "$1")
+        readable+=("$recipe")
+        return
+    fi
+    [[ -f $root/recipes/$1.py && $1 != _* ]] && return
     local known=() file
     for file in "$root"/recipes/[!_]*.py; do known+=("$(basename "$file" .py)"); done
     fail "RECIPE=$1 is unknown. Recipes: ${known[*]:-none}."
@@ -78,6 +88,7 @@ check_engine() {
     [[ $engine != apptainer ]] || return 0 # it has no daemon
     local message
     message=$("$engine" info 2>&1 >/dev/null) && return
+    [[ $engine == docker ]] || fail "$engine does not answer: ${message##*$'\n'}" "Without it: make train"
     [[ $message != *"permission denied"* ]] ||
         fail "this user may not use Docker." \
             "Next: sudo usermod -aG docker ${USER:-\$USER}, log in again, the same command." \
@@ -138,9 +149,10 @@ check_gpus() {
     printf '%s\n' "$message" >&2
     case $message in
         *"could not select device driver"* | *"nvidia-container-cli"* | *"unresolvable CDI"*)
-            fail "Docker cannot use an NVIDIA GPU." \
-                "Next: install the NVIDIA Container Toolkit, then" \
-                "sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker" \
+            local setup="runtime configure --runtime=docker && sudo systemctl restart docker"
+            [[ $engine != podman ]] || setup="cdi generate --output=/etc/cdi/nvidia.yaml"
+            fail "$engine cannot use an NVIDIA GPU." \
+                "Next: install the NVIDIA Container Toolkit, then" "sudo nvidia-ctk $setup" \
                 "On a machine without a GPU: GPUS=none"
             ;;
         *) fail "nvidia-smi failed in $image (above). Next: nvidia-smi on the host; or GPUS=none" ;;
@@ -199,9 +211,8 @@ place_file() { # place_file FLAG VALUE: sets placed, the path in the container
 run_sif() { # run_sif COMMAND...: runs in the image as this user, with settings as its only variables
     local options=(--cleanenv --pwd "$workspace" --bind "$runs:$workspace/runs") path name
     ((${#gpus[@]} == 0)) || options+=(--nv)
-    for path in "${readable[@]}" "${writable[@]}"; do
-        options+=(--bind "$path:$path")
-    done
+    for path in "${readable[@]}"; do options+=(--bind "$path:$path:ro"); done
+    for path in "${writable[@]}"; do options+=(--bind "$path:$path"); done
     for name in "${passed[@]}"; do options+=(--env "$name=${!name}"); done
     exec apptainer exec "${options[@]}" "$image" "$@"
 }
@@ -242,11 +253,11 @@ fi
 [[ ${1:-} != -- ]] || shift
 
 [[ $action =~ ^(build|train|shell)$ ]] || fail "docker.sh ${action:-without an action}. Allowed: build, train, shell."
+arguments=() readable=() writable=()
 [[ $action != train ]] || check_recipe "$recipe"
 choose_engine
 gpu_options
 choose_image
-arguments=() readable=() writable=()
 runs=$(realpath -m -- "${RUNS:-$root/runs}")
 data_folders
 place_files "$@"

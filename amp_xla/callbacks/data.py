@@ -29,11 +29,12 @@ from amp_xla.process.world import world
 ONE_EPOCH = sys.maxsize  # steps of a generator of validation data: it is seeded once, and may end
 
 
-def source(model: Any, given: Mapping[str, Any]) -> Any:
+def source(model: Any, given: Mapping[str, Any], initial_epoch: int) -> Any:
     """Return the source of the batches that were passed to ``fit``.
 
     Args:
       given: the arguments of ``fit`` or ``fit_generator`` by name.
+      initial_epoch: epoch in which the run began.
 
     Raises:
       UnsupportedError, DataError: the order of such data cannot be repeated; or there are no data.
@@ -47,7 +48,7 @@ def source(model: Any, given: Mapping[str, Any]) -> Any:
     if inspect.isgenerator(data):
         if not steps:
             raise UnsupportedError("fit with a generator needs steps_per_epoch")
-        return Generator(data, steps)
+        return Generator(data, steps, first=initial_epoch * steps)
     tf = backend.tensorflow()
     leaves = [] if data is None else tf.nest.flatten(data)
     arrays = all(isinstance(x, (int, float)) or hasattr(x, "__array__") for x in leaves)
@@ -138,11 +139,12 @@ class Generator:
     epoch is one pass over its data. Any other generator is read again from its first batch on.
 
     Attributes:
-      read: number of batches yielded so far, including those before a resume.
+      first: position of the generator's first batch.
+      read: position after the last batch that was yielded, also before a resume.
     """
 
-    def __init__(self, generator: Any, steps: int, read: int = 0) -> None:
-        self._generator, self.steps, self.read = generator, steps, read
+    def __init__(self, generator: Any, steps: int, read: int = 0, first: int = 0) -> None:
+        self._generator, self.steps, self.read, self.first = generator, steps, read, first
         self._hash = ""
 
     def identity(self, seed: int) -> Dict[str, Any]:
@@ -152,8 +154,8 @@ class Generator:
     def batches(self, seed: int, position: int) -> Iterator[Any]:
         """Yield the batches from ``position`` on; raise DataError if they end too early."""
         starts_over = self.starts_over()
-        number = position // self.steps * self.steps if starts_over else 0
-        if position - number:
+        number = position // self.steps * self.steps if starts_over else self.first
+        if position > number:
             note(f"skipping {position - number} batches of the generator that were read before")
         while True:
             if number % self.steps == 0:
@@ -165,8 +167,8 @@ class Generator:
                 if self.steps == ONE_EPOCH:  # Keras warns of it
                     return
                 raise DataError(
-                    f"the generator ended after {number} batches; it must yield batches for all "
-                    f"epochs, e.g. in `while True:` or by bert4keras' forfit()"
+                    f"the generator ended after {number - self.first} batches; it must yield "
+                    f"batches for all epochs, e.g. in `while True:` or by bert4keras' forfit()"
                 ) from None
             number += 1
             self._hash = hashlib.sha256(f"{self._hash}{digest(batch)}".encode()).hexdigest()
@@ -341,9 +343,9 @@ class Feed:
         restarted = self._draws and world().rank == 0  # other ranks' data are not in the checkpoint
         if self._source.hashed(False) != self._before and not restarted:
             note(
-                f"warning: batch {self._position} of the data is not the same as before the "
-                f"checkpoint: a resume is exact only if data depend on nothing but their files, "
-                f"numpy.random and random",
+                f"warning: batch {self._position + (not self._trained)} of the data is not the "
+                f"same as before the checkpoint: a resume is exact only if data depend on nothing "
+                f"but their files, numpy.random and random",
                 ranks=world().size,
             )
         if not self._trained:

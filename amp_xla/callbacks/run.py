@@ -36,8 +36,8 @@ from amp_xla.training.state import LoopState
 
 # State of ``fit`` in a checkpoint, at the start of a new run.
 _NEW: Dict[str, Any] = {
-    "seed": None, "monitor": "loss", "losses": [0.0, 0], "metrics": [], "callbacks": [],
-    "ended": False, "state": {}, "ranks": [],
+    "seed": None, "initial_epoch": 0, "monitor": "loss", "losses": [0.0, 0], "metrics": [],
+    "callbacks": [], "ended": False, "state": {}, "ranks": [],
 }  # fmt: skip
 _ENDED: Dict[Path, Any] = {}  # folder of a run that this process has ended -> its model, weakly
 # Callbacks that write files. With several ranks, only the first rank calls them.
@@ -178,10 +178,11 @@ class Run(keras.callbacks.Callback):
     def _prepare(self, model: Any, given: Dict[str, Any]) -> None:
         check(model)
         self._ranks = distributed.current()
-        self._source: Any = data.source(model, given)
         self._resume_from = resume_from = newest(self.folder, self._ranks)
-        saved = resume_from.state.get("fit", {}) if resume_from else {}
+        saved = {"initial_epoch": int(given["initial_epoch"])}
+        saved = resume_from.state.get("fit", {}) if resume_from else saved
         self._saved = {**_NEW, **of_version_0_1(saved)}
+        self._source: Any = data.source(model, given, self._saved["initial_epoch"])
         self._arrays = resume_from.more_tensors() if resume_from else {}
         ranks = dict(enumerate(self._saved["ranks"]))
         self._mine = ranks.get(self._ranks.world.rank, {})  # there may have been fewer ranks
@@ -191,7 +192,7 @@ class Run(keras.callbacks.Callback):
         self._validated = data.Generator(given["validation_data"], data.ONE_EPOCH, read_before)
         self._classes = [type(o).__name__ for o in given["callbacks"] if o is not self]
         self._ended = bool(self._saved["ended"]) and self._classes == self._saved["callbacks"]
-        state = resume_from.loop if resume_from else LoopState(epoch=given["initial_epoch"])
+        state = resume_from.loop if resume_from else LoopState(epoch=saved["initial_epoch"])
         epoch, skip, steps = state.epoch, state.step_in_epoch, self._source.steps
         if state.evaluate_due:
             epoch, skip = epoch - 1, steps  # all that is left of the epoch is its end
@@ -361,6 +362,7 @@ class Run(keras.callbacks.Callback):
             read["state"] = {n: t for n, t in changed["state"].items() if '"array"' not in t}
         fit = {
             "seed": self._seed,
+            "initial_epoch": self._saved["initial_epoch"],
             "monitor": self._loop.options.monitor,
             "losses": self._losses if within else [0.0, 0],
             "metrics": [value.tolist() for value in metrics],

@@ -104,6 +104,7 @@ class FitStep:
         if self._ranks.several:
             self._add_figures()
         self.inputs = list(function.inputs)  # code that wraps Keras' train function reads these
+        self._options = function.run_options, function.run_metadata  # as given to compile
         function.run_options = tf.RunOptions(output_partition_graphs=True)
         function.run_metadata = tf.RunMetadata()
         vars(function)["_make_callable"] = self._make_callable
@@ -214,7 +215,7 @@ class FitStep:
         if self.executed is None:
             fetches = [*function.outputs, *function.fetches, function.updates_op]
             self.executed = counted(function.run_metadata, backend.session(), fetches)
-            function.run_options = function.run_metadata = None
+            function.run_options, function.run_metadata = self._options
         fed = zip(function.inputs, inputs)  # without Keras' learning phase, a bool
         self.fed = {t.op.name: value for t, value in fed if t.dtype.base_dtype != tf.bool}
         if self._ranks.several:
@@ -243,7 +244,8 @@ class FitStep:
             traces = buffers.TF_NewBuffer()
             try:
                 results = step(options, traces)
-                run_metadata.ParseFromString(bytes(buffers.TF_GetBuffer(traces)))
+                if run_metadata is not None:
+                    run_metadata.ParseFromString(bytes(buffers.TF_GetBuffer(traces)))
             finally:
                 for buffer in (options, traces):
                     buffers.TF_DeleteBuffer(buffer)
@@ -280,6 +282,7 @@ class FitStep:
     def close(self) -> None:
         """Restore the model's original train function."""
         self.function.inputs, self.function.fetches = self._own
+        self.function.run_options, self.function.run_metadata = self._options
         self.function._callable_fn = None
         vars(self.function).pop("_make_callable", None)
         vars(self.model).pop("_make_train_function", None)

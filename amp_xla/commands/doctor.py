@@ -11,8 +11,6 @@ import importlib.util
 import json
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import List, Optional, Sequence
 
@@ -22,7 +20,7 @@ from amp_xla import backend
 from amp_xla.backend import nvidia
 from amp_xla.backend.nvidia import Gpu
 from amp_xla.config import parse
-from amp_xla.errors import SettingsError
+from amp_xla.errors import SettingsError, UnsupportedError
 from amp_xla.process.checkout import TF2_IMAGE, as_typed, container
 from amp_xla.process.checkout import environment as environment_command
 from amp_xla.process.output import printable
@@ -85,21 +83,15 @@ def examine() -> List[Check]:
     seen = nvidia.look()
     checks = [*graphics(seen), *map(driver, seen.gpus[:1])]
     machine: Optional[Machine] = None
-    if importlib.util.find_spec("tensorflow") is None:
-        what = f"not installed for {sys.executable}"
+    try:
+        machine = look()
+        checks += tensorflow(machine)
+    except UnsupportedError as error:
+        what, why = str(error).partition(": ")[2], "recipes and most commands need TensorFlow"
         # An environment for JAX is complete without it.
-        level: Level = "note" if importlib.util.find_spec("jax") is not None else "error"
-        why = "recipes and most commands need it; amp_xla.precision.jax does not"
+        found = [importlib.util.find_spec(name) is not None for name in ("tensorflow", "jax")]
+        level: Level = "note" if found == [False, True] else "error"
         checks.append(Check(level, "TensorFlow", what, why, environment_command()))
-    else:
-        try:
-            machine = look()
-            checks += tensorflow(machine)
-        except subprocess.CalledProcessError as error:
-            text = error.stderr.decode(errors="replace")
-            what = f"cannot be imported: {text.strip().splitlines()[-1]}"
-            why = "training is impossible without TensorFlow"
-            checks.append(Check("error", "TensorFlow", what, why, environment_command()))
     return [*checks, *environment(machine), docker()]
 
 
@@ -110,6 +102,10 @@ def graphics(seen: nvidia.Driver) -> List[Check]:
         what = f"nvidia-smi shows no GPU: {seen.problem}"
         fix = "sudo modprobe nvidia; if that fails, install the driver again and restart"
         checks.append(Check("error", "GPU", what, "the driver is not running", fix))
+    elif not seen.gpus and seen.trace:  # WSL has it in /usr/lib/wsl/lib
+        what = f"{seen.trace} shows a driver, but nvidia-smi is not on PATH"
+        why = "GPU and driver version are unknown here"
+        checks.append(Check("note", "GPU", what, why, "add the folder of nvidia-smi to PATH"))
     elif not seen.gpus:
         what = "no NVIDIA GPU: nvidia-smi is not on PATH"
         why = "training runs on the CPU; float16 can be rehearsed there"
@@ -142,7 +138,7 @@ def _abilities(gpu: Gpu) -> Check:
 
 
 def driver(gpu: Gpu) -> Check:
-    """Compare the driver with the oldest one that the container of TensorFlow 1.15 supports."""
+    """Compare the driver with the oldest ones for TensorFlow 1.15's container and for CUDA 12."""
     version = nvidia.version(gpu.driver)[:2]
     if not version:
         return Check(
@@ -154,7 +150,9 @@ def driver(gpu: Gpu) -> Check:
         why = "" if version >= DRIVER else "; data-center GPUs also work with this branch"
         return Check("ok", "driver", gpu.driver, needed + why)
     fix = f"install driver {DRIVER[0]} or newer, or use an older container; see docs/doctor.md"
-    return Check("error", "driver", f"{gpu.driver} is too old", needed, fix)
+    level: Level = "warning" if version >= nvidia.CUDA_12_DRIVER else "error"
+    rest = " for this container, not for TensorFlow 2.17" * (level == "warning")
+    return Check(level, "driver", f"{gpu.driver} is too old{rest}", needed, fix)
 
 
 def tensorflow(machine: Machine) -> List[Check]:

@@ -31,7 +31,6 @@ from amp_xla.process.progress import note
 from amp_xla.process.stopping import EXIT_CODES, SAME_SIGNAL_SECONDS
 from amp_xla.process.world import ENDS_WITH_STDIN, TRAINING
 
-_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 # After one rank has failed, the others are killed after this time.
 _GRACE_SECONDS = 12.0
 # The same after a signal before all ranks train, when there is nothing to save.
@@ -93,8 +92,7 @@ def _need_horovod(count: int) -> None:
             f"{count} ranks need Horovod, which {sys.executable} does not have; {horovod_from()}"
         )
     runtime = Path(sys.prefix).name.partition("-")[0]  # tf2-cuda is tf2 on a GPU
-    build = [str(ROOT / "scripts" / "build_horovod.sh"), runtime]
-    if subprocess.run(build, stdout=2).returncode:
+    if subprocess.run([str(ROOT / "scripts/build_horovod.sh"), runtime], stdout=2).returncode:
         raise AmpXlaError("Horovod could not be built; see the output above")
     importlib.invalidate_caches()
 
@@ -181,7 +179,7 @@ class Launcher:
         self.ranks: List[Rank] = []
         # ``exit_code`` watches signals and would end this process; they must go to the ranks.
         signal.set_wakeup_fd(-1)
-        for number in _SIGNALS:
+        for number in _STOPPED:
             signal.signal(number, self._forward)
         for slot in plan:
             if self._received:

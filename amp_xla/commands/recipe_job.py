@@ -225,16 +225,19 @@ def _value(module: Any, script: ScriptFunction) -> Any:
 
 
 def _batches(value: Any, source: str) -> Iterator[Any]:
-    """Yield batches from one batch, an iterator, a ``Sequence`` or a bert4keras generator."""
+    """Return batches from one batch, an iterator, a ``Sequence`` or a bert4keras generator."""
     if isinstance(value, (tuple, list, dict, np.ndarray)):
-        return itertools.repeat(value if isinstance(value, (tuple, list)) else [value])
-    if hasattr(value, "forfit"):
-        return iter(value.forfit(random=False))
-    if hasattr(value, "__getitem__") and hasattr(value, "__len__"):
-        return (value[i] for i in itertools.cycle(range(len(value))))
-    if hasattr(value, "__next__"):
-        return iter(value)
-    raise DataError(
-        f"{source} is of type {type(value).__name__}; allowed: a batch as for fit, such as "
-        f"(inputs, targets), or a Sequence, generator or bert4keras DataGenerator of batches"
-    )
+        value = itertools.repeat(value if isinstance(value, (tuple, list)) else [value])
+    elif hasattr(value, "forfit"):
+        value = iter(() if value.steps == 0 else value.forfit(random=False))
+    elif hasattr(value, "__getitem__") and hasattr(value, "__len__"):
+        value = (value[i] for i in itertools.cycle(range(len(value))))
+    if not hasattr(value, "__next__"):
+        raise DataError(
+            f"{source} is of type {type(value).__name__}; allowed: a batch as for fit, such as "
+            f"(inputs, targets), or a Sequence, generator or bert4keras DataGenerator of batches"
+        )
+    first = next(value, None)
+    if first is None or not _size(first):
+        raise DataError(f"{source} has no samples; at least 1 is needed")
+    return itertools.chain([first], value)

@@ -6,6 +6,7 @@ which the ranks exchange addresses; the first task starts it.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -14,12 +15,14 @@ import time
 from typing import Any, Dict, List, Mapping, NamedTuple, Tuple
 
 from amp_xla.errors import AmpXlaError
+from amp_xla.process.stopping import EXIT_CODES
 from amp_xla.process.world import MEETING
 
 # How long ranks wait for each other: a node may take minutes to unpack the container.
 _PATIENCE_SECONDS = 300.0
 # Linux gives ports from 32768 on to other programs.
 _PORTS = range(16384, 32768)
+_PORT, _INTERFACE = "HOROVOD_GLOO_RENDEZVOUS_PORT", "HOROVOD_GLOO_IFACE"  # set by the user
 
 
 class Task(NamedTuple):
@@ -50,7 +53,7 @@ def read(environ: Mapping[str, str]) -> Task:
     """Read the task from the environment variables of ``srun``.
 
     Raises:
-      AmpXlaError: ``srun`` did not start this process.
+      AmpXlaError: ``srun`` did not start this process, or the variable for the port is wrong.
     """
     try:
         nodes = expand(environ["SLURM_STEP_NODELIST"])
@@ -63,10 +66,10 @@ def read(environ: Mapping[str, str]) -> Task:
             f"scripts/slurm/train.sbatch"
         ) from None
     # Each node computes the same port, and each step of a job another one.
-    port = int(
-        environ.get("HOROVOD_GLOO_RENDEZVOUS_PORT") or _PORTS[(job * 31 + step) % len(_PORTS)]
-    )
-    return Task(nodes, slots, node, local, port)
+    port = environ.get(_PORT) or str(_PORTS[(job * 31 + step) % len(_PORTS)])
+    if not port.isdecimal() or not 0 < int(port) < 2**16:
+        raise AmpXlaError(f"{_PORT}={port}; allowed: a whole number from 1 to 65535")
+    return Task(nodes, slots, node, local, int(port))
 
 
 def expand(names: str) -> List[str]:
@@ -133,8 +136,10 @@ def route_to(host: str) -> Tuple[str, str]:
     for name, addresses in psutil.net_if_addrs().items():
         if any(entry.address == address for entry in addresses):
             return address, name
+    if os.environ.get(_INTERFACE):
+        return address, os.environ[_INTERFACE]
     raise AmpXlaError(
-        f"no network interface has the address {address}; set the variable HOROVOD_GLOO_IFACE to "
+        f"no network interface has the address {address}; set the variable {_INTERFACE} to "
         f"the name of the interface, such as eth0"
     )
 
@@ -147,7 +152,7 @@ def variables(slot: Any, address: str, interface: str, port: int) -> Dict[str, s
     """
     from horovod.runner import gloo_run
 
-    interface = os.environ.get("HOROVOD_GLOO_IFACE", interface)
+    interface = os.environ.get(_INTERFACE) or interface
     shared = gloo_run.create_run_env_vars(address, [interface], port)
     return {k: str(v) for k, v in {**shared, **gloo_run.create_slot_env_vars(slot)}.items()}
 
@@ -158,9 +163,10 @@ def join(environ: Mapping[str, str]) -> Dict[str, str]:
     address, interface = "127.0.0.1", "lo"
     if len(task.nodes) > 1:
         address, interface = route_to(task.nodes[0 if task.node else 1])
-        named = socket.gethostbyname(task.nodes[0])
-        if task.node or not named.startswith("127."):
-            address = named  # all nodes use the same address of the first one
+        with contextlib.suppress(OSError):  # the first node may not know its own name
+            named = socket.gethostbyname(task.nodes[0])
+            if task.node or not named.startswith("127."):
+                address = named  # all nodes use the same address of the first one
     if task.node == task.local == 0:
         _serve(task, address)
     else:
@@ -178,13 +184,13 @@ def _serve(task: Task, address: str) -> None:
     except OSError as error:
         raise AmpXlaError(
             f"port {task.port} of {task.nodes[0]}, where the ranks meet: {error.strerror}; choose "
-            f"another: HOROVOD_GLOO_RENDEZVOUS_PORT=29400"
+            f"another: {_PORT}=29400"
         ) from error
     if os.fork():
         return
     try:
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
-            signal.signal(number, signal.SIG_IGN)  # the ranks need the server while they stop
+        for name in EXIT_CODES:  # the ranks need the server while they stop
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
         os.setsid()
         nowhere = os.open(os.devnull, os.O_RDWR)
         for stream in range(3):  # Slurm waits until a task's streams are closed

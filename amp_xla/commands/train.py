@@ -23,7 +23,8 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     """Run the command; return the exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
     if "--" not in words and words[:1] not in (["-h"], ["--help"]):
-        words.insert(2 if words[:1] == ["--recipe"] else 0, "--")
+        first = "".join(words[:1])
+        words.insert(2 if first == "--recipe" else int(first.startswith("--recipe=")), "--")
     own_words, recipe_words = split_words(words)
     config = parse(Config, own_words, "amp-xla train RECIPE")
     return launch.main(find_recipe(config.recipe), recipe_words)

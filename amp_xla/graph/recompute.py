@@ -50,7 +50,7 @@ def recompute(loss: Any, gradients: Iterable[Any]) -> None:
             members.setdefault(int(match.group(1)), []).append(op)
     if len(members) < 2:
         raise SettingsError(
-            f"--recompute: the loss depends on {len(members)} layers named Transformer-0-..., "
+            f"recompute: the loss depends on {len(members)} layers named Transformer-0-..., "
             "Transformer-1-..., as bert4keras names them; at least two are needed"
         )
     layers = [_Layer(ops, forward, backward, order) for _, ops in sorted(members.items())]

@@ -141,7 +141,7 @@ def _numbers(run: Record) -> Iterator[Problem]:
     skipped, steps = run.last("skipped_steps"), run.steps
     if skipped > 0:
         level = "warning" if skipped > 0.01 * steps else "note"
-        fix = "lower --loss-scale, or set it to dynamic" if level == "warning" else ""
+        fix = f"a lower {_flag(run, 'loss_scale')}, or a dynamic one" if level == "warning" else ""
         what = f"{skipped:,.0f} of {steps:,} steps were skipped: a gradient was not finite."
         yield Problem(level, what, fix)
     losses = run.train.get("loss", np.zeros(0))
@@ -149,24 +149,30 @@ def _numbers(run: Record) -> Iterator[Problem]:
     if bad.any():
         first = run.train["step"][int(bad.argmax())]
         what = f"The loss was not finite in {bad.sum():,} log lines, first at step {first:,.0f}."
-        fix = "--on-nonfinite report names the first operation that is not finite"
-        yield Problem("error", what, fix)
+        fix = "--on-nonfinite report" if run.config else "Run(..., on_nonfinite='report')"
+        yield Problem("error", what, f"{fix} names the first operation that is not finite")
     if run.is_cut:
         yield Problem("warning", "The log is too large: its last part is not shown.", "")
     for text in run.nonfinite:
         yield Problem("error", f"The overflow finder's report: {text.strip()}", "")
 
 
+def _flag(run: Record, setting: str) -> str:
+    """Return the flag of a setting; for a script's run, or a recipe without it, its name."""
+    return f"--{setting.replace('_', '-')}" if setting in run.config else setting.replace("_", " ")
+
+
 def _learning(run: Record) -> Iterator[Problem]:
+    rate, epochs = _flag(run, "learning_rate"), _flag(run, "epochs")
     losses = run.train.get("loss", np.zeros(0))
     ends = _ends(losses) if np.isfinite(losses).all() else None
     if ends and run.steps >= 100 and ends[1] > 0.98 * ends[0]:
-        fix = "if it rose, a lower --learning-rate; if not, a higher one or more --epochs"
+        fix = f"if it rose, a lower {rate}; if not, a higher one or more {epochs}"
         yield Problem("warning", "The training loss did not fall.", fix)
     if run.monitor == "dev_f1" and run.dev[run.monitor][-1] == 0:
-        fix = "more --epochs; if it stays 0 while the loss falls, a higher --learning-rate"
+        fix = f"more {epochs}; if it stays 0 while the loss falls, a higher {rate}"
         if ends and ends[1] > ends[0]:
-            fix = "a lower --learning-rate, because the loss rose"
+            fix = f"a lower {rate}, because the loss rose"
         yield Problem("warning", "The dev F1 is 0: no prediction is right.", fix)
     dev = run.dev.get("dev_loss", np.zeros(0))
     finite = np.flatnonzero(np.isfinite(dev))
@@ -177,7 +183,8 @@ def _learning(run: Record) -> Iterator[Problem]:
                 f"The dev loss has risen since step {run.dev['step'][lowest]:,.0f} "
                 f"({dev[lowest]:.4g} → {dev[finite[-1]]:.4g}): the run overfits."
             )
-            yield Problem("warning", what, "--patience 2, fewer --epochs, or more data")
+            early = "--patience 2" if "patience" in run.config else "early stopping"
+            yield Problem("warning", what, f"{early}, fewer {epochs}, or more data")
     evaluated = len(run.dev.get("step", ()))
     if run.state == "done" and evaluated >= _FEW and run.best == evaluated - 1:
         values = run.dev[run.monitor]

@@ -111,7 +111,7 @@ def command(run: Record) -> str:
 
 
 def _view(run: Record, environment: Any) -> Dict[str, Any]:
-    problems, differs = findings(run), changed(run)
+    problems, differs, last = findings(run), changed(run), len(run.dev.get("step", ()))
     return {
         "run": run,
         "answers": answers(run, problems),
@@ -122,7 +122,8 @@ def _view(run: Record, environment: Any) -> Dict[str, Any]:
         "padding": number(run.plan.get("padding_share")),
         "half_ops": record.dictionary(run.executed.get("half_ops")),
         "command": command(run),
-        "dev": _dev_table(run),
+        "dev": [name for name in run.dev if name.startswith("dev_")],
+        "rows": [i for i in range(last) if i == run.best or i >= last - 20],
         "evaluations": _evaluations(run, environment),
     }
 
@@ -136,19 +137,6 @@ def _evaluations(run: Record, environment: Any) -> List[Any]:
         except Exception:  # the file may contain anything
             shown.append(f"evaluation/{name}/result.json is not of the expected form.")
     return shown
-
-
-def _dev_table(run: Record) -> Dict[str, Any]:
-    names = [name for name in run.dev if name.startswith("dev_")]
-    last = len(run.dev.get("step", ()))
-    rows = sorted({*range(max(0, last - 20), last), *([] if run.best is None else [run.best])})
-    return {
-        "names": [words(name) for name in names],
-        "rows": [
-            (int(run.dev["step"][i]), i == run.best, [float(run.dev[name][i]) for name in names])
-            for i in rows
-        ],
-    }
 
 
 def _figures(runs: List[Record]) -> List[Dict[str, Any]]:

@@ -106,9 +106,10 @@ class Record:
     def is_cut(self) -> bool:
         """True if ``metrics.jsonl`` is too large to be read to its end."""
         log = self.path / "metrics.jsonl"
-        lines = sum(len(part.get("step", ())) for part in (self.train, self.dev))
-        large = os.path.lexists(str(log)) and log.lstat().st_size > _LARGEST_LOG
-        return large or lines >= _MOST_LINES
+        with contextlib.suppress(OSError):
+            lines = itertools.islice(regular.lines(log, _LARGEST_LOG), _MOST_LINES, None)
+            return log.lstat().st_size > _LARGEST_LOG or next(lines, None) is not None
+        return False
 
     @property
     def total_steps(self) -> int:
@@ -153,7 +154,7 @@ def read(path: Path, name: str = "") -> Record:
 def number(value: Any) -> float:
     """Return a number from a JSON file as a float; NaN for anything else."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return float(value) if abs(value) < 1e300 else float("inf")
+        return float(value) if abs(value) < 1e300 else float("inf" if value > 0 else "-inf")
     return float(value) if value in _NOT_FINITE else float("nan")
 
 

@@ -73,11 +73,20 @@ class Machine:
 
 
 def look(seconds: float = 150.0) -> Machine:
-    """Return the ``Machine``, queried in a new process that may take at most ``seconds``."""
-    done = subprocess.run(  # doctor shows the stderr of a CalledProcessError
-        [sys.executable, "-c", _PROBE], capture_output=True, env=clean_environment(), check=True,
-        timeout=seconds,
-    )  # fmt: skip
+    """Return the ``Machine``, queried in a new process that may take at most ``seconds``.
+
+    Raises:
+      UnsupportedError: TensorFlow cannot be imported, or not in this time.
+    """
+    command, env = [sys.executable, "-c", _PROBE], clean_environment()
+    try:
+        done = subprocess.run(command, capture_output=True, env=env, timeout=seconds)
+    except subprocess.TimeoutExpired:
+        raise UnsupportedError(f"TensorFlow: not imported within {seconds:.0f} s") from None
+    if done.returncode:
+        # A signal, e.g. for an instruction that the processor lacks, leaves no text.
+        text = done.stderr.decode(errors="replace").strip() or f"exit code {done.returncode}"
+        raise UnsupportedError(f"TensorFlow: {text.splitlines()[-1].rpartition('Error: ')[2]}")
     return Machine(**json.loads(done.stdout.decode().splitlines()[-1]))
 
 

@@ -336,7 +336,8 @@ def find(run: Path, name: Optional[str] = None) -> Checkpoint:
         return Checkpoint(chosen)
     whole = ", ".join(path.name for path in paths if not problems(path))
     if chosen is None:
-        raise CheckpointError(f"{folder} has no checkpoint {name}; allowed: best, last, {whole}")
+        marked = "" if named["best"] is None else "best, "
+        raise CheckpointError(f"{folder} has no checkpoint {name}; allowed: {marked}last, {whole}")
     raise CheckpointError(
         f"{chosen} is damaged: {'; '.join(wrong)}; whole checkpoints: {whole or 'none'}"
     )

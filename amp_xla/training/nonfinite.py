@@ -77,7 +77,8 @@ def _report(loop: Any, result: StepResult) -> str:
         bad = ranks.gather(None if math.isfinite(result.rank_loss) else ranks.world.name)
         names = ", ".join(name for name in bad if name)
         what = f"the loss of {names} is not" if names else "every rank's loss is"
-        return f"{what} finite; to find the operation, resume on one rank with --on-nonfinite stop"
+        stop = "--on-nonfinite stop" if loop.run.in_runs else "Run(..., on_nonfinite='stop')"
+        return f"{what} finite; to find the operation, resume on one rank with {stop}"
     step, batch = loop.engine.last_batch
     folder = loop.run.path / f"nonfinite-{step:08d}"
     try:

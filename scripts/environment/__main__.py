@@ -155,9 +155,10 @@ def runtime_for(command: str, words: Sequence[str], request: str, root: Path) ->
             request = runtime_of_run(process_of(f"runs/{Path(recipe).stem}/{name}")) or request
         return runtime_of_recipe(find_recipe(recipe, root), request)
     if subject == ("run",):
-        run = argument(words, "run", "")
-        process = process_of(run)
         builds = command == "export" and any(".py:" in word for word in words)
+        default = f"runs/{'pretraining' if command == 'fill' else 'classification'}/latest"
+        run = argument(words, "run", "" if builds else default)
+        process = process_of(run) if run else {}
         of_script = process.get("recipe") == "script" and not flag(words, "recipe")
         if of_script and command not in ("report", "verify") and not builds:
             raise SetupError(f"{run}: {OF_A_SCRIPT}")

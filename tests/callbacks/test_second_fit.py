@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 
 from amp_xla import backend
-from amp_xla.backend import keras
+from amp_xla.backend import keras, tf
 from amp_xla.callbacks import Run
 from amp_xla.errors import DataError
 from tests.support.running import run_python
 from tests.support.small_fit import (
     Batches,
+    Killed,
     KilledAfter,
     Shuffled,
     as_in_a_new_process,
@@ -107,6 +108,19 @@ def test_a_finished_fit_leaves_data_as_they_were_for_the_next(kind, epochs, step
     assert again == whole
 
 
+def test_a_new_run_with_initial_epoch_begins_with_the_first_batch(tmp_path):
+    def trained(run, *callbacks):
+        read, model = [], build()
+        batches = ((read.append(batch[0].tobytes()), batch)[1] for batch in drawn())
+        how = {"x": batches, "y": None, "batch_size": None, "steps_per_epoch": 5}
+        # A resume may pass another one.
+        fit(model, run, *callbacks, initial_epoch=1 - run._config.run.resume, **how)
+        return states(model), read
+
+    whole, *others = resumed(trained, tmp_path, KilledAfter(7), KilledAfter(epoch=3))
+    assert len(whole[1]) == 3 * 5 and others == [whole] * 2
+
+
 @pytest.mark.once
 def test_a_sequence_may_change_its_length_but_not_have_0(tmp_path):
     how = {"y": None, "batch_size": None, "shuffle": False}
@@ -127,6 +141,18 @@ def test_variables_changed_between_two_fits_of_a_run_are_named(tmp_path, capfd):
             each.set_weights([weight * 0.5 for weight in each.get_weights()])
     said = re.findall("(.*?), .* since the last fit; the check", capfd.readouterr().err)
     assert said == [each.weights[0].op.name for each in (model, other, model)]
+
+
+def test_options_of_compile_are_used_after_the_first_step_and_stay(tmp_path):
+    options, traces = tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE), tf.RunMetadata()
+    model = build()
+    for given in ({"options": options, "run_metadata": traces}, {"options": options}, {}):
+        model.compile(model.optimizer, "mse", **given)
+        fit(model, Run(tmp_path / f"{len(given)}"), epochs=1)
+        assert model.train_function.run_options is given.get("options")
+    with pytest.raises(Killed):  # before a step
+        fit(model, Run(tmp_path / "killed"), KilledAfter(epoch=0))
+    assert traces.step_stats.dev_stats and model.train_function.run_options is None
 
 
 class Limit(keras.callbacks.Callback):

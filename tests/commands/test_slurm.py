@@ -39,6 +39,9 @@ def test_a_task_and_the_names_of_its_nodes():
     assert slurm.read({**STEP, "SLURM_NODEID": "3", "SLURM_LOCALID": "0"}).port == task.port
     assert slurm.read({**STEP, "SLURM_STEP_ID": "1"}).port != task.port
     assert slurm.read({**STEP, "HOROVOD_GLOO_RENDEZVOUS_PORT": "29400"}).port == 29400
+    for port in ("abc", "70000", "0", "-1", "2.0"):
+        with pytest.raises(AmpXlaError, match=f"RENDEZVOUS_PORT={port}; allowed: .* 1 to 65535"):
+            slurm.read({**STEP, "HOROVOD_GLOO_RENDEZVOUS_PORT": port})
     with pytest.raises(AmpXlaError, match=r"srun did not start.*train\.sbatch"):
         slurm.read({"SLURM_JOB_ID": "4711"})  # a shell of an allocation
 
@@ -54,6 +57,19 @@ def test_each_task_has_another_rank():
         names = ("RANK", "SIZE", "LOCAL_RANK", "CROSS_RANK", "GLOO_RENDEZVOUS_ADDR")
         values = [variables[f"HOROVOD_{name}"] for name in names]
         assert values == [str(rank), "7", str(local), str(node), "10.0.0.1"]
+
+
+def test_the_interface_and_the_first_nodes_name_may_be_unknown(monkeypatch):
+    need_horovod()
+    step = {**STEP, "SLURM_STEP_NODELIST": "no.invalid,localhost", "SLURM_NODEID": "0",
+            "SLURM_STEP_TASKS_PER_NODE": "1(x2)", "SLURM_LOCALID": "0"}  # fmt: skip
+    monkeypatch.setattr(slurm, "_serve", lambda task, address: None)
+    assert slurm.join(step)["HOROVOD_GLOO_RENDEZVOUS_ADDR"] == "127.0.0.1"
+    monkeypatch.setattr("psutil.net_if_addrs", dict)
+    with pytest.raises(AmpXlaError, match="no network interface .* set .*HOROVOD_GLOO_IFACE"):
+        slurm.join(step)
+    monkeypatch.setenv("HOROVOD_GLOO_IFACE", "eth7")
+    assert slurm.join(step)["HOROVOD_GLOO_IFACE"] == "eth7"
 
 
 @pytest.mark.parametrize("other", ["", "4711.1"])

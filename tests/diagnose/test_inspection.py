@@ -6,12 +6,15 @@ import pytest
 
 from amp_xla import backend
 from amp_xla.backend import keras
+from amp_xla.commands import recipe_job
 from amp_xla.diagnose import inspect
+from amp_xla.errors import DataError
 from amp_xla.graph.virtual_gpu import PREFIX, PassFailedError
 from amp_xla.speed.plan.count import count
 from tests.integration import test_export_scripts as example_scripts
 from tests.support import heads
 from tests.support.commands import CLI
+from tests.support.small_fit import Batches, X, Y
 
 ATTENTION = "Transformer-0-MultiHeadSelfAttention"
 
@@ -113,6 +116,14 @@ def test_a_model_is_rehearsed(command, words, scale):
     path = command.folder / "runs/title/rehearse/rehearsal.json"
     steps = json.loads(path.read_text())["steps"]
     assert [step["loss_scale"] for step in steps] == [scale] * 2
+
+
+@pytest.mark.once
+def test_a_batch_without_samples_is_named():
+    empty = backend.bert4keras("snippets").DataGenerator([])
+    for batches in (iter(()), Batches(4, (X[:0], Y[:0])), [X[:0], Y[:0]], {}, empty):
+        with pytest.raises(DataError, match="tag.py:none has no samples"):
+            recipe_job._batches(batches, "tag.py:none")
 
 
 @pytest.mark.once

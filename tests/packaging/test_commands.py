@@ -12,7 +12,7 @@ DATA = f"--train train.tsv --dev train.tsv {MODEL} --shapes 1 --vocab-size 100 -
 RUN = "runs/classification/mine"
 # Command -> exit code and part of the output. Each command uses files of the ones before.
 DAY = {
-    f"train classification -- {DATA} --name mine": (0, f"amp-xla predict {RUN}"),
+    f"train --recipe=classification {DATA} --name mine": (0, f"amp-xla predict {RUN}"),
     f"predict {RUN} texts.txt": (0, "\tsalt 3 soup"),
     f"verify {RUN}": (0, "whole"),
     f"evaluate {RUN} --file train.tsv": (0, "  accuracy           1.0000   95%: 1.0000 to 1.0000"),

@@ -82,13 +82,16 @@ LINES = {
                   {"TF_VAR_x": "x", "AMP_XLA_XLA": "on"}, [
         f"exec --nv {SIF} nvidia-smi -L",
         "exec --cleanenv --pwd /workspace/amp_xla --bind {runs}:/workspace/amp_xla/runs --nv "
-        "--bind {root}/README.md:{root}/README.md --env AMP_XLA_XLA=on "
+        "--bind {root}/README.md:{root}/README.md:ro --env AMP_XLA_XLA=on "
         f"--env CUDA_VISIBLE_DEVICES=1 {SIF} {TRAIN} --train {{root}}/README.md"]),
     "only settings pass": (["docker-train"], dict.fromkeys(
         "TF_VAR_password TF_TOKEN_app TF_HTTP_PASSWORD TF_CLI_ARGS TF_LOG AMP_XLA_XLA "
         "TF_CPP_MIN_LOG_LEVEL NCCL_DEBUG XLA_FLAGS".split(), "off"), [
         RUN.replace("{settings}", " --env AMP_XLA_XLA --env NCCL_DEBUG --env TF_CPP_MIN_LOG_LEVEL "
                     "--env XLA_FLAGS") + f" amp_xla:tf1 {TRAIN}"]),
+    "own recipe": (["docker-train", "RECIPE=examples/../setup.py"], {}, [
+        f"{RUN} --volume {{root}}/setup.py:{{root}}/setup.py:ro amp_xla:tf1 "
+        f"{TRAIN.replace('classification', '{root}/setup.py')}"]),
     "files are mounted": (["docker-train", "ARGS=--train '{odd}' --vocab=README.md --bert "
                            "'{runs}/pretraining/x' --out {out} --name out"], {}, [
         f"{RUN} --volume {{odd}}:{{odd}}:ro --volume {{root}}/README.md:{{root}}/README.md:ro "
@@ -122,6 +125,9 @@ def test_the_command_lines(docker, tmp_path, name):
 
 @pytest.mark.parametrize("variables, fake, calls, message", [
     (["ARGS=--train /no.tsv"], {}, 0, "error: --train /no.tsv: no such file or folder here"),
+    (["RECIPE=no.py"], {}, 0, "error: RECIPE=no.py: there is no such file."),
+    (["ENGINE=podman"], {"FAKE_INFO": "cannot set up"}, 1, "podman does not answer: cannot set up"),
+    (["ENGINE=podman"], {"FAKE_GPU": "unresolvable CDI"}, 3, "sudo nvidia-ctk cdi generate"),
     (["GPUS=two"], {}, 0, "error: GPUS=two is unknown. Allowed: all, none, or indices"),
     (["RUNTIME=tf1", "BASE_IMAGE=x:25.02-tf2-py3"], {}, 0, "x:25.02-tf2-py3 is a tf2 image"),
     (["IMAGE=$$(touch pwned)"], {}, 0, "is not an image's name"),

@@ -6,6 +6,7 @@ The kernel's files, nvidia-smi and the Pythons are faked.
 import json
 import os
 import re
+import sys
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -13,6 +14,8 @@ import pytest
 
 from amp_xla.backend import nvidia
 from amp_xla.commands import doctor
+from amp_xla.errors import UnsupportedError
+from amp_xla.speed.machine import look
 from scripts.environment import SetupError, installed, runtimes
 from scripts.environment.__main__ import main, runtime_for
 from tests.support.commands import CLI, Commands
@@ -176,6 +179,12 @@ def test_a_run_decides(tmp_path, monkeypatch):
                 patched.setattr("scripts.environment.__main__.choose", chosen)
                 assert main([command, *words]) == 2
             assert chosen.call_args[0] == (runtime, "", f"the run was trained with {runtime}")
+    os.makedirs("runs/classification")
+    os.symlink("../tagging/x", "runs/classification/latest")
+    Path("run.json").write_text('{"jax": "1"}')
+    for words, runtime in (("--file a.txt", "tf2"), ("--script a.py:b --weights w", "auto")):
+        assert runtime_for("export", words.split(), "auto", ROOT) == runtime  # of the default run
+    assert runtime_for("fill", [], "auto", ROOT) == "auto"
     assert runtime_for("predict", ["runs/tagging/x"], "jax", ROOT) == "jax"
     monkeypatch.setattr("scripts.environment.__main__.has_tensorflow", lambda: True)
     assert runtime_for("predict", ["runs/tagging/x"], "auto", ROOT) == "auto"
@@ -196,9 +205,11 @@ echo 'Tesla T4, 440.64.00, 15109'
     ("echo 'NVIDIA Thing, 470.82.01, 24576, 8.6'", "ok", "bfloat16 and TF32"),
     (f"echo '{BROKEN}'; exit 9", "error", BROKEN),
     (OLD_SMI, "note", "compute capability unknown"),
+    ("", "note", "/dev/dxg shows a driver, but nvidia-smi is not on PATH"),
 ])  # fmt: skip
 def test_doctor_says_what_a_gpu_can_compute(machine, smi, level, words):
-    machine.program("nvidia-smi", f"#!/bin/sh\n{smi}\n")
+    (machine.folder / "dev/dxg").mkdir(parents=True)  # WSL
+    machine.program("nvidia-smi" if smi else "other", f"#!/bin/sh\n{smi}\n")
     findings = doctor.graphics(nvidia.look())
     assert findings[0].level == level and words in str(findings[0])
 
@@ -213,6 +224,7 @@ def test_the_gpus_that_cuda_shows(machine):
 
 @pytest.mark.parametrize("name, version, level", [
     ("NVIDIA GeForce RTX 3090", "530.30.02", "ok"),
+    ("NVIDIA GeForce RTX 3090", "525.60.13", "warning"),  # `make train` works
     ("NVIDIA GeForce RTX 3090", "470.82.01", "error"),
     # The same driver on a data-center GPU goes through the compatibility package.
     ("NVIDIA A100-SXM4-40GB", "470.82.01", "ok"),
@@ -220,6 +232,14 @@ def test_the_gpus_that_cuda_shows(machine):
 ])  # fmt: skip
 def test_doctor_compares_the_driver_with_the_container(name, version, level):
     assert doctor.driver(doctor.Gpu(name, version)).level == level
+
+
+def test_a_tensorflow_that_cannot_be_imported_is_one_line(monkeypatch):
+    monkeypatch.setattr(doctor, "look", lambda: look(0.01))
+    assert "ERROR   TensorFlow: not imported within 0 s\n" in "".join(map(str, doctor.examine()))
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with pytest.raises(UnsupportedError, match="^TensorFlow: exit code 1$"):
+        look(9)
 
 
 def test_training_refuses_a_gpu_that_tensorflow_does_not_see(server, tmp_path, machine):

@@ -47,6 +47,10 @@ def test_the_page_shows_results_and_problems_of_a_run(tmp_path):
     assert "Too early to say" in page(empty)
     three = page(tmp_path / "good", tmp_path / "diverged", killed)
     assert "3 runs compared" in three and "Best: <strong>good" in three
+    assert "All settings are the recipe&#39;s defaults." in page(tmp_path / "good")
+    for status in ('{"plan": {}}', '{"plan": {"defaults": {}}}', ""):
+        (tmp_path / "steps/status.json").write_text(status)
+        assert "The defaults were not saved." in page(tmp_path / "steps")
     text = page(tmp_path / "good", folders.good(tmp_path / "b", learning_rate=2e-3))
     assert "0.002" in text and "learning_rate</th>" in text  # the setting that differs
 
@@ -69,6 +73,8 @@ def test_an_f1_of_0_is_a_finding(tmp_path, f1, loss, advice):
     (run / "metrics.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in log))
     text = page(run)
     assert ("The dev F1 is 0" in text) == bool(advice) and advice in text
+    (run / "config.json").write_text('{"run": {}}')  # a script has no flags
+    assert advice.replace("--", "").replace("-", " ") in page(run)
 
 
 @pytest.mark.parametrize("status, state", [("done", "done"), ("running", "running")])

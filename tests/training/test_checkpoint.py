@@ -183,9 +183,11 @@ def test_nothing_that_is_not_finite_is_written(tmp_path):
         ("/etc", None, "/etc is not a run folder: it has no checkpoints folder"),
         ("/nowhere", None, "/nowhere is not a folder"),
         ("run", "step-7", f"has no checkpoint step-7; allowed: best, last, {FIRST}$"),
+        ("plain", "best", f"has no checkpoint best; allowed: last, {FIRST}$"),
     ],
 )
 def test_what_cannot_be_found_is_one_clear_line(tmp_path, run, name, words):
+    runs.checkpointed(tmp_path / "plain/checkpoints", 1)
     runs.checkpointed(tmp_path / "run" / "checkpoints", 1)
     (runs.checkpointed(tmp_path / "run" / "checkpoints", 2) / "state.json").write_text("")
     with pytest.raises(CheckpointError, match=words):
