@@ -48,8 +48,8 @@ class Range:
     """Allowed numbers of a field. NaN and infinities are never allowed."""
 
     at_least: float = -math.inf
-    at_most: float = math.inf
     above: float = -math.inf
+    at_most: float = math.inf
     below: float = math.inf
 
     def __contains__(self, value: Any) -> bool:
@@ -90,8 +90,7 @@ def within(
     help: Optional[str] = None,
 ) -> Any:
     """Return the annotation for a field's range; ``help`` replaces the field's docstring."""
-    limits = Range(at_least, at_most, above, below)
-    return tyro.conf.arg(help=help, help_behavior_hint=limits)
+    return tyro.conf.arg(help=help, help_behavior_hint=Range(at_least, above, at_most, below))
 
 
 class Field(NamedTuple):

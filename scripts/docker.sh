@@ -74,8 +74,8 @@ check_name() { # check_name VARIABLE IMAGE: refuse what docker could read as an 
 check_recipe() { # check_recipe RECIPE: extends readable; sets recipe to the path in the container
     if [[ $1 == *.py ]]; then
         [[ -f $1 ]] || fail "RECIPE=$1: there is no such file."
-        recipe=$(realpath -- "$1")
-        readable+=("$recipe")
+        recipe=$(realpath -s -- "$1")
+        if [[ $recipe == "$root"/recipes/* ]]; then recipe=${recipe#"$root"/}; else readable+=("$recipe"); fi
         return
     fi
     [[ -f $root/recipes/$1.py && $1 != _* ]] && return

@@ -166,7 +166,7 @@ def bert4keras(name: str = "backend") -> Any:
         try:
             return importlib.import_module(f"bert4keras.{name}")
         except ModuleNotFoundError as error:
-            if error.name != "bert4keras":
+            if error.name not in ("bert4keras", "bert4keras.backend"):  # or a folder of this name
                 raise
             raise UnsupportedError("bert4keras is not installed; pip install bert4keras") from None
 
@@ -284,13 +284,17 @@ def gpus() -> List[str]:
 
 
 def compute_capability() -> Optional[Tuple[int, int]]:
-    """Return the lowest compute capability of the GPUs that CUDA shows; None if unknown."""
+    """Return the lowest compute capability of the GPUs that CUDA shows; None if unknown.
+
+    On 1.15, where UUIDs name the GPUs to show, it is the lowest of all.
+    """
     config = tensorflow().config.experimental
     if kind() == "tf2":
         details = map(config.get_device_details, config.get_visible_devices("GPU"))
         known = [each.get("compute_capability") for each in details]
     else:
-        known = [gpu.capability for gpu in nvidia.visible(nvidia.look().gpus, os.environ)]
+        every = nvidia.look().gpus
+        known = [gpu.capability for gpu in nvidia.visible(every, os.environ) or every]
     return min(((c[0], c[1]) for c in known if c), default=None)
 
 

@@ -5,6 +5,7 @@ Uses the standard library only, since ``scripts/environment`` runs it before any
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shutil
@@ -93,7 +94,8 @@ def visible(gpus: Sequence[Gpu], environ: Mapping[str, str]) -> Sequence[Gpu]:
         return gpus
     if environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":  # CUDA counts from the fastest GPU
         gpus = sorted(gpus, key=lambda gpu: gpu.capability or (), reverse=True)
-    numbers = [name.strip() for name in names.split(",")]
+    words = [name.strip() for name in names.split(",")]
+    numbers = list(itertools.takewhile(str.isdecimal, words))  # CUDA stops at anything else
     return [gpu for number, gpu in enumerate(gpus) if str(number) in numbers]
 
 

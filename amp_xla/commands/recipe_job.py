@@ -229,9 +229,10 @@ def _batches(value: Any, source: str) -> Iterator[Any]:
     if isinstance(value, (tuple, list, dict, np.ndarray)):
         value = itertools.repeat(value if isinstance(value, (tuple, list)) else [value])
     elif hasattr(value, "forfit"):
-        value = iter(() if value.steps == 0 else value.forfit(random=False))
+        value = iter(() if getattr(value, "steps", 1) == 0 else value.forfit(random=False))
     elif hasattr(value, "__getitem__") and hasattr(value, "__len__"):
-        value = (value[i] for i in itertools.cycle(range(len(value))))
+        sequence = value
+        value = (sequence[i] for i in itertools.cycle(range(len(sequence))))
     if not hasattr(value, "__next__"):
         raise DataError(
             f"{source} is of type {type(value).__name__}; allowed: a batch as for fit, such as "

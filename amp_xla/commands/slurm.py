@@ -66,7 +66,7 @@ def read(environ: Mapping[str, str]) -> Task:
             f"scripts/slurm/train.sbatch"
         ) from None
     # Each node computes the same port, and each step of a job another one.
-    port = environ.get(_PORT) or str(_PORTS[(job * 31 + step) % len(_PORTS)])
+    port = environ.get(_PORT, "").strip() or str(_PORTS[(job * 31 + step) % len(_PORTS)])
     if not port.isdecimal() or not 0 < int(port) < 2**16:
         raise AmpXlaError(f"{_PORT}={port}; allowed: a whole number from 1 to 65535")
     return Task(nodes, slots, node, local, int(port))

@@ -106,6 +106,7 @@ class GraphCopies(contextlib.AbstractContextManager):
                 frame = node.attr["frame_name"].s.decode()
                 node.attr["frame_name"].s = f"{prefix}/{frame}".encode()
             node.device = ""  # the training graph may place nodes on a GPU
+            node.attr.pop("_class", None)  # an inlined function's node, by one that is left out
         # A copy that does not use a placeholder has no such node.
         present = {node.name for node in part.node}
         shared = {f"{n}:0": t for n, t in self._feeds.items() if n in present}

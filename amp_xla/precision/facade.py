@@ -129,11 +129,11 @@ class OptimizerFacade(Trackable):
 
     @property
     def variables(self) -> Variables:
-        """The inner optimizer's variables, ``state_variables``, then those of ``groups``."""
-        optimizers = [self.inner, *(optimizer for _, optimizer in self._functions["groups"])]
-        lists = [getattr(o, "variables", []) for o in {id(o): o for o in optimizers}.values()]
-        inner, *others = (each() if callable(each) else each for each in lists)
-        return Variables([*inner, *self.state_variables, *(v for each in others for v in each)])
+        """The inner optimizer's variables, then ``state_variables``."""
+        variables = getattr(self.inner, "variables", [])
+        return Variables(
+            list(variables() if callable(variables) else variables) + self.state_variables
+        )
 
     @property
     def weights(self) -> List[Any]:

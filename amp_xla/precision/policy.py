@@ -167,7 +167,9 @@ class PolicyRules:
     rules: Any = ()
 
     def __post_init__(self) -> None:
-        rules = tuple((re.compile(p).pattern, get_policy(policy)) for p, policy in self.rules)
+        rules = tuple((pattern, get_policy(policy)) for pattern, policy in self.rules)
+        for pattern, _ in rules:
+            re.compile(pattern)
         object.__setattr__(self, "default", get_policy(self.default))
         object.__setattr__(self, "rules", rules)
 

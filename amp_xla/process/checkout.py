@@ -99,7 +99,7 @@ def revision() -> Optional[str]:
     """
     files = ["--untracked-files=no", "--", ":/", ":(top,exclude)docs/results"]
     try:
-        _git("ls-files", "--error-unmatch", __file__)  # an environment may be in another repository
+        _git("ls-files", "--error-unmatch", Path(__file__).name)  # another repository may be around
         changed = _git("status", "--porcelain", *files)
         return _git("describe", "--always", "--exclude", "*") + "+changes" * bool(changed)
     except (OSError, subprocess.SubprocessError):

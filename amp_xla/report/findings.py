@@ -198,7 +198,9 @@ def _learning(run: Record) -> Iterator[Problem]:
     padding = number(run.plan.get("padding_share"))
     if padding > 0.3:
         what = f"{padding:.0%} of the tokens are padding."
-        yield Problem("warning", what, "--packed, or more --shapes")
+        flags = {"packed": "--packed", "shapes": "more --shapes"}
+        fix = ", or ".join(flag for name, flag in flags.items() if name in run.config)
+        yield Problem("warning", what, fix)
 
 
 def differing(runs: List[Record]) -> Dict[str, List[Any]]:

@@ -111,7 +111,8 @@ def command(run: Record) -> str:
 
 
 def _view(run: Record, environment: Any) -> Dict[str, Any]:
-    problems, differs, last = findings(run), changed(run), len(run.dev.get("step", ()))
+    problems, differs = findings(run), changed(run)
+    last, best = len(run.dev.get("step", ())), run.best
     return {
         "run": run,
         "answers": answers(run, problems),
@@ -123,7 +124,7 @@ def _view(run: Record, environment: Any) -> Dict[str, Any]:
         "half_ops": record.dictionary(run.executed.get("half_ops")),
         "command": command(run),
         "dev": [name for name in run.dev if name.startswith("dev_")],
-        "rows": [i for i in range(last) if i == run.best or i >= last - 20],
+        "rows": [i for i in range(last) if i == best or i >= last - 20],
         "evaluations": _evaluations(run, environment),
     }
 

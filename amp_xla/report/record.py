@@ -154,7 +154,7 @@ def read(path: Path, name: str = "") -> Record:
 def number(value: Any) -> float:
     """Return a number from a JSON file as a float; NaN for anything else."""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        return float(value) if abs(value) < 1e300 else float("inf" if value > 0 else "-inf")
+        return float(value) if not abs(value) >= 1e300 else float("inf" if value > 0 else "-inf")
     return float(value) if value in _NOT_FINITE else float("nan")
 
 

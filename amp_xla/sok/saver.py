@@ -64,8 +64,7 @@ def _assign(variable: Any, function: Callable[..., Any], *inputs: Any) -> Any:
 def write_rows(folder: Path, name: str, tensors: Mapping[str, Any]) -> None:
     """Write tensors with this rank's rows to a file in ``folder``; wait until it is on disk.
 
-    The last rank to write also deletes files of this name that another number of ranks wrote. So
-    one of the two sets of files is complete at any time.
+    A rank that finds the files of all ranks deletes those that another number of ranks wrote.
     """
     rank, size = ranks.place()
     path = folder / f"{name}-{rank}-of-{size}.safetensors"
@@ -91,7 +90,7 @@ def read_rows(folder: Path, name: str, tensor: str, rows: table.Rows) -> Any:
         counts = ", ".join(map(str, sorted(files))) or "none"
         raise AmpXlaError(
             f"{folder} needs files {name}-RANK-of-RANKS.safetensors with one value of RANKS; "
-            f"found: {counts}"
+            f"found: {counts}{'; delete the older files' * (len(files) > 1)}"
         )
     ((count, paths),) = files.items()
     missing = [f"{name}-{n}-of-{count}.safetensors" for n in range(count) if n not in paths]

@@ -124,9 +124,11 @@ class Loop:
     def _resumable(self) -> str:
         """Return the end of an error message: how the run can be continued."""
         for path in reversed(steps(self.run.checkpoints)):
-            with contextlib.suppress(CheckpointError):  # the message is about another error
+            try:
                 if not problems(path):
                     return f"{path.name} is whole: {self.run.continuing}"
+            except CheckpointError:  # the message is about another error
+                return f"{path.name} cannot be read"
         return "no checkpoint was written yet"
 
     @property

@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from amp_xla import backend
@@ -124,6 +125,10 @@ def test_a_batch_without_samples_is_named():
     for batches in (iter(()), Batches(4, (X[:0], Y[:0])), [X[:0], Y[:0]], {}, empty):
         with pytest.raises(DataError, match="tag.py:none has no samples"):
             recipe_job._batches(batches, "tag.py:none")
+    some = recipe_job._batches(Batches(13), "tag.py:some")  # starts over after its end
+    assert [next(some)[1].tolist() for _ in range(3)] == [
+        *map(np.ndarray.tolist, (Y[:13], Y[13:], Y[:13]))
+    ]
 
 
 @pytest.mark.once

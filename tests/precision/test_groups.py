@@ -101,13 +101,12 @@ def test_several_optimizers_share_the_decision(session):
     factor = tf.placeholder(tf.float32, [])
     logits = forward(every, tf.constant([1, 7]))
     loss = tf.reduce_sum(tf.square(logits)) + tf.reduce_sum(every[0]) * factor
-    table = tf.train.MomentumOptimizer(0.5, momentum=0.0)
+    table = tf.train.GradientDescentOptimizer(0.5)
     rest = keras.optimizers.SGD(0.25)
-    groups = [(is_embedding_variable, table), (lambda variable: False, table)]
-    optimizer = LossScaleOptimizer(rest, DynamicLossScale(4.0), groups=groups)
+    optimizer = LossScaleOptimizer(
+        rest, DynamicLossScale(4.0), groups=[(is_embedding_variable, table)]
+    )
     operation = optimizer.minimize(loss, every)
-    weights = [rest.iterations, *optimizer.state_variables, *table.variables()]
-    assert [*map(id, optimizer.weights)] == [*map(id, weights)] and len(weights) == 6
     grads = [tf.convert_to_tensor(g) for g in tf.gradients(loss, every)]
     session.run(tf.global_variables_initializer())
     before, slopes = session.run([every, grads], {factor: 1.0})

@@ -7,9 +7,11 @@ import collections
 import contextlib
 import dataclasses
 import hashlib
+import io
 import json
 import math
 import re
+import tokenize
 from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence, Tuple
 
 from amp_xla.data.text.columns import Request, decide, doubt
@@ -218,7 +220,11 @@ def _listed(text: str, field: str) -> Any:
         return json.loads(text if '"' in text else text.replace("'", '"'))
     with contextlib.suppress(ValueError, SyntaxError, RecursionError, MemoryError):
         value = ast.literal_eval(text)
-        if len(value) > 1:  # NumPy writes no commas: Python reads its ['a' 'b'] as ['ab']
+        kinds = [part.type for part in tokenize.generate_tokens(io.StringIO(text).readline)]
+        kinds = [kind for kind in kinds if kind != tokenize.NL]
+        # NumPy writes no commas: Python reads its ['a' 'b'] as ['ab'].
+        joined = (tokenize.STRING, tokenize.STRING) in zip(kinds, kinds[1:])
+        if not joined and all(isinstance(part, (str, int, float, type(None))) for part in value):
             return value
     raise ValueError(f"{field} is {text[:40]}; commas between labels are needed")
 

@@ -39,8 +39,9 @@ class LossScaleOptimizer(wrapper.LossScaleOptimizer):
       opt: the optimizer to wrap.
       loss_scale: a number, ``"dynamic"`` or a loss scale of this package. A boolean is taken as
         ``dynamic``, which is the second argument in TensorFlow 2.
-      *others: ``initial_scale`` and ``dynamic_growth_steps``, as in Keras.
-      **more: these two or ``dynamic`` by name; arguments of ``LossScaleOptimizer`` of this package.
+      *others: ``dynamic`` (unless ``loss_scale`` is it), ``initial_scale`` and
+        ``dynamic_growth_steps``, as in Keras.
+      **more: these three by name; arguments of ``LossScaleOptimizer`` of this package.
     """
 
     def __init__(self, opt: Any, loss_scale: Any = "dynamic", *others: Any, **more: Any) -> None:
@@ -49,8 +50,9 @@ class LossScaleOptimizer(wrapper.LossScaleOptimizer):
         named = {name: value for name, value in values.items() if value is not None}
         if isinstance(loss_scale, bool):  # TensorFlow 2's ``dynamic``
             loss_scale = loss_scale_of(loss_scale, *others, **named)
-        elif others or named:
-            loss_scale = loss_scale_of(*others, **named)
+        elif named or any(value is not None for value in others):
+            dynamic = others[0] if others and others[0] is not None else named.pop("dynamic", True)
+            loss_scale = loss_scale_of(dynamic, *others[1:], **named)
         super().__init__(opt, loss_scale, **more)
 
     def _averaged(self, pairs: Pairs, aggregate: bool) -> Pairs:

@@ -161,6 +161,7 @@ def test_a_mark_between_columns_is_named_though_texts_have_commas(file):
     ("['a', 'b']", None, "a,b"), ('["a", "it\'s"]', None, "a,it's"), ("[3, 27]", None, "3,27"),
     ("[3 27]", None, None), ("['a' 'b']", None, None), ("[0, 1, 0]", None, None),
     ("[\"don't\", 'b']", None, "don't,b"), ("['say \"x\"', \"it's\"]", None, "say \"x\",it's"),
+    ("['a' \"b's\", 'c']", None, None), ("['a', ..., \"it's\"]", None, None),
     ("[POS]", "[POS]", "[POS]"), ("[a] b", "[a] b", "[a] b"),
 ])  # fmt: skip
 def test_lists_as_text_in_a_table(file, label, single, several):
