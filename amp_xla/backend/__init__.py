@@ -201,11 +201,11 @@ def initialize(variables: Sequence[Any]) -> None:
 
 
 def set_graph_rewrite(half_dtype: Optional[str]) -> None:
-    """Turn the auto-mixed-precision pass on or off for every session created from now on.
+    """Turn the auto-mixed-precision pass on or off for sessions created from now on.
 
     ``half_dtype`` None turns it off. Keras' sessions read the options of TensorFlow's context. A
-    wrapper adds these options to other sessions. For float16, TensorFlow also records globally that
-    the pass is on, so that Keras refuses a half-precision policy.
+    wrapper adds them to other sessions, whose own options win. For float16, a global flag of
+    TensorFlow is set, too, so that Keras refuses a half-precision policy.
     """
     from tensorflow.python.training.experimental import mixed_precision_global_state as state
 

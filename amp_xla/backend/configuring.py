@@ -136,7 +136,7 @@ def fall_back(error: Exception) -> bool:
 
 
 def may_want_xla() -> bool:
-    """Return whether there is a GPU, XLA is off, and AMP_XLA_XLA is not set."""
+    """Return whether a GPU may be used, XLA is off, and AMP_XLA_XLA is not set."""
     chosen = current().settings
     asked = chosen.xla != "off" or f"{PREFIX}XLA" in _original_environment
     return not asked and chosen.device != "cpu" and nvidia.has_device(_original_environment)

@@ -56,7 +56,7 @@ class Driver(NamedTuple):
         return bool(self.gpus or self.trace) and not self.hidden
 
     def describe(self) -> str:
-        """Return one clause: the number of GPUs and the first one, or the driver's file."""
+        """Return one clause: number of GPUs and the first one; else what shows a driver, if any."""
         if self.gpus:
             return f"{len(self.gpus)} x {self.gpus[0].describe()}"
         problem = f", nvidia-smi reports: {self.problem}" if self.problem else ""
@@ -142,7 +142,7 @@ def version(text: str) -> Version:
 
 
 def run(command: List[str], env: Optional[Mapping[str, str]] = None) -> Tuple[int, str]:
-    """Run a command; return exit code and output, or 127 and why it did not start, or not end."""
+    """Run a command; return exit code and output; 127 and the error if it cannot start or end."""
     try:
         done = subprocess.run(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,

@@ -250,7 +250,7 @@ class Run(keras.callbacks.Callback):
             )
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Put arrays in the epoch's order; start a new sum of losses unless it is resumed."""
+        """Put arrays in the epoch's order; start a new sum of losses, except in a resumed epoch."""
         self._feed.begin_epoch(self._seed, epoch)
         self._continued = self._step.skip > 0
         if not self._continued:

@@ -192,8 +192,8 @@ class ScriptState:
         """Return whether a value looks like state: a container, or an object of unknown kind.
 
         Args:
-          replaced: whether it was another object when ``fit`` began. A number, a path, or a tuple
-            of numbers or paths is state only if another one has replaced it.
+          replaced: whether another object was in its place when ``fit`` began. A number, a path,
+            or a tuple of numbers or paths is state only if this is so.
           depth: how many levels of containers are searched for state.
         """
         roots = self._roots.values()

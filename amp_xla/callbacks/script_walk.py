@@ -155,7 +155,7 @@ def _names(code: Any) -> Tuple[Set[str], Set[str]]:
 
 
 def _may_change(value: Any) -> bool:
-    """Return whether the content of a value can change, even if the function only reads it."""
+    """Return whether a value's content can change although nothing assigns to its name."""
     return _is_holder(value) or is_drawn(value) or isinstance(value, CONTAINERS)
 
 

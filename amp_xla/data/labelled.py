@@ -151,7 +151,7 @@ class Preparation(NamedTuple):
         return Labelled(*parts, labels, tokenizer, batches, dev_batches, description, **others)
 
     def _most_windows(self, encoded: Sequence[Encoded], parts: Sequence[Dataset]) -> int:
-        """Return the most windows of a text (0 = none); raise if a group exceeds a micro-batch."""
+        """Return the largest number of windows of a text; raise if a micro-batch is too small."""
         most, limit = 0, self.micro_batch
         group = self.windows[1] if self.windows else 0
         if group > limit:

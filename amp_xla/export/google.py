@@ -24,7 +24,8 @@ def write(model: Exportable, folder: Path, dtype: str) -> None:
 
 def describe(model: Exportable, folder: Path) -> List[str]:
     """Return lines that explain how to load the folder in bert4keras."""
-    outputs = ", with_mlm=True" if "cls/predictions/output_bias" in model.tensors else ""
+    words = "cls/predictions/output_bias" in model.tensors  # a head of masked words
+    outputs = ", with_mlm=True" if words else ""
     if "bert/pooler/dense/kernel" in model.tensors:  # bert4keras' ELECTRA has no pooler
         outputs = f", with_pool={encoders.pooler_activation(model.config)!r}"
     epsilon, mask = model.config["layer_norm_eps"], model.config.get("application")
@@ -36,7 +37,7 @@ def describe(model: Exportable, folder: Path) -> List[str]:
         f'"{folder}/{CHECKPOINT}", "{model.config["model_type"]}"{outputs})'
     )
     load += " (its output is that of bert/pooler/dense)" * ("with_pool" in outputs)
-    fixed = model.config["model_type"] in ("bert", "albert", "electra")
+    fixed = words or model.config["model_type"] in ("bert", "albert", "electra")
     # Older versions fix it for the other families, too.
     if (fixed or backend.bert4keras_version() < backend.SAFE_MASKS) and epsilon != 1e-12:
         load += f" (answers differ: bert4keras fixes layer_norm_eps to 1e-12, here {epsilon})"

@@ -65,7 +65,7 @@ def recorded() -> Iterator[List[Any]]:
 
 
 def tokenizer_in(module: Any) -> Optional[Tokenizer]:
-    """Return the last bert4keras tokenizer among the globals of a script, if there is one."""
+    """Return a script's last global bert4keras tokenizer in which [PAD] is 0; else None."""
     kind, found = backend.bert4keras("tokenizers").Tokenizer, None
     for value in vars(module).values():
         ids: Dict[str, int] = value._token_dict if isinstance(value, kind) else {}

@@ -19,7 +19,7 @@ from amp_xla.graph.training_graph import TrainingGraph
 
 
 def of_step(training: TrainingGraph, feeds: Mapping[str, Sequence[int]]) -> bytes:
-    """Return the ``HloModuleProto`` of a training step; ``feeds`` maps placeholders to shapes.
+    """Return the ``HloModuleProto`` of loss and gradients; ``feeds``: placeholder -> shape.
 
     Raises:
       PassFailedError: the mixed-precision pass failed.

@@ -65,7 +65,7 @@ def install(shapes: Sequence[Tuple[int, int]]) -> None:
 
 
 def batch() -> Optional[Batch]:
-    """Return the installed batch while a graph is built for training, else None."""
+    """Return the ``Batch`` that ``install`` set if the graph is built for training, else None."""
     installed = getattr(tf.get_default_graph(), "_amp_xla_attention", None)
     return installed if installed and K.learning_phase() else None
 

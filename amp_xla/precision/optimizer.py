@@ -217,7 +217,7 @@ class LossScaleOptimizer(OptimizerFacade):
         grad_loss: Optional[Any] = None,
         tape: Optional[Any] = None,
     ) -> Pairs:
-        """Return pairs (unscaled float32 gradient, variable), reduced over ranks.
+        """Return pairs (unscaled float32 gradient, variable), reduced unless they are accumulated.
 
         Args:
           loss: unscaled loss: a tensor in a graph or with ``tape``; otherwise a function.

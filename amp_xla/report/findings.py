@@ -158,7 +158,7 @@ def _numbers(run: Record) -> Iterator[Problem]:
 
 
 def _flag(run: Record, setting: str) -> str:
-    """Return the flag of a setting; for a script's run, or a recipe without it, its name."""
+    """Return the flag of a setting, or the setting's name in words if the run has no such flag."""
     return f"--{setting.replace('_', '-')}" if setting in run.config else setting.replace("_", " ")
 
 

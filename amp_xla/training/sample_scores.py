@@ -64,7 +64,7 @@ class SampleScores:
         return {}
 
     def errors(self, most: int) -> List[Dict[str, Any]]:
-        """Return at most ``most`` wrong predictions, the worst first."""
+        """Return at most ``most`` rows of ``errors.tsv``, the worst first if they can be ranked."""
         raise NotImplementedError
 
     def result(self, seed: int) -> Dict[str, Any]:

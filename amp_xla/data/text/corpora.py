@@ -239,7 +239,7 @@ def questions() -> Parts:
 
 
 def _paragraphs(node: Any) -> Iterator[Tuple[str, Set[str]]]:
-    """Yield the paragraphs of a node's docstring, with the parameters of the function or class."""
+    """Yield a docstring's paragraphs without examples, and the function's or class's parameters."""
     if isinstance(node, DEFINITION):
         text = ast.get_docstring(node) or ""
         functions: List[Any] = [node]

@@ -203,7 +203,7 @@ def as_number(text: str) -> float:
 
 
 def is_number(text: str) -> bool:
-    """Return whether a text is a finite number, also in forms that are not read (``1,5``)."""
+    """Return whether a text is a number for people, also where ``as_number`` is NaN (``1,5``)."""
     return _OTHER_FORMS.fullmatch(text) is not None or math.isfinite(as_number(text))
 
 

@@ -77,7 +77,7 @@ class Files:
     def questions(
         self, path: str, lines: List[str], run: Layout, single: bool = False
     ) -> Tuple[List[str], Optional[Layout]]:
-        """Return what ``readers.questions`` returns; ``single``: inputs are texts, not pairs."""
+        """Return input lines for ``predict`` and a layout; ``single``: of texts, not of pairs."""
         # Without labels, the second texts are the targets.
         one = single or run.pair is None or run.label is None
         fields = ("text",) if one else ("text", "pair")

@@ -10,7 +10,7 @@ from amp_xla.backend import tf
 def warmup_decay(
     step: Any, peak: float, warmup_steps: int, total_steps: int, decay: str = "linear"
 ) -> Any:
-    """Build a linear warm-up to ``peak`` and a decay to 0 after ``total_steps``.
+    """Build the learning rate: a linear warm-up to ``peak``, then ``decay`` until the end.
 
     Args:
       step: int64 scalar tensor or variable, number of applied updates. The next update is number

@@ -33,7 +33,7 @@ _HELDOUT_ROWS = 16  # maximum rows per held-out batch, for any number of ranks
 class Stream:
     """The batches of a run, or of a held-out split: B sequences of L tokens; K are predicted.
 
-    A batch has the same arrays with every objective; ``Masking`` describes them.
+    Arrays have the same names with every objective; ``Masking.__call__`` describes them.
 
     Args:
       sequences: the prepared text.
