@@ -97,7 +97,7 @@ def test_what_cannot_be_read_is_no_damage(tmp_path, monkeypatch, name, code):
         with pytest.raises((CheckpointError, OSError), match=os.strerror(getattr(errno, code))):
             check(folder)
     training = mock.Mock(**{"run.checkpoints": folder, "run.continuing": "continue"})
-    assert name not in FILES or Loop._resumable(training) == f"{FIRST} is whole: continue"
+    assert name not in FILES or Loop._resumable(training) == f"{SECOND} cannot be read"
     monkeypatch.undo()
     assert checkpoint.newest(folder).path.name == SECOND
 
