@@ -179,8 +179,8 @@ class Run(keras.callbacks.Callback):
         check(model)
         self._ranks = distributed.current()
         self._resume_from = resume_from = newest(self.folder, self._ranks)
-        saved = {"initial_epoch": int(given["initial_epoch"])}
-        saved = resume_from.state.get("fit", {}) if resume_from else saved
+        new = {"initial_epoch": int(given["initial_epoch"])}
+        saved = resume_from.state.get("fit", {}) if resume_from else new
         self._saved = {**_NEW, **of_version_0_1(saved)}
         self._source: Any = data.source(model, given, self._saved["initial_epoch"])
         self._arrays = resume_from.more_tensors() if resume_from else {}
@@ -192,7 +192,7 @@ class Run(keras.callbacks.Callback):
         self._validated = data.Generator(given["validation_data"], data.ONE_EPOCH, read_before)
         self._classes = [type(o).__name__ for o in given["callbacks"] if o is not self]
         self._ended = bool(self._saved["ended"]) and self._classes == self._saved["callbacks"]
-        state = resume_from.loop if resume_from else LoopState(epoch=saved["initial_epoch"])
+        state = resume_from.loop if resume_from else LoopState(epoch=new["initial_epoch"])
         epoch, skip, steps = state.epoch, state.step_in_epoch, self._source.steps
         if state.evaluate_due:
             epoch, skip = epoch - 1, steps  # all that is left of the epoch is its end

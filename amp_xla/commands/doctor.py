@@ -89,8 +89,8 @@ def examine() -> List[Check]:
     except UnsupportedError as error:
         what, why = str(error).partition(": ")[2], "recipes and most commands need TensorFlow"
         # An environment for JAX is complete without it.
-        found = [importlib.util.find_spec(name) is not None for name in ("tensorflow", "jax")]
-        level: Level = "note" if found == [False, True] else "error"
+        has_tensorflow, has_jax = map(importlib.util.find_spec, ("tensorflow", "jax"))
+        level: Level = "note" if has_jax and not has_tensorflow else "error"
         checks.append(Check(level, "TensorFlow", what, why, environment_command()))
     return [*checks, *environment(machine), docker()]
 

@@ -46,7 +46,7 @@ def encode(value: Any, indent: Optional[int] = 1) -> bytes:
 def decode(data: bytes, kind: Kind = dict) -> Any:
     """Return the value in ``data``: a JSON object, or another ``kind`` such as a list.
 
-    Whole numbers of 20 or more characters become floats, so ``require`` refuses them where a whole
+    Whole numbers of 20 or more characters become floats, so ``require`` refuses them if a whole
     number is needed. For example, transformers writes 10^30 as ``model_max_length`` for "no limit".
 
     Raises:

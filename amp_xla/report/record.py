@@ -41,6 +41,7 @@ class Record:
       process: content of ``run.json``.
       state: ``running``, ``done``, ``stopped``, ``failed``, ``killed`` or ``empty``.
       train, dev: field of ``metrics.jsonl`` -> float64 [lines]; NaN for lines without the field.
+      is_cut: whether ``metrics.jsonl`` is too large to be read to its end.
       evaluations: results of ``amp-xla evaluate`` by the name of their folder.
       nonfinite: the newest report of the overflow finder, if there is one.
     """
@@ -54,6 +55,7 @@ class Record:
     state: str
     train: Columns
     dev: Columns
+    is_cut: bool
     evaluations: Dict[str, Dict[str, Any]]
     nonfinite: List[str]
 
@@ -103,15 +105,6 @@ class Record:
         return int(max(ends, default=0))
 
     @property
-    def is_cut(self) -> bool:
-        """True if ``metrics.jsonl`` is too large to be read to its end."""
-        log = self.path / "metrics.jsonl"
-        with contextlib.suppress(OSError):
-            lines = itertools.islice(regular.lines(log, _LARGEST_LOG), _MOST_LINES, None)
-            return log.lstat().st_size > _LARGEST_LOG or next(lines, None) is not None
-        return False
-
-    @property
     def total_steps(self) -> int:
         """The number of steps of the whole run; 0 = unknown."""
         total = number(self.plan.get("total_steps"))
@@ -136,7 +129,7 @@ def read(path: Path, name: str = "") -> Record:
     """Read a run folder; ``name`` is its name on the page, by default the folder's name."""
     config, status = (_json(path / file) for file in ("config.json", STATUS))
     config.pop("run", None)
-    train, dev = _metrics(path / "metrics.jsonl")
+    train, dev, is_cut = _metrics(path / "metrics.jsonl")
     folders = _inside(path)
     results, left = {}, 4 * _LARGEST
     for folder in sorted(_inside(path / EVALUATIONS)) if path / EVALUATIONS in folders else []:
@@ -147,7 +140,7 @@ def read(path: Path, name: str = "") -> Record:
     return Record(
         path, name or path.resolve().name, config, _json(path / "run.json"),
         _json(path / "executed.json"), status, _state(path, status), train, dev,
-        results, [text for text in map(_text, reports) if text],
+        is_cut, results, [text for text in map(_text, reports) if text],
     )  # fmt: skip
 
 
@@ -208,16 +201,19 @@ def _json(path: Path, most: int = _LARGEST) -> Dict[str, Any]:
     return {}
 
 
-def _metrics(path: Path) -> Tuple[Columns, Columns]:
-    """Return training columns and dev columns; a kill may leave an unreadable line at the end."""
+def _metrics(path: Path) -> Tuple[Columns, Columns, bool]:
+    """Return training and dev columns, and whether lines are left; the last may be unreadable."""
     records: Dict[str, List[Dict[str, Any]]] = {"train": [], "dev": []}
+    is_cut = False
     with contextlib.suppress(OSError):
-        for line in itertools.islice(regular.lines(path, _LARGEST_LOG), _MOST_LINES):
+        lines = iter(regular.lines(path, _LARGEST_LOG))
+        for line in itertools.islice(lines, _MOST_LINES):
             with contextlib.suppress(ValueError):
                 record = json_files.decode(line)
                 if 0 <= number(record.get("step")) < _MOST_STEPS:
                     records["dev" if record.get("kind") == "dev" else "train"].append(record)
-    return _columns(records["train"]), _columns(records["dev"])
+        is_cut = path.lstat().st_size > _LARGEST_LOG or next(lines, None) is not None
+    return _columns(records["train"]), _columns(records["dev"]), is_cut
 
 
 def _columns(records: List[Dict[str, Any]]) -> Columns:
