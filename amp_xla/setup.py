@@ -28,7 +28,7 @@ _ADVICE = (
 
 
 def configure(**overrides: Any) -> Precision:
-    """Apply settings as ``configuring.configure`` does, but not ``auto``; print them if changed."""
+    """Apply settings by ``configuring.configure``; print them if changed. Refuse ``xla="auto"``."""
     global _printed
     if Settings.from_environment(configuring._original_environment, **overrides).xla == AUTO:
         raise SettingsError(

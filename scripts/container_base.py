@@ -1,6 +1,6 @@
 """Refuse an unsupported base image. This is the first step of an image's build.
 
-The syntax of this file is valid on any Python 3. There are lock files for the supported Pythons.
+This file runs on any Python 3, so that it can refuse one. Supported Pythons have a lock file.
 """
 
 import sys

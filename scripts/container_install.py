@@ -75,7 +75,7 @@ def install(python: str, request: str, root: Path, dry_run: bool = False) -> Non
     new = pip_check(python) - complaints
     replaced = too_old(new, pins, missing)
     if replaced:
-        print(f"replaced, too old for the new packages: {_names(replaced)}", flush=True)
+        print(f"to upgrade, because the new packages need it: {_names(replaced)}", flush=True)
         _pip_install(python, replaced)
         new = pip_check(python) - complaints
     compare(base, distributions(python), replaced)

@@ -40,7 +40,7 @@ what happens without the flag. In a checkout each command also has `--runtime` a
 
 
 class Flag(NamedTuple):
-    """A flag with its group's heading, its text, and the default in one configuration."""
+    """A flag: its group's heading, its help text, and its default in one recipe or command."""
 
     heading: str
     field: Field
@@ -147,7 +147,7 @@ def _recipes() -> Iterator[str]:
 
 
 def _commands() -> Iterator[str]:
-    yield "## Commands\n\nValues in capitals may come first, without their flags.\n"
+    yield "## Commands\n\nIn headings `RUN FILE` is short for `--run RUN --file FILE`, and so on.\n"
     for name, command in COMMANDS.items():
         config: Optional[Any] = getattr(importlib.import_module(command.module), "Config", None)
         if config is None:

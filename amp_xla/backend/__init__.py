@@ -203,9 +203,9 @@ def initialize(variables: Sequence[Any]) -> None:
 def set_graph_rewrite(half_dtype: Optional[str]) -> None:
     """Turn the auto-mixed-precision pass on or off for sessions created from now on.
 
-    ``half_dtype`` None turns it off. Keras' sessions read the options of TensorFlow's context. A
-    wrapper adds them to other sessions, whose own options win. For float16, a global flag of
-    TensorFlow is set, too, so that Keras refuses a half-precision policy.
+    ``half_dtype`` None turns it off. Keras' sessions get the pass from the options of TensorFlow's
+    context. Other sessions get it from a wrapper, unless their own options turn it on or off. For
+    float16, a global flag of TensorFlow is set, too, so that Keras refuses a half-precision policy.
     """
     from tensorflow.python.training.experimental import mixed_precision_global_state as state
 
@@ -286,7 +286,7 @@ def gpus() -> List[str]:
 def compute_capability() -> Optional[Tuple[int, int]]:
     """Return the lowest compute capability of the GPUs that CUDA shows; None if unknown.
 
-    On 1.15, where UUIDs name the GPUs to show, it is the lowest of all.
+    On 1.15, if CUDA_VISIBLE_DEVICES has UUIDs, return the lowest of all GPUs of this machine.
     """
     config = tensorflow().config.experimental
     if kind() == "tf2":

@@ -106,7 +106,7 @@ def resolve(**overrides: Any) -> Precision:
 
 
 def choose_xla(choice: auto.Choice) -> Precision:
-    """Turn XLA on or off, as ``auto`` chose, before Keras' session is made; off once it failed."""
+    """Set XLA before Keras has a session: on if ``choice.on`` and XLA never failed, else off."""
     global _current
     settings = dataclasses.replace(current().settings, xla="on" if choice.on else "off")
     if _xla_failed:

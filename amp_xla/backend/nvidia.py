@@ -56,7 +56,7 @@ class Driver(NamedTuple):
         return bool(self.gpus or self.trace) and not self.hidden
 
     def describe(self) -> str:
-        """Return one clause: number of GPUs and the first one; else what shows a driver, if any."""
+        """Return e.g. ``2 x A100 (8.0, driver 535.1)``; without GPUs, ``trace`` and ``problem``."""
         if self.gpus:
             return f"{len(self.gpus)} x {self.gpus[0].describe()}"
         problem = f", nvidia-smi reports: {self.problem}" if self.problem else ""
@@ -88,7 +88,7 @@ def hidden(environ: Mapping[str, str]) -> str:
 
 
 def visible(gpus: Sequence[Gpu], environ: Mapping[str, str]) -> Sequence[Gpu]:
-    """Return those of nvidia-smi's ``gpus`` that CUDA shows; none if they are given by UUID."""
+    """Return those of ``gpus`` that CUDA shows; none if CUDA_VISIBLE_DEVICES has UUIDs."""
     names = environ.get("CUDA_VISIBLE_DEVICES")
     if names is None:
         return gpus
@@ -142,7 +142,7 @@ def version(text: str) -> Version:
 
 
 def run(command: List[str], env: Optional[Mapping[str, str]] = None) -> Tuple[int, str]:
-    """Run a command; return exit code and output; 127 and the error if it cannot start or end."""
+    """Run a command; return exit code and output; or 127 and why it did not start or timed out."""
     try:
         done = subprocess.run(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,

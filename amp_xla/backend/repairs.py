@@ -37,9 +37,9 @@ def _seed_each_variable(source: Any) -> None:
 def _keep_graph_layers() -> None:
     """Keep new layers in graph mode, also while a SavedModel is written.
 
-    Writing traces a function, which tf-keras mistakes for eager execution. If bert4keras' attention
-    creates a Dropout layer at that time, tf-keras changes the base class of all Dropout layers, and
-    later calls of them fail.
+    While it is written, functions are traced, and tf-keras then believes that execution is eager.
+    If bert4keras' attention creates a Dropout layer at that time, tf-keras changes the base class
+    of all Dropout layers, and later calls of them fail.
     """
     from tf_keras.src.utils import version_utils
 
@@ -47,9 +47,9 @@ def _keep_graph_layers() -> None:
 
 
 def _write_outputs_once(*backends: Any) -> None:
-    """Make recurrent layers trainable that return only their last output.
+    """Repair the training of recurrent layers that return only their last output.
 
-    For these, tf-keras writes the outputs of all steps to one index, which is an error in
+    For such layers, tf-keras writes the outputs of all steps to one index, which is an error in
     TensorFlow 1's control flow. The repair gives each output an index.
     """
     original = backends[0].rnn

@@ -72,7 +72,7 @@ def digest(arrays: Any) -> str:
 
 
 class Sequences:
-    """Batches of a ``keras.utils.Sequence``; a resumed run rereads only batch 0 and the newest one.
+    """Batches of a ``keras.utils.Sequence``; a resume rereads only batch 0 and the last batch read.
 
     Args:
       sequence: the data. Its ``on_epoch_end`` is called after each pass, and again on resume.
@@ -140,7 +140,7 @@ class Generator:
 
     Attributes:
       first: position of the generator's first batch.
-      read: position after the last batch that was yielded, also before a resume.
+      read: position after the last batch yielded; a resumed run begins with the checkpoint's value.
     """
 
     def __init__(self, generator: Any, steps: int, read: int = 0, first: int = 0) -> None:
@@ -181,7 +181,7 @@ class Generator:
         return self._hash
 
     def starts_over(self) -> bool:
-        """Return whether this is an unread bert4keras ``forfit()`` with one pass per epoch."""
+        """Return whether this is bert4keras' ``forfit()``, not begun, with one pass per epoch."""
         known = backend.bert4keras("snippets").DataGenerator
         frame, code = self._generator.gi_frame, self._generator.gi_code
         if frame is None or code is not known.forfit.__code__:
@@ -361,7 +361,7 @@ class Feed:
         return batch
 
     def read_ahead(self) -> None:
-        """Start reading the next batch, except after an epoch's last one: callbacks run first then.
+        """Start reading the next batch; do nothing at an epoch's end, where callbacks come first.
 
         A second call in the same step, which ``train_on_batch`` in a callback causes, does nothing.
         """

@@ -90,7 +90,7 @@ def _flat(value: Any, name: str = "") -> Iterator[Tuple[str, Any]]:
 
 
 def check_names(checkpoint: Optional[Any], model: Any) -> None:
-    """Raise CheckpointError if weights' names differ from the checkpoint's, but only in numbers."""
+    """Raise CheckpointError if weights have the checkpoint's names, but with other numbers."""
     stored = {} if checkpoint is None else checkpoint.tensors()
     if checkpoint is None or not renumbered(stored, model):
         return
@@ -203,14 +203,14 @@ def known_monitor(
 def choose_monitor(
     loop: Any, name: Optional[str], values: Mapping[str, float], missing: Optional[str]
 ) -> Optional[str]:
-    """Let ``loop`` monitor the first value if this epoch lacks its monitor and ``name`` is None.
+    """If ``name`` is None and this epoch lacks ``loop``'s monitor, monitor the first of ``values``.
 
     Args:
       values: validation values of this epoch.
       missing: what this function returned for the epoch before; None for the first epoch.
 
     Returns:
-      An error message if no epoch so far had a value ``name``; otherwise an empty text or None.
+      An error message if no epoch so far had the user's monitor ``name``; else "" or None.
     """
     if loop.options.monitor in values:
         return ""

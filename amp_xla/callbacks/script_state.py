@@ -59,7 +59,7 @@ class ScriptState:
     def silence(self) -> contextlib.ExitStack:
         """Call no callbacks for batches until the returned stack is closed.
 
-        A resumed fit passes these batches without training, because they were trained before.
+        In its first epoch, a resumed fit skips the batches that were trained before the checkpoint.
         """
         silence = contextlib.ExitStack()
         for callback in self._callbacks:
@@ -93,8 +93,8 @@ class ScriptState:
     def restore(self, last: bool = True) -> None:
         """Restore the checkpoint's values; reset all other values to those at the start of ``fit``.
 
-        A list that data and a callback share stays one object. If the script had assigned a new
-        object, the old one keeps its content, because it may be a view of the data.
+        A list that data and a callback share stays one object. Where the script had assigned a new
+        object, so does this method: it does not fill the old one, which may be a view of the data.
 
         Args:
           last: True = this is the last call, so print what cannot be restored.

@@ -178,7 +178,7 @@ def _is_holder(value: Any, depth: int = 3) -> bool:
 
 
 def _is_keras(thing: Any, name: str) -> bool:
-    """Return whether an attribute is Keras' own; a script's callback may have a ``history``."""
+    """Return whether an attribute is Keras' own; ``history`` in a script's own class is not."""
     if not isinstance(thing, (keras.callbacks.Callback, keras.models.Model)):
         return False
     return name in _KERAS and not (name == "history" and _is_scripts(type(thing).__module__))

@@ -225,8 +225,8 @@ class FitStep:
     def _make_callable(self, feeds: List[Any], symbols: Any, values: Any, session: Any) -> None:
         """Replace Keras' callable by one that is traced as long as there are ``run_options``.
 
-        Keras would build a second callable for untraced steps, and XLA would compile both. And
-        ``session.run`` refuses arrays that Keras accepts, such as labels with one dimension less.
+        Keras would build a second callable for untraced steps, and XLA would compile both.
+        ``session.run`` would refuse arrays that Keras accepts, e.g. labels with a dimension less.
         """
         function = self.function
         fed = [*feeds, *sorted(function.feed_dict or {})]

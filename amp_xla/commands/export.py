@@ -55,7 +55,7 @@ class Config:
     saved: SavedOptions = SavedOptions()
 
     def folder(self, parent: str, plain: bool = False) -> Path:
-        """Return ``--to``, else ``export-FORMAT[-DTYPE]`` (``plain``: ``export``) in ``parent``."""
+        """Return ``--to``; by default PARENT/export-FORMAT[-DTYPE]; if plain, PARENT/export."""
         if self.dtype == "int8" and self.format != "onnx":
             raise AmpXlaError(f"--dtype int8 excludes --format {self.format}; allowed: onnx")
         dtype = "" if self.dtype == "fp32" else f"-{self.dtype}"

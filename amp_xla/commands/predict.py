@@ -35,7 +35,7 @@ class SavedOptions:
     """path of the recipe's file, if you wrote it; none = the recipe of the run"""
 
     def load(self, run: str) -> Tuple[Checkpoint, Recipe]:
-        """Return checkpoint and recipe; raise AmpXlaError if one is missing or of another run."""
+        """Return checkpoint and recipe; raise AmpXlaError if one is missing or they do not fit."""
         saved = find(Path(run), self.checkpoint)
         if saved.of_script:
             raise AmpXlaError(f"{run}: {OF_A_SCRIPT}")

@@ -127,7 +127,7 @@ class Rank:
 
     @property
     def stopped_by(self) -> Optional[int]:
-        """The signal that stopped the rank, from its exit code (0 = SIGUSR1), or None."""
+        """The signal that stopped the rank, as its exit code shows (0 means SIGUSR1), or None."""
         numbers = (n for n, code in _STOPPED.items() if self.code in (code, 128 + n))
         return next(numbers, None)
 
@@ -212,7 +212,7 @@ class Launcher:
         return self._starting
 
     def wait(self) -> int:
-        """Wait for all ranks; return the code of a signal, first failure or lost rank, or 0."""
+        """Wait for all ranks; return 0, or the exit code for a signal, a failed or a lost rank."""
         try:
             while any(rank.code is None for rank in self.ranks):
                 if self._time_is_up():

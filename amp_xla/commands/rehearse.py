@@ -43,7 +43,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     from amp_xla.training.step import initialize_variables
 
     if fused.batch():
-        raise fused.unfit("a GPU", "a rehearsal, which needs none")
+        raise fused.unfit("a GPU", "a rehearsal, which runs on the CPU")
     initialize_variables()
     report = rehearsal.rehearse(model, batches, config.steps, on_step=lambda step: note(str(step)))
     config.subject.write("rehearse", "rehearsal.json", report)

@@ -57,7 +57,7 @@ def main(argv: List[str]) -> int:
 def _groups(runs: Sequence[Record]) -> Iterator[str]:
     """Yield a line for each group of finished runs that differ in their seed alone.
 
-    Of several runs with the same seed, only the first is used.
+    Of several runs with the same seed, only the first one in ``runs`` is used.
     """
     groups: Dict[str, Dict[str, Record]] = {}
     for run in runs:

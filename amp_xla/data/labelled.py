@@ -99,8 +99,8 @@ class Preparation(NamedTuple):
       micro_batch: rows of a micro-batch, and so the maximum number of windows of a text.
       windows: (rows of a batch, rows of a group of windows), the sizes with which a resumed run
         began; None = a new run.
-      few_lengths: function that gets the batches in few lengths, and returns whether XLA is on and
-        needs them. If it returns False, or is None, batches have up to ``options.shapes`` lengths.
+      few_lengths: function that gets batches in at most ``auto.LENGTHS`` lengths, and returns True
+        if XLA needs so few. If not, or if it is None, up to ``options.shapes`` lengths are used.
     """
 
     vocabulary: VocabularyOptions
@@ -156,8 +156,8 @@ class Preparation(NamedTuple):
         group = self.windows[1] if self.windows else 0
         if group > limit:
             raise SettingsError(
-                f"--batch-size {limit}: since its start this run keeps windows in groups "
-                f"of {group} rows; allowed: {group} or more"
+                f"--batch-size {limit}: since its start this run puts texts with all their windows "
+                f"in groups of {group} rows; allowed: {group} or more"
             )
         for part, data in zip(encoded, parts):
             counts = np.zeros(1, np.int64) if part.windows is None else part.windows.counts

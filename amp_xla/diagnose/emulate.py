@@ -4,7 +4,7 @@ Tensor cores read half precision, multiply exactly, add in float32 and write hal
 half node, made by AMP's pass or by a Keras policy, becomes a float32 node whose result is rounded
 to half and stored in float32. A cast to half becomes a rounding, and a cast to float32 an identity.
 Element-wise half kernels on GPUs also compute in float32 and round once. Two things are not
-modelled: the order of additions, and reductions inside a kernel in half precision.
+modelled: the order of additions, and kernels that sum in half precision.
 """
 
 from __future__ import annotations

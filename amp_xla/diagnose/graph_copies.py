@@ -28,7 +28,7 @@ class ValueRange:
     """The range of a tensor's values, over all times that it was computed.
 
     ``low`` and ``high`` are the smallest and largest finite element, 0 if there are none. The other
-    fields count elements; ``vanishing`` counts elements that only float16 makes zero.
+    fields count elements; ``vanishing`` counts non-zero elements that float16 rounds to zero.
     """
 
     low: float = 0.0
@@ -203,7 +203,7 @@ class PairedReplay(GraphCopies):
                 )
 
     def train(self, copy: str, batch: Sequence[Any], step: int) -> Tuple[float, bool]:
-        """Run a training step; return the loss, and whether it and checked gradients are finite."""
+        """Run a step; return the loss, and whether loss and gradients (if tested) are finite."""
         training, names = self.training, [f"{copy}/{self.training.loss}:0"]
         names += [f"{copy}/{training.finite}:0"] if training.finite else []
         names += [f"{copy}/{name}" for name in training.train]

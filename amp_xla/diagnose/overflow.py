@@ -11,8 +11,8 @@ a gradient, and the node's result must be good in float32. A node turns good ten
   number beyond float16;
 - its result is NaN, and no input is.
 
-Neither an infinite mask nor the logarithm of zero that a loss discards is a cause: the softmax of
--inf is right. A multiplication of infinity by zero is a cause.
+A mask of -inf is no cause, because its softmax is 0, as it should be. A logarithm of zero that the
+loss discards is no cause either. A multiplication of infinity by zero is a cause.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ def write(
     """Write the card of an exported checkpoint, with its scores from the run folder.
 
     ``task`` and ``labels`` are as in ``Exportable``. ``use``: lines that explain how to load the
-    folder, whose name in them is ``FOLDER``. The first line shows which library loads it.
+    folder, which they call ``FOLDER``. The card names the library that the first line uses.
     """
     run = record.read(saved.run)
     scores = list(_scores(run, saved))

@@ -109,7 +109,7 @@ def random_tokens(
 
 
 def compare(expected: np.ndarray, answers: np.ndarray, dtype: str) -> float:
-    """Return the largest difference of the export's outputs from the run's, relative above 1.
+    """Return the largest ``abs(answers - expected) / max(1, abs(expected))`` of all outputs.
 
     Raises:
       AmpXlaError: they differ by more than ``TOLERANCE``.
@@ -129,7 +129,7 @@ def compare(expected: np.ndarray, answers: np.ndarray, dtype: str) -> float:
 
 
 def comparable(outputs: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Return a model's outputs as one array; lone logits or scores become probabilities."""
+    """Return a model's outputs as one array; if it has only logits or scores, as probabilities."""
     if "probabilities" in outputs:
         return outputs["probabilities"]
     if len(outputs) > 1:

@@ -145,7 +145,7 @@ def exportable(
     """Return a script's model, with its weights loaded.
 
     Args:
-      batch: batch of the script, as for ``fit``; None, or ``bert`` = draw token ids.
+      batch: the script's batch, as for ``fit``; if None, or if ``bert``, token ids are drawn.
       built: what ``recorded`` collected.
       bert: whether the format stores only the encoder, and describes other layers by a formula.
 

@@ -76,7 +76,7 @@ def verify(counts: ExecutedGraph, precision: str, half_dtype: Any, why: str, xla
       why: the reason for ``half_dtype``, as a clause.
 
     Raises:
-      NothingConvertedError: amp is set and ``half_dtype`` exists, but at most casts ran in it.
+      NothingConvertedError: amp is set and ``half_dtype`` exists, but no node except casts uses it.
       UnsupportedError: half precision or XLA ran although it is off, or XLA is on and no cluster
         was made.
     """

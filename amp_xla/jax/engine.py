@@ -126,7 +126,7 @@ def restored(checkpoint: Checkpoint, like: Any, prefix: str = "") -> Any:
     ``like`` is a ``State``, or the part of it at the path ``prefix``, such as ``.model``.
 
     Raises:
-      CheckpointError: an array is missing, unknown (if no prefix), or of another dtype or shape.
+      CheckpointError: an array is missing, extra (if no prefix), or of another dtype or shape.
     """
     named = {prefix + name: leaf for name, leaf in _leaves(like)}
     shapes = {name: shape_of(leaf) for name, leaf in named.items()}

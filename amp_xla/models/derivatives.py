@@ -91,8 +91,7 @@ def add_rows(x: Any, rows: Any) -> Any:
     """Build x + rows, floats [B, L, D] and [L, D]; ``rows``' gradient is summed in two stages.
 
     If XLA sums over an axis of 32 or more elements, it makes that axis the fastest in memory. With
-    one sum over the batch, it would transpose the residual stream before and after each matrix
-    product.
+    one sum over the batch, it would transpose the residual stream around each matrix product.
     """
 
     def value(x: Any, rows: Any) -> Tuple[Any, Callable[[Any], Tuple[Any, Any]]]:
@@ -223,7 +222,9 @@ def _layers() -> Sequence[Any]:
             kind, batch = kwargs.get("p_bias"), fused.batch()
             special = self.normalization != "softmax" or self.return_attention_scores
             if batch and (special or kind or kwargs.get("a_bias")):
-                raise fused.unfit("no mask but padding at the end of rows", f"more in {self.name}")
+                raise fused.unfit(
+                    "BERT's attention with padding as its only mask", f"another kind in {self.name}"
+                )
             if special or kind not in (None, "rotary", "typical_relative"):
                 return super().pay_attention_to(inputs, mask, **kwargs)
             query, key, value, *rest = inputs
@@ -285,8 +286,7 @@ def _bias(mask: Optional[Any], bias: Optional[Any]) -> Optional[Any]:
 def mask_bias(allowed: Any) -> Any:
     """Return an attention bias: 0 where ``allowed`` is True, else bert4keras' ``-infinity()``.
 
-    bert4keras 0.11.5 and later have no ``infinity()``: for them, the bias is -1e4, which float16
-    can hold.
+    bert4keras from 0.11.5 on has no ``infinity()``: the bias is then -1e4, which float16 can hold.
     """
     infinity = getattr(backend.bert4keras(), "infinity", lambda: 1e4)
     return (tf.cast(allowed, tf.float32) - 1.0) * infinity()

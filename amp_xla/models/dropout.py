@@ -3,8 +3,8 @@
 Keras' dropout keeps its state inside stateful kernels, which die with the process, so a resumed
 run cannot repeat the masks of the run it continues. Here ``keras.layers.Dropout`` draws from
 TensorFlow's stateless generator, and the number of the step is fed to the graph. If XLA compiles
-the graph, masks are an integer hash instead. It costs so little that XLA computes it again in the
-backward pass. The generator's numbers would be written to memory and read twice.
+the graph, an integer hash replaces the generator. XLA would write the generator's numbers to memory
+and read them twice. The hash is so cheap that XLA computes it again in the backward pass instead.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _set_learning_phase(value: int) -> None:
 def inference() -> Iterator[None]:
     """Call layers in inference mode within the block, and in the previous mode after it.
 
-    A conditional in the graph would keep XLA from fusing; this mode adds none.
+    The learning phase becomes 0, so the graph gets no conditionals, which hinder XLA's fusion.
     """
     global _training
     before, _training = _training, False

@@ -52,7 +52,7 @@ def transformer(
 
     Args:
       bert: folder of pretrained weights; None = an untrained model.
-      config: content of a ``bert_config.json``; with ``bert``, only dropout and vocab_size count.
+      config: a ``bert_config.json``; with ``bert``, only dropout is used, and vocab_size checked.
       length: maximum number of tokens per sequence.
       weights: False = read only the configuration from ``bert``.
       extend: function from bert4keras' model class to a subclass, which is built instead.
@@ -79,7 +79,7 @@ def transformer(
 
 
 def pooler_activation(config: Mapping[str, Any]) -> str:
-    """Return the activation of BERT's pooler, or of the layer that other families have instead."""
+    """Return the activation of the pooler, or of the dense layer of a classifier without pooler."""
     family = config["model_type"]
     if family not in OWN_HEAD:
         return "tanh"
@@ -106,8 +106,8 @@ def with_rates(pretrained: Mapping[str, Any], config: Mapping[str, Any]) -> Dict
 def build(config: Mapping[str, Any], extend: Extend = lambda base: base, **arguments: Any) -> Any:
     """Build bert4keras' transformer from a ``bert_config.json``, with initial weights.
 
-    It has hand-written derivatives. ``extend`` is as for ``transformer``, ``arguments`` as for
-    ``build_transformer_model``.
+    GELU, layer norm and attention get hand-written derivatives. ``extend`` is as for
+    ``transformer``, ``arguments`` as for ``build_transformer_model``.
     """
     models = backend.bert4keras("models")
     base = getattr(models, CLASSES[config["model_type"]])

@@ -1,10 +1,9 @@
 """Defaults of a classifier that starts from pretrained weights (``--bert``).
 
-The number of updates matters, not the hidden size: after 15 updates a good BERT has learned
-nothing, so small data sets need up to 20 epochs (Mosbach et al., "On the Stability of
-Fine-tuning BERT", arXiv 2006.04884). Weights of a short pretraining run, such as minutes on a
-laptop, have learned little: they get the defaults of training from scratch
-(docs/results/pretraining.md).
+The number of epochs depends on the number of texts: after 15 updates a good BERT has learned
+nothing, so small data sets get up to 20 epochs (Mosbach et al., "On the Stability of Fine-tuning
+BERT", arXiv 2006.04884). Weights of a short pretraining run, such as minutes on a laptop, have
+learned little. They get the defaults of training from scratch (docs/results/pretraining.md).
 """
 
 from __future__ import annotations

@@ -71,10 +71,10 @@ def batch() -> Optional[Batch]:
 
 
 def attention(query: Any, key: Any, value: Any, mask: Any, batch: Batch) -> Any:
-    """Build softmax(query key^T) value per head in float16; return shape and dtype of ``value``.
+    """Build softmax(query key^T) value per head in float16; cast it to the dtype of ``value``.
 
     Args:
-      query, key, value: floats [B, L, heads, D]; ``query`` is already divided by sqrt(D).
+      query, key, value, result: floats [B, L, heads, D]; ``query`` is already divided by sqrt(D).
       mask: bool [B, L], False for padding at the end of a row; the first token is always True.
       batch: B and L; this function sets its ``heads`` and ``size``.
     """
@@ -159,7 +159,7 @@ def verify(precision: Precision, plain: Callable[..., Any]) -> None:
         worst = max(_errors(installed, plain))
     except tf.errors.OpError as error:
         reason = str(error).strip().splitlines()[0]
-        raise unfit("cuDNN 8.9.4 or later that computes it on this GPU", reason) from error
+        raise unfit("cuDNN 8.9.4 or later that computes attention on this GPU", reason) from error
     if worst > TOLERANCE:
         allowed = f"a cuDNN that differs from plain attention by at most {TOLERANCE:.0%}"
         raise unfit(allowed, f"{worst:.1%} of the largest number")

@@ -28,7 +28,7 @@ class LanguageModel:
         64 rows, for tensor cores. The default ``initializer_range`` is BERT's 0.02, and larger in
         models narrower than BERT-base, which need larger weights for the same variance.
       objective: ``mlm``, ``lm`` or ``unilm``; it decides which positions attend to which.
-      bert: folder of BERT weights to start from; its sizes replace ``config``'s, not vocab_size.
+      bert: folder of BERT weights; its values replace ``config``'s except dropout and vocab_size.
       weights: False = read only the configuration from ``bert``.
       any_length: build the graph for sequences of any length; False = of ``length`` only.
 

@@ -8,12 +8,12 @@ from amp_xla.backend import tf
 
 
 def cross_entropy(labels: Any, logits: Any, smoothing: float = 0.0) -> Any:
-    """Build the cross-entropy of each sample, float32 [B] or [B, S], as ``labels``.
+    """Build the cross-entropy of each sample, float32 [B], or [B, S] for packed rows.
 
-    ``labels`` are int, ``logits`` float [..., classes]. If a sample can have several labels, they
-    are 0 or 1 for each class, [..., classes], and the loss is ``several_labels``, not smoothed.
-    ``smoothing`` is the share of a label's weight that is spread over all classes (Szegedy et al.,
-    arXiv:1512.00567, section 7).
+    ``labels`` are int of the same shape, ``logits`` float [..., classes]. If a sample can have
+    several labels, ``labels`` are 0 or 1 for each class, [..., classes]. Then the loss is
+    ``several_labels``, and ``smoothing`` is ignored. Otherwise ``smoothing`` is the share of a
+    label's weight that is spread over all classes (Szegedy et al., arXiv:1512.00567, section 7).
     """
     labels, logits = tf.convert_to_tensor(labels), tf.cast(logits, tf.float32)
     if several(labels, logits):
@@ -48,7 +48,7 @@ def several_labels(right: Any, logits: Any) -> Any:
 
 
 def squared(labels: Any, logits: Any) -> Any:
-    """Build (logit - label)^2, float32 [B] or [B, S], as ``labels``; logits: float [..., 1]."""
+    """Build (logit - label)^2 in float32; result and labels: [B] or [B, S], logits: [..., 1]."""
     # AMP converts neither this operation nor those that use its result.
     logits = tf.ensure_shape(tf.cast(logits, tf.float32), logits.shape)
     return tf.square(logits[..., 0] - labels)

@@ -34,10 +34,10 @@ def pooled(encoder_model: Any, slots: int, first: bool = False) -> Any:
 
 
 def _shares(numbers: Any, most: Any, dtype: Any) -> Any:
-    """Return weights to average over the places that hold the same number, [R, most, L].
+    """Return weights, [R, most, L], for means over the places of a row that hold equal numbers.
 
-    ``numbers`` are int [R, L]. For each n below ``most``, the places of a row that hold n get equal
-    weights of sum 1, the others 0. If no place holds n, all are 0: 0 / 0 would not be finite.
+    ``numbers`` are int [R, L]. For each n below ``most``, the k places of a row that hold n get the
+    weight 1 / k, the others 0. If no place holds n, all weights are 0, because 0 / 0 is not finite.
     """
     member = tf.equal(tf.cast(numbers, tf.int32)[:, None, :], tf.range(most)[None, :, None])
     share = tf.cast(member, dtype)
@@ -47,9 +47,9 @@ def _shares(numbers: Any, most: Any, dtype: Any) -> Any:
 def over_windows(model: Any) -> Any:
     """Build a Keras model that averages the outputs of ``model`` over the windows of each text.
 
-    The mean is in the place of the text's first window; the places of its other windows are 0. The
-    last input is new: the array ``windows`` of ``WindowBatches``, int [groups, P]. The output is
-    float32 [R, C], or [R, S, C] for packed rows.
+    The output of a text's first window becomes the mean; outputs of its other windows become 0.
+    Inputs: those of ``model``, then the array ``windows`` of ``WindowBatches``, int [groups, P].
+    Output: float32 [R, C], or [R, S, C] for packed rows.
     """
 
     def means(pair: Any, mask: Any = None) -> Any:

@@ -65,10 +65,10 @@ def start_horovod(place: World) -> Any:
 
 
 def _check_name(place: World, environ: Mapping[str, str]) -> None:
-    """Raise AmpXlaError if there are other hosts and this one's name has a loopback or no address.
+    """Raise AmpXlaError if there are other hosts, and they cannot reach this host by its name.
 
-    Gloo listens on the address of the host's name, so other hosts would wait for minutes. Debian's
-    installer gives the name such an address, 127.0.1.1, in /etc/hosts.
+    The name then has no address or a loopback address: Debian's installer sets 127.0.1.1 in
+    /etc/hosts. Gloo listens on the name's address, so other hosts would wait for minutes.
     """
     several = int(environ.get("HOROVOD_CROSS_SIZE") or 1) > 1
     if not several or environ.get("HOROVOD_GLOO_RENDEZVOUS_ADDR", "127.").startswith("127."):

@@ -1,4 +1,4 @@
-"""Handles dtypes, arrays and trees of NumPy, JAX and TensorFlow; imports neither of the last two.
+"""Dtypes, arrays and trees of NumPy, JAX and TensorFlow; imports neither JAX nor TensorFlow.
 
 JAX and TensorFlow are taken from ``sys.modules``, if other code has imported them.
 """

@@ -24,11 +24,11 @@ HARMLESS = (
 def forwarded(build: Callable[[], List[Any]]) -> List[Any]:
     """Call ``build``; return the operations to run, changed so that they can form one cluster.
 
-    They are the results of ``build``, and assignments for which these no longer wait. Change them
-    only if XLA compiles a v1 graph and no ``tf.distribute`` strategy is in scope. A read after an
-    assignment is replaced by the assigned value. Constants and other reads no longer wait for
-    assignments. Several reads of one variable become one. Nothing is changed if a variable is
-    assigned more than once, or a read after its assignment is of rows or in a nested conditional.
+    Change them only if XLA compiles a v1 graph and no ``tf.distribute`` strategy is in scope. A
+    read after an assignment is replaced by the assigned value. Constants and other reads no longer
+    wait for assignments, so the assignments are added to the results of ``build``. Several reads of
+    one variable become one. Change nothing if a variable is assigned more than once, or if a read
+    after an assignment reads single rows or is in a nested conditional.
     """
     if not (in_v1_graph() and configuring.compiles()) or tf.distribute.has_strategy():
         return build()

@@ -99,7 +99,7 @@ class Inner:
                 build(list(variables))
 
     def clip(self, pairs: Pairs) -> Pairs:
-        """Clip unscaled gradients by the optimizer's own limits; the result is not cast yet."""
+        """Clip unscaled gradients by the optimizer's own limits; keep the gradients' dtypes."""
         clip = getattr(type(self.optimizer), self.clipping, None)  # ``apply`` hides the instance's
         if clip is not None:
             return list(clip(self.optimizer, pairs))

@@ -278,7 +278,7 @@ def whole_number(name: str, value: Any, least: int, unit: str) -> int:
 def check_scale(
     name: str, value: Any, low: float = SMALLEST_SCALE, high: float = LARGEST_SCALE
 ) -> None:
-    """Raise ValueError for arrays, and for numbers outside [low, high] that are not tensors."""
+    """Raise ValueError for arrays and for numbers outside [low, high]; accept scalar tensors."""
     if getattr(value, "ndim", 0):
         raise ValueError(f"{name} is {value}; allowed: one number")
     if isinstance(value, (int, float, np.generic)) and not low <= float(value) <= high:

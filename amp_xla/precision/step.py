@@ -41,11 +41,11 @@ class Step:
       tests: boolean scalars, results of tests that ``finite`` does not include yet.
       finite: boolean scalar, whether all gradients are finite; None before the first group is
         applied.
-      variables: variables applied so far.
+      variables: variables of the groups applied so far.
       norm: function that builds the global norm of the last group applied.
-      applied: operations of the groups applied so far, in order; empty eagerly.
-      shared: optimizer -> pairs (variable, value before the first group), for variables that each
-        of the optimizer's ``apply_gradients`` calls advances, such as ``iterations``.
+      applied: operations of the groups applied so far, in order; empty in eager code.
+      shared: optimizer -> pairs (variable, value before the step). The variables are those that
+        every ``apply_gradients`` of the optimizer advances, such as ``iterations``.
     """
 
     scale: Any
@@ -178,9 +178,9 @@ class Steps:
     ) -> Any:
         """Apply the gradients of one group of variables if the step is finite.
 
-        The first call in a step decides for all groups: it checks all gradients unscaled so far. If
-        a later group is applied with gradients that were not checked then and are not finite, this
-        group and those after it are skipped.
+        The first call in a step decides for all groups: it checks all gradients unscaled so far. A
+        later call checks only those of its gradients that no earlier call has checked. If one of
+        them is not finite, the later call's group and all groups after it are skipped.
 
         Args:
           step: the step under construction; this call sets its ``finite``, ``norm``, ``applied``.

@@ -54,8 +54,8 @@ def all_finite(tree: Any) -> Any:
 def nan_gradient_if_not_finite(loss: Any) -> Any:
     """Return the loss as a tensor, with a gradient of NaN where the loss is not finite.
 
-    The loss may overflow although all gradients are finite; then the step must be skipped, too, on
-    all ranks. A finite loss is multiplied by 1.
+    The loss may overflow although all gradients are finite; then all ranks must skip the step, too.
+    So the loss is multiplied by a constant: 1 where it is finite, else NaN.
     """
     loss = tf.convert_to_tensor(loss)
     if not arrays.is_float(loss):
@@ -74,7 +74,7 @@ def as_tensor(gradient: Any) -> Any:
 
 
 def variable_of(tensor: Any) -> Any:
-    """Return the variable's operation for a handle or reference, also one in a branch or loop."""
+    """Return the operation of the variable of a handle or reference, also in a branch or loop."""
     while tensor.op.type.endswith(("Switch", "Enter")) or (  # RefSwitch, too
         tensor.op.type == "Identity" and tensor.dtype == tf.resource
     ):

@@ -21,7 +21,7 @@ _OTHER_KINDS = (errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.ENO
 class NotAFile(OSError):
     """A path is not a regular file (but a link, a folder, a pipe), or the file is too large.
 
-    After another ``OSError``, such as EACCES or EIO, the file's content may be right.
+    Any other ``OSError``, such as EACCES or EIO, does not show that the file is damaged.
     """
 
 

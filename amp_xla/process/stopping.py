@@ -33,7 +33,7 @@ class Stopped(KeyboardInterrupt):
 
 
 class Interrupted(SystemExit, KeyboardInterrupt):
-    """SIGINT stopped a script. It is a KeyboardInterrupt; if not caught, it sets the exit code."""
+    """A KeyboardInterrupt after SIGINT in a script; if it is not caught, it sets the exit code."""
 
 
 def interactive() -> bool:
@@ -163,7 +163,7 @@ class SignalWatch:
 
 
 def _forget_in_child() -> None:
-    """Restore the usual handlers in a forked process, as a pool ends its workers by SIGTERM."""
+    """Restore the usual handlers in a forked process, so that a pool can end it with SIGTERM."""
     for number in _NAMES:
         if isinstance(getattr(signal.getsignal(number), "__self__", None), SignalWatch):
             usual = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL

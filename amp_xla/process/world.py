@@ -91,7 +91,7 @@ def meet(place: World) -> None:
 
 
 def announce(place: World) -> None:
-    """Tell the launcher that this rank trains: from now on, all ranks agree on when to stop."""
+    """Tell the launcher that this rank trains. Once all do, it forwards a signal only to rank 0."""
     if place.size > 1 and _address():
         with contextlib.suppress(OSError, http.client.HTTPException):  # the launcher was killed
             _status("PUT", TRAINING, place.rank, b"yes")

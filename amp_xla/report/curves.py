@@ -182,7 +182,7 @@ def _path(x: np.ndarray, y: np.ndarray, steps: bool = False) -> str:
 
 
 def _dots(x: np.ndarray, y: np.ndarray) -> str:
-    """Return a path of zero-length lines, dots by their round ends; '' for more than 60."""
+    """Return a path of zero-length lines, drawn as dots; '' if there are more than 60 points."""
     if len(x) > 60:
         return ""
     return "".join(f"M{a:.1f} {b:.1f}h0" for a, b in zip(x * _SIZE, y * _SIZE))

@@ -71,7 +71,7 @@ def _winner(runs: List[Record]) -> Optional[Record]:
 
 
 def visible(value: Any) -> Any:
-    r"""Hide secrets, hosts and home folders in a text, escape controls (``\x1b``); – for None."""
+    """Hide secrets, hosts and home folders in a text; escape controls; return "–" for None."""
     if type(value) is not str:  # Markup, a subclass, is from our templates
         return "–" if value is None else value
     return printable(for_others(value), allowed="\n\t")
@@ -161,7 +161,7 @@ def _spec(
 ) -> Dict[str, Any]:
     """Return the arguments of ``figure`` for a value in training and on the dev set.
 
-    With several runs, only the dev curve is drawn if there is one; the loss has both curves.
+    With several runs, training curves are drawn only for the loss or if no run has a dev curve.
     """
     single, series = len(runs) == 1, []
     dev = f"dev_{name}" if any(f"dev_{name}" in run.dev for run in runs) else ""
@@ -181,7 +181,7 @@ def _spec(
 
 
 def _scale_spec(runs: List[Record]) -> Dict[str, Any]:
-    """Return the arguments of ``figure`` for the loss scale; log lines with skips have marks."""
+    """Return the arguments of ``figure`` for the loss scale, with marks for skipped steps."""
     series, marks = [], []
     for i, run in enumerate(runs):
         scale, steps = run.train.get("loss_scale", np.zeros(0)), run.train.get("step", np.zeros(0))

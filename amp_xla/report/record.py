@@ -202,7 +202,7 @@ def _json(path: Path, most: int = _LARGEST) -> Dict[str, Any]:
 
 
 def _metrics(path: Path) -> Tuple[Columns, Columns, bool]:
-    """Return training and dev columns, and whether lines are left; the last may be unreadable."""
+    """Return training columns, dev columns and ``is_cut``; skip lines that cannot be decoded."""
     records: Dict[str, List[Dict[str, Any]]] = {"train": [], "dev": []}
     is_cut = False
     with contextlib.suppress(OSError):

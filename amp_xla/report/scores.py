@@ -123,8 +123,8 @@ def auc(labels: np.ndarray, scores: np.ndarray) -> float:
 def best_threshold(labels: np.ndarray, scores: np.ndarray) -> Tuple[float, float]:
     """Return the threshold with the highest accuracy, and that accuracy.
 
-    Scores >= threshold are positive. The threshold is the middle between two scores, or 0.5 above
-    or below all scores. Labels are bool [N], scores finite floats [N].
+    Scores >= threshold are positive. The threshold is the middle between two scores, 0.5 above the
+    highest score, or 0.5 below the lowest. Labels are bool [N], scores finite floats [N].
     """
     order = np.argsort(-scores, kind="stable")
     ranked, hits = scores[order], labels[order]

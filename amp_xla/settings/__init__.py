@@ -120,7 +120,7 @@ class Precision:
     """Half precision and numeric constants of this process, decided once.
 
     Attributes:
-      settings: what the user chose: precision, XLA mode (for ``auto`` what it chose), device.
+      settings: what the user chose; XLA mode ``auto`` is replaced once it has chosen on or off.
       half: dtype of matrix products in mixed precision; None if everything is float32.
       machine_half: half precision that this machine can train in: ``float16``, ``bfloat16``, None.
       reason: clause that explains ``machine_half``.

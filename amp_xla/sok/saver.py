@@ -64,7 +64,7 @@ def _assign(variable: Any, function: Callable[..., Any], *inputs: Any) -> Any:
 def write_rows(folder: Path, name: str, tensors: Mapping[str, Any]) -> None:
     """Write tensors with this rank's rows to a file in ``folder``; wait until it is on disk.
 
-    A rank that finds the files of all ranks deletes those that another number of ranks wrote.
+    If the files of all ranks are there now, delete older files that another number of ranks wrote.
     """
     rank, size = ranks.place()
     path = folder / f"{name}-{rank}-of-{size}.safetensors"
@@ -89,8 +89,8 @@ def read_rows(folder: Path, name: str, tensor: str, rows: table.Rows) -> Any:
     if len(files) != 1:
         counts = ", ".join(map(str, sorted(files))) or "none"
         raise AmpXlaError(
-            f"{folder} needs files {name}-RANK-of-RANKS.safetensors with one value of RANKS; "
-            f"found: {counts}{'; delete the older files' * (len(files) > 1)}"
+            f"{folder} needs files {name}-RANK-of-RANKS.safetensors, all with the same RANKS; "
+            f"found RANKS: {counts}{'; delete the older files' * (len(files) > 1)}"
         )
     ((count, paths),) = files.items()
     missing = [f"{name}-{n}-of-{count}.safetensors" for n in range(count) if n not in paths]

@@ -138,8 +138,8 @@ def turn(request: Request, steps: int, timeout: float, folder: Path) -> List[Dic
 
     Args:
       timeout: maximum seconds.
-      folder: gets the run. It also gets the programs that XLA compiles in TensorFlow 2, which the
-        next round uses again.
+      folder: where the run is written. With TensorFlow 2, XLA also saves its compiled programs
+        there, and the next round loads them.
 
     Raises:
       ChildEnded: the run failed, or took longer than ``timeout``.

@@ -95,10 +95,10 @@ def render(outcomes: Sequence[Outcome]) -> str:
 def recommend(outcomes: Sequence[Outcome]) -> Tuple[Optional[Outcome], str]:
     """Return the outcome to train with, and a sentence that gives the reason.
 
-    The simplest outcomes are first. Those that are slower than the fastest by no more than the
-    spread of the rounds count as equally fast. The first of them is recommended, because it is the
-    simplest. None is returned if no outcome is finite, or if several are equally fast and the first
-    finite outcome is one of them.
+    ``outcomes`` are sorted, simplest first. An outcome ties with the fastest if it is slower by no
+    more than the spread of the rounds. Of the fastest and those that tie with it, the simplest is
+    recommended. None is returned if no outcome is finite, or if there is a tie that includes the
+    simplest finite outcome.
     """
     finite = [o for o in outcomes if o.status == "ok" and o.loss is not None]
     if not finite:

@@ -72,7 +72,7 @@ class Checkpoint:
         self.ranks: Dict[str, int] = self.state["ranks"]
 
     def config(self, kind: Type[T]) -> T:
-        """Return the run's configuration, of class ``kind``, as changed by ``pinned``.
+        """Return the run's configuration, of class ``kind``; ``bert`` is set as in ``pinned``.
 
         Raises:
           CheckpointError: a setting is unknown to ``kind`` or out of range, or the checkpoint has
@@ -116,7 +116,7 @@ class Checkpoint:
     def pinned(self, config: T) -> T:
         """Return ``config`` with ``bert``, if set, replaced by this checkpoint's folder.
 
-        It stays if the checkpoint has no architecture. Else the folder of ``--bert`` may be gone.
+        The folder of ``--bert`` may be gone. Without an ``architecture``, ``config`` is unchanged.
         """
         if self.architecture is None or settings.flat(config).get("bert") is None:
             return config

@@ -35,8 +35,8 @@ class RunContext:
     Attributes:
       config: the configuration; in a resumed run, ``bert``, if set, is the checkpoint's folder.
       micro_batches: number of micro-batches per update and rank.
-      precision: precision, XLA mode and loss scale. The XLA mode ``auto`` is replaced by ``on`` or
-        ``off``: at once if resumed or without a GPU, else by ``Preparation``, ``share`` or ``job``.
+      precision: precision, XLA mode and loss scale. The XLA mode ``auto`` becomes ``on`` or ``off``
+        at construction if the run is resumed or has no GPU, else later, at the latest in ``job``.
       step_input: placeholder of the micro-batch's number, which decides the dropout masks.
     """
 
@@ -116,7 +116,7 @@ class RunContext:
         return shared
 
     def _choose_xla(self, batches: Optional[Any]) -> bool:
-        """Choose the XLA mode if it is ``auto``; return whether XLA needs few batch lengths.
+        """Choose the XLA mode if it is ``auto``; return whether batches must have few lengths.
 
         ``batches`` are the training batches; None = unknown.
         """
@@ -130,7 +130,7 @@ class RunContext:
         return self.precision.choice is not None and self.precision.choice.lengths is not None
 
     def steps(self, batches: Any) -> int:
-        """Return the steps of the whole run; if the run is new, print the defaults that it uses."""
+        """Return the number of steps of the whole run; print a new run's learning rate etc."""
         config = self.config
         state = LoopState() if self._resume_from is None else self._resume_from.loop
         steps = state.total(config.training.epochs, int(batches.steps_per_epoch()))

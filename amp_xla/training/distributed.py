@@ -76,8 +76,8 @@ class Ranks:
     def micro_batches(self, accumulate: int) -> int:
         """Return the number of micro-batches per update and rank.
 
-        ``accumulate`` is this number on as many ranks as at the run's start. A run resumed on fewer
-        ranks has more micro-batches per rank, so that no micro-batch is larger than before.
+        ``accumulate`` is the number at the start of the run. A run resumed on fewer ranks has more
+        micro-batches per rank, so that no micro-batch is larger than at the start.
         """
         return -(-accumulate * self.first_size // self.world.size)
 

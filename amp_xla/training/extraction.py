@@ -104,7 +104,7 @@ def predict(
     if aligned.cut():
         note(
             f"warning: {aligned.cut():,} of {len(texts):,} texts have more than --max-length "
-            f"{length} tokens; {unit} after them are not found"
+            f"{length} tokens; {unit} beyond that length are not found"
         )
     with dropout.inference():
         encoder = config.encoder.transformer(tokenizer.vocab_size, length, weights=False)

@@ -98,7 +98,7 @@ def _folder(recipe: str, run_options: RunOptions, ranks: Ranks) -> RunFolder:
 
 
 def _refuse_misspelt(run: RunFolder) -> None:
-    """Raise AmpXlaError if a run has the same digits and one letter more or less, none replaced."""
+    """Raise AmpXlaError if the name is another run's, misspelt, e.g. ``frist`` for ``first``."""
     for other in checkpoint.runs_in(run.path.parent):
         one, two = (re.sub(r"[\W_]", "", name.lower()) for name in (run.name, other))
         slips = sum(((Counter(one) - Counter(two)) + (Counter(two) - Counter(one))).values())

@@ -92,7 +92,7 @@ class Loop:
     def running(self, watch: SignalWatch) -> Iterator[None]:
         """Write log, status and report while the ``with`` block trains.
 
-        Errors of lost ranks, checkpoints and files end with the command that continues the run.
+        If a rank is lost or a file fails, the error message says how to continue the run.
         """
         state = self.state
         announce(self.engine.ranks.world)
@@ -279,7 +279,7 @@ class Loop:
         return bool(signals), votes[0][1]
 
     def evaluate(self, watch: SignalWatch) -> bool:
-        """Evaluate and save; return False if a signal interrupts this: the evaluation stays due."""
+        """Evaluate and save. If a signal interrupts the evaluation, return False; it stays due."""
         state, options, job = self.state, self.options, self.engine.job
         began = time.monotonic()
         try:

@@ -92,7 +92,7 @@ def precision_options(config: Any, purpose: str) -> PrecisionOptions:
 
     Raises:
       AmpXlaError: the configuration has none, because the recipe does not use the graph rewrite.
-        The message is ``purpose``, e.g. ``this measures``, and "recipes that have --precision ...".
+        The message starts with ``purpose``, e.g. "this measures" in "this measures recipes ...".
     """
     options: Optional[PrecisionOptions] = getattr(config, "precision_options", None)
     if options is None:
@@ -124,7 +124,7 @@ class UpdateOptions:
     """Learning rate, weight decay and clipping."""
 
     learning_rate: Annotated[float, within(above=0)] = 5e-4
-    """peak learning rate (classifiers with --bert: 2e-5, or 1e-4 or 3e-4 below hidden size 768)"""
+    """peak learning rate (classifiers with --bert: 2e-5; below hidden size 768: 1e-4 or 3e-4)"""
     warmup: Annotated[float, within(0, 1)] = 0.1
     """share of all updates during which the learning rate rises to its peak"""
     weight_decay: Annotated[float, within(at_least=0)] = 0.01

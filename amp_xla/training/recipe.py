@@ -50,8 +50,8 @@ class Recipe:
         imports no TensorFlow.
       exportable: () -> ``Exportable``, for ``amp-xla export``; runs in float32.
       vectors: lines -> float32 [lines, hidden], for ``predict --vectors``.
-      export: writes a SavedModel to a folder, and returns a text about its inputs and outputs; for
-        a recipe that ``amp-xla export`` cannot write in another format.
+      export: writes a SavedModel to a folder, and returns a text about its inputs and outputs; in
+        place of ``exportable``, if no other format is possible.
       join: joins the processes that train together; None = by Horovod.
     """
 
@@ -82,7 +82,7 @@ class Recipe:
     def parse(self, words: Optional[Sequence[str]]) -> Any:
         """Return the configuration for the flags ``words``; None = those of the command line."""
         for name in {"runtime", "python"} & {*fields(self.config)}:
-            raise SettingsError(f"setting {name}: ./amp-xla has the flag --{name}; rename it")
+            raise SettingsError(f"rename the setting {name}: ./amp-xla has the flag --{name}")
         stored = functools.partial(resumed_settings, recipe=self.name)
         return parse(self.config, words, f"amp-xla train {self.file or self.name}", stored)
 

@@ -3,9 +3,9 @@
 ``RunFolder(...)`` writes nothing. It chooses the folder, and refuses one that is in use or holds a
 run that would be overwritten. ``begin`` writes, after all checks have passed.
 
-Some files are for people and for reports. ``config.json`` and the files needed for prediction are
-copies: resuming and predicting read those in the checkpoint. ``run.json`` has command and versions,
-``status.json`` plan and outcome.
+``config.json`` and the files needed for prediction are copies for people and for reports. As soon
+as there is a checkpoint, resuming and predicting read the checkpoint instead. ``run.json`` has the
+command and the versions; ``status.json`` has the planned steps and says how the run ended.
 """
 
 from __future__ import annotations
@@ -258,7 +258,7 @@ class RunFolder:
             self.name = f"{first}-{attempt}"
 
     def mark_latest(self) -> None:
-        """Point ``latest`` to this run and delete ``_FRESH``, because the run has a checkpoint."""
+        """Point ``latest`` to this run with a checkpoint, and delete ``.no-checkpoint-yet``."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(str(self.path / _FRESH))
         if not self.in_runs:

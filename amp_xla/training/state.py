@@ -91,7 +91,7 @@ class LoopState:
         return cls(**{name: values[name] for name in kinds})
 
     def total(self, epochs: int, steps_per_epoch: int) -> int:
-        """Return the steps of the whole run; more if past epochs had more steps than now."""
+        """Return the whole run's steps; past epochs may have had more than ``steps_per_epoch``."""
         left = (epochs - self.epoch) * steps_per_epoch - self.step_in_epoch
         return max(epochs * steps_per_epoch, self.step + left)
 

@@ -30,7 +30,7 @@ class TrainStep:
       loss: float32 scalar tensor, unscaled, regularization included. With several ranks or
         micro-batches, loss and metrics must be means over the batch, weighted by its ``weights``.
       metrics: name -> float32 scalar tensor.
-      sharded: the ``variables`` of which this rank has only some rows.
+      sharded: those of the ``variables`` that are tables with only some rows on this rank.
       learning_rate: float32 scalar tensor, for the log.
 
     Raises:
@@ -102,7 +102,7 @@ class TrainStep:
 
 
 def counted(metadata: Any, session: Any, fetches: Sequence[Any]) -> executed.ExecutedGraph:
-    """Count the nodes that a session executed for ``fetches``, from that run's ``RunMetadata``."""
+    """Count the nodes that ``session`` executed for ``fetches``; ``metadata``: its RunMetadata."""
     counts = executed.count(metadata.partition_graphs)
     if counts.clusters:
         # XLA has moved the nodes into functions that the executor does not show. So grappler is
@@ -140,10 +140,10 @@ def _summed(gradient: Any, sharded: bool) -> Any:
 def _sharing(
     inputs: Mapping[str, Any], means: Sequence[Any], micro_batches: int
 ) -> Tuple[Dict[str, Any], Optional[Any], Sequence[Any]]:
-    """Return inputs, loss factor and results of a step on whole batches or on parts of them.
+    """Return the inputs, the loss factor and the results of a step.
 
-    The factor is None for whole batches. The results are ``means`` times the part's share of the
-    batch. With several ranks they are summed over ranks, and the sum of ``FLAG`` is the last one.
+    For whole batches, the factor is None and the results are ``means``. For parts, the results are
+    ``means`` times the part's share. Several ranks sum them up, and the sum of ``FLAG`` comes last.
     """
     ranks = distributed.current()
     if not ranks.several and micro_batches == 1:

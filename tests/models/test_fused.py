@@ -77,8 +77,8 @@ def test_a_model_has_plain_gradients_and_plain_attention_outside_training(monkey
     (lambda: fused.install([(8, 64), (8, 128)]), "8x64, 8x128"),
     (lambda: fused.install([(8, 96)]), "8x96"),
     (lambda: EncoderOptions(hidden=32).classifier(40, 3, 128), "32"),
-    (lambda: EncoderOptions().classifier(40, 3, 128, slots=2), "more in Transformer-0-M"),
-    (lambda: EncoderOptions().language_model(40, 128, "unilm"), "more in Transformer-0-M"),
+    (lambda: EncoderOptions().classifier(40, 3, 128, slots=2), "another kind in Transformer-0-M"),
+    (lambda: EncoderOptions().language_model(40, 128, "unilm"), "another kind in Transformer-0-M"),
 ])  # fmt: skip
 def test_what_it_cannot_compute_is_an_error(build, found):
     with pytest.raises(UnsupportedError, match=f"found: {found}.*; .* take --attention plain"):
@@ -91,7 +91,7 @@ def test_what_it_cannot_compute_is_an_error(build, found):
         ({}, None),
         ({"call": swapped}, r"by at most 2%; found: \d\d+.\d% of the largest number"),
         ({"call": lambda *a: [x * np.nan for x in by_tensorflow(*a)]}, "found: inf% of the "),
-        ({"call": by_xla}, "cuDNN 8.9.4 or later that computes it on this GPU; found: "),
+        ({"call": by_xla}, "cuDNN 8.9.4 or later that computes attention on this GPU; found: "),
         ({"gpus": []}, "a GPU of .*; found: none"),
         ({"compute_capability": (7, 5)}, "a GPU of .*; found: compute capability 7.5"),
         ({"half": "bfloat16"}, "float16 and XLA .*; found: precision amp .bfloat16"),

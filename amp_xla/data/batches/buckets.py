@@ -1,8 +1,8 @@
 """Batches in a few lengths, or of packed rows.
 
 XLA compiles a program per input shape, and a GPU pays for padding as for text. So samples are
-sorted into a few length buckets. All batches have the same number of rows; one of them may be
-filled up with rows of weight 0.
+sorted into a few length buckets. All batches have the same number of rows. In each epoch, one
+batch may be filled up with rows of weight 0.
 
 Packed rows hold several samples: next to no padding, and one shape. ``models.packed`` keeps the
 samples of a row apart. The histogram of lengths decides once which lengths share a row, by best fit

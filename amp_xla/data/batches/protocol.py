@@ -2,7 +2,7 @@
 
 The order of samples is a function of (seed, epoch), not of the number of ranks. With ``n`` ranks
 of ``m`` micro-batches each, micro-batch ``k`` of rank ``r`` has rows ``r * m + k``, ``r * m + k +
-n * m``, ... of a batch, or these groups of rows if texts have windows.
+n * m``, ... of a batch. If texts have windows, these are numbers of groups instead of rows.
 """
 
 from __future__ import annotations

@@ -40,11 +40,11 @@ class WindowBatches(Batches):
     """The batches of texts in windows; follows ``BatchSource``.
 
     In ``sample_ids``, ``weights`` and ``labels``, the first window of a text has the text's values;
-    its other windows have those of padding. There are three more arrays. ``owners``, int64: the
-    text of each window, -1 for padding. ``begins``, int64: the position in the text where the
-    window begins, 0 for padding. A group is a number of rows with all windows of their texts.
-    ``windows``, int32 [groups, windows of a group]: for each window, where its text's first window
-    is, as an index within the group; -1 for padding.
+    its other windows have the values of padding. There are three more arrays. ``owners``, int64:
+    the text of each window, -1 for padding. ``begins``, int64: the position in the text where the
+    window begins, 0 for padding. A batch consists of groups of rows, and all windows of a text are
+    in one group. ``windows``, int32 [groups, windows of a group]: for each window, where its text's
+    first window is, as an index within the group; -1 for padding.
 
     Args:
       rows: ``Batches`` or ``PackedBatches`` whose samples are the windows.
@@ -99,11 +99,11 @@ class WindowBatches(Batches):
         return f"{super().describe()}; {several:,} texts in windows, at most {most} each"
 
     def _units(self, epoch: int) -> List[Tuple[np.ndarray, np.ndarray]]:
-        """Return, for each length, its units in the order of an epoch.
+        """Return, for each length, two arrays about its units, in the order of an epoch.
 
-        A unit is all rows of a long text, or one row of short texts. For each unit, the arrays
-        have the windows in its first row, int64 [units, slots], -1 = no window; and its number of
-        rows, int64 [units].
+        A unit is all rows of a long text, or one row of short texts. The first array has the
+        windows in each unit's first row, int64 [units, slots], -1 = no window. The second has each
+        unit's number of rows, int64 [units].
         """
         plan = self._source._plan(epoch)
         rows = np.concatenate([ids.reshape(len(ids), self.slots) for _, ids in plan])

@@ -59,7 +59,7 @@ def decide(table: Table, request: Request, run: Optional[Layout] = None) -> Layo
 
     Raises:
       DataError: a field is missing, the file can be read in two ways, two columns have one name, or
-        two flags name one column. With ``run``, the error names its columns.
+        two flags name one column. With ``run``, the first two also list the columns of ``run``.
     """
     try:
         layout = _decided(table, request, run)
@@ -332,7 +332,7 @@ def _doubtful(
 def _by_number(
     table: Table, columns: Sequence[Sequence[str]], kinds: Sequence[str], request: Request
 ) -> Dict[str, int]:
-    """Return field -> column by position; skip empty ones and ids if columns exceed ``needs``."""
+    """Return field -> column by position; if columns are too many, skip empty ones and ids."""
     needs, known, last = request.needs, request.known, len(kinds) - 1
     ids = kinds[last] == "id" and all(map(is_number, columns[last]))  # or labels
     free = list(range(len(kinds)))

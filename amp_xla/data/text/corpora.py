@@ -126,10 +126,10 @@ def _pairs(data: Dataset) -> Dataset:
 def entities() -> Parts:
     """Return training and dev texts: paragraphs of docstrings of Python's standard library.
 
-    The entities are names of parameters, classes, functions and constants. "name" is a parameter if
-    the code that the docstring documents has a parameter of this name, else it is a word. Classes
-    and constants are those of the whole library. Functions are other names before "()". Markup is
-    removed. A text that occurs several times with different entities is left out.
+    The entities are names of parameters, classes, functions and constants. A word is a parameter if
+    the function or class of the docstring has a parameter of this name. Other words are functions
+    if "()" follows, else classes or constants if Python or its library has one of this name. Markup
+    is removed. A text that occurs several times with different entities is left out.
     """
     kinds = (*DEFINITION, ast.Assign)
     nodes = [node for node in _statements(LIBRARY) if isinstance(node, kinds)]

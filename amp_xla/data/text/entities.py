@@ -151,7 +151,7 @@ def _refuse_two_tags(path: str, rows: Sequence[List[str]]) -> None:
 
 
 def split(line: str) -> List[str]:
-    """Return the cells of a line, [] for a blank line; spaces at the start are one cell."""
+    """Return the cells of a line, [] for a blank line; leading spaces are a cell of their own."""
     if not line.strip() or "\t" in line:
         return line.split("\t") if line.strip() else []
     first, *others = re.split(" +", line.rstrip())
@@ -159,7 +159,7 @@ def split(line: str) -> List[str]:
 
 
 def _positions(tokens: Sequence[str]) -> str:
-    """Return a warning if most tokens are a character and its position in a word, as a0 b1."""
+    """Return a warning if most tokens are a character and a digit, such as a0, b1."""
     numbered = [token for token in tokens if POSITION.fullmatch(token)]
     if 10 * len(numbered) < 9 * len(tokens):
         return ""

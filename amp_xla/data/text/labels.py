@@ -159,7 +159,7 @@ class Scale:
 
 
 def many_numbers(names: Sequence[str]) -> Optional[bool]:
-    """Return whether numeric labels have over 20 values, or fractions; None if one is no number."""
+    """Return None if any is no number, else whether over 20 differ or any is no plain integer."""
     if not all(map(is_number, names)):
         return None
     return len(set(names)) > MANY_NUMBERS or any(as_number(name) % 1 for name in names)  # or NaN
@@ -196,14 +196,14 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def as_number(text: str) -> float:
-    """Return the number in a text; NaN for other texts and for 1_000, which only Python reads."""
+    """Return the number in a text; NaN for other texts and for "1_000", a number only in Python."""
     with contextlib.suppress(ValueError):
         return math.nan if "_" in text else float(text)
     return math.nan
 
 
 def is_number(text: str) -> bool:
-    """Return whether a text is a number for people, also where ``as_number`` is NaN (``1,5``)."""
+    """Return whether people read a text as a number, as they do "1,5", which ``float`` refuses."""
     return _OTHER_FORMS.fullmatch(text) is not None or math.isfinite(as_number(text))
 
 

@@ -20,7 +20,7 @@ class Known(NamedTuple):
     """Names of fields that are recognized without a flag.
 
     ``texts`` has pairs: the name of the text, and the name of the second text or "". The first pair
-    that is found in a file counts.
+    whose names a file has is used.
     """
 
     texts: Sequence[Tuple[str, str]]
@@ -114,7 +114,7 @@ class Layout:
         return f"columns: {used} ({kind})" + (f"; {unused} unused" if unused else "")
 
     def values(self, content: Any) -> Dict[str, Any]:
-        """Return a row's values by name; raise ``ValueError`` if it does not fit or is a header."""
+        """Return values by name; raise ``ValueError`` if the row is a header or does not fit."""
         if self.format == "json":
             return json_object(content)
         cells = content.split("\t")

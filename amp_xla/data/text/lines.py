@@ -131,8 +131,8 @@ def _misfits(rows: Sequence[Line]) -> int:
 def _quoted(path: str, lines: Sequence[str], mark: str) -> Tuple[List[Line], List[BadLine]]:
     """Parse a table with quotation marks; return rows with tabs between cells, and bad lines.
 
-    A row has the number of its last line. Quotation marks inside a cell are doubled, or have a
-    backslash before them, as in Spark and MySQL; the reading with fewer bad lines is taken.
+    A row has the number of its last line. Quotation marks inside a cell are doubled or (in files of
+    Spark and MySQL) follow a backslash. Parse in both ways; return the one with fewer bad lines.
     """
     spaces = any(map(_SPACED.search, lines[:2]))
     how: Dict[str, Any] = {"delimiter": mark, "skipinitialspace": spaces}

@@ -77,7 +77,7 @@ class Files:
     def questions(
         self, path: str, lines: List[str], run: Layout, single: bool = False
     ) -> Tuple[List[str], Optional[Layout]]:
-        """Return input lines for ``predict`` and a layout; ``single``: of texts, not of pairs."""
+        """Return ``readers.questions`` of a file; ``single``: an input is one text, not a pair."""
         # Without labels, the second texts are the targets.
         one = single or run.pair is None or run.label is None
         fields = ("text",) if one else ("text", "pair")
@@ -118,7 +118,7 @@ class TextFiles(Files):
     label_field: Optional[str] = None
     """name of the label's column or field; none = guess"""
     header: Annotated[Optional[Literal["yes", "no"]], MAY_CHANGE] = None
-    """is the first line of columns a header? none = detect it, and stop if it is not clear"""
+    """is the first line of a TSV or CSV file a header? none = detect it, and stop if unclear"""
 
     def built_in(self) -> Tuple[Dataset, Dataset]:
         if self.numbers:

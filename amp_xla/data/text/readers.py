@@ -107,7 +107,7 @@ def read(
       path: the file; ``-`` is standard input.
       text_field, pair_field, label_field, header, needs, known: see ``columns.Request``.
       on_bad_line: ``"error"`` raises for unusable lines, ``"skip"`` returns them in ``bad_lines``.
-      numbers: labels must be finite numbers; as text they have up to 12 digits (``1.0`` is ``1``).
+      numbers: labels must be finite numbers; they are returned with up to 12 digits, 1.0 as "1".
       separator: separates the labels of a sample, which may have any number of labels, also none;
         in JSON, they may also be a list. None = each sample has one label.
       run: layout of the training file; see ``columns.decide``.
@@ -158,7 +158,7 @@ def collected(
 
     ``places`` has (line number, content) of each sample. ``sample`` turns a content into (text,
     second text, label), or raises ``ValueError`` with the reason. ``bad``: lines already known to
-    be unusable. ``on_bad_line``: as for ``read``. ``total``: number of lines; 0 = one per place.
+    be unusable. ``on_bad_line``: as for ``read``. ``total``: lines in all; 0 = samples + bad lines.
     """
     samples: List[Sequence[Optional[str]]] = []
     for number, content in places:
@@ -256,7 +256,7 @@ def questions(
       path, lines: name and content of the file.
       run: layout of the run's training file; the file at ``path`` may lack its label column.
       fields: fields that make an input: ``text``, or ``text`` and ``pair``.
-      known: names of fields that are recognized in a file with other columns.
+      known: names of fields that are recognized if the file's columns differ from the run's.
 
     Returns:
       The inputs; and the layout, or None if each line is an input as it is.
@@ -339,7 +339,7 @@ def split_pairs(lines: Sequence[str]) -> Tuple[List[str], List[str]]:
 
 
 def unusable(path: str, bad: Sequence[BadLine], total: int, left: bool = True) -> DataError:
-    """Return the error about bad lines, of ``total`` lines; ``left``: whether samples are left."""
+    """Return the error about bad lines; ``total``: all lines; ``left``: some samples are left."""
     kinds = [re.sub(r"{.*}|.*; |0x\w+|\d+", "", line.reason) for line in bad]  # without values
     first = dict(zip(reversed(kinds), reversed(bad)))
     times = collections.Counter(kinds)

@@ -87,8 +87,8 @@ class Encoded:
     def fitting(cls, samples: Iterable[Part], length: int, stride: int = 0) -> Encoded:
         """Fit each sample into one row of at most ``length`` tokens, or into windows.
 
-        With a stride of 0, tokens that do not fit are cut off. With a larger stride, a window
-        begins ``stride`` tokens after the window before it, or fewer, so that no token is left out.
+        With a stride of 0, tokens that do not fit are cut off. Otherwise each window begins
+        ``stride`` tokens after the window before it, or where that window ends if this is earlier.
         The last window ends with the sample, so all windows are equally long.
         """
         rows, firsts, lost = [], [], []
@@ -128,7 +128,7 @@ class Tokenizer:
       tokens: the vocabulary; ``tokens[i]`` is the token with id i.
       vocab_size: number of ids, and of rows of the embedding matrix.
       special_ids: ids of all special tokens, also of [MASK] if there is one.
-      pad_id, unk_id, cls_id, sep_id: ids of [PAD], always 0, [UNK], [CLS] and [SEP].
+      pad_id, unk_id, cls_id, sep_id: ids of [PAD], [UNK], [CLS], [SEP]; [PAD] always has id 0.
       hidden_id: id that replaces hidden tokens: [MASK], or [UNK] without [MASK].
     """
 

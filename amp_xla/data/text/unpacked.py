@@ -76,7 +76,7 @@ def opened(path: str) -> Iterator[Any]:
 
 
 class _Unpacked(io.RawIOBase):
-    """The unpacked bytes of a file; raises ``DataError`` beyond ``_SMALL`` and ``_RATIO``."""
+    """Unpacked bytes; raises ``DataError`` above 64 MiB if over 100 times the file's size."""
 
     def __init__(self, path: str, file: Any) -> None:
         self._path, self._file = path, file

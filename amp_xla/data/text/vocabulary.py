@@ -257,7 +257,7 @@ def warnings(tokens: Sequence[str], unknown: int, total: int) -> str:
 def train_vocab(words_of_texts: Iterable[Sequence[str]], vocab_size: int) -> List[str]:
     """Return at most ``vocab_size`` tokens: special ones, frequent characters, learned pieces.
 
-    The package tokenizers repeatedly merges the most frequent pair of pieces, as long as a pair
+    The package ``tokenizers`` repeatedly merges the most frequent pair of pieces, as long as a pair
     occurs twice. The result does not depend on the order of the texts.
     """
     counts: collections.Counter = collections.Counter()

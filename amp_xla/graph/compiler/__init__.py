@@ -75,7 +75,7 @@ def kernels(module: bytes, gpu: Mapping[str, Any]) -> List[Kernel]:
       gpu: values for the fields of ``target.txtpb``, XLA's description of a GPU.
 
     Raises:
-      UnsupportedError: as for ``program``; XLA fails; or cuDNN's attention would be wrong.
+      UnsupportedError: as for ``program``; XLA fails; or cuDNN's attention gets a wrong dtype.
     """
     built, description = program(), (_FOLDER / "target.txtpb").read_text(encoding="utf-8")
     with tempfile.TemporaryDirectory(prefix="amp_xla-") as name:

@@ -39,7 +39,7 @@ class LossScaleOptimizer(wrapper.LossScaleOptimizer):
       opt: the optimizer to wrap.
       loss_scale: a number, ``"dynamic"`` or a loss scale of this package. A boolean is taken as
         ``dynamic``, which is the second argument in TensorFlow 2.
-      *others: ``dynamic`` (unless ``loss_scale`` is it), ``initial_scale`` and
+      *others: ``dynamic`` (not if ``loss_scale`` is a boolean), ``initial_scale`` and
         ``dynamic_growth_steps``, as in Keras.
       **more: these three by name; arguments of ``LossScaleOptimizer`` of this package.
     """

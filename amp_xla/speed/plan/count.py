@@ -135,7 +135,7 @@ class _Graph:
         return float(sum(np.prod(s, dtype=np.float64) for s in known if s is not None))
 
     def _bytes(self, outputs: Collection[Output]) -> Traffic:
-        """Return the bytes of all outputs; in float32, casts count as the tensors they cast."""
+        """Return the bytes of all outputs; for float32, replace inserted casts by their inputs."""
         full: List[Output] = []
         for name, index in outputs:
             while nodes.cast_source(name) != name:

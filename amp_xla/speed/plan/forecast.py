@@ -104,7 +104,7 @@ def fitted() -> Dict[str, Any]:
 
 
 def program(name: str, constants: Optional[Mapping[str, Any]] = None) -> Dict[str, float]:
-    """Return constants: those for any training program, and those for ``name``, e.g. tensorflow."""
+    """Return the constants that all training programs share, and those of one, e.g. tensorflow."""
     constants = constants or fitted()
     return {**constants["time"], **constants["programs"][name]}
 

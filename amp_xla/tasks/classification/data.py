@@ -47,7 +47,7 @@ class MultiLabelTextFiles(TextFiles):
         if self.multilabel is not None and not self.multilabel.strip():
             raise SettingsError(
                 f"--multilabel {self.multilabel!r}: allowed is the character between labels, such "
-                "as , or |"
+                'as "," or "|"'
             )
 
 
@@ -93,9 +93,9 @@ def _targets(files: Any, given: Sequence[List[str]]) -> Tuple[Any, List[np.ndarr
         hint = several(names)
         raise DataError(
             f"training data: the labels are {len(names):,} different numbers"
-            f"{' with decimals or marks' * (len(names) <= MANY_NUMBERS)}, such as {names[0]} "
-            f"and {names[-1]}; give --regression to predict a number{form}, or --classes to "
-            f"predict one of {len(names):,} classes{hint and f'; {hint}'}"
+            f"{', some with decimals, commas or %' * (len(names) <= MANY_NUMBERS)}, such as "
+            f"{names[0]} and {names[-1]}; give --regression to predict a number{form}, or "
+            f"--classes to predict one of {len(names):,} classes{hint and f'; {hint}'}"
         )
     separator, share = files.multilabel, files.train_fraction
     parts = [[[x] if separator is None else split(x, separator) for x in part] for part in given]

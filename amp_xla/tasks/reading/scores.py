@@ -41,7 +41,7 @@ def squad(answer: str, right: str) -> Tuple[float, float]:
 def cmrc(answer: str, right: str, tokenizer: Any) -> Tuple[float, float]:
     """Return exact match without punctuation, and F1 of the longest common run of words.
 
-    Each Chinese character is a word. ``tokenizer`` splits the other text into words.
+    Each Chinese character is a word. ``tokenizer`` splits all other text into words.
     """
     plain = [text.lower().strip().translate(_DROPPED) for text in (answer, right)]
     found, wanted = (

@@ -82,8 +82,8 @@ class Lines:
                         if 0 < tabs <= numbers:
                             raise LineError(
                                 0,
-                                f"{tabs} columns after the label leave no slot after {numbers} "
-                                f"numbers; allowed: --numbers up to {tabs - 1}",
+                                f"{tabs} columns after the label; --numbers {numbers} leaves none "
+                                f"of them for slots; allowed: --numbers up to {tabs - 1}",
                             )
                     if line[:2] not in (b"0\t", b"1\t"):
                         label = line.split(b"\t")[0][:20].decode("utf-8", "replace").strip()
@@ -131,7 +131,7 @@ class Lines:
 def parse_line(line: bytes, columns: Columns, values: int, index: int = 0) -> Parsed:
     """Return label, numbers and hashes of a line; an empty label is 0.
 
-    Each slot gets ``values`` hashes, -1 for missing ones. ``index``: line from 0, for errors.
+    Each slot gets ``values`` hashes, -1 for missing ones. ``index``: number of the line, from 0.
 
     Raises:
       LineError: there are too many or too few columns, or a number is not finite.
@@ -170,7 +170,7 @@ class SlotBatches:
     Args:
       lines: lines in blocks of ``block_of(batch_size)``.
       rows: number of rows of the table.
-      values: maximum values per slot; further values are dropped. 1 = a slot is one value.
+      values: maximum values per slot; others are dropped. 1 = a slot is not split at spaces.
       shuffle: False keeps the order of the file.
     """
 
@@ -279,7 +279,7 @@ class SlotFiles:
         note(f"reading {self.train or 'the built-in texts'} ...")
         if self.train is None or self.dev is None:
             if self.numbers:
-                raise DataError(f"--numbers {self.numbers}: allowed without --train: 0")
+                raise DataError(f"--numbers {self.numbers}: without --train, only 0 is allowed")
             texts = zip(("built-in, train", "built-in, dev"), two_packages())
             train, dev = (Lines(name, 0, block, text) for name, text in texts)
             return train, dev, self.values or _BUILT_IN_VALUES

@@ -33,7 +33,7 @@ class TargetFiles(Files):
     pair_field: Optional[str] = None
     """name of the target's column or JSON field; none = guess"""
     header: Annotated[Optional[Literal["yes", "no"]], MAY_CHANGE] = None
-    """is the first line of columns a header? none = detect it, and stop if it is not clear"""
+    """is the first line of a TSV or CSV file a header? none = detect it, and stop if unclear"""
 
     def built_in(self) -> Tuple[Dataset, Dataset]:
         return corpora.names()
@@ -82,7 +82,7 @@ def encode(
 
     Returns:
       The rows; the number of tokens of the longest target, including its [SEP]; and a warning
-      after a line break, or "" if no text was cut.
+      that begins with a line break, or "" if no text was cut.
     """
     cls, sep = tokenizer.cls_id, tokenizer.sep_id
     source_room, target_room = max_source - 2, max_target - 1

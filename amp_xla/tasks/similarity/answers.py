@@ -33,8 +33,8 @@ _CROSS_ENCODER = {
 def evaluate(infer: Infer, data: Labelled, threshold: Optional[Any]) -> Dict[str, float]:
     """Return Spearman's correlation over all pairs, and the accuracy if labels are 0 and 1.
 
-    ``infer`` outputs ``scores`` [B]. ``threshold`` is None, which means 0.5, or a variable: the
-    threshold with the highest accuracy is stored in this variable, and returned as well.
+    ``infer`` outputs ``scores`` [B]. A ``threshold`` of None means 0.5. A variable is set to the
+    threshold with the highest accuracy, and the result has this threshold as well.
     """
     from amp_xla.backend import K
 
@@ -169,7 +169,7 @@ class BinaryPairScores(LabelScores):
 
 
 def scored(checkpoint: Checkpoint, samples: Samples) -> Scorer:
-    """Return a function that scores answers; if the run has labels 0 and 1, check the samples'."""
+    """Return a scorer of answers; for a run with labels 0 and 1, check the labels of samples."""
     binary = Scale.load(checkpoint.file("labels.json")).binary
     if binary:
         samples.check(samples.wanted, ("0", "1"))

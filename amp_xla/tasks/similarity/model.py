@@ -1,7 +1,7 @@
 """Similarity of texts: vectors of texts, scores of pairs, and losses over a batch.
 
-Losses stay in float32 under mixed precision: after a sum, AMP converts no operation before the next
-matrix product. Masks are factors 0 and 1: float16 cannot hold large numbers as masks.
+Losses stay in float32 under mixed precision, because AMP uses float32 from a sum up to the next
+matrix product. Masks are factors 0 and 1, because float16 cannot hold numbers as large as -1e12.
 """
 
 from __future__ import annotations

@@ -78,8 +78,8 @@ class Masking:
     def positions(self, length: int) -> int:
         """Return K, the number of positions to predict per sequence.
 
-        K is at most 4/3 of the mean number of masks, and a multiple of 8 if one is above 6/5 of it.
-        At the usual rate of 15%, at most 20% of the positions go through the vocabulary projection.
+        K is 4/3 of the mean number of masks, rounded down to a multiple of 8 if that is at least
+        6/5 of the mean, else to an integer. At a rate of 15%, K is at most 20% of ``length``.
         """
         mean = length * self.rate
         limit = int(mean * 4 / 3)

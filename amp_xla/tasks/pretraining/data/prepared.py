@@ -258,8 +258,8 @@ def _check(unit: Dict[str, Any], source: Path) -> None:
 def claim(folder: str, settings: Dict[str, Any]) -> None:
     """Record the settings of a folder before any unit is written.
 
-    Later commands may name the corpus by another path. They may also change ``--on-bad-line``:
-    finished units stay as they are, and ``skip`` finishes units at which ``error`` stopped.
+    Later commands may name the corpus by another path. They may also change ``--on-bad-line``, e.g.
+    from error to skip after a bad line has stopped the preparation; finished units do not change.
 
     Raises:
       DataError: the folder has other settings.
