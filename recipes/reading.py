@@ -1,9 +1,9 @@
-"""Reading: the answer to a question as a span of a passage, or no answer; BERT's head of SQuAD.
+"""Reading: find the answer to a question in a passage, or no answer, by BERT's head for SQuAD.
 
     make train RECIPE=reading
 
 trains a small BERT from scratch to answer what a function takes, returns or does. The passage is
-the function's head and the first paragraph of its docstring.
+the function's signature and the first paragraph of its docstring.
 TensorFlow 1.15.5: dev F1 0.9428, seed 1, 6.2 minutes; AMD EPYC with AVX-512 BF16, 2 cores,
 load 6; 2026-11-29.
 TensorFlow 2.17.1: dev F1 0.9455, seed 1, 3.3 minutes; AMD EPYC with AVX-512 BF16, 2 cores,

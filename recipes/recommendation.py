@@ -2,7 +2,7 @@
 
     make train RECIPE=recommendation NP=2
 
-trains on a built-in task: from which of two packages are a sample's two docstrings? Metric: AUC.
+trains on a built-in task: decide from which of two packages a pair of docstrings is. Metric: AUC.
 
     make train RECIPE=recommendation NP=8 ARGS="--train day_0.gz --dev day_1.gz --rows 50000000 --batch-size 65536"
 

@@ -1,6 +1,6 @@
 """Refuse an unsupported base image. This is the first step of an image's build.
 
-This file runs on any Python 3, so that it can refuse one. Supported Pythons have a lock file.
+This file runs on any Python 3, even an unsupported one. Each supported Python has a lock file.
 """
 
 import sys

@@ -252,7 +252,7 @@ def clear_session() -> None:
 
 
 def used() -> bool:
-    """Return True if TensorFlow read its flags: it made a session, or version 2 listed devices."""
+    """Return True if TensorFlow has read its flags: made a session, or (2.x only) listed GPUs."""
     from tensorflow.python.client import session as client
 
     sessions = client._python_session_create_counter.get_cell().value()

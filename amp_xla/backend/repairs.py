@@ -7,7 +7,7 @@ from typing import Any, Optional
 
 
 def repair(tf_keras: Any, public: Any, source: Any) -> None:
-    """Replace functions of tf-keras; ``public``: ``tf.keras``; ``source``: its backend module."""
+    """Replace functions of tf-keras; ``public``: ``tf.keras``; ``source``: tf-keras' backend."""
     _seed_each_variable(source)
     _keep_graph_layers()
     _write_outputs_once(source, tf_keras.backend, public.backend)

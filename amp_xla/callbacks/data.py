@@ -181,7 +181,7 @@ class Generator:
         return self._hash
 
     def starts_over(self) -> bool:
-        """Return whether this is bert4keras' ``forfit()``, not begun, with one pass per epoch."""
+        """Return whether this is bert4keras' ``forfit()`` at its start, with one pass per epoch."""
         known = backend.bert4keras("snippets").DataGenerator
         frame, code = self._generator.gi_frame, self._generator.gi_code
         if frame is None or code is not known.forfit.__code__:
@@ -314,7 +314,7 @@ class Feed:
         return model._standardize_user_data(*first, class_weight=class_weight)[2]
 
     def begin_epoch(self, seed: int, epoch: int) -> None:
-        """Do nothing, because the batches are in order."""
+        """Do nothing, because the source yields its batches in the order of each epoch."""
 
     def arguments(self, given: Mapping[str, Any]) -> Dict[str, Any]:
         """Return the arguments of ``fit``, with this feed as its data."""

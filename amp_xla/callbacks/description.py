@@ -90,16 +90,16 @@ def _flat(value: Any, name: str = "") -> Iterator[Tuple[str, Any]]:
 
 
 def check_names(checkpoint: Optional[Any], model: Any) -> None:
-    """Raise CheckpointError if weights have the checkpoint's names, but with other numbers."""
+    """Raise CheckpointError if weights' names differ from the checkpoint's only in numbers."""
     stored = {} if checkpoint is None else checkpoint.tensors()
     if checkpoint is None or not renumbered(stored, model):
         return
     new = next(weight.op.name for weight in model.weights if weight.op.name not in stored)
     old = next(name for name in stored if _plain(name) == _plain(new))
     raise CheckpointError(
-        f"{checkpoint.path} has {old} where this model has {new}: one of the two processes had "
-        f"built another model before; build the same models in the same order, or call "
-        f"keras.backend.clear_session() before each"
+        f"{checkpoint.path} has {old} where this model has {new}: this process, or the one that "
+        f"began the run, built another model first; build the same models in the same order, or "
+        f"call keras.backend.clear_session() before each"
     )
 
 
@@ -210,7 +210,7 @@ def choose_monitor(
       missing: what this function returned for the epoch before; None for the first epoch.
 
     Returns:
-      An error message if no epoch so far had the user's monitor ``name``; else "" or None.
+      "" once an epoch had the monitor; before that, None, or an error message about ``name``.
     """
     if loop.options.monitor in values:
         return ""

@@ -1,4 +1,4 @@
-"""Handling of signals that arrive during validation or in other callbacks."""
+"""Handling of signals that arrive during validation or in callbacks other than ``Run``."""
 
 from __future__ import annotations
 

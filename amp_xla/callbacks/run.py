@@ -275,7 +275,7 @@ class Run(keras.callbacks.Callback):
             self._feed.compare()
             self._others.restore()  # reading may have changed it
         if self._ended:
-            note("a callback has ended this run, e.g. EarlyStopping; without it the run continues")
+            note("a callback, such as EarlyStopping, ended this run; to continue, remove the callback")
         self.model.stop_training |= self._ended or self._loop.over
 
     def _restore(self) -> None:

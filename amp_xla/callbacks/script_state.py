@@ -93,8 +93,8 @@ class ScriptState:
     def restore(self, last: bool = True) -> None:
         """Restore the checkpoint's values; reset all other values to those at the start of ``fit``.
 
-        A list that data and a callback share stays one object. Where the script had assigned a new
-        object, so does this method: it does not fill the old one, which may be a view of the data.
+        A list that data and a callback share stays one object. If the script assigned a new object
+        to a name, so does this method. It does not refill the old object, a possible view of data.
 
         Args:
           last: True = this is the last call, so print what cannot be restored.
@@ -176,7 +176,7 @@ class ScriptState:
         return values
 
     def _is_left_out(self, name: str, value: Any) -> bool:
-        """Return whether checkpoints leave out a value: a hook, a path of the script, or data."""
+        """Return whether checkpoints leave out a value, e.g. a batch hook, a file path or data."""
         _, _, rest = name.partition(".")
         last = rest.rpartition(".")[2]
         if last in _BATCH_HOOKS or value is script_walk.MISSING:

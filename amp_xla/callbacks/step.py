@@ -223,10 +223,10 @@ class FitStep:
         return outputs
 
     def _make_callable(self, feeds: List[Any], symbols: Any, values: Any, session: Any) -> None:
-        """Replace Keras' callable by one that is traced as long as there are ``run_options``.
+        """Replace Keras' callable by one that traces a step only if ``run_options`` are set.
 
         Keras would build a second callable for untraced steps, and XLA would compile both.
-        ``session.run`` would refuse arrays that Keras accepts, e.g. labels with a dimension less.
+        ``session.run`` would refuse arrays that Keras accepts, e.g. labels without the last axis.
         """
         function = self.function
         fed = [*feeds, *sorted(function.feed_dict or {})]

@@ -1,4 +1,4 @@
-"""``amp-xla <command>``: import the module of this command, and no other command; run it."""
+"""``amp-xla <command>``: import the module of this command only, and run the command."""
 
 from __future__ import annotations
 

@@ -167,7 +167,7 @@ def _dev_texts(config: Config, saved: Checkpoint, recipe: Recipe) -> Any:
     files, layout = files_of(saved, recipe)
     if not hasattr(files, "built_in"):
         raise AmpXlaError(
-            f"--dtype int8: {saved.recipe} has no dev texts to compare answers; allowed: fp32, fp16"
+            f"--dtype int8 needs dev texts, and {saved.recipe} has none; allowed: fp32, fp16"
         )
     return files.built_in()[1] if files.dev is None else files.dataset(files.dev, layout)
 

@@ -127,7 +127,7 @@ class Rank:
 
     @property
     def stopped_by(self) -> Optional[int]:
-        """The signal that stopped the rank, as its exit code shows (0 means SIGUSR1), or None."""
+        """The signal that the exit code stands for, e.g. SIGINT for 130, SIGUSR1 for 0; or None."""
         numbers = (n for n, code in _STOPPED.items() if self.code in (code, 128 + n))
         return next(numbers, None)
 

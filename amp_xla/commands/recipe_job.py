@@ -79,7 +79,7 @@ class SubjectOptions:
         return Path(self.out or f"runs/{recipe}/{command}")
 
     def open(self, command: str, words: Sequence[str], **work: Any) -> Subject:
-        """Build the recipe's job or the script's model, for a command that will call ``write``.
+        """Build the recipe's job or the script's model, if ``command``'s folder is writable.
 
         Args:
           words: flags of the recipe, or of the script.
@@ -159,7 +159,7 @@ def feeds(job: Any) -> Iterator[List[Any]]:
 
 
 def longest(batches: Optional[Iterator[Any]]) -> Tuple[Optional[Sequence[Any]], float]:
-    """Return the largest of the first batches, and (mean size) / (largest size); or None and 1."""
+    """Return the largest of the first batches and mean size / largest size; None, 1 if none."""
     if batches is None:
         note("no batch given: assuming 32 rows of 128 tokens")
         return None, 1.0

@@ -99,8 +99,8 @@ class Preparation(NamedTuple):
       micro_batch: rows of a micro-batch, and so the maximum number of windows of a text.
       windows: (rows of a batch, rows of a group of windows), the sizes with which a resumed run
         began; None = a new run.
-      few_lengths: function that gets batches in at most ``auto.LENGTHS`` lengths, and returns True
-        if XLA needs so few. If not, or if it is None, up to ``options.shapes`` lengths are used.
+      few_lengths: function that gets batches of at most ``auto.LENGTHS`` lengths, and returns True
+        to use them (auto turned XLA on). False or None = use up to ``options.shapes`` lengths.
     """
 
     vocabulary: VocabularyOptions

@@ -69,7 +69,7 @@ class Finding(JsonReport):
 
     @property
     def largest(self) -> float:
-        """The largest finite magnitude in the result and in inputs that overflow in float16."""
+        """The largest finite magnitude in the result and in those inputs that float16 cannot hold."""
         return max([self.output.largest, *(i.range.largest for i in self.inputs if i.lost)])
 
     def __str__(self) -> str:

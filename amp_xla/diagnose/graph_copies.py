@@ -214,7 +214,7 @@ class PairedReplay(GraphCopies):
     def examine(self, batch: Sequence[Any], step: int, seed: float = 1.0) -> Any:
         """Compare the gradients of ``amp`` and ``check``.
 
-        All gradients in the backward pass are multiplied by ``seed``; the norms are without it.
+        The backward pass multiplies all gradients by ``seed``; the norms are divided by it again.
 
         Returns:
           float64 [gradients, 4]. The columns are the squared norm of the difference (NaN or

@@ -26,8 +26,8 @@ class LayerReport:
         nodes, ``-`` if there are none.
       backward: the same for matrix products of the backward pass.
       float32_bytes: bytes of the results that stay in float32, both passes.
-      blocked_by: the op that keeps most bytes in float32 in the forward pass; if none does, in the
-        backward pass; else empty.
+      blocked_by: the op that keeps most bytes in float32 in the forward pass or, if no op does so
+        there, in the backward pass; empty if there is no such op.
     """
 
     layer: str

@@ -6,9 +6,9 @@ float16 and too large for float16. The cause is the first node, in the order in 
 built, that turns good tensors into a bad one. Bad tensors must lead from this node to the loss or
 a gradient, and the node's result must be good in float32. A node turns good tensors bad if
 
-- its result is beyond float16, and its inputs are not;
-- an input that depends on weights (so it is no mask) is beyond float16, or is multiplied by a
-  number beyond float16;
+- its result is too large for float16, and its inputs are not;
+- it reads an input that depends on weights (a mask does not), and rounding to float16 makes this
+  input, or a factor that multiplies it, infinite;
 - its result is NaN, and no input is.
 
 A mask of -inf is no cause, because its softmax is 0, as it should be. A logarithm of zero that the

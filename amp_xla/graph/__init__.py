@@ -1,1 +1,1 @@
-"""Graphs read and rewritten: shapes, FLOPs, counts, virtual GPU, recomputation, XLA's compiler."""
+"""Tools for graphs: shapes, FLOPs, counts, virtual GPU, recomputation, XLA's compiler."""

@@ -171,7 +171,7 @@ class Bert:
     def __call__(
         self, token_ids: jax.Array, segment_ids: jax.Array, dropout: Optional[Dropout] = None
     ) -> jax.Array:
-        """Return the token vectors. Dropout masks: number 1 for embeddings, then 3 per layer."""
+        """Return the token vectors. Embeddings use dropout mask 1, each layer the next three."""
         x = self.tokens[token_ids] + self.segments[segment_ids]
         x = self.norm(x + self.positions[: token_ids.shape[1]])
         x = dropped(x, dropout, 1)

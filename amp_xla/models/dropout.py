@@ -40,7 +40,7 @@ def install(seed: int, hashed: Optional[bool] = None) -> Any:
     """Prepare the current graph for training with stateless dropout masks.
 
     Args:
-      hashed: compute masks by the hash, not by TensorFlow's generator; None = if XLA is on.
+      hashed: True = the hash makes masks; False = TensorFlow's generator; None = XLA is on or not.
 
     Returns:
       int64 scalar placeholder for the number of the micro-batch.

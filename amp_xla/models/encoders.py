@@ -148,7 +148,7 @@ def variables(transformer: Any) -> Dict[str, Any]:
 
 
 def _mapping(transformer: Any) -> Dict[str, Any]:
-    """Return layer -> Google's names of weights; adds the pooler's bias, missing in RoFormerV2."""
+    """Return layer -> Google's names of weights; add the pooler's bias if bert4keras omits it."""
     mapping: Dict[str, Any] = transformer.variable_mapping()
     kernels = mapping.get(POOLER, [])[:1]  # absent in T5
     return {**mapping, POOLER: [*kernels, *(x.replace("kernel", "bias") for x in kernels)]}
@@ -245,7 +245,7 @@ def pointer(kind: str, heads: int, name: str, spans: bool = True, bias: float = 
     Args:
       kind: ``GlobalPointer`` or ``EfficientGlobalPointer``.
       heads: number of planes of scores, each [L, L].
-      spans: a pair is the first and last token of a span; False = any two tokens, without RoPE.
+      spans: score spans (first token, last token); False = score all token pairs, without RoPE.
       bias: initial value of the scores; needs an ``EfficientGlobalPointer``.
     """
 

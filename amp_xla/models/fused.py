@@ -162,8 +162,8 @@ def verify(precision: Precision, plain: Callable[..., Any]) -> None:
         raise unfit("cuDNN 8.9.4 or later that computes attention on this GPU", reason) from error
     if worst > TOLERANCE:
         allowed = f"a cuDNN that differs from plain attention by at most {TOLERANCE:.0%}"
-        raise unfit(allowed, f"{worst:.1%} of the largest number")
-    note(f"attention by cuDNN differs from plain attention by {worst:.2%} of the largest number")
+        raise unfit(allowed, f"{worst:.1%} of the largest number of plain attention")
+    note(f"cuDNN differs from plain attention by {worst:.2%} of plain attention's largest number")
 
 
 def _errors(batch: Batch, plain: Callable[..., Any]) -> List[float]:

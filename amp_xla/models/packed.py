@@ -34,7 +34,7 @@ def pooled(encoder_model: Any, slots: int, first: bool = False) -> Any:
 
 
 def _shares(numbers: Any, most: Any, dtype: Any) -> Any:
-    """Return weights, [R, most, L], for means over the places of a row that hold equal numbers.
+    """Return weights, [R, most, L], of one mean per number: over all places of a row that hold it.
 
     ``numbers`` are int [R, L]. For each n below ``most``, the k places of a row that hold n get the
     weight 1 / k, the others 0. If no place holds n, all weights are 0, because 0 / 0 is not finite.
@@ -48,7 +48,7 @@ def over_windows(model: Any) -> Any:
     """Build a Keras model that averages the outputs of ``model`` over the windows of each text.
 
     The output of a text's first window becomes the mean; outputs of its other windows become 0.
-    Inputs: those of ``model``, then the array ``windows`` of ``WindowBatches``, int [groups, P].
+    Inputs: those of ``model``, then ``windows`` of ``WindowBatches``, int [groups, windows each].
     Output: float32 [R, C], or [R, S, C] for packed rows.
     """
 

@@ -2,8 +2,8 @@
 
 bert4keras' optimizers assign their moments, and then read them to compute new weights. A cluster of
 XLA reads all its variables before it assigns any. So each read after an assignment would need
-another cluster: hundreds for BERT-base. The replacement changes results by rounding at
-most, because TensorFlow may then merge equal terms.
+another cluster: hundreds for BERT-base. After the replacement, TensorFlow may merge equal terms, so
+results may differ by rounding.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ def forwarded(build: Callable[[], List[Any]]) -> List[Any]:
     """Call ``build``; return the operations to run, changed so that they can form one cluster.
 
     Change them only if XLA compiles a v1 graph and no ``tf.distribute`` strategy is in scope. A
-    read after an assignment is replaced by the assigned value. Constants and other reads no longer
-    wait for assignments, so the assignments are added to the results of ``build``. Several reads of
-    one variable become one. Change nothing if a variable is assigned more than once, or if a read
-    after an assignment reads single rows or is in a nested conditional.
+    read after an assignment is replaced by the assigned value. Several reads of one variable
+    become one. Nothing waits for assignments any more, so assignments are also returned, to be run.
+    Change nothing if a variable is assigned more than once, or if a read after an assignment reads
+    single rows or is in a nested conditional.
     """
     if not (in_v1_graph() and configuring.compiles()) or tf.distribute.has_strategy():
         return build()

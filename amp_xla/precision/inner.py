@@ -77,11 +77,11 @@ class Inner:
         return list(getattr(self.optimizer, self.aggregation)(pairs))
 
     def summed(self, pairs: Pairs) -> Pairs:
-        """Make sparse gradients dense for bert4keras' optimizers, except those that clip.
+        """Make sparse gradients dense if the optimizer is bert4keras' and does not clip.
 
-        These optimizers make them dense themselves, but search for distinct rows first. The number
+        Such an optimizer makes them dense itself, but searches for distinct rows first. The number
         of distinct rows differs between batches, so XLA would compile the whole update again for
-        each number. Optimizers that clip need sparse gradients.
+        each number. An optimizer that clips needs sparse gradients.
         """
         owner = _owner(self.optimizer, "_resource_apply_sparse")
         if self.clips or owner is None or not owner.__module__.startswith("bert4keras"):

@@ -253,7 +253,7 @@ def scale_loss(loss: Any, scale: Any = 1000.0) -> Any:
     static = StaticLossScale(scale)
     if isinstance(loss, str):
         raise ValueError(
-            f"loss is the name {loss!r}; allowed: a tensor or a function, here "
+            f"loss is the name {loss!r}; allowed: a tensor or a function, such as "
             f"keras.losses.get({loss!r})"
         )
     if not callable(loss):

@@ -133,9 +133,9 @@ def _assigned(operations: Iterable[Any]) -> Set[Any]:
 
 
 def _changing(forward: Set[Any]) -> Set[Any]:
-    """Return all operations that are in a branch, that assign, or that follow an assignment.
+    """Return the graph's operations that are in a branch, that assign or that follow an assignment.
 
-    An operation that only follows an assignment is left out if it is in ``forward``.
+    Leave out operations of ``forward`` (gradients need them) that only follow an assignment.
     """
     from tensorflow.python.ops import control_flow_util
 

@@ -94,7 +94,7 @@ def horovod_from() -> str:
 def revision() -> Optional[str]:
     """Return git's short hash, with ``+changes`` if files differ; None if it is unknown.
 
-    Without a repository that has this file, as in a container image, it is the environment variable
+    If git does not track this file, as in a container image, return the environment variable
     ``SOURCE_REVISION``. Changes in docs/results are ignored, because benchmarks write there.
     """
     files = ["--untracked-files=no", "--", ":/", ":(top,exclude)docs/results"]

@@ -1,7 +1,7 @@
 """File operations that survive a kill or a power cut: complete, or as if never started.
 
-Except ``rmtree``, they change files through this module's ``os``, so that a test can stop the
-process before and after each call.
+They change files through this module's ``os``, so that a test can stop the process before and after
+each call of ``os``. The only exception: ``remove`` calls ``shutil.rmtree``.
 """
 
 from __future__ import annotations

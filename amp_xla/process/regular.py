@@ -19,7 +19,7 @@ _OTHER_KINDS = (errno.EISDIR, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.ENO
 
 
 class NotAFile(OSError):
-    """A path is not a regular file (but a link, a folder, a pipe), or the file is too large.
+    """The path is a link, folder, pipe or device, not a regular file; or the file is too large.
 
     Any other ``OSError``, such as EACCES or EIO, does not show that the file is damaged.
     """

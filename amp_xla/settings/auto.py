@@ -15,7 +15,7 @@ TENSOR_CORES = (7, 0)  # compute capability
 
 
 class Work(NamedTuple):
-    """A run's size: updates, tokens per update on a GPU, encoder sizes, number of batch shapes."""
+    """A run's size: updates, tokens per update and GPU, encoder sizes, number of batch shapes."""
 
     steps: int
     tokens: float

@@ -89,8 +89,8 @@ def read_rows(folder: Path, name: str, tensor: str, rows: table.Rows) -> Any:
     if len(files) != 1:
         counts = ", ".join(map(str, sorted(files))) or "none"
         raise AmpXlaError(
-            f"{folder} needs files {name}-RANK-of-RANKS.safetensors, all with the same RANKS; "
-            f"found RANKS: {counts}{'; delete the older files' * (len(files) > 1)}"
+            f"{folder} needs files {name}-RANK-of-RANKS.safetensors with one value of RANKS; "
+            f"found values: {counts}{'; delete the older files' * (len(files) > 1)}"
         )
     ((count, paths),) = files.items()
     missing = [f"{name}-{n}-of-{count}.safetensors" for n in range(count) if n not in paths]

@@ -15,7 +15,7 @@ _BLOCK = 1 << 16  # rows of the whole table drawn at a time
 
 
 class Rows:
-    """The rows of a table on this rank: row % ranks == rank. ``height`` counts all rows."""
+    """This rank's rows of a table: row % ranks == rank. The whole table has ``height`` rows."""
 
     def __init__(self, height: int, width: int, name: str) -> None:
         if height < 1 or width < 1:

@@ -97,8 +97,8 @@ def recommend(outcomes: Sequence[Outcome]) -> Tuple[Optional[Outcome], str]:
 
     ``outcomes`` are sorted, simplest first. An outcome ties with the fastest if it is slower by no
     more than the spread of the rounds. Of the fastest and those that tie with it, the simplest is
-    recommended. None is returned if no outcome is finite, or if there is a tie that includes the
-    simplest finite outcome.
+    recommended. If a tie includes the simplest of all finite outcomes, no gain is measured: None
+    is returned. None is also returned if no outcome is finite.
     """
     finite = [o for o in outcomes if o.status == "ok" and o.loss is not None]
     if not finite:

@@ -76,7 +76,7 @@ class Checkpoint:
 
         Raises:
           CheckpointError: a setting is unknown to ``kind`` or out of range, or the checkpoint has
-            fewer bytes than such a model.
+            fewer bytes than a model with these settings.
         """
         try:
             config = settings.changed(kind(), **self.settings(kind))
@@ -268,7 +268,7 @@ def newest(folder: Path, good: bool = False) -> Optional[Checkpoint]:
       good: ignore checkpoints written right after a skipped update.
 
     Raises:
-      CheckpointError: all checkpoints are damaged and ``good`` is False, or one cannot be read.
+      CheckpointError: all are damaged and ``good`` is False; or reading fails, e.g. no permission.
     """
     paths = steps(folder)
     damaged = []

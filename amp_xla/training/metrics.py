@@ -36,7 +36,7 @@ class MetricsLog:
       folder: the run folder.
       after: last step before the run continues. Lines of later steps are removed, because they
         will be written again. A line that a kill has cut off is removed, too.
-      pending: kinds (``train``, ``dev``) whose lines of step ``after`` are removed as well.
+      pending: ``train``, ``dev`` or both: lines of these kinds at step ``after`` are removed, too.
       events: also write TensorBoard's events, which needs TensorFlow.
     """
 

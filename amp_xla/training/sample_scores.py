@@ -60,7 +60,7 @@ class SampleScores:
         raise NotImplementedError
 
     def details(self) -> Dict[str, Any]:
-        """Return more fields for ``result.json``, e.g. ``metrics`` that have no interval."""
+        """Return more fields for ``result.json``, e.g. ``metrics`` without a bootstrap interval."""
         return {}
 
     def errors(self, most: int) -> List[Dict[str, Any]]:

@@ -58,8 +58,8 @@ def decide(table: Table, request: Request, run: Optional[Layout] = None) -> Layo
       run: layout of the training file, which applies if this file has the same columns.
 
     Raises:
-      DataError: a field is missing, the file can be read in two ways, two columns have one name, or
-        two flags name one column. With ``run``, the first two also list the columns of ``run``.
+      DataError: a field is missing or the file can be read in two ways (such an error also lists
+        the columns of ``run``); two columns have one name; or two flags name one column.
     """
     try:
         layout = _decided(table, request, run)
@@ -148,7 +148,7 @@ def _refuse_other_formats(table: Table, needs: Sequence[str]) -> List[List[str]]
 
 
 def _has_values(table: Table, name: str) -> bool:
-    """Return whether any row has a value in a JSON field; a blank text, null or 0 is none."""
+    """Return whether a JSON field has a value other than blank text, null or 0 in any row."""
     for _, content in table.rows:
         with contextlib.suppress(ValueError):
             if str(json_object(content).get(name) or "").strip():

@@ -114,7 +114,7 @@ class Layout:
         return f"columns: {used} ({kind})" + (f"; {unused} unused" if unused else "")
 
     def values(self, content: Any) -> Dict[str, Any]:
-        """Return values by name; raise ``ValueError`` if the row is a header or does not fit."""
+        """Return a row's values by name; raise ``ValueError`` if it is a header or does not fit."""
         if self.format == "json":
             return json_object(content)
         cells = content.split("\t")

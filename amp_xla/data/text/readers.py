@@ -108,8 +108,8 @@ def read(
       text_field, pair_field, label_field, header, needs, known: see ``columns.Request``.
       on_bad_line: ``"error"`` raises for unusable lines, ``"skip"`` returns them in ``bad_lines``.
       numbers: labels must be finite numbers; they are returned with up to 12 digits, 1.0 as "1".
-      separator: separates the labels of a sample, which may have any number of labels, also none;
-        in JSON, they may also be a list. None = each sample has one label.
+      separator: text between the labels of a sample; a JSON list of labels is allowed, too. With
+        a separator, a sample may have no label; with None, each sample has one label.
       run: layout of the training file; see ``columns.decide``.
     """
     table = Table.read(path)
@@ -158,7 +158,7 @@ def collected(
 
     ``places`` has (line number, content) of each sample. ``sample`` turns a content into (text,
     second text, label), or raises ``ValueError`` with the reason. ``bad``: lines already known to
-    be unusable. ``on_bad_line``: as for ``read``. ``total``: lines in all; 0 = samples + bad lines.
+    be unusable. ``on_bad_line``: as for ``read``. ``total``: number of lines; 0 = samples + bad.
     """
     samples: List[Sequence[Optional[str]]] = []
     for number, content in places:

@@ -88,8 +88,8 @@ class Encoded:
         """Fit each sample into one row of at most ``length`` tokens, or into windows.
 
         With a stride of 0, tokens that do not fit are cut off. Otherwise each window begins
-        ``stride`` tokens after the window before it, or where that window ends if this is earlier.
-        The last window ends with the sample, so all windows are equally long.
+        ``stride`` tokens after the beginning of the previous window, but at the latest at its end.
+        The last window may begin earlier: it ends with the sample, and is as long as the others.
         """
         rows, firsts, lost = [], [], []
         begins: List[int] = []
@@ -233,8 +233,8 @@ class Tokenizer:
         ``pairs`` is None, its sample has one text.
 
         With ``stride``, ``Encoded.fitting`` cuts long samples into windows instead. Each window of
-        a pair has a part of the longer text, and all of the shorter text or as much of it as fills
-        half a row.
+        a pair has a part of the longer text, and the whole shorter text. If the shorter text would
+        fill more than half a row, it is cut to half a row.
         """
         length = sys.maxsize if max_length is None else max_length
         parts, lost = [], []

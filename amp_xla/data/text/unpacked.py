@@ -76,7 +76,7 @@ def opened(path: str) -> Iterator[Any]:
 
 
 class _Unpacked(io.RawIOBase):
-    """Unpacked bytes; raises ``DataError`` above 64 MiB if over 100 times the file's size."""
+    """Unpacked bytes; raises ``DataError`` if they exceed both 64 MiB and 100 times the file."""
 
     def __init__(self, path: str, file: Any) -> None:
         self._path, self._file = path, file
@@ -216,8 +216,8 @@ def extra(module: str, use: str, packages: Optional[str] = None) -> Any:
 def read_bytes(path: str, most: Optional[int] = None) -> bytes:
     """Return the content of a file, of at most ``most`` bytes when decompressed; see ``opened``.
 
-    ``most``: None = a quarter of the memory. If a number is given, the folder may be untrusted, so
-    only a regular file is read, no pipe.
+    ``most``: None = a quarter of the memory. With a number, only a regular file is read, not a
+    pipe, because the file may be in an untrusted folder.
     """
     if most is not None and os.path.exists(path) and not os.path.isfile(path):
         raise DataError(f"{path}: not a regular file")

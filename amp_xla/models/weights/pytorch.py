@@ -194,7 +194,7 @@ def _reader(view: _View, content: Callable[[str], bytes]) -> Callable[[], np.nda
 
 
 class _File(io.FileIO):
-    """A ZIP archive; refuses a long list of members, because ``zipfile`` would read it at once."""
+    """A ZIP archive; refuses a large list of members, which ``zipfile`` would load into memory."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(regular.descriptor(str(path), os.O_RDONLY, links=True))

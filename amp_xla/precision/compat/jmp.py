@@ -47,7 +47,7 @@ dtype_to_names: Dict[Any, Tuple[str, ...]] = {
 class StaticLossScale(_LossScale):
     """A constant loss scale, stored as a pytree leaf: changing its value causes no retrace.
 
-    As in jmp, a scale that is the number 0 is no leaf. A scale that is a JAX array of 0 is one.
+    As in jmp, a scale of 0 is not stored as a leaf, unless it is a JAX array.
     """
 
     loss_scale: Any

@@ -104,7 +104,7 @@ def fitted() -> Dict[str, Any]:
 
 
 def program(name: str, constants: Optional[Mapping[str, Any]] = None) -> Dict[str, float]:
-    """Return the constants that all training programs share, and those of one, e.g. tensorflow."""
+    """Return the constants of one training program, e.g. tensorflow, and those shared by all."""
     constants = constants or fitted()
     return {**constants["time"], **constants["programs"][name]}
 
@@ -170,7 +170,7 @@ def largest_batch(work: Work, gpu: Gpu, mode: Mode) -> int:
 
 
 def spread(gpu: Gpu) -> Tuple[float, float]:
-    """Return two factors: a forecast times them is the range that holds 80% of measured times."""
+    """Return (low, high): 80% of measured times are from low * forecast to high * forecast."""
     ranges = fitted()["ranges"]
     low, high = ranges.get(gpu.name, ranges["other"])
     return low, high

@@ -73,7 +73,7 @@ def chosen(names: str) -> List[Gpu]:
 def named(word: str, flag: str, others: str = "") -> Gpu:
     """Return a GPU by its name.
 
-    The error names ``flag`` and the allowed values: ``others`` and all GPUs.
+    The error shows ``flag``, the unknown name and the allowed names: ``others`` and all GPUs.
 
     Raises:
       SettingsError: the name is unknown.

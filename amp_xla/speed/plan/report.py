@@ -91,7 +91,7 @@ class Report(JsonReport):
     auto_why: str = ""
 
     def best(self) -> List[Option]:
-        """Return each GPU's best option by verdict, then speed, in ``auto``'s XLA mode if set."""
+        """Return each GPU's best option (by verdict, then speed); ``auto`` may fix the XLA mode."""
         allowed = [item for item in self.options if self.auto in (None, item.xla)]
         verdicts = ["does not fit", "close", "fits"]
         ranked = sorted(allowed, key=lambda item: (verdicts.index(item.verdict), item.speed))

@@ -70,8 +70,8 @@ def dropout(config: Any, shape: Dict[str, Any], dtype: Any) -> Tuple[float, floa
     if not bert.has_fused_attention(dtype, size):
         raise UnsupportedError(
             f"--attention fused needs compute capability 8.0 or higher, half precision and heads "
-            f"of 8, 16, ... or 128; found: {jax.local_devices()[0].device_kind}, {dtype.__name__}, "
-            f"heads of {size}; change that, or take --attention plain"
+            f"of size 8, 16, ... or 128; found: {jax.local_devices()[0].device_kind}, "
+            f"{dtype.__name__}, heads of size {size}; otherwise use --attention plain"
         )
     note("attention by cuDNN, which has no dropout in JAX: no attention weights are dropped")
     return config.encoder.dropout, 0.0, True

@@ -40,8 +40,8 @@ def sparse_loss(targets: Any, scores: Any) -> Any:
     float32 rounds the rest to 0. Here the sum is over the other terms only.
 
     Args:
-      targets: positive cells as row * L + column, int32 [B, planes, most]; 0 = none: the cell
-        ([CLS], [CLS]) has no loss.
+      targets: positive cells as row * L + column, int32 [B, planes, most]. An unused place
+        is 0; this is the cell ([CLS], [CLS]), which has no loss.
       scores: float [B, planes, L, L].
     """
     # AMP converts neither this operation nor those that use its result.

@@ -33,8 +33,8 @@ _CROSS_ENCODER = {
 def evaluate(infer: Infer, data: Labelled, threshold: Optional[Any]) -> Dict[str, float]:
     """Return Spearman's correlation over all pairs, and the accuracy if labels are 0 and 1.
 
-    ``infer`` outputs ``scores`` [B]. A ``threshold`` of None means 0.5. A variable is set to the
-    threshold with the highest accuracy, and the result has this threshold as well.
+    ``infer`` outputs ``scores`` [B]. If ``threshold`` is None, 0.5 is used. If it is a variable,
+    it is set to the value with the highest accuracy, which is also in the result.
     """
     from amp_xla.backend import K
 

@@ -1,7 +1,7 @@
 """Similarity of texts: vectors of texts, scores of pairs, and losses over a batch.
 
-Losses stay in float32 under mixed precision, because AMP uses float32 from a sum up to the next
-matrix product. Masks are factors 0 and 1, because float16 cannot hold numbers as large as -1e12.
+Losses stay in float32 under mixed precision: AMP computes a sum and what follows it, up to the next
+matrix product, in float32. Masks are factors 0 and 1, because float16 cannot hold -1e12.
 """
 
 from __future__ import annotations

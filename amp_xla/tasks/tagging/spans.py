@@ -46,7 +46,7 @@ def tags_of(spans: Sequence[Span], length: int) -> np.ndarray:
 
 
 def inside(spans: Sequence[Span], begin: int, size: int, clip: bool) -> List[Span]:
-    """Return the spans inside a window of ``size`` tokens, counted from its start.
+    """Return the spans inside a window of ``size`` tokens, with positions relative to the window.
 
     Token 1 of the window is token ``begin`` + 1 of the text. If ``clip``, spans that are partly
     outside are cut to the window; else they are left out.
@@ -97,7 +97,7 @@ def spans_of(tags: Sequence[int]) -> List[Span]:
 def decode(
     head: str, output: Mapping[str, np.ndarray], token_ids: np.ndarray
 ) -> List[List[Span]]:  # fmt: skip
-    """Return the spans of each row of a batch; its first and last token are never part of one.
+    """Return the spans of each row of a batch; no span has the row's first or last token.
 
     Args:
       output: for softmax and crf, ``scores`` float [B, L, tags] and ``transitions`` float [tags,

@@ -89,7 +89,7 @@ class LossScaleOptimizer(optimizer.LossScaleOptimizer):
 
     @property
     def _delegates(self) -> bool:
-        """True from TensorFlow 2.4 on: checkpoints treat this class like the inner optimizer."""
+        """True if checkpoints treat this class like the inner optimizer: from TensorFlow 2.4 on."""
         return any(c.__name__ == "DelegatingTrackableMixin" for c in type(self).__mro__)
 
     inner_optimizer = property(lambda self: self.inner)

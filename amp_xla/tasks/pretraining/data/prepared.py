@@ -132,9 +132,9 @@ class Manifest:
         known = vocabulary.fingerprint(tokenizer.tokens), tokenizer.vocab_size
         if known != (self.settings["vocab_sha256"], self.settings["vocab_size"]):
             raise DataError(
-                f"{path} is not the vocabulary that the text in this folder was tokenized with "
-                f"(vocab_sha256 and vocab_size in {SETTINGS}); restore it, or delete the folder "
-                "and prepare again"
+                f"{path} is not the vocabulary that the text in this folder was tokenized with: "
+                f"vocab_sha256 or vocab_size in {SETTINGS} differs; restore that vocabulary, or "
+                "delete the folder and prepare again"
             )
         return tokenizer
 
