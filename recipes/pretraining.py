@@ -2,7 +2,7 @@
 
     make train RECIPE=pretraining
 
-trains a tiny BERT on docstrings of the installed packages. bert4keras and all recipes can load it.
+trains a tiny BERT on docstrings of installed packages. bert4keras and other recipes can load it.
 TensorFlow 1.15.5: held-out loss 4.6936, seed 1, 6.3 minutes; Intel(R) Xeon(R) Processor with
 AVX-512 BF16, 2 cores, load 4; 2026-11-26. TensorFlow 2.17.1: held-out loss 4.5839, seed 1, 6.8
 minutes; Intel(R) Xeon(R) Processor with AVX-512 BF16, 2 cores, load 5; 2026-11-26.

@@ -252,7 +252,7 @@ def clear_session() -> None:
 
 
 def used() -> bool:
-    """Return True if TensorFlow has read its flags: made a session, or (2.x only) listed GPUs."""
+    """Return True if a session, or on 2.x a list of GPUs, has made TensorFlow read its flags."""
     from tensorflow.python.client import session as client
 
     sessions = client._python_session_create_counter.get_cell().value()

@@ -98,8 +98,8 @@ def check_names(checkpoint: Optional[Any], model: Any) -> None:
     old = next(name for name in stored if _plain(name) == _plain(new))
     raise CheckpointError(
         f"{checkpoint.path} has {old} where this model has {new}: this process, or the one that "
-        f"began the run, built another model first; build the same models in the same order, or "
-        f"call keras.backend.clear_session() before each"
+        f"wrote the checkpoint, built another model first; build the same models in the same "
+        f"order, or call keras.backend.clear_session() before each"
     )
 
 
@@ -210,7 +210,7 @@ def choose_monitor(
       missing: what this function returned for the epoch before; None for the first epoch.
 
     Returns:
-      "" once an epoch had the monitor; before that, None, or an error message about ``name``.
+      "" once an epoch had the monitor; before that, an error message, or None without ``name``.
     """
     if loop.options.monitor in values:
         return ""

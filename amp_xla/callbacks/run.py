@@ -275,7 +275,7 @@ class Run(keras.callbacks.Callback):
             self._feed.compare()
             self._others.restore()  # reading may have changed it
         if self._ended:
-            note("a callback, such as EarlyStopping, ended this run; to continue, remove the callback")
+            note("a callback, e.g. EarlyStopping, ended this run; remove this callback to continue")
         self.model.stop_training |= self._ended or self._loop.over
 
     def _restore(self) -> None:

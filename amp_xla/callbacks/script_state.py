@@ -94,7 +94,7 @@ class ScriptState:
         """Restore the checkpoint's values; reset all other values to those at the start of ``fit``.
 
         A list that data and a callback share stays one object. If the script assigned a new object
-        to a name, so does this method. It does not refill the old object, a possible view of data.
+        to a name, so does this method: the old one may be a view of data, so filling it is unsafe.
 
         Args:
           last: True = this is the last call, so print what cannot be restored.

@@ -226,7 +226,7 @@ class FitStep:
         """Replace Keras' callable by one that traces a step only if ``run_options`` are set.
 
         Keras would build a second callable for untraced steps, and XLA would compile both.
-        ``session.run`` would refuse arrays that Keras accepts, e.g. labels without the last axis.
+        ``session.run`` would refuse arrays that Keras accepts, e.g. labels with an axis too few.
         """
         function = self.function
         fed = [*feeds, *sorted(function.feed_dict or {})]

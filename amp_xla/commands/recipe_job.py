@@ -159,7 +159,7 @@ def feeds(job: Any) -> Iterator[List[Any]]:
 
 
 def longest(batches: Optional[Iterator[Any]]) -> Tuple[Optional[Sequence[Any]], float]:
-    """Return the largest of the first batches and mean size / largest size; None, 1 if none."""
+    """Return the largest of the first batches and mean / largest size; without batches, None, 1."""
     if batches is None:
         note("no batch given: assuming 32 rows of 128 tokens")
         return None, 1.0

@@ -100,7 +100,7 @@ class Preparation(NamedTuple):
       windows: (rows of a batch, rows of a group of windows), the sizes with which a resumed run
         began; None = a new run.
       few_lengths: function that gets batches of at most ``auto.LENGTHS`` lengths, and returns True
-        to use them (auto turned XLA on). False or None = use up to ``options.shapes`` lengths.
+        to use them (auto chose XLA). False or None = use up to ``options.shapes`` lengths.
     """
 
     vocabulary: VocabularyOptions

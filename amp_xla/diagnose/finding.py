@@ -69,7 +69,7 @@ class Finding(JsonReport):
 
     @property
     def largest(self) -> float:
-        """The largest finite magnitude in the result and in those inputs that float16 cannot hold."""
+        """The largest finite magnitude of the result and of inputs that a cast makes infinite."""
         return max([self.output.largest, *(i.range.largest for i in self.inputs if i.lost)])
 
     def __str__(self) -> str:

@@ -145,7 +145,7 @@ def serving(parts: Parts, half: bool) -> Serving:
 
 
 def _in_half(frozen: Any) -> Dict[str, Any]:
-    """Remove large float32 constants; return tensor name -> the constant in float16, cast back."""
+    """Remove large float32 constants; return tensor name -> float16 constant cast to float32."""
     casts = {}
     for node in [node for node in frozen.node if node.op == "Const"]:
         value = tf.make_ndarray(node.attr["value"].tensor)

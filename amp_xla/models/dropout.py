@@ -40,7 +40,7 @@ def install(seed: int, hashed: Optional[bool] = None) -> Any:
     """Prepare the current graph for training with stateless dropout masks.
 
     Args:
-      hashed: True = the hash makes masks; False = TensorFlow's generator; None = XLA is on or not.
+      hashed: True = masks from the hash, False = from the generator; None = True if XLA is on.
 
     Returns:
       int64 scalar placeholder for the number of the micro-batch.

@@ -34,7 +34,7 @@ def several_labels(right: Any, logits: Any) -> Any:
     """Build log(1 + sum over wrong labels of exp(s)) + log(1 + sum over right labels of exp(-s)).
 
     s are the logits; a label is predicted if s > 0. This is ``multilabel_categorical_crossentropy``
-    of bert4keras' author, but the term -infinity instead of -1e12 keeps a label out of the other sum.
+    of bert4keras' author, but -infinity instead of -1e12 keeps a label out of the other sum.
     Arguments are [..., classes]; ``logits``, float32, may be -infinity where ``right`` is False.
     """
     signed = tf.where(right, -logits, logits)

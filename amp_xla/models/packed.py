@@ -48,7 +48,7 @@ def over_windows(model: Any) -> Any:
     """Build a Keras model that averages the outputs of ``model`` over the windows of each text.
 
     The output of a text's first window becomes the mean; outputs of its other windows become 0.
-    Inputs: those of ``model``, then ``windows`` of ``WindowBatches``, int [groups, windows each].
+    Inputs: of ``model``, then ``WindowBatches``' ``windows``, int [groups, windows of a group].
     Output: float32 [R, C], or [R, S, C] for packed rows.
     """
 

@@ -26,9 +26,9 @@ def forwarded(build: Callable[[], List[Any]]) -> List[Any]:
 
     Change them only if XLA compiles a v1 graph and no ``tf.distribute`` strategy is in scope. A
     read after an assignment is replaced by the assigned value. Several reads of one variable
-    become one. Nothing waits for assignments any more, so assignments are also returned, to be run.
-    Change nothing if a variable is assigned more than once, or if a read after an assignment reads
-    single rows or is in a nested conditional.
+    become one. The results of ``build`` may no longer depend on the assignments, so the assignments
+    are returned, too. Change nothing if a variable is assigned more than once, or if a read after
+    an assignment reads single rows or is in a nested conditional.
     """
     if not (in_v1_graph() and configuring.compiles()) or tf.distribute.has_strategy():
         return build()

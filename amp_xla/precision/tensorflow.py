@@ -74,7 +74,7 @@ def as_tensor(gradient: Any) -> Any:
 
 
 def variable_of(tensor: Any) -> Any:
-    """Return a variable's operation; ``tensor``: its handle or reference, also in a branch."""
+    """Return a variable's operation; ``tensor``: handle or reference, also in a branch or loop."""
     while tensor.op.type.endswith(("Switch", "Enter")) or (  # RefSwitch, too
         tensor.op.type == "Identity" and tensor.dtype == tf.resource
     ):

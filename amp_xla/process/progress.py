@@ -45,7 +45,7 @@ class Progress:
         with messages():
             if self._bar is not None:
                 self._bar.update(1)
-            elif sys.stderr.isatty() and not self._hidden:
+            elif not self._hidden and _columns() > 0:
                 self._bar = tqdm(
                     total=self.total, initial=self._step, leave=False, dynamic_ncols=True,
                     mininterval=0.2, bar_format=_FORMAT,
@@ -84,8 +84,7 @@ class Progress:
             self._print("  ".join([f"step {step}/{self.total}", *words]))
             return
         with messages():
-            room = os.get_terminal_size(sys.stderr.fileno()).columns
-            room -= len(f"100% {self.total}/{self.total} 00:00:00 left, ")
+            room = _columns() - len(f"100% {self.total}/{self.total} 00:00:00 left, ")
             while words and len("  ".join(words)) > room:
                 words.pop()
             self._bar.set_postfix_str("  ".join(words), refresh=False)
@@ -104,3 +103,8 @@ class Progress:
             with messages():
                 self._bar.close()
         self._bar = None
+
+
+def _columns() -> int:
+    """Return the terminal's width; 0 if it is unknown or standard error is no terminal."""
+    return os.get_terminal_size(sys.stderr.fileno()).columns if sys.stderr.isatty() else 0

@@ -258,7 +258,7 @@ class RunFolder:
             self.name = f"{first}-{attempt}"
 
     def mark_latest(self) -> None:
-        """Point ``latest`` to this run, now that it has a checkpoint; delete ``.no-checkpoint-yet``."""
+        """Point ``latest`` to this run, which has a checkpoint; delete ``.no-checkpoint-yet``."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(str(self.path / _FRESH))
         if not self.in_runs:

@@ -142,8 +142,8 @@ def _sharing(
 ) -> Tuple[Dict[str, Any], Optional[Any], Sequence[Any]]:
     """Return the inputs, the loss factor and the results of a step.
 
-    For steps on whole batches, the factor is None and the results are ``means``. For steps on parts
-    of batches, results are ``means`` times the part's share; ranks add them up, and ``FLAG`` last.
+    For a step on a whole batch, the factor is None and the results are ``means``. For a part of a
+    batch, the results are ``means`` times its share; several ranks add them and, last, ``FLAG``.
     """
     ranks = distributed.current()
     if not ranks.several and micro_batches == 1:

@@ -276,6 +276,17 @@ def test_the_bar_shows_whole_values_and_ends_before_the_last_lines(columns, show
     assert len(last) <= columns
 
 
+def test_a_terminal_of_unknown_width_gets_lines_instead_of_a_bar(monkeypatch):
+    reader, terminal = pty.openpty()  # 0 columns
+    with os.fdopen(terminal, "w") as stream:
+        monkeypatch.setattr("sys.stderr", stream)
+        bar = Progress(104, 103)
+        bar.advance(8)
+        bar.show(104, VALUES)
+        bar.close()
+        assert os.read(reader, 1 << 16).decode().startswith("step 104/104  loss 0.1234  scale 1000")
+
+
 def test_a_file_that_does_not_fit_leaves_nothing(tmp_path):
     code = "import pathlib, sys; from amp_xla.process import durable; "
     code += "durable.replace(pathlib.Path(sys.argv[1]), b'1' * 4096)"

@@ -158,7 +158,7 @@ def collected(
 
     ``places`` has (line number, content) of each sample. ``sample`` turns a content into (text,
     second text, label), or raises ``ValueError`` with the reason. ``bad``: lines already known to
-    be unusable. ``on_bad_line``: as for ``read``. ``total``: number of lines; 0 = samples + bad.
+    be unusable. ``on_bad_line``: as for ``read``. ``total``: line count; 0 = samples + bad lines.
     """
     samples: List[Sequence[Optional[str]]] = []
     for number, content in places:

@@ -76,7 +76,7 @@ def opened(path: str) -> Iterator[Any]:
 
 
 class _Unpacked(io.RawIOBase):
-    """Unpacked bytes; raises ``DataError`` if they exceed both 64 MiB and 100 times the file."""
+    """Unpacked bytes; if over 64 MiB and over 100 times the file's size, raises ``DataError``."""
 
     def __init__(self, path: str, file: Any) -> None:
         self._path, self._file = path, file

@@ -57,7 +57,7 @@ def needed(method: Method) -> Sequence[str]:
 
 
 def read(method: Method, files: PairFiles, preparation: Preparation) -> Labelled:
-    """Read the files, or else the built-in pairs; the field ``labels`` of the result is a ``Scale``.
+    """Read the files, or else the built-in pairs; the result's field ``labels`` is a ``Scale``.
 
     The method decides which fields a training file needs, and how pairs are encoded.
     """

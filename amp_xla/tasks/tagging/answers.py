@@ -82,7 +82,7 @@ def evaluate(infer: Infer, data: Labelled, head: str) -> Dict[str, float]:
 def _decode(
     head: str, batch: Batch, out: Mapping[str, Any], aligned: AlignedTexts, names: Sequence[str]
 ) -> List[List[Entity]]:
-    """Return a list per row: for a text's first row all entities of the text, for others none."""
+    """Return a list per row: a text's first row has all its entities, its other rows have none."""
     rows, flat = spans.decode(head, out, batch["token_ids"]), spans.is_flat(head)
     sizes, (texts, begins) = (batch["token_ids"] != 0).sum(1) - 2, windows.owners(batch)
     found: List[List[Entity]] = [[] for _ in rows]

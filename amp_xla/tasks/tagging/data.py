@@ -18,7 +18,7 @@ from amp_xla.tasks.tagging.spans import Span, inside, is_flat, tags_of
 def token_spans(
     entities: List[List[Entity]], aligned: AlignedTexts, names: Dict[str, int], missed: Any
 ) -> List[List[Span]]:
-    """Return each text's entities as token spans; add those at no exact tokens to ``missed``."""
+    """Return entities as token spans; add any that fit no tokens exactly to ``missed[reason]``."""
     spans: List[List[Span]] = [[] for _ in entities]
     for i, each in enumerate(entities):
         for start, end, name in each:

@@ -97,7 +97,7 @@ def spans_of(tags: Sequence[int]) -> List[Span]:
 def decode(
     head: str, output: Mapping[str, np.ndarray], token_ids: np.ndarray
 ) -> List[List[Span]]:  # fmt: skip
-    """Return the spans of each row of a batch; no span has the row's first or last token.
+    """Return the spans of each row of a batch; no span includes the row's first or last token.
 
     Args:
       output: for softmax and crf, ``scores`` float [B, L, tags] and ``transitions`` float [tags,
