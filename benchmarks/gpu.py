@@ -8,14 +8,14 @@ shape train the same model on the same batches, 64 sequences for BERT-base and 3
 fewer if they do not fit. A row is written as soon as it is measured, and the same command measures
 the rows that are missing, the most valuable first.
 
-TensorFlow's rows run in the Python of the command; `--peer` names PyTorch's, `--jax` JAX's. The
-vocabulary has 30,528 tokens: BERT's 30,522, rounded up for tensor cores. Dropout is 0.1; only the
-row with cuDNN's attention has none in attention. All rows compute logits at the masked positions,
-except one row of PyTorch, which computes them at all positions, as its users do. Shapes named
-"texts" are the classification recipe with its default shapes.
+TensorFlow's rows run in the Python of this command, PyTorch's in that of `--peer`, JAX's in that of
+`--jax`. The vocabulary has 30,528 tokens: BERT's 30,522, rounded up for tensor cores. Dropout is
+0.1, but the row with cuDNN's attention has no attention dropout. All rows compute logits at the
+masked positions, except one row of PyTorch, which computes them at all positions, as its users do.
+Tables named "texts" are of the classification recipe in BERT-base's size, with default `--shapes`.
 
 The spread is that of three measurements of `--steps` steps. TFLOP/s counts the matrix products that
-the model needs; the peak is the data sheet's, dense. Step times exclude building the batches.
+the model needs; "of peak" divides by the data sheet's dense peak. Times exclude making batches.
 """
 
 from __future__ import annotations
