@@ -147,7 +147,7 @@ def _recipes() -> Iterator[str]:
 
 
 def _commands() -> Iterator[str]:
-    yield "## Commands\n\nIn headings `RUN FILE` is short for `--run RUN --file FILE`, and so on.\n"
+    yield "## Commands\n\nValues may come first: `RUN FILE` means `--run RUN --file FILE`.\n"
     for name, command in COMMANDS.items():
         config: Optional[Any] = getattr(importlib.import_module(command.module), "Config", None)
         if config is None:

@@ -140,7 +140,7 @@ class Generator:
 
     Attributes:
       first: position of the generator's first batch.
-      read: position after the last batch yielded; a resumed run begins with the checkpoint's value.
+      read: position after the last batch yielded; before the first one, the argument ``read``.
     """
 
     def __init__(self, generator: Any, steps: int, read: int = 0, first: int = 0) -> None:
@@ -314,7 +314,7 @@ class Feed:
         return model._standardize_user_data(*first, class_weight=class_weight)[2]
 
     def begin_epoch(self, seed: int, epoch: int) -> None:
-        """Do nothing, because the source yields its batches in the order of each epoch."""
+        """Do nothing, because the source already yields its batches in the right order."""
 
     def arguments(self, given: Mapping[str, Any]) -> Dict[str, Any]:
         """Return the arguments of ``fit``, with this feed as its data."""

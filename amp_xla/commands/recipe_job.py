@@ -79,7 +79,7 @@ class SubjectOptions:
         return Path(self.out or f"runs/{recipe}/{command}")
 
     def open(self, command: str, words: Sequence[str], **work: Any) -> Subject:
-        """Build the recipe's job or the script's model, if ``command``'s folder is writable.
+        """Build the recipe's job or the script's model for ``command``, which will write a report.
 
         Args:
           words: flags of the recipe, or of the script.
@@ -87,7 +87,7 @@ class SubjectOptions:
 
         Raises:
           AmpXlaError: the recipe, script or batch does not exist; ``--batch`` is given for a
-            recipe; or the precision is not amp.
+            recipe; or the precision is not amp. OSError: the report's folder is not writable.
         """
         regular.refuse_unwritable(self._folder(command))
         note(f"building {self.recipe} ...")

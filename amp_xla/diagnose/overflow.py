@@ -6,7 +6,7 @@ float16 and too large for float16. The cause is the first node, in the order in 
 built, that turns good tensors into a bad one. Bad tensors must lead from this node to the loss or
 a gradient, and the node's result must be good in float32. A node turns good tensors bad if
 
-- its result is too large for float16, and its inputs are not;
+- its result is infinite or too large for float16, and none of its inputs is;
 - it reads an input that depends on weights (a mask does not), and rounding to float16 makes this
   input, or a factor that multiplies it, infinite;
 - its result is NaN, and no input is.

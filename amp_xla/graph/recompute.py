@@ -148,7 +148,7 @@ def _copy(op: Any, inputs: Sequence[Any], after: Sequence[Any]) -> Any:
 def _constant(ops: Sequence[Any]) -> Set[Any]:
     """Return weights, random numbers, shapes, and operations that depend on these alone.
 
-    Operations that read bools are not included, so dropout masks are kept as bools, not as floats.
+    Operations that read bools are not included, so no dropout mask is kept as floats.
     """
     constant: Set[Any] = set()
     for op in ops:

@@ -104,7 +104,7 @@ def _lists_of_nvidia() -> Dict[str, str]:
     """Return environment variables that make stock TensorFlow 1.15's pass use NVIDIA's lists.
 
     In NVIDIA's lists Softmax, LogSoftmax, Log and Log1p are gray instead of black, and Einsum is
-    white. If a user's variable adds an op to a list, or removes one, the variable wins. Source:
+    white. If a user's variable makes the opposite change to the same list, it wins. Source:
     ``auto_mixed_precision_lists.h`` of NVIDIA/tensorflow, branch r1.15.5+nv23.03.
     """
     if backend.kind() != "tf1" or backend.is_fork():

@@ -90,8 +90,8 @@ def layer_norm(x: Any, gamma: Any, beta: Any, epsilon: float) -> Any:
 def add_rows(x: Any, rows: Any) -> Any:
     """Build x + rows, floats [B, L, D] and [L, D]; ``rows``' gradient is summed in two stages.
 
-    If XLA sums over an axis of 32 or more elements, it makes that axis the fastest in memory. If it
-    summed over the whole batch, it would transpose the residual stream around each matrix product.
+    If XLA sums over an axis of 32 or more elements, it makes that axis the fastest in memory. With
+    one sum over the batch, it would transpose the residual stream around each matrix product.
     """
 
     def value(x: Any, rows: Any) -> Tuple[Any, Callable[[Any], Tuple[Any, Any]]]:

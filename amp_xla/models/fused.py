@@ -71,10 +71,10 @@ def batch() -> Optional[Batch]:
 
 
 def attention(query: Any, key: Any, value: Any, mask: Any, batch: Batch) -> Any:
-    """Build softmax(query key^T) value per head in float16; cast it to the dtype of ``value``.
+    """Build softmax(query key^T) value per head in float16; result: shape and dtype of ``value``.
 
     Args:
-      query, key, value, result: floats [B, L, heads, D]; ``query`` is already divided by sqrt(D).
+      query, key, value: floats [B, L, heads, D]; ``query`` is already divided by sqrt(D).
       mask: bool [B, L], False for padding at the end of a row; the first token is always True.
       batch: B and L; this function sets its ``heads`` and ``size``.
     """

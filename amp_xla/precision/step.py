@@ -179,7 +179,7 @@ class Steps:
         """Apply the gradients of one group of variables if the step is finite.
 
         The first call in a step decides for all groups: it checks all gradients unscaled so far. A
-        later call checks only those of its gradients that no earlier call has checked. If one of
+        later call checks those of its gradients that no earlier call has checked. If one of
         them is not finite, the later call's group and all groups after it are skipped.
 
         Args:

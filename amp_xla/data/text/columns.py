@@ -332,7 +332,7 @@ def _doubtful(
 def _by_number(
     table: Table, columns: Sequence[Sequence[str]], kinds: Sequence[str], request: Request
 ) -> Dict[str, int]:
-    """Return field -> column by position; if columns are too many, skip empty ones and ids."""
+    """Return field -> column by position; of more columns than needed, skip empty ones and ids."""
     needs, known, last = request.needs, request.known, len(kinds) - 1
     ids = kinds[last] == "id" and all(map(is_number, columns[last]))  # or labels
     free = list(range(len(kinds)))

@@ -159,7 +159,7 @@ class Scale:
 
 
 def many_numbers(names: Sequence[str]) -> Optional[bool]:
-    """Return whether over 20 names differ or one is no plain integer; None if one is no number."""
+    """Return whether over 20 names differ or one is no whole float; None if one is no number."""
     if not all(map(is_number, names)):
         return None
     return len(set(names)) > MANY_NUMBERS or any(as_number(name) % 1 for name in names)  # or NaN

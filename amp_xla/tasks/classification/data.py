@@ -93,7 +93,7 @@ def _targets(files: Any, given: Sequence[List[str]]) -> Tuple[Any, List[np.ndarr
         hint = several(names)
         raise DataError(
             f"training data: the labels are {len(names):,} different numbers"
-            f"{', some with decimals, commas or %' * (len(names) <= MANY_NUMBERS)}, such as "
+            f"{', some with decimals, separators or %' * (len(names) <= MANY_NUMBERS)}, such as "
             f"{names[0]} and {names[-1]}; give --regression to predict a number{form}, or "
             f"--classes to predict one of {len(names):,} classes{hint and f'; {hint}'}"
         )

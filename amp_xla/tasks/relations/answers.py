@@ -148,7 +148,7 @@ class TripleScores(ExtractionScores):
     unit = "triples"
 
     def rows(self) -> np.ndarray:
-        """Add the counts of predicted triples that touch a true triple, and vice versa."""
+        """Add two columns: how many predicted triples touch a true one, and vice versa."""
         partial = [
             [sum(any(map(one.touches, b)) for one in set(a)) for a, b in ((f, g), (g, f))]
             for f, g in zip(self.found, self.gold)

@@ -224,7 +224,7 @@ def _searched(
 def _beams(options: GenerationOptions, end_id: int, most: int, _: int) -> Search:
     """Run beam search, by the sum of log-probabilities, for one text; one beam is greedy search.
 
-    After ``min_tokens`` tokens, search stops if the best beam ends; other ended beams are dropped.
+    From token ``min_tokens`` on, search stops if the best beam ends; other ended beams are dropped.
     """
     tokens, scores, beams = np.zeros((1, 0), np.int64), np.zeros(1), options.beams
     last = parents = np.zeros(1, np.int64)

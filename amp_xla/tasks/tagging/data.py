@@ -18,7 +18,7 @@ from amp_xla.tasks.tagging.spans import Span, inside, is_flat, tags_of
 def token_spans(
     entities: List[List[Entity]], aligned: AlignedTexts, names: Dict[str, int], missed: Any
 ) -> List[List[Span]]:
-    """Return entities as token spans; add any that fit no tokens exactly to ``missed[reason]``."""
+    """Return entities as token spans; add words of inexact and cut ones to ``missed[reason]``."""
     spans: List[List[Span]] = [[] for _ in entities]
     for i, each in enumerate(entities):
         for start, end, name in each:

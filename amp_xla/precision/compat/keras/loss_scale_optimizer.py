@@ -41,7 +41,7 @@ class LossScaleOptimizer(optimizer.LossScaleOptimizer):
         attributes are as in Keras.
 
     Raises:
-      TypeError: ``inner_optimizer`` is not Keras' or scales the loss; ``dynamic`` is not a bool.
+      TypeError: the optimizer is not Keras' or is a LossScaleOptimizer; ``dynamic`` is no bool.
       UnsupportedError: an optimizer of the new kind in graph mode.
       ValueError: the arguments contradict each other or are out of range, the optimizer is wrapped
         already or accumulates gradients, or the strategy in scope is not supported.
