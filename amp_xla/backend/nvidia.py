@@ -64,7 +64,7 @@ class Driver(NamedTuple):
 
 
 def look() -> Driver:
-    """Read the driver's files and run nvidia-smi, which takes a second or more."""
+    """Look for the driver's files, and run nvidia-smi, which takes a second or more."""
     trace = next((f"/{name}" for name in _TRACES if (ROOT / name).exists()), "")
     gpus, problem = _list()
     return Driver(tuple(gpus), trace, problem, hidden(os.environ))

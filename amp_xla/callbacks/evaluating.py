@@ -12,10 +12,10 @@ from amp_xla.training.loop import Content
 
 
 class StateBefore:
-    """State after the last batch of an epoch, in memory until all callbacks have been called.
+    """State after an epoch's last batch, in memory during validation and callbacks.
 
-    Callbacks may take long, may change the weights for a time, and must not be interrupted. So a
-    signal saves this state at once, in a thread; the run stops in validation or after callbacks.
+    After a signal, a thread saves this state at once, because callbacks may take long and may
+    change the weights for a time. The signal ends validation, but callbacks run to their end.
     """
 
     def __init__(self, loop: Any, watch: SignalWatch) -> None:

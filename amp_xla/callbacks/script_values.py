@@ -82,11 +82,11 @@ def encoded(
 def decoded(
     value: Any, name: str, arrays: Arrays, made: Dict[str, Any], value_of: Callable[[str], Any]
 ) -> Any:
-    """Return a new value equal to the one that ``encoded`` got.
+    """Return the value that ``encoded`` got; objects with several names stay one object.
 
     Args:
-      made: gets name -> object for each list, dictionary, set and array in the value.
-      value_of: function from a name to its object, for objects with several names.
+      made: gets name -> object for each container and array in the value.
+      value_of: returns the object of a name; called where ``encoded`` stored only this name.
     """
     if not isinstance(value, (list, dict)):
         return value

@@ -37,7 +37,7 @@ Slot = Tuple[Any, Any]  # a value, and a function that replaces it or None
 
 
 def setter(thing: Any, name: str) -> Any:
-    """Return a function that sets an attribute or a dictionary's item; None for a list or tuple."""
+    """Return a function that sets an attribute or an item; None for a list, a tuple or None."""
     if isinstance(thing, dict):
         return functools.partial(thing.__setitem__, name)
     fixed = isinstance(thing, (list, tuple, type(None)))

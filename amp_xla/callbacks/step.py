@@ -172,7 +172,7 @@ class FitStep:
             self._fetch(name, tensor)
 
     def _add_figures(self) -> None:
-        """Fetch the mean loss and the sum of the flags over all ranks."""
+        """Let a step also return the mean loss, and how many ranks have to stop or to save."""
         hvd: Any = self._ranks.hvd
         flag = tf.placeholder(tf.float32, [1])
         loss = tf.cast(self.function.outputs[0], tf.float32) / float(self._ranks.world.size)

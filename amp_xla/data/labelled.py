@@ -129,10 +129,10 @@ class Preparation(NamedTuple):
         """Return texts with their batches.
 
         ``parts``, ``encoded``, ``answers`` and ``changes`` each have two elements: for the training
-        texts and for the dev texts. ``answers`` has the ``label_ids`` of ``Batches``. ``changes``
-        has functions (batch, epoch, step) -> batch, applied to every batch. The description gets
-        ``shown``, ``counts`` and ``warnings``; ``shown`` is a line about the first training sample
-        (None = its text, second text and label). ``others`` are attributes of ``Labelled``.
+        texts and for the dev texts. Each of ``answers`` is the ``label_ids`` of ``Batches``.
+        ``changes`` are functions (batch, epoch, step) -> batch, applied to every batch. The text
+        ``Labelled.description`` has ``shown`` (about the first training sample; None = its text,
+        second text and label), ``counts``, ``warnings``. ``others``: attributes of ``Labelled``.
         """
         train, dev = parts
         most = self._most_windows(encoded, parts)

@@ -205,8 +205,8 @@ def _encoder(model: Any, transformer: Any, tokenizer: Any, answers: Any) -> Expo
         config["application"] = mask
     if tokenizer is None or tokenizer.vocab_size != transformer.vocab_size:
         raise _refused(
-            "the script needs a global bert4keras Tokenizer with the encoder's "
-            f"{transformer.vocab_size:,} tokens"
+            "the script needs a global variable with a bert4keras Tokenizer of "
+            f"{transformer.vocab_size:,} tokens, as many as the encoder has"
         )
     unknown = [*_unmapped(transformer.model, [transformer]), *transformer.model.input_names[2:]]
     if unknown or len(transformer.inputs) < 2:

@@ -30,9 +30,9 @@ def recompute(loss: Any, gradients: Iterable[Any]) -> None:
     """Make the backward pass recompute all transformer layers but the last.
 
     The last layer's activations are still in memory when the backward pass begins. Weights, shapes
-    and random numbers are not recomputed; dropout masks stay in memory as bools. A layer's last
-    matrix product and the operations after it are not recomputed either: this keeps two more
-    tensors of the output's size in memory, and saves a third of the recomputation.
+    and random numbers are not recomputed. Dropout masks from these stay in memory as bools; masks
+    from the hash are recomputed. A layer's last matrix product and the operations after it are not:
+    this keeps two more tensors of the output's size in memory, and saves a third of the work.
 
     No session may have run ``gradients`` (tensors or IndexedSlices) before.
 

@@ -94,7 +94,7 @@ def configuration(bert: str) -> Mapping[str, Any]:
 
 
 def _is_short_run(bert: str) -> bool:
-    """Return whether the folder is a run of this project's pretraining on little text."""
+    """Return whether the folder is a run of ``pretraining`` on fewer sequences than SHORT_RUN."""
     config = json_file(os.path.join(bert, "config.json"))
     steps, size = config.get("steps"), config.get("global_batch")
     return isinstance(steps, int) and isinstance(size, int) and steps * size < SHORT_RUN

@@ -44,7 +44,7 @@ class LossScaleWarning(UserWarning):
 
 
 class _LossScale:
-    """Base class of the loss scales; ``kind`` is the name of the class in ``spec()``."""
+    """Base class of the loss scales; ``spec()`` has ``kind`` as its name, e.g. ``static``."""
 
     kind: ClassVar[str]
     loss_scale: Any

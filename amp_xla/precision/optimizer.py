@@ -348,7 +348,7 @@ class LossScaleOptimizer(OptimizerFacade):
     def get_updates(self, loss: Any, params: Sequence[Any]) -> List[Any]:
         """Return a list with the operation of ``minimize``; Keras' ``model.fit`` calls this method.
 
-        Keras adds updates of layers to the list; they run in applied steps only.
+        Keras adds updates of layers to the list; ``if_applied`` says when they run.
         """
         operation = self.minimize(loss, params)
         finite, pairs = self.gradients_finite, self.gradients

@@ -70,7 +70,7 @@ class Step:
 
 @dataclasses.dataclass(eq=False)
 class Steps:
-    """Steps that are being built, one per graph and replica, and the methods that build them.
+    """Builds an optimizer's steps. It has one unfinished ``Step`` per graph and replica.
 
     Attributes:
       state: variables of the loss scale.
@@ -385,7 +385,7 @@ class Monitor:
 
 
 def _after(operations: List[Any], later: Callable[[], List[Any]]) -> Any:
-    """Run ``later`` after ``operations``; return a True tensor, as ``tf.cond`` branches must."""
+    """Run ``later`` after ``operations``; return a tensor, because ``tf.cond`` needs one."""
     with tf.control_dependencies([op for op in operations if op is not None]):
         last = later()
     with tf.control_dependencies([op for op in operations + last if op is not None]):

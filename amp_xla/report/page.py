@@ -89,7 +89,7 @@ def value(setting: Any) -> str:
 
 
 def command(run: Record) -> str:
-    """Return the command that repeats the training, as a user would type it."""
+    """Return the command that repeats the training, as a user would type it; '' if unknown."""
     typed = str(run.process.get("command", ""))
     try:
         # shlex takes time that grows with the square of the length.

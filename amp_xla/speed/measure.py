@@ -91,11 +91,11 @@ class Outcome:
         return statistics.median(self.samples_per_second) if self.samples_per_second else 0.0
 
     def add(self, lines: Sequence[Dict[str, Any]], steps: int) -> None:
-        """Add a round: the last ``steps`` steps of a run, without steps that compiled.
+        """Add a round: of the run's steps that did not compile, the last ``steps``.
 
         Args:
           lines: the run's lines of metrics.jsonl, one per step.
-          steps: number of timed steps.
+          steps: number of steps to time.
 
         Raises:
           ChildEnded: most steps were not finite.

@@ -72,7 +72,7 @@ class Checkpoint:
         self.ranks: Dict[str, int] = self.state["ranks"]
 
     def config(self, kind: Type[T]) -> T:
-        """Return the run's configuration, of class ``kind``; ``bert`` is set as in ``pinned``.
+        """Return the run's configuration, a ``kind``; ``pinned`` replaces a set ``bert``.
 
         Raises:
           CheckpointError: a setting is unknown to ``kind`` or out of range, or the checkpoint has

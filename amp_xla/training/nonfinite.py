@@ -30,7 +30,8 @@ def handle(loop: Any, result: StepResult) -> None:
     state, smallest, policy = loop.state, loop.engine.smallest_scale, loop.run_options.on_nonfinite
     what = f"step {state.step - 1}: loss {result.loss:g} at loss scale {result.loss_scale:g}"
     skips = loop.engine.skips
-    bad = f"{what}, not finite{'' if skips else ', but applied: only LossScaleOptimizer skips it'}"
+    bad = f"{what}; loss or gradients not finite"
+    bad += "" if skips else ", but applied: only LossScaleOptimizer skips it"
     if policy == "stop":
         raise TrainingDiverged(f"{bad}; {_report(loop, result)}")
     if (policy == "report" or not skips) and not loop.reported_nonfinite:

@@ -142,8 +142,8 @@ def _sharing(
 ) -> Tuple[Dict[str, Any], Optional[Any], Sequence[Any]]:
     """Return the inputs, the loss factor and the results of a step.
 
-    For a step on a whole batch, the factor is None and the results are ``means``. For a part of a
-    batch, the results are ``means`` times its share; several ranks add them and, last, ``FLAG``.
+    On a whole batch, the factor is None and the results are ``means``. On a part of a batch, each
+    mean is multiplied by the part's share. Several ranks return sums over ranks, last of ``FLAG``.
     """
     ranks = distributed.current()
     if not ranks.several and micro_batches == 1:

@@ -187,7 +187,7 @@ class Batches:
         return batch
 
     def _of_samples(self, sample_ids: np.ndarray) -> Batch:
-        """Return the arrays ``sample_ids``, ``weights`` and ``labels``; see ``_gather``."""
+        """Return ``sample_ids``, ``weights`` and, if there are any, ``labels``; see ``_gather``."""
         batch = {"weights": (sample_ids >= 0).astype(np.float32), "sample_ids": sample_ids}
         if self._labels is not None:
             kind = np.float32 if self._labels.dtype.kind == "f" else np.int32

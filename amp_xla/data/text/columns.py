@@ -148,7 +148,7 @@ def _refuse_other_formats(table: Table, needs: Sequence[str]) -> List[List[str]]
 
 
 def _has_values(table: Table, name: str) -> bool:
-    """Return whether a JSON field has a value other than blank text, null or 0 in any row."""
+    """Return whether a JSON field is more than blank text, null, 0, false or empty in any row."""
     for _, content in table.rows:
         with contextlib.suppress(ValueError):
             if str(json_object(content).get(name) or "").strip():
@@ -280,7 +280,7 @@ def _by_name(
 def _only_left(
     texts: Dict[int, str], free: Sequence[int], places: Dict[str, int], request: Request
 ) -> Dict[str, int]:
-    """Return field -> column for missing fields if ``free`` columns allow only one choice."""
+    """Return field -> column for fields not in ``places``; empty if several columns would do."""
     if "text" not in places and ("label" in places or "label" not in request.needs):
         alike = len({re.sub("[12ab]$", "", name) for name in texts.values()}) == 1
         if len(texts) == 1 or (len(texts) == 2 and (alike or "pair" in request.needs)):

@@ -98,7 +98,7 @@ def _parts(samples: Sequence[Dict[str, str]], decides: str) -> Parts:
 
 @functools.lru_cache(maxsize=None)
 def pydoc_pairs() -> Parts:
-    """Return training and dev pairs: do two docstrings of ``pydoc`` come from one package?
+    """Return training and dev pairs of texts of ``pydoc()``; label 1 = both from one package.
 
     Each text comes first in two pairs. In one, label 1, the second text is from the same package;
     in the other, label 0, from another package. The pairs are the same in every run.
@@ -131,23 +131,22 @@ def entities() -> Parts:
     if "()" follows, else classes or constants if Python or its library has one of this name. Markup
     is removed. A text that occurs several times with different entities is left out.
     """
-    kinds = (*DEFINITION, ast.Assign)
-    nodes = [node for node in _statements(LIBRARY) if isinstance(node, kinds)]
     names = vars(builtins).items()
     classes = {name for name, value in names if isinstance(value, type) and name[0].isupper()}
     constants = {"None", "True", "False"}
-    for node in nodes:
+    paragraphs: List[Tuple[str, Set[str]]] = []  # not the trees, which Python's GC would search
+    for node in _statements(LIBRARY):
+        paragraphs += _paragraphs(node)
         if isinstance(node, ast.ClassDef) and re.match("_*[A-Z]", node.name):
             classes.add(node.name)
         elif isinstance(node, ast.Assign):
             targets = [t.id for t in node.targets if isinstance(t, ast.Name)]
             constants.update(filter(re.compile("[A-Z][A-Z_0-9]+").fullmatch, targets))
     labels: Dict[str, Set[str]] = {}
-    for node in nodes:
-        for paragraph, parameters in _paragraphs(node):
-            text, marked = _marked(paragraph, parameters, classes, constants - classes)
-            if len(text.split()) in SENTENCES and not text_problem(text):
-                labels.setdefault(text, set()).add(pack(marked))
+    for paragraph, parameters in paragraphs:
+        text, marked = _marked(paragraph, parameters, classes, constants - classes)
+        if len(text.split()) in SENTENCES and not text_problem(text):
+            labels.setdefault(text, set()).add(pack(marked))
     return _sides(labels)
 
 

@@ -98,7 +98,7 @@ def read(
     header: Optional[str] = None,
     run: Optional[Layout] = None,
 ) -> Dataset:
-    """Read a file of texts and labels; its name and its first line show the format.
+    """Read a file of texts and labels; its name and its lines show the format.
 
     docs/files.md lists the formats: columns with or without a header, and JSON. Labels may be text,
     numbers or booleans; they become text. Blank lines are skipped.

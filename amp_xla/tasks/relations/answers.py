@@ -57,7 +57,7 @@ def predict(config: Any, checkpoint: Checkpoint, texts: Sequence[str]) -> Answer
 
 
 def exportable(config: Any, checkpoint: Checkpoint) -> Exportable:
-    """Return the model to export; it outputs the scores of all planes, see ``data.cells_of``."""
+    """Return the model to export; it outputs all score matrices: the planes of ``cells_of``."""
     from amp_xla.export import graph, text_models
     from amp_xla.models.encoders import POINTER_SIZE
     from amp_xla.tasks.relations import model
