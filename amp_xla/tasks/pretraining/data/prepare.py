@@ -203,7 +203,7 @@ def _built_in(config: Config, parallel: Map) -> str:
         texts: Dict[str, None] = {}
         for number, some in enumerate(parallel(corpora.docstrings, groups), 1):
             texts.update(dict.fromkeys(some))
-            if number % 20 == 0:
+            if number % 10 == 0:
                 note(f"read {number * corpora.GROUP:,} of {len(groups) * corpora.GROUP:,} files")
         if not texts:
             raise DataError("this Python has no .py files with docstrings; give --corpus")
