@@ -75,7 +75,7 @@ def compiled(model: Any, gpu: Any, batch: Optional[Sequence[Any]] = None) -> Com
 def _is_batch_fastest(result: str, batch: int, length: int) -> bool:
     """Return whether a result is stored as [length, size, batch], so the batch varies fastest.
 
-    XLA transposes such a result before a matrix product. For a result of attention, [batch * heads,
+    XLA transposes this result before a matrix product. For a result of attention, [batch * heads,
     length, head size], return False, even if head size and batch are the same number.
     """
     sizes, order = (re.findall(r"\d+", part) for part in result.split("[")[-1].split("]"))

@@ -31,7 +31,8 @@ def handle(loop: Any, result: StepResult) -> None:
     what = f"step {state.step - 1}: loss {result.loss:g} at loss scale {result.loss_scale:g}"
     skips = loop.engine.skips
     bad = f"{what}; loss or gradients not finite"
-    bad += "" if skips else ", but applied: only LossScaleOptimizer skips it"
+    if not skips:
+        bad += ", but applied: only LossScaleOptimizer skips it"
     if policy == "stop":
         raise TrainingDiverged(f"{bad}; {_report(loop, result)}")
     if (policy == "report" or not skips) and not loop.reported_nonfinite:

@@ -33,7 +33,8 @@ def trained(folder, optimizer, **options):
     return fit(model, run, x=BAD, shuffle=False, batch_size=1, epochs=1)
 
 
-APPLIED = "loss nan at loss scale 1; loss or gradients not finite, but applied: only Loss"
+APPLIED = "loss nan at loss scale 1; loss or gradients not finite, but applied: "
+APPLIED += "only LossScaleOptimizer skips it"
 
 
 @pytest.mark.once
@@ -53,7 +54,7 @@ def test_a_step_that_was_applied_is_named(optimizer, policy, words, tmp_path, ca
         trained(tmp_path, optimizer, on_nonfinite=policy)
     said = capfd.readouterr().err
     assert said.count(APPLIED) == (policy != "stop")
-    assert (f"{APPLIED}ScaleOptimizer skips it; report and batch: " in said) == (policy == "report")
+    assert (f"{APPLIED}; report and batch: " in said) == (policy == "report")
     assert (tmp_path / "nonfinite-00000003/report.txt").is_file() == (policy != "skip")
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert not any(line["skipped_steps"] for line in lines)

@@ -25,8 +25,8 @@ LACKS = {
 }  # fmt: skip
 MISTAKES = [  # a part of the recipe, what somebody wrote in its place, the error
     ("return context.text_job", "context.text_job", "build must return a job, .*; found: None"),
-    ("losses.weighted_mean(squares, inputs['weights'])", "squares", "loss of .*found: shape .[N?]"),
-    ("['weights']), {}", "['weights']), {'error': squares}", "error of .* found: shape .[N?]"),
+    ("losses.weighted_mean(squares, inputs['weights'])", "squares", "loss of .*; found: shape .N"),
+    ("['weights']), {}", "['weights']), {'error': squares}", "error of .* number; found: shape .N"),
     ("return {'pearson'", "{'pearson'", "evaluate must return numbers by name; found: None"),
     ("pearson(values, labels),", "values,", "evaluate must return .*; found: {'pearson': array"),
     ("context.text_step(model,", "context.step(", "build must call context.optimizer before"),
@@ -126,7 +126,7 @@ def test_a_part_of_another_shape_is_named(command, part, mistake, problem):
     (command.folder / "wrong.py").write_text(recipe.replace(part, mistake))
     words = [*FLAGS, "--epochs", "1", "--checkpoint-every", "0"]
     error = command(CLI, "train", "wrong.py", *words).error
-    assert re.search(problem, error)
+    assert re.search(problem, error.replace("(?", "(None"))  # 1.15 prints (?,)
 
 
 @pytest.mark.once

@@ -93,9 +93,8 @@ def test_xla_with_another_package_of_tensorflow_and_without_any(tmp_path, missin
         if not entry.name.startswith(missing):
             (tmp_path / entry.name).symlink_to(entry)
     env = {"PYTHONPATH": f"{ROOT}:{tmp_path}", "AMP_XLA_XLA": "on", "XDG_CACHE_HOME": str(tmp_path)}
-    program = "import setuptools, amp_xla.setup"  # Python 3.12 has no distutils
-    if TF1:  # without site, it has no user's folder, which TensorFlow 1.15 needs
-        program = f"import site; site.getusersitepackages(); {program}"
+    # Python 3.12 has no distutils; TensorFlow 1.15 needs the user's site-packages, which -S unsets.
+    program = "import site, setuptools; site.getusersitepackages(); import amp_xla.setup"
     assert words in run_python("-S", "-c", program, env=env, code=code).err
 
 

@@ -151,7 +151,7 @@ def _refuse_two_tags(path: str, rows: Sequence[List[str]]) -> None:
 
 
 def split(line: str) -> List[str]:
-    """Return the cells of a line, [] for a blank line; leading spaces are a cell of their own."""
+    """Return the cells of a line, [] for a blank line; leading spaces are one cell."""
     if not line.strip() or "\t" in line:
         return line.split("\t") if line.strip() else []
     first, *others = re.split(" +", line.rstrip())

@@ -135,7 +135,7 @@ class _Graph:
         return float(sum(np.prod(s, dtype=np.float64) for s in known if s is not None))
 
     def _bytes(self, outputs: Collection[Output]) -> Traffic:
-        """Return the outputs' bytes under amp and in float32, where a cast counts as its input."""
+        """Return the outputs' bytes under amp and in float32; there a cast counts as its input."""
         full: List[Output] = []
         for name, index in outputs:
             while nodes.cast_source(name) != name:
